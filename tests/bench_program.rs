@@ -131,7 +131,9 @@ async fn too_much_is_sent_and_what_can_be_is_served() {
     assert_eq!(loads, ["8 workers", "3 × the best"]);
     assert!(medians(&document, "per_second").iter().all(|&rate| rate > 0.0), "{document}");
     let over = &document["series"][1]["figures"];
-    assert!(over["sent_per_second"]["median"].as_f64() > Some(0.0) && over["errors"]["max"] == 0.0, "{document}");
+    assert!(over["sent_per_second"]["median"].as_f64() > Some(0.0), "{document}");
+    // Three builds without optimizations share few processors, and overload may cause an election: then calls may fail.
+    assert!(over["errors"]["max"] == 0.0 || over["elections"]["max"].as_f64() > Some(0.0), "{document}");
 }
 
 #[tokio::test]

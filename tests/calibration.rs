@@ -5,8 +5,9 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::print_stderr,
     clippy::print_stdout,
-    reason = "real processes run in real time; figures are for people to read"
+    reason = "real processes run in real time; figures are for people to read, and so is what was skipped"
 )]
 
 #[path = "cluster/backups.rs"]
@@ -36,6 +37,8 @@ mod support;
 #[path = "network/table.rs"]
 #[allow(dead_code, reason = "the tests of the network use all of it")]
 mod table;
+#[path = "cluster/terminal.rs"]
+mod terminal;
 #[path = "power/trace.rs"]
 #[allow(dead_code, reason = "the tests of the log use all of it")]
 mod trace;

@@ -88,6 +88,8 @@ const LAYERS: &[Layer] = &[
     layer("etcd", &["machine", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.
     layer("metrics", &[], Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tonic", "tracing"])),
+    // Spans and their way to a collector; it knows of nothing what it means, either.
+    layer("traces", &[], Not(&["axum", "clap", "openraft", "reqwest", "sled"])),
     layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
     layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
     layer("transport", &[], Not(&["axum", "clap", "openraft", "prost", "sled"])),
@@ -98,7 +100,7 @@ const LAYERS: &[Layer] = &[
     layer(
         "client",
         &["planted", "proto", "transport", "types"],
-        Not(&["axum", "clap", "openraft", "serde_json", "sled", "toml", "tracing-subscriber"]),
+        Not(&["axum", "clap", "openraft", "opentelemetry", "serde_json", "sled", "toml", "tracing-subscriber"]),
     ),
     layer("storage", &["planted"], Not(&["clap", "openraft", "prost", "tonic"])),
     layer(
@@ -121,6 +123,7 @@ const LAYERS: &[Layer] = &[
             "proto",
             "raft",
             "storage",
+            "traces",
             "transport",
             "types",
         ],

@@ -105,7 +105,8 @@ fn histories_agree_with_the_model() {
     for (what, count) in &HAPPENED {
         let count = count.load(Ordering::Relaxed);
         println!("{what}: {count}");
-        assert!(count >= 20, "only {count} {what} in all histories");
+        // The rarest of them happen some thirty times in the mean: a run has never as few as this by chance.
+        assert!(count >= 5, "only {count} {what} in all histories");
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{
     Cluster, Exit, Failure, complain,
     job::{self, Signals},
-    waiting,
+    traces, waiting,
     wanted::Wanted,
 };
 use crate::{
@@ -81,6 +81,8 @@ impl Lock {
                 return Err(failure);
             }
         };
+        // The trace is about the lock, not about the command.
+        traces::end();
         let outcome = self.run_command(&held, &mut signals).await;
         give_back(held, session, outcome).await
     }

@@ -29,6 +29,7 @@ mod man;
 mod member;
 mod output;
 mod policy;
+mod progress;
 mod recover;
 mod release;
 mod remove_waiter;
@@ -43,6 +44,8 @@ mod snapshot;
 mod status;
 mod terminal;
 mod token;
+mod top;
+mod traces;
 mod transfer_leader;
 mod update;
 mod views;
@@ -100,6 +103,7 @@ enum Command {
     Resize(resize::Resize),
     RollingRestart(rolling_restart::RollingRestart),
     Status(status::Status),
+    Top(top::Top),
     Member(member::Member),
     TransferLeader(transfer_leader::TransferLeader),
     Snapshot(snapshot::Snapshot),
@@ -143,13 +147,21 @@ fn endpoints_help(between: &str) -> String {
 impl Cluster {
     /// A client. If no node answers within [`SILENCE_MAX`], that is reported on stderr.
     fn client(&self) -> Result<Client, Failure> {
+        let (client, source) = self.quiet_client()?;
+        tokio::spawn(complain_of_silence(client.clone(), source));
+        Ok(client)
+    }
+
+    /// A client, and the source of its endpoints. Nothing is reported on stderr.
+    fn quiet_client(&self) -> Result<(Client, String), Failure> {
         let profile = Profile::read()?;
         let (endpoints, source) = self.endpoints(&profile)?;
         let credentials = self.credentials.clone().or(&profile);
-        let client = credentials.apply(Client::builder(&endpoints).call_limit(self.timeout))?.build();
+        let client =
+            credentials.apply(Client::builder(&endpoints).call_limit(self.timeout).traceparent(traces::traceparent))?;
+        let client = client.build();
         let client = client.map_err(|error| Failure::new(Exit::Usage, format_args!("{error} ({source})")))?;
-        tokio::spawn(complain_of_silence(client.clone(), source.clone()));
-        Ok(client)
+        Ok((client, source))
     }
 
     /// As [`Cluster::client`]; with `stale`, any node may answer reads from its own table.
@@ -211,6 +223,7 @@ pub fn run() -> ExitCode {
         Command::Resize(resize) => block_on(resize.run()),
         Command::RollingRestart(restart) => block_on(restart.run()),
         Command::Status(status) => block_on(status.run()),
+        Command::Top(top) => block_on(top.run()),
         Command::Member(member) => block_on(member.run()),
         Command::TransferLeader(transfer) => block_on(transfer.run()),
         Command::Snapshot(snapshot) => block_on(snapshot.run()),
@@ -236,7 +249,7 @@ pub fn run() -> ExitCode {
 
 /// Client commands need only one thread.
 fn block_on(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(traces::around(command))
 }
 
 /// Writes a message to stderr. Unlike `eprintln!`, it does not panic when stderr is closed.

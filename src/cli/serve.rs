@@ -23,6 +23,7 @@ use super::{
     exit::Exit,
     logging::{self, LogFormat},
     signals::{Ending, Signals},
+    traces,
 };
 use crate::{
     planted::{Planted, planted},
@@ -145,6 +146,7 @@ impl Serve {
             client_address,
             peer_address,
             log,
+            traces_endpoint: traces::endpoint(),
         };
         (config, overrides)
     }

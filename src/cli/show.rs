@@ -12,10 +12,18 @@ use crate::{
 /// Longest text in a table cell, characters.
 const CELL_MAX: usize = 48;
 
-/// A name, a label or a reason. Control characters are escaped: a name must not control the terminal.
+/// A name, a label or a reason. Control characters are escaped, and those that turn the direction of what follows: a name must not control
+/// the terminal, nor look like another one.
 pub(super) fn text(value: &str) -> String {
-    value.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    let steers = |c: char| c.is_control() || DIRECTIONS.contains(&c);
+    value.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
 }
+
+/// Unicode's controls of the direction of writing (UAX #9).
+const DIRECTIONS: [char; 12] = [
+    '\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202b}', '\u{202c}', '\u{202d}', '\u{202e}', '\u{2066}',
+    '\u{2067}', '\u{2068}', '\u{2069}',
+];
 
 /// As [`text`], cut to [`CELL_MAX`].
 pub(super) fn cell(value: &str) -> String {
@@ -140,6 +148,7 @@ mod tests {
         assert_eq!(data(&[0xff, 0]), "0xff00");
         assert_eq!(data(&[b'x'; 100]), format!("{}… (100 bytes)", "x".repeat(48)));
         assert_eq!(text("a\x1bb"), "a\\u{1b}b");
+        assert_eq!(text("a\u{202e}b"), "a\\u{202e}b");
     }
 
     #[test]

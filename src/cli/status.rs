@@ -17,16 +17,16 @@ use super::{
 };
 use crate::client::{Client, Error, NodeStatus, Role};
 
-/// Shows the status of each node. Exit code 0: a leader serves; 1: there is a leader that cannot commit; 12: there is
-/// no leader; with --wait: 0 once the cluster is healthy, 1 if it is not in time.
-///
-/// MAY STOP says whether a node may be taken down now: whether a majority of the voters answers and is caught up without
-/// it. Members of the cluster that are not among the endpoints are asked too.
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 /// From when on `status` says that a certificate expires, seconds before.
 const EXPIRES_SOON: i64 = 30 * DAY;
 
+/// Shows the status of each node. Exit code 0: a leader serves; 1: there is a leader that cannot commit; 12: there is
+/// no leader; with --wait: 0 once the cluster is healthy, 1 if it is not in time.
+///
+/// MAY STOP says whether a node may be taken down now: whether a majority of the voters answers and is caught up without
+/// it. Members of the cluster that are not among the endpoints are asked too.
 #[derive(Args, Debug)]
 pub(super) struct Status {
     /// Let each node compute a hash of its table. Equal on all nodes at the same applied index
@@ -58,11 +58,12 @@ enum Condition {
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A node and its answer.
-struct Node {
-    address: String,
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) address: String,
     /// As the node says, or as the other nodes know it.
-    node_id: Option<u64>,
-    answer: Result<NodeStatus, Error>,
+    pub(super) node_id: Option<u64>,
+    pub(super) answer: Result<NodeStatus, Error>,
 }
 
 impl Status {
@@ -101,40 +102,44 @@ impl Status {
         }
     }
 
-    /// The endpoints first, then the members that they name.
     async fn ask_all(&self, client: &Client) -> Vec<Node> {
-        let mut nodes = self.ask(client, client.endpoints()).await;
-        let known: BTreeSet<u64> = nodes.iter().filter_map(|node| Some(node.answer.as_ref().ok()?.node_id)).collect();
-        let mut others = BTreeMap::new();
-        for status in nodes.iter().filter_map(|node| node.answer.as_ref().ok()) {
-            let unknown = status.members.iter().filter(|member| !known.contains(&member.node_id));
-            others.extend(unknown.map(|member| (member.client_address.clone(), member.node_id)));
-        }
-        let asked: BTreeSet<String> = nodes.iter().map(|node| node.address.clone()).collect();
-        let unasked = others.keys().filter(|address| !asked.contains(*address)).cloned().collect();
-        nodes.extend(self.ask(client, unasked).await);
-        for node in &mut nodes {
-            node.node_id = node.node_id.or_else(|| others.get(&node.address).copied());
-        }
-        nodes.sort_by_key(|node| node.node_id.unwrap_or(u64::MAX));
-        nodes
-    }
-
-    async fn ask(&self, client: &Client, addresses: Vec<String>) -> Vec<Node> {
-        let ask = |address: String| async {
-            let answer = match self.hash {
-                true => client.status_with_hash(&address, self.node_timeout).await,
-                false => client.status(&address, self.node_timeout).await,
-            };
-            let node_id = answer.as_ref().ok().map(|status| status.node_id);
-            Node { address, node_id, answer }
-        };
-        join_all(addresses.into_iter().map(ask)).await
+        ask_all(client, self.hash, self.node_timeout).await
     }
 }
 
+/// The endpoints first, then the members that they name. `limit`: how long to wait for each node.
+pub(super) async fn ask_all(client: &Client, hash: bool, limit: Duration) -> Vec<Node> {
+    let mut nodes = ask(client, client.endpoints(), hash, limit).await;
+    let known: BTreeSet<u64> = nodes.iter().filter_map(|node| Some(node.answer.as_ref().ok()?.node_id)).collect();
+    let mut others = BTreeMap::new();
+    for status in nodes.iter().filter_map(|node| node.answer.as_ref().ok()) {
+        let unknown = status.members.iter().filter(|member| !known.contains(&member.node_id));
+        others.extend(unknown.map(|member| (member.client_address.clone(), member.node_id)));
+    }
+    let asked: BTreeSet<String> = nodes.iter().map(|node| node.address.clone()).collect();
+    let unasked = others.keys().filter(|address| !asked.contains(*address)).cloned().collect();
+    nodes.extend(ask(client, unasked, hash, limit).await);
+    for node in &mut nodes {
+        node.node_id = node.node_id.or_else(|| others.get(&node.address).copied());
+    }
+    nodes.sort_by_key(|node| node.node_id.unwrap_or(u64::MAX));
+    nodes
+}
+
+async fn ask(client: &Client, addresses: Vec<String>, hash: bool, limit: Duration) -> Vec<Node> {
+    let ask = |address: String| async {
+        let answer = match hash {
+            true => client.status_with_hash(&address, limit).await,
+            false => client.status(&address, limit).await,
+        };
+        let node_id = answer.as_ref().ok().map(|status| status.node_id);
+        Node { address, node_id, answer }
+    };
+    join_all(addresses.into_iter().map(ask)).await
+}
+
 /// A partitioned former leader does not matter if another leader serves.
-fn exit(nodes: &[Node]) -> Exit {
+pub(super) fn exit(nodes: &[Node]) -> Exit {
     let leaders: Vec<_> = answered(nodes).filter(|status| status.role == Role::Leader).collect();
     match leaders.iter().any(|status| status.serving) {
         true => Exit::Success,
@@ -169,7 +174,7 @@ fn ailment(nodes: &[Node]) -> Option<String> {
 }
 
 /// Names the members that do not answer, and says whether the others are a majority.
-fn down(nodes: &[Node]) -> Option<String> {
+pub(super) fn down(nodes: &[Node]) -> Option<String> {
     let up: BTreeSet<u64> = answered(nodes).map(|status| status.node_id).collect();
     // The leader of the newest term has the newest membership.
     let knows = answered(nodes).max_by_key(|status| (status.term, status.role == Role::Leader))?;
@@ -189,11 +194,11 @@ fn down(nodes: &[Node]) -> Option<String> {
     Some(format!("down: {named}; {left} of {voters} {answer}, {majority} {needed} needed: {suffices}"))
 }
 
-fn answered(nodes: &[Node]) -> impl Iterator<Item = &NodeStatus> {
+pub(super) fn answered(nodes: &[Node]) -> impl Iterator<Item = &NodeStatus> {
     nodes.iter().filter_map(|node| node.answer.as_ref().ok())
 }
 
-fn role(status: &NodeStatus) -> &'static str {
+pub(super) fn role(status: &NodeStatus) -> &'static str {
     match status.role {
         Role::Leader => "leader",
         Role::Follower => "follower",
@@ -204,7 +209,7 @@ fn role(status: &NodeStatus) -> &'static str {
 }
 
 /// The problem of the node; empty if there is none.
-fn trouble(node: &Node) -> String {
+pub(super) fn trouble(node: &Node) -> String {
     match &node.answer {
         Ok(status) if status.serving => String::new(),
         Ok(status) => status.trouble.clone().unwrap_or_else(|| "it gives no reason".into()),
@@ -213,7 +218,7 @@ fn trouble(node: &Node) -> String {
     }
 }
 
-fn health(node: &Node) -> String {
+pub(super) fn health(node: &Node) -> String {
     match &node.answer {
         Ok(status) if status.serving => "ok".into(),
         Ok(_) => format!("does not serve: {}", show::text(&trouble(node))),
@@ -316,7 +321,7 @@ fn row(node: &Node, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
 }
 
 /// The leader that serves, as far as it answers.
-fn leader(nodes: &[Node]) -> Option<&NodeStatus> {
+pub(super) fn leader(nodes: &[Node]) -> Option<&NodeStatus> {
     answered(nodes).filter(|status| status.role == Role::Leader && status.serving).max_by_key(|status| status.term)
 }
 

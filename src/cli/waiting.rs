@@ -5,16 +5,15 @@
 //! information; nor in the background, where it would disturb the foreground program; nor during the first second.
 
 use std::{
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     pin::pin,
     time::Duration,
 };
 
 use futures::future::join_all;
-use rustix::termios::tcgetwinsize;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{show, terminal::in_foreground};
+use super::{show, terminal::Line};
 use crate::{
     client::{Client, LockInfo, Session},
     machine::SessionId,
@@ -25,9 +24,6 @@ const BETWEEN: Duration = Duration::from_secs(1);
 
 /// How long the cluster may take to answer. Later answers are dropped.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-
-/// Width in columns, if the terminal does not report one.
-const WIDTH_DEFAULT: usize = 80;
 
 /// Runs `wait`, for these locks and this session, and shows its progress. Cancel safe if `wait` is.
 pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String], wait: impl Future<Output = T>) -> T {
@@ -84,38 +80,6 @@ fn of_one(lock: &LockInfo, session: SessionId) -> Option<String> {
         None => format!("{} in the queue", lock.queue_length),
     };
     Some(format!("{} is {state}; {place}", show::cell(lock.name.as_str())))
-}
-
-/// The progress line at the cursor.
-#[derive(Default)]
-struct Line {
-    shown: bool,
-}
-
-impl Line {
-    fn show(&mut self, text: &str) {
-        if !in_foreground() {
-            return;
-        }
-        // A line that wraps cannot be erased.
-        let width = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        // Some terminals report no width.
-        let width = if width == 0 { WIDTH_DEFAULT } else { width };
-        let text: String = text.chars().take(width - 1).collect();
-        self.shown = true;
-        let _ = write!(io::stderr(), "{ERASE}{text}");
-    }
-}
-
-/// Moves to the start of the line and erases it.
-const ERASE: &str = "\r\x1b[2K";
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        if self.shown && in_foreground() {
-            let _ = write!(io::stderr(), "{ERASE}");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use tokio::time::sleep;
 use tonic::transport::Endpoint;
 
 use super::{
-    BootClock, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, NodeStatus, SessionPage,
+    AskBusiest, BootClock, Busiest, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, NodeStatus, SessionPage,
     call::{self, Caller, with},
     contact::{Answered, Contact, Silence},
-    credentials::{Authorized, Credentials},
+    credentials::{Authorized, Credentials, TraceOf},
     nodes::Nodes,
 };
 use lockkeeper_proto::v1::{
@@ -66,6 +66,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     connect: Connect,
     credentials: Result<Credentials, Error>,
+    trace_of: Option<TraceOf>,
     is_secure: bool,
     seed: Option<u64>,
 }
@@ -87,6 +88,7 @@ impl Client {
             clock: Arc::new(BootClock),
             connect: Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
             credentials: Ok(Credentials::default()),
+            trace_of: None,
             is_secure: false,
             seed: None,
         }
@@ -196,6 +198,30 @@ impl Client {
         self.ask_for_status(address, true, limit).await
     }
 
+    /// The busiest locks, the longest waits, and what the table did so far, as one node knows them, even if it lags or is cut off: for
+    /// people who look on. Its cost is bounded, whatever the size of the table. Asks only this node, once. Fails with
+    /// [`Error::NoCluster`] if it does not answer within `limit`, and with [`Error::Refused`] also if its program is from before this
+    /// call. Cancel safe.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(client: lockkeeper_client::Client) -> Result<(), lockkeeper_client::Error> {
+    /// use lockkeeper_client::AskBusiest;
+    ///
+    /// let asked = AskBusiest { prefix: "reports/".to_owned(), ..AskBusiest::default() };
+    /// for busy in client.busiest("10.0.0.1:7101", asked, Duration::from_secs(1)).await?.locks {
+    ///     println!("{}: {} wait", busy.lock.name, busy.lock.queue_length);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn busiest(&self, address: &str, asked: AskBusiest, limit: Duration) -> Result<Busiest, Error> {
+        let node = self.caller.nodes.get(address)?;
+        let AskBusiest { prefix, size, after_index } = asked;
+        let request = v1::BusiestRequest { prefix, size, after_index };
+        Busiest::of(self.caller.ask_to_read(limit, with!(LocksClient, node, busiest, request)).await?)
+    }
+
     async fn ask_for_status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<NodeStatus, Error> {
         let node = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };
@@ -255,6 +281,22 @@ impl Builder {
         self
     }
 
+    /// Asks before each request, in the task that makes it, for the trace that it belongs to: the value of `traceparent` (W3C Trace
+    /// Context). With `None` the nodes may begin a trace by themselves. So the client needs no tracing library: a program that has one
+    /// writes the context of its present span.
+    ///
+    /// ```no_run
+    /// # fn present_span() -> Option<String> { None }
+    /// # fn example() -> Result<(), lockkeeper_client::Error> {
+    /// let client = lockkeeper_client::Client::builder("10.0.0.1:7101").traceparent(present_span).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn traceparent(mut self, present: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.trace_of = Some(Arc::new(present));
+        self
+    }
+
     /// The endpoints that it was made with.
     pub fn endpoints(&self) -> &str {
         &self.endpoints
@@ -304,8 +346,9 @@ impl Builder {
     pub fn build(self) -> Result<Client, Error> {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
+        let credentials = self.credentials?.with_trace_of(self.trace_of);
         let caller = Caller {
-            nodes: Nodes::new(&self.endpoints, self.connect, self.credentials?, self.is_secure, first)?,
+            nodes: Nodes::new(&self.endpoints, self.connect, credentials, self.is_secure, first)?,
             clock: self.clock,
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,

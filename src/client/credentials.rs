@@ -1,6 +1,6 @@
-//! What a client shows with each request, apart from its certificate: a bearer token.
+//! What a client sends with each request, apart from its certificate: a bearer token, and the trace that its caller is in.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use tonic::{
     Request, Status,
@@ -14,10 +14,17 @@ use super::Error;
 /// The channel to a node, which adds the credentials to each request.
 pub type Authorized = InterceptedService<Channel, Credentials>;
 
-/// A bearer token, or none. It is shown nowhere.
+/// The header of W3C Trace Context.
+const TRACEPARENT: &str = "traceparent";
+
+/// Tells the trace that a caller is in: see [`Builder::traceparent`](super::Builder::traceparent).
+pub(crate) type TraceOf = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// A bearer token, or none. It is shown nowhere. And the trace that the caller is in.
 #[derive(Clone, Default)]
 pub struct Credentials {
     authorization: Option<MetadataValue<Ascii>>,
+    trace_of: Option<TraceOf>,
 }
 
 impl Credentials {
@@ -28,7 +35,16 @@ impl Credentials {
         let mut value = value.ok_or(Error::BearerToken)?;
         // Neither logged nor kept in the table of HTTP/2's header compression.
         value.set_sensitive(true);
-        Ok(Self { authorization: Some(value) })
+        Ok(Self { authorization: Some(value), trace_of: None })
+    }
+
+    pub(crate) fn with_trace_of(self, trace_of: Option<TraceOf>) -> Self {
+        Self { trace_of, ..self }
+    }
+
+    /// The trace that the calling task is in. What no header can carry counts as none.
+    pub(crate) fn traceparent(&self) -> Option<MetadataValue<Ascii>> {
+        self.trace_of.as_ref()?()?.parse().ok()
     }
 
     pub(crate) fn on(&self, channel: Channel) -> Authorized {
@@ -40,6 +56,9 @@ impl Interceptor for Credentials {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(authorization) = &self.authorization {
             request.metadata_mut().insert("authorization", authorization.clone());
+        }
+        if let Some(traceparent) = self.traceparent() {
+            request.metadata_mut().insert(TRACEPARENT, traceparent);
         }
         Ok(request)
     }

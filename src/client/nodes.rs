@@ -188,7 +188,7 @@ fn node(address: &str, connect: &Connect, credentials: &Credentials) -> Result<N
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;
     let channel = credentials.on(connect(configure(endpoint)));
-    Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone()), channel })
+    Ok(Node { address: address.into(), pipeline: Pipeline::on(channel.clone(), credentials.clone()), channel })
 }
 
 /// A waiting call can be idle for long. HTTP/2 pings detect a dead connection early enough to repeat the wait before a

@@ -5,7 +5,7 @@
 //! fail with an unknown outcome, as when a connection breaks under a call.
 //!
 //! If a node does not implement the stream (an older version, or a proxy that does not pass it), requests are sent as
-//! single calls.
+//! single calls. So are those that belong to a trace: its context is metadata of a call, and the stream has no place for it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,7 +20,7 @@ use futures::{Stream, stream};
 use tokio::sync::{Notify, oneshot};
 use tonic::{Code, Response, Status};
 
-use super::credentials::Authorized;
+use super::credentials::{Authorized, Credentials};
 use lockkeeper_proto::{
     LEADER_KEY,
     v1::{
@@ -40,6 +40,8 @@ pub(crate) struct Pipeline {
 
 struct Shared {
     channel: Authorized,
+    /// Those of `channel`.
+    credentials: Credentials,
     open: Mutex<Option<Arc<OpenStream>>>,
     is_unknown_there: AtomicBool,
 }
@@ -79,7 +81,7 @@ macro_rules! method {
         ) -> impl Future<Output = Result<Response<$response>, Status>> + Send + use<> {
             let shared = Arc::clone(&self.shared);
             async move {
-                if !shared.is_unknown_there.load(Ordering::Relaxed) {
+                if !shared.is_unknown_there.load(Ordering::Relaxed) && shared.credentials.traceparent().is_none() {
                     match shared.ask(Asked::$kind(request.clone())).await {
                         Err(status) if status.code() == Code::Unimplemented => {
                             shared.is_unknown_there.store(true, Ordering::Relaxed);
@@ -96,9 +98,10 @@ macro_rules! method {
 }
 
 impl Pipeline {
-    pub(crate) fn on(channel: Authorized) -> Self {
+    /// On this channel, which adds these credentials.
+    pub(crate) fn on(channel: Authorized, credentials: Credentials) -> Self {
         let is_unknown_there = AtomicBool::new(false);
-        Self { shared: Arc::new(Shared { channel, open: Mutex::default(), is_unknown_there }) }
+        Self { shared: Arc::new(Shared { channel, credentials, open: Mutex::default(), is_unknown_there }) }
     }
 
     method!(acquire, Acquire, AcquireRequest, AcquireResponse);

@@ -1,5 +1,7 @@
 //! What etcd refuses of a request before it looks at any key.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::{
     error::Error,
     proto::etcdserverpb::{
@@ -60,25 +62,22 @@ fn operations(request: &TxnRequest, most: usize) -> Result<(), Error> {
     })
 }
 
-/// The keys that a branch may put, and the ranges that it may delete.
+/// The keys that a branch may put, and the ranges that it may delete. A request has room for a hundred thousand of each, in transactions
+/// within transactions: none of them is compared with all others.
 #[derive(Default)]
 struct Writes<'a> {
-    puts: Vec<&'a [u8]>,
-    deletes: Vec<(&'a [u8], &'a [u8])>,
+    puts: BTreeSet<&'a [u8]>,
+    deletes: Ranges<'a>,
 }
 
 impl<'a> Writes<'a> {
     /// `beside`: keys of which one may be put again, since not both are.
-    fn put(&mut self, key: &'a [u8], beside: &[&[u8]]) -> Result<(), Error> {
-        let is_deleted = self.deletes.iter().any(|(from, end)| within(key, from, end));
-        let is_put = self.puts.contains(&key);
-        if is_deleted || is_put && !beside.contains(&key) {
-            return Err(Error::DuplicateKey);
+    fn put(&mut self, key: &'a [u8], beside: &BTreeSet<&[u8]>) -> Result<(), Error> {
+        let is_put = !self.puts.insert(key);
+        match self.deletes.contains(key) || is_put && !beside.contains(key) {
+            true => Err(Error::DuplicateKey),
+            false => Ok(()),
         }
-        if !is_put {
-            self.puts.push(key);
-        }
-        Ok(())
     }
 }
 
@@ -87,30 +86,101 @@ fn writes_of(branch: &[RequestOp]) -> Result<Writes<'_>, Error> {
     let mut writes = Writes::default();
     for operation in branch {
         if let Some(Request::RequestDeleteRange(request)) = &operation.request {
-            writes.deletes.push((&request.key, &request.range_end));
+            writes.deletes.insert(&request.key, End::of(&request.key, &request.range_end));
         }
     }
+    let none = BTreeSet::new();
     for operation in branch {
         if let Some(Request::RequestTxn(request)) = &operation.request {
             let (then, otherwise) = (writes_of(&request.success)?, writes_of(&request.failure)?);
-            then.puts.iter().try_for_each(|key| writes.put(key, &[]))?;
+            then.puts.iter().try_for_each(|key| writes.put(key, &none))?;
             otherwise.puts.iter().try_for_each(|key| writes.put(key, &then.puts))?;
-            writes.deletes.extend(then.deletes.into_iter().chain(otherwise.deletes));
+            let deletes = then.deletes.0.into_iter().chain(otherwise.deletes.0);
+            deletes.for_each(|(from, end)| writes.deletes.insert(from, end));
         }
     }
     for operation in branch {
         if let Some(Request::RequestPut(request)) = &operation.request {
-            writes.put(&request.key, &[])?;
+            writes.put(&request.key, &none)?;
         }
     }
     Ok(writes)
 }
 
-/// Whether a key is in one of etcd's ranges.
-fn within(key: &[u8], from: &[u8], end: &[u8]) -> bool {
-    match end {
-        [] => key == from,
-        [0] => key >= from,
-        end => key >= from && key < end,
+/// Where one of etcd's ranges ends. A later end is greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End<'a> {
+    /// The bytes, and whether the range has them as a key.
+    At(&'a [u8], bool),
+    Never,
+}
+
+impl<'a> End<'a> {
+    fn of(from: &'a [u8], end: &'a [u8]) -> Self {
+        match end {
+            [] => Self::At(from, true),
+            [0] => Self::Never,
+            end => Self::At(end, false),
+        }
+    }
+}
+
+/// Ranges that do not overlap, by their first keys.
+#[derive(Default)]
+struct Ranges<'a>(BTreeMap<&'a [u8], End<'a>>);
+
+impl<'a> Ranges<'a> {
+    fn insert(&mut self, mut from: &'a [u8], mut end: End<'a>) {
+        if end <= End::At(from, false) {
+            return;
+        }
+        // Those that it overlaps become part of it.
+        if let Some((first, last)) = self.0.range(..from).next_back()
+            && *last > End::At(from, false)
+        {
+            (from, end) = (first, end.max(*last));
+        }
+        while let Some((first, last)) = self.0.range(from..).next()
+            && End::At(first, true) <= end
+        {
+            let (first, last) = (*first, *last);
+            self.0.remove(first);
+            end = end.max(last);
+        }
+        self.0.insert(from, end);
+    }
+
+    fn contains(&self, key: &[u8]) -> bool {
+        self.0.range(..=key).next_back().is_some_and(|(_, end)| *end >= End::At(key, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_are_joined_have_the_keys_that_each_of_them_had() {
+        let keys: [&[u8]; 6] = [b"a", b"a\0", b"b", b"bb", b"c", b"d"];
+        let ends: [&[u8]; 6] = [b"", b"\0", b"a\0", b"b", b"c", b"d"];
+        let all: Vec<_> = keys.iter().flat_map(|from| ends.iter().map(move |end| (*from, *end))).collect();
+        let has = |(from, end): &(&[u8], &[u8]), key: &[u8]| match *end {
+            [] => key == *from,
+            [0] => key >= *from,
+            end => key >= *from && key < end,
+        };
+        for one in &all {
+            for two in &all {
+                for three in &all {
+                    let mut joined = Ranges::default();
+                    let three = [one, two, three];
+                    three.iter().for_each(|(from, end)| joined.insert(from, End::of(from, end)));
+                    for key in keys {
+                        let expected = three.iter().any(|range| has(range, key));
+                        assert_eq!(joined.contains(key), expected, "{three:?} {key:?}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     Etcd, Store, StoreError, Watched,
+    call::requires_leader,
     error::{Error, passes},
     follow::Followed,
     header::{key_value, number},
@@ -31,7 +32,6 @@ use crate::{
         },
     },
     queue::under,
-    routes::requires_leader,
     watch::LEADERLESS_MAX,
 };
 

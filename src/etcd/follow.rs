@@ -6,7 +6,7 @@
 use std::{mem, time::Duration};
 
 use futures::{
-    StreamExt as _,
+    FutureExt as _, StreamExt as _,
     stream::{BoxStream, unfold},
 };
 use lockkeeper_machine::{EntryEvent, KeyRange, Revision};
@@ -60,8 +60,9 @@ impl<S: Store> Follower<S> {
             let told = match &mut self.open {
                 Some(open) => open.next().await.unwrap_or(Err(StoreError::NoLeader)),
                 None => {
+                    // Boxed, so that a watch which is open does not carry the space for its opening.
                     let open = self.store.watch(&self.caller, self.range.clone(), self.from, self.with_previous);
-                    match open.await {
+                    match open.boxed().await {
                         Ok(open) => {
                             self.open = Some(open);
                             continue;

@@ -4,7 +4,8 @@
 //!   texts or numbers, bytes in base64, fields that have their default left out, fields that are unknown ignored. It goes through the same
 //!   methods as gRPC's.
 //! * **A stream** is a POST whose body has messages one after the other, and whose answer has a line `{"result":…}` for each one of the
-//!   server's; an error is a last line `{"error":…}`. The body may stay open. A watch goes on after the end of the body.
+//!   server's; an error is a last line `{"error":…}`, and the status too if nothing came before it (but for an election's observer). The
+//!   body may stay open. A watch goes on after the end of the body.
 //! * **An error** is `{"error":…,"message":…,"code":…}`, with gRPC's code and the status of HTTP that the gateway has for it.
 //! * `GET /version` and `GET /health` are for those who look.
 
@@ -22,14 +23,16 @@ use futures::{
     StreamExt as _,
     stream::{BoxStream, iter, unfold},
 };
-use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header::CONTENT_TYPE, request::Parts};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, metadata::MetadataMap};
 
 use crate::{
-    Etcd, Store, key,
+    Store,
+    call::{Etcd, requires_leader, unknown_service},
+    key,
     maintenance::VERSION,
     proto::{
         etcdserverpb::{
@@ -39,7 +42,6 @@ use crate::{
         v3electionpb::{LeaderRequest, election_server::Election},
         v3lockpb::lock_server::Lock,
     },
-    routes::requires_leader,
 };
 
 /// What paths begin with: since etcd 3.4, in 3.3, in 3.2.
@@ -125,9 +127,10 @@ fn methods<S: Store>() -> impl IntoIterator<Item = (&'static str, MethodRouter<E
         "election/resign" => Election::resign,
     };
     let streams = [
-        ("watch", stream(watch::<S>)),
-        ("lease/keepalive", stream(keep_alive::<S>)),
-        ("election/observe", stream(observe::<S>)),
+        ("watch", stream(watch::<S>, Begins::WithItsFirst)),
+        ("lease/keepalive", stream(keep_alive::<S>, Begins::WithItsFirst)),
+        // The first one may be far off: nobody leads.
+        ("election/observe", stream(observe::<S>, Begins::AtOnce)),
     ];
     calls.into_iter().chain(streams)
 }
@@ -161,6 +164,13 @@ fn observe<S: Store>(
     Ok(etcd.leaders(asks.caller.clone(), first.name.clone(), asks.requires_leader)?)
 }
 
+/// When the answer to a stream begins: with the first item, whose error is the status then; or at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    AtOnce,
+    WithItsFirst,
+}
+
 /// Who asks for a stream.
 struct Asks<S: Store> {
     caller: S::Caller,
@@ -178,10 +188,10 @@ async fn health<S: Store>(State(etcd): State<Etcd<S>>) -> HttpResponse {
     }
 }
 
-async fn unknown(headers: HeaderMap) -> HttpResponse {
+async fn unknown(uri: Uri, headers: HeaderMap) -> HttpResponse {
     let is_grpc = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
     match is_grpc {
-        true => Status::unimplemented("unknown service or method").into_http(),
+        true => unknown_service(uri.path()).into_http(),
         false => failed(&Status::not_found("Not Found")),
     }
 }
@@ -215,7 +225,7 @@ where
 }
 
 /// A method that takes messages and gives some.
-fn stream<S, Q, A, F>(method: F) -> MethodRouter<Etcd<S>>
+fn stream<S, Q, A, F>(method: F, begins: Begins) -> MethodRouter<Etcd<S>>
 where
     S: Store,
     Q: DeserializeOwned + Clone + Send + 'static,
@@ -230,18 +240,33 @@ where
             let mut messages = Messages::of(body);
             // An error of the first message has a status of its own.
             let first = timeout(BODY_TIMEOUT, messages.next()).await.map_err(|_| late())?;
-            let first = first.unwrap_or_else(|| Err(garbage("it is empty")))?;
+            let first: Q = first.unwrap_or_else(|| Err(garbage("it is empty")))?;
             let rest = unfold(Some(messages), |messages| async {
                 let mut messages = messages?;
                 let next = messages.next().await?;
                 let messages = next.is_ok().then_some(messages);
                 Some((next, messages))
             });
-            method(&etcd, &asks, &first, iter([Ok(first.clone())]).chain(rest).boxed())
+            let messages = iter([Ok(first.clone())]).chain(rest).boxed();
+            // It is asked again after it has ended, if that is at once.
+            let mut answers = method(&etcd, &asks, &first, messages)?.fuse();
+            let first = match begins {
+                Begins::AtOnce => None,
+                Begins::WithItsFirst => answers.next().await,
+            };
+            Ok((first, answers))
         };
         match begun.await {
-            Ok(answers) => {
-                let mut response = HttpResponse::new(Body::from_stream(answers.map(|item| line(&item))));
+            Ok((first, answers)) => {
+                // An error that comes first is the status, as in etcd: Patroni looks for an error only where the status is one, and would
+                // take its lease for lost.
+                let status = match &first {
+                    Some(Err(status)) => http_status(status.code()),
+                    Some(Ok(_)) | None => StatusCode::OK,
+                };
+                let lines = iter(first).chain(answers).map(|item| line(&item));
+                let mut response = HttpResponse::new(Body::from_stream(lines));
+                *response.status_mut() = status;
                 response.headers_mut().insert(CONTENT_TYPE, JSON);
                 response
             }

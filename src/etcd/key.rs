@@ -81,6 +81,11 @@ pub(crate) fn single(key: &Key) -> Option<LockName> {
     LockName::new(std::str::from_utf8(key.as_bytes()).ok()?).ok()
 }
 
+/// Whether a key is a lock by itself without a condition too: `NAME/leader`, which Patroni puts so after it has founded a cluster.
+pub(crate) fn is_leader(key: &Key) -> bool {
+    shown(key).strip_suffix(b"/leader").is_some_and(|name| !name.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     Etcd, KeptAlive, Store, StoreError,
+    call::requires_leader,
     error::Error,
     key,
     proto::etcdserverpb::{
@@ -25,7 +26,6 @@ use crate::{
         LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
         LeaseTimeToLiveResponse, lease_server::Lease,
     },
-    routes::requires_leader,
 };
 
 /// Seconds of a lease, at the least.

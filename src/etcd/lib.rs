@@ -5,6 +5,7 @@
 //! gateway     the same as JSON over HTTP
 //! kv  lease  watch  lock  election  maintenance  cluster  auth
 //!             a service each
+//! call        what all of them share: who asks, whether there is a leader
 //! follow      the events of a range, in whole revisions
 //! queue       the recipe that locks and elections share
 //! range  txn  what reads and transactions of etcd's are in the store
@@ -19,6 +20,7 @@
 //! Differences from etcd, and what is left out: `README.md`.
 
 mod auth;
+mod call;
 mod check;
 mod cluster;
 mod election;
@@ -41,6 +43,7 @@ mod tests;
 mod txn;
 mod watch;
 
+pub use call::Etcd;
 pub use key::all_keys;
-pub use routes::{Etcd, changes_something, routes};
+pub use routes::{changes_something, routes};
 pub use store::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};

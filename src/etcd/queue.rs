@@ -14,8 +14,8 @@ use std::{future::Future, time::Duration};
 
 use futures::StreamExt as _;
 use lockkeeper_machine::{
-    AtLeaseEnd, Compare, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select, Shows, SortBy, Txn,
-    TxnOperation, TxnResult, Value,
+    AtLeaseEnd, Bounds, Compare, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select, Shows,
+    SortBy, Txn, TxnOperation, TxnResult, Value,
 };
 use tokio::{
     runtime::Handle,
@@ -134,32 +134,24 @@ impl<S: Store> Etcd<S> {
         }
     }
 
-    /// Where a key stands, as of a revision.
+    /// Where a key stands, as of a revision. However long the queue is, that is one question.
     async fn standing(
         &self,
         caller: &S::Caller,
         range: &KeyRange,
         place: &Place<S>,
     ) -> Result<(Standing, Revision), Error> {
-        let (mut is_there, mut ahead) = (false, None::<(Revision, Key)>);
-        let revision = self.scan(caller, range.clone(), None, |entries| {
-            for (key, entry) in entries {
-                is_there |= key == place.key && entry.created == place.created;
-                let is_ahead = entry.created < place.created;
-                if is_ahead && ahead.as_ref().is_none_or(|(created, _)| *created < entry.created) {
-                    ahead = Some((entry.created, key));
-                }
-            }
-            Ok(())
-        });
-        let revision = match revision.await {
-            // A page of it was forgotten meanwhile: read again.
-            Err(Error::Compacted) => return Err(Error::TooManyRequests),
-            revision => revision?,
-        };
-        let standing = match ahead {
+        // Itself, and the one before it.
+        let created = Bounds { max: Some(place.created), ..Bounds::default() };
+        let (by, shows) = (SortBy::Created, Shows::Keys);
+        let select =
+            Select { range: range.clone(), created, by, is_descending: true, limit: 2, shows, ..Select::default() };
+        let (selected, revision) = self.store.select(caller, select, None).await?;
+        let mut entries = selected.entries.into_iter();
+        let is_there = entries.next().is_some_and(|(key, entry)| key == place.key && entry.created == place.created);
+        let standing = match entries.next() {
             _ if !is_there => Standing::Gone,
-            Some((_, ahead)) => Standing::Behind(ahead),
+            Some((ahead, _)) => Standing::Behind(ahead),
             None => Standing::First,
         };
         Ok((standing, revision))

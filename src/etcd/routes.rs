@@ -1,13 +1,17 @@
-//! The services, and what they share: who asks, and whether there is a leader.
+//! The services, as gRPC and as JSON.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
 
-use http::{Extensions, HeaderMap};
-use tonic::{Request, Status, service::Routes};
+use axum::{
+    extract::Request as HttpRequest,
+    middleware::{Next, from_fn},
+    response::Response as HttpResponse,
+};
+use tonic::{Status, service::Routes};
 
 use crate::{
     Store,
-    error::Error,
+    call::{Etcd, unknown_method},
     gateway::{self, gateway},
     proto::{
         etcdserverpb::{
@@ -19,21 +23,10 @@ use crate::{
     },
 };
 
-/// A request with this header set to `true` is refused, and a stream ended, while no leader is known.
-const REQUIRE_LEADER: &str = "hasleader";
-
-/// Serves etcd's API over a store: one type for all services.
-#[derive(Clone, Debug)]
-pub struct Etcd<S> {
-    pub(crate) store: S,
-    /// The highest revision that an answer had: see `header`.
-    pub(crate) shown: Arc<AtomicU64>,
-}
-
 /// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
 pub fn routes<S: Store>(store: S) -> Routes {
     let etcd = Etcd { store, shown: Arc::default() };
-    Routes::from(gateway(etcd.clone()))
+    let routes = Routes::from(gateway(etcd.clone()))
         .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(WatchServer::new(etcd.clone()))
@@ -41,7 +34,21 @@ pub fn routes<S: Store>(store: S) -> Routes {
         .add_service(ElectionServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
-        .add_service(AuthServer::new(etcd))
+        .add_service(AuthServer::new(etcd));
+    Routes::from(routes.into_axum_router().layer(from_fn(name_unknown_method)))
+}
+
+/// The services answer a method that they do not know with a code alone. The text is that of etcd.
+async fn name_unknown_method(request: HttpRequest, next: Next) -> HttpResponse {
+    let uri = request.uri().clone();
+    let response = next.run(request).await;
+    let headers = response.headers();
+    match headers.get(Status::GRPC_STATUS).is_some_and(|code| code == "12")
+        && !headers.contains_key(Status::GRPC_MESSAGE)
+    {
+        true => unknown_method(uri.path()).into_http(),
+        false => response,
+    }
 }
 
 /// The calls that change something.
@@ -62,24 +69,4 @@ const CHANGES: [&str; 11] = [
 /// Whether a call to this path changes something, so that its answer must reach the client.
 pub fn changes_something(path: &str) -> bool {
     CHANGES.contains(&path) || gateway::changes_something(path)
-}
-
-impl<S: Store> Etcd<S> {
-    /// Who sends a request. Fails if the caller may not ask anything, or asks for a leader and none is known.
-    pub(crate) fn caller<T>(&self, request: &Request<T>) -> Result<S::Caller, Status> {
-        self.caller_of(request.extensions(), request.metadata().as_ref())
-    }
-
-    /// As [`caller`](Self::caller), for a request that is not gRPC's.
-    pub(crate) fn caller_of(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<S::Caller, Status> {
-        if requires_leader(headers) && self.store.facts().leader.is_none() {
-            return Err(Error::NoLeader.into());
-        }
-        Ok(self.store.caller(extensions, headers)?)
-    }
-}
-
-/// Whether a request is only good while there is a leader.
-pub(crate) fn requires_leader(headers: &HeaderMap) -> bool {
-    headers.get(REQUIRE_LEADER).is_some_and(|value| value == "true")
 }

@@ -399,7 +399,8 @@ impl Claims {
 
     /// The lock of a put with this lease.
     fn lock(&self, key: &Key, lease: i64) -> Option<LockName> {
-        let single = || self.compared.contains(key::shown(key)).then(|| key::single(key)).flatten();
+        let is_single = key::is_leader(key) || self.compared.contains(key::shown(key));
+        let single = || is_single.then(|| key::single(key)).flatten();
         key::queue(key, lease).or_else(single)
     }
 }

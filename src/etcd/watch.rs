@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     Etcd, Store, StoreError, Watched,
+    call::requires_leader,
     error::Error,
     follow::Followed,
     header::{key_value, number},
@@ -34,7 +35,6 @@ use crate::{
         },
         mvccpb::{Event, KeyValue, event::EventType},
     },
-    routes::requires_leader,
 };
 
 /// Watches of one stream.
@@ -246,12 +246,20 @@ impl<S: Store> Watcher<S> {
     fn created(&mut self, opened: Opened) -> Result<(), Status> {
         let Opened { id, mut watching, first, events } = opened;
         let present = self.etcd.store.facts().revision;
+        let before = u64::try_from(watching.request.start_revision.saturating_sub(1)).unwrap_or_default();
         let revision = match &first {
             // From now on: a client that hears of nothing else goes on from here.
             Ok(first) if watching.request.start_revision <= 0 => first.complete,
-            Ok(_) | Err(StoreError::Compacted { .. }) => present,
+            // Clients take it for the last revision that they have seen: npm's `etcd3`, whose stream breaks before the first events, goes
+            // on after it, and would miss them.
+            Ok(_) => present.min(Revision(before)),
+            Err(StoreError::Compacted { .. }) => present,
             Err(StoreError::Denied(_)) => {
                 self.refuse(id, denied());
+                return Ok(());
+            }
+            Err(StoreError::Full(reason)) => {
+                self.refuse(id, reason.clone());
                 return Ok(());
             }
             Err(error) => return Err(error.clone().into()),

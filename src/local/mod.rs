@@ -36,6 +36,7 @@ use crate::{
     proto::v1 as pb,
     server::config::{
         AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, Member, RaftConfig,
+        TracesConfig,
     },
 };
 use directory::Directory;
@@ -83,6 +84,8 @@ pub struct Options {
     pub audit: AuditConfig,
     /// Who may call and do what, in a new cluster.
     pub auth: AuthConfig,
+    /// Traces of a new cluster.
+    pub traces: TracesConfig,
     /// Log filter of the nodes; `None`: that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
@@ -104,6 +107,7 @@ impl Options {
             tls: false,
             audit: AuditConfig::default(),
             auth: AuthConfig::default(),
+            traces: TracesConfig::default(),
             log: None,
             timeout: Duration::from_secs(30),
         }
@@ -479,6 +483,7 @@ fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result
         disk: options.disk.clone(),
         audit: audit_of(&options.audit, member.node_id),
         auth: options.auth.clone(),
+        traces: options.traces.clone(),
         members: members.clone(),
         ..Config::default()
     };

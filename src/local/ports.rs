@@ -3,8 +3,15 @@
 //! Port 0 would be simpler. But it gives ports of the ephemeral range, from which outgoing connections get their ports:
 //! while a node is down, an outgoing connection may take its port, and a client that retries may even connect to
 //! itself. So ports are drawn at random below that range and tested.
+//!
+//! A port is free, too, while the node that it was given to is stopped. So this process remembers those it gave, and gives none twice.
 
-use std::{io, net::TcpListener};
+use std::{
+    collections::VecDeque,
+    io,
+    net::TcpListener,
+    sync::{Mutex, PoisonError},
+};
 
 use super::error::LocalError;
 use crate::server::config::Member;
@@ -13,6 +20,11 @@ use crate::server::config::Member;
 const RANGE: std::ops::Range<u16> = 15_000..32_000;
 /// Attempts to find one port.
 const DRAWS_MAX: usize = 1_000;
+/// This many ports that were given are remembered: a quarter of all, so that most draws find a port that is not among them.
+const REMEMBERED_MAX: usize = 4_096;
+
+/// The ports that were given last, the oldest first.
+static GIVEN: Mutex<VecDeque<u16>> = Mutex::new(VecDeque::new());
 
 /// Members with these ids on free ports.
 pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
@@ -40,10 +52,8 @@ pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
         .all(|address| TcpListener::bind(address).is_ok())
 }
 
-/// A listener on a free port.
+/// A listener on a free port, which is none of the last [`REMEMBERED_MAX`] that this process was given.
 pub(crate) fn any_free() -> io::Result<TcpListener> {
-    #[expect(clippy::disallowed_methods, reason = "concurrent clusters on this machine must try different ports")]
-    let draw = || TcpListener::bind(("127.0.0.1", rand::random_range(RANGE)));
     let mut last = draw();
     for _ in 1..DRAWS_MAX {
         if last.is_ok() {
@@ -52,6 +62,21 @@ pub(crate) fn any_free() -> io::Result<TcpListener> {
         last = draw();
     }
     last
+}
+
+fn draw() -> io::Result<TcpListener> {
+    #[expect(clippy::disallowed_methods, reason = "concurrent clusters on this machine must try different ports")]
+    let port = rand::random_range(RANGE);
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if given.contains(&port) {
+        return Err(io::Error::from(io::ErrorKind::AddrInUse));
+    }
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    if given.len() == REMEMBERED_MAX {
+        given.pop_front();
+    }
+    given.push_back(port);
+    Ok(listener)
 }
 
 #[cfg(test)]
@@ -66,6 +91,14 @@ mod tests {
         let addresses: BTreeSet<_> = members.iter().flat_map(|m| [&m.client_address, &m.peer_address]).collect();
         assert_eq!(addresses.len(), 14);
         assert!(all_free(members.iter()));
+    }
+
+    #[test]
+    fn a_port_is_not_given_again_while_nobody_listens_on_it() {
+        let mut given: Vec<_> = (0..2_000).map(|_| any_free().unwrap().local_addr().unwrap().port()).collect();
+        given.sort_unstable();
+        given.dedup();
+        assert_eq!(given.len(), 2_000);
     }
 
     #[test]

@@ -192,14 +192,14 @@ impl Machine {
         freed: &mut Vec<LockName>,
         events: &mut Vec<Event>,
     ) {
-        let session = held.session;
+        let Held { session, since, .. } = *held;
         events.push(changed(
             name,
             match end {
-                GrantEnd::Released => ChangeKind::Released { token, session },
-                GrantEnd::Expired => ChangeKind::Lost { token, session, reason: None, by: None },
+                GrantEnd::Released => ChangeKind::Released { token, session, since },
+                GrantEnd::Expired => ChangeKind::Lost { token, session, since, reason: None, by: None },
                 GrantEnd::Forced(reason, by) => {
-                    ChangeKind::Lost { token, session, reason: Some(reason.clone()), by: by.cloned() }
+                    ChangeKind::Lost { token, session, since, reason: Some(reason.clone()), by: by.cloned() }
                 }
             },
         ));

@@ -132,6 +132,11 @@ impl Machine {
         self.waits.keys().copied()
     }
 
+    /// The acquires that wait, in the order of arrival, each with the locks that it wants.
+    pub fn queued(&self) -> impl Iterator<Item = (Ticket, &[Want])> {
+        self.waits.iter().map(|(ticket, waiting)| (*ticket, waiting.acquire.wants()))
+    }
+
     /// The sizes of the tables.
     pub fn counts(&self) -> Counts {
         Counts {

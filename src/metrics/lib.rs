@@ -35,6 +35,9 @@ const SECONDS: [f64; 20] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 30.0, 60.0, 300.0,
 ];
+/// Upper bounds of the times for which locks are held, seconds: from a short critical section to a leadership of a day.
+const HELD_SECONDS: [f64; 16] =
+    [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
 /// Upper bounds of the commands in a batch.
 const COMMANDS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
 
@@ -147,6 +150,107 @@ impl WaitOutcome {
     }
 }
 
+/// A port of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// Of `lockkeeper.v1`.
+    Clients,
+    /// Of the other members.
+    Peers,
+    /// Of probes, metrics and the console.
+    Http,
+    /// Of etcd's API.
+    Etcd,
+    /// Of DynamoDB's API.
+    DynamoDb,
+}
+
+impl Port {
+    const ALL: [Self; 5] = [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Clients => "clients",
+            Self::Peers => "peers",
+            Self::Http => "http",
+            Self::Etcd => "etcd",
+            Self::DynamoDb => "dynamodb",
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfPort {
+    port: &'static str,
+}
+
+/// The connections of a port.
+struct Connections {
+    open: Gauge,
+    accepted: Counter,
+    refused: Counter,
+}
+
+impl Connections {
+    fn register(registry: &mut Registry) -> Vec<Self> {
+        let (open, accepted, refused) = (
+            Family::<OfPort, Gauge>::default(),
+            Family::<OfPort, Counter>::default(),
+            Family::<OfPort, Counter>::default(),
+        );
+        let help = "Open connections, by port; also those that have made no call yet";
+        registry.register("lockkeeper_connections", help, open.clone());
+        let help = "Connections that were accepted, by port";
+        registry.register("lockkeeper_connections_accepted", help, accepted.clone());
+        let help = "Connections that were refused since all slots of their port had connections in use";
+        registry.register("lockkeeper_connections_refused", help, refused.clone());
+        let of = |port: Port| {
+            let port = OfPort { port: port.name() };
+            let (open, accepted) = (open.get_or_create(&port).clone(), accepted.get_or_create(&port).clone());
+            Self { open, accepted, refused: refused.get_or_create(&port).clone() }
+        };
+        Port::ALL.map(of).into()
+    }
+}
+
+/// A connection that counts as open until it is dropped.
+#[derive(Debug)]
+pub struct OpenConnection(Gauge);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// How a lock was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HoldEnd {
+    /// By its holder.
+    Released,
+    /// With the session of its holder.
+    Expired,
+    /// By an operator.
+    Forced,
+}
+
+impl HoldEnd {
+    const ALL: [Self; 3] = [Self::Released, Self::Expired, Self::Forced];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Forced => "forced",
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfHold {
+    end: &'static str,
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfWait {
     outcome: &'static str,
@@ -188,9 +292,12 @@ struct Shared {
     durations: Family<OfCall, Histogram, fn() -> Histogram>,
     leaderships: Counter,
     waits: Family<OfWait, Histogram, fn() -> Histogram>,
+    holds: Vec<Histogram>,
+    connections: Vec<Connections>,
     limits: Family<OfLimit, Counter>,
     watch_lags: Counter,
     clock_stalls: Counter,
+    dropped_spans: Counter,
     snapshots: Histogram,
     installs: Histogram,
 }
@@ -220,6 +327,12 @@ impl Default for Metrics {
         for outcome in WaitOutcome::ALL {
             drop(waits.get_or_create(&OfWait { outcome: outcome.name() }));
         }
+        let holds: Family<OfHold, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(HELD_SECONDS));
+        let help = "Time that a lock was held, by how that ended, as this node applied it";
+        registry.register_with_unit("lockkeeper_hold_duration", help, Unit::Seconds, holds.clone());
+        let holds = HoldEnd::ALL.map(|end| holds.get_or_create(&OfHold { end: end.name() }).clone()).to_vec();
+        let connections = Connections::register(&mut registry);
         let limits = Family::<OfLimit, Counter>::default();
         // Those that operators set or watch are there from the start, so that a rate of the first refusal is seen.
         for limit in ["locks", "session_bytes", "sessions", "table_bytes", "waiters"] {
@@ -232,6 +345,9 @@ impl Default for Metrics {
         let clock_stalls = Counter::default();
         let help = "Times that this leader stood still or was cut off for longer than its clock counts";
         registry.register("lockkeeper_clock_stalls", help, clock_stalls.clone());
+        let dropped_spans = Counter::default();
+        let help = "Spans of traces that were not sent: the collector is too slow, or gone";
+        registry.register("lockkeeper_dropped_spans", help, dropped_spans.clone());
         let (snapshots, installs) = (seconds(), seconds());
         let help = "Time to write a snapshot of the table";
         registry.register_with_unit("lockkeeper_snapshot_duration", help, Unit::Seconds, snapshots.clone());
@@ -253,9 +369,12 @@ impl Default for Metrics {
                 durations,
                 leaderships,
                 waits,
+                holds,
+                connections,
                 limits,
                 watch_lags,
                 clock_stalls,
+                dropped_spans,
                 snapshots,
                 installs,
             }),
@@ -295,6 +414,11 @@ impl Metrics {
         self.shared.did[what as usize].inc();
     }
 
+    /// How often the table did this, since the process started.
+    pub fn times(&self, what: Did) -> u64 {
+        self.shared.did[what as usize].get()
+    }
+
     /// This node came to lead.
     pub fn came_to_lead(&self) {
         self.shared.leaderships.inc();
@@ -311,6 +435,24 @@ impl Metrics {
         self.shared.waits.get_or_create(&OfWait { outcome: outcome.name() }).observe(time.as_secs_f64());
     }
 
+    /// A lock had been held for this time.
+    pub fn held(&self, end: HoldEnd, time: Duration) {
+        self.shared.holds[end as usize].observe(time.as_secs_f64());
+    }
+
+    /// A connection was accepted. It is open until the value is dropped.
+    pub fn connected(&self, port: Port) -> OpenConnection {
+        let connections = &self.shared.connections[port as usize];
+        connections.accepted.inc();
+        connections.open.inc();
+        OpenConnection(connections.open.clone())
+    }
+
+    /// A connection was refused.
+    pub fn refused_connection(&self, port: Port) {
+        self.shared.connections[port as usize].refused.inc();
+    }
+
     /// A request was refused by the limit with this name: one of the program's names, never a client's text.
     pub fn limit_reached(&self, limit: &str) {
         self.shared.limits.get_or_create(&OfLimit { limit: limit.to_owned() }).inc();
@@ -324,6 +466,11 @@ impl Metrics {
     /// The leader's clock did not count a stall.
     pub fn clock_stalled(&self) {
         self.shared.clock_stalls.inc();
+    }
+
+    /// Spans of traces were not sent: how many.
+    pub fn dropped_spans(&self, count: u64) {
+        self.shared.dropped_spans.inc_by(count);
     }
 
     /// A snapshot was written.
@@ -416,15 +563,42 @@ mod tests {
         for did in Did::ALL {
             metrics.did(did);
         }
+        for end in HoldEnd::ALL {
+            metrics.held(end, Duration::from_secs(2));
+        }
         let text = metrics.text(Present::default());
         for stage in Stage::ALL {
             let line = format!("lockkeeper_stage_duration_seconds_count{{stage=\"{}\"}} 1\n", stage.name());
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        for end in HoldEnd::ALL {
+            let line = format!("lockkeeper_hold_duration_seconds_bucket{{le=\"5.0\",end=\"{}\"}} 1\n", end.name());
             assert!(text.contains(&line), "{line}{text}");
         }
         for did in Did::ALL {
             let line = format!("{}_total 1\n", did.name_and_help().0);
             assert!(text.contains(&line), "{line}{text}");
         }
+    }
+
+    #[test]
+    fn a_connection_is_open_until_it_is_dropped() {
+        let metrics = Metrics::default();
+        let open = Port::ALL.map(|port| metrics.connected(port));
+        drop(metrics.connected(Port::Peers));
+        metrics.refused_connection(Port::Etcd);
+        let has = |line: &str| {
+            let text = metrics.text(Present::default());
+            assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
+        };
+        for port in Port::ALL.map(Port::name) {
+            has(&format!("lockkeeper_connections{{port=\"{port}\"}} 1"));
+        }
+        has("lockkeeper_connections_accepted_total{port=\"peers\"} 2");
+        has("lockkeeper_connections_refused_total{port=\"etcd\"} 1");
+        has("lockkeeper_connections_refused_total{port=\"clients\"} 0");
+        drop(open);
+        has("lockkeeper_connections{port=\"clients\"} 0");
     }
 
     #[test]
@@ -438,6 +612,7 @@ mod tests {
         metrics.limit_reached("waiters");
         metrics.watch_lagged();
         metrics.clock_stalled();
+        metrics.dropped_spans(5);
         metrics.wrote_snapshot(Duration::from_millis(20));
         metrics.installed_snapshot(Duration::from_millis(20));
         let mut present = Present::default();
@@ -453,6 +628,7 @@ mod tests {
             "# TYPE lockkeeper_locks gauge\nlockkeeper_locks 7\n",
             "lockkeeper_log_lag_entries{node=\"2\"} 9.0\n",
             "lockkeeper_refused_total 4\n",
+            "lockkeeper_dropped_spans_total 5\n",
             "lockkeeper_leaderships_total 1\n",
             "lockkeeper_wait_duration_seconds_bucket{le=\"2.5\",outcome=\"timed_out\"} 1\n",
             "lockkeeper_limits_reached_total{limit=\"waiters\"} 1\n",

@@ -92,9 +92,12 @@ impl Applier {
 
 fn apply_all(table: &Table, entries: Entries) -> io::Result<()> {
     let (began, count) = (Instant::now(), entries.len());
+    let mut from = began;
     for (entry, responder) in entries {
-        let applied = apply(table, entry, responder.is_some())?;
+        let mut applied = apply(table, entry, responder.is_some())?;
         if let Some(responder) = responder {
+            let to = Instant::now();
+            applied.applied = Some((std::mem::replace(&mut from, to), to));
             responder.send(applied);
         }
     }

@@ -59,11 +59,19 @@ impl ChangeHistory {
         *self.kept() = KeptChanges { floor: index, ..KeptChanges::default() };
     }
 
-    /// The changes after this entry; `None`: they are not kept any more.
-    pub(super) fn after(&self, index: u64) -> Option<Vec<Arc<EntryChanges>>> {
+    /// The changes after this entry as far as they are kept, and the entry after which all are.
+    pub(super) fn latest(&self, index: u64) -> (u64, Vec<Arc<EntryChanges>>) {
+        let kept = self.kept();
+        let from = index.max(kept.floor);
+        let first = kept.entries.partition_point(|entry| entry.index <= from);
+        (from, kept.entries.range(first..).cloned().collect())
+    }
+
+    /// The changes of the next entries after this one, of so many at the most; `None`: they are not kept any more.
+    pub(super) fn after(&self, index: u64, most: usize) -> Option<Vec<Arc<EntryChanges>>> {
         let kept = self.kept();
         let first = kept.entries.partition_point(|entry| entry.index <= index);
-        (index >= kept.floor).then(|| kept.entries.range(first..).cloned().collect())
+        (index >= kept.floor).then(|| kept.entries.range(first..).take(most).cloned().collect())
     }
 
     fn kept(&self) -> MutexGuard<'_, KeptChanges> {
@@ -93,7 +101,7 @@ mod tests {
     }
 
     fn after(history: &ChangeHistory, index: u64) -> Option<Vec<u64>> {
-        history.after(index).map(|entries| entries.iter().map(|entry| entry.index).collect())
+        history.after(index, usize::MAX).map(|entries| entries.iter().map(|entry| entry.index).collect())
     }
 
     #[test]
@@ -106,7 +114,10 @@ mod tests {
         assert_eq!(after(&history, 3), Some(vec![5, 9]));
         assert_eq!(after(&history, 4), Some(vec![5, 9]));
         assert_eq!(after(&history, 12), Some(vec![]));
+        let latest = |index| history.latest(index).1.iter().map(|entry| entry.index).collect::<Vec<_>>();
+        assert_eq!((latest(4), latest(12)), (vec![5, 9], vec![]));
         history.forget(20);
+        assert_eq!(history.latest(19).0, 20);
         assert_eq!((after(&history, 19), after(&history, 20)), (None, Some(vec![])));
     }
 

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+pub use super::values::{read_session, write_session};
 use super::{
-    values::{
-        read_address, read_identity, read_label, read_session, read_ttl, write_address, write_identity, write_session,
-    },
+    values::{read_address, read_identity, read_label, read_ttl, write_address, write_identity},
     wire::Malformed,
 };
 use crate::messages::{self as pb, compare, key_entry, select, txn_operation};

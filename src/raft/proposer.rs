@@ -249,7 +249,8 @@ async fn submit(
 ) -> Result<(), ()> {
     metrics.batch(proposals.len());
     let began = Instant::now();
-    let (commands, replies): (Vec<_>, Vec<_>) = proposals.into_iter().map(|p| (p.command, p.reply)).unzip();
+    let (commands, replies): (Vec<_>, Vec<_>) =
+        proposals.into_iter().map(|p| (p.command, Asked { queued: p.queued, reply: p.reply })).unzip();
     let payload = Payload(commands::encode(time, limits, &commands));
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
@@ -262,18 +263,24 @@ async fn submit(
         metrics.took(Stage::Commit, began.elapsed());
         drop(permit);
         let replying = metrics.start(Stage::Reply);
-        answer(outcome, replies);
+        answer(outcome, replies, began);
         replying.stop();
     });
     submitted.map_err(|fatal| tracing::error!(%fatal, "raft has stopped"))
 }
 
-/// What became of a batch: the deliveries of its commands, in their order.
+/// A caller that waits for the reply to its command.
+struct Asked {
+    queued: Instant,
+    reply: ReplySender<Delivery>,
+}
+
+/// What became of a batch: the index of its entry, and the deliveries of its commands, in their order.
 async fn outcome(
     response: OneshotReceiverOf<TypeConfig, ClientWriteResult<TypeConfig>>,
-) -> Result<Vec<Delivery>, NoReply> {
+) -> Result<(u64, Deliveries), NoReply> {
     match response.await {
-        Ok(Ok(response)) => Ok(response.data.0),
+        Ok(Ok(response)) => Ok((response.log_id.index, response.data)),
         // Never appended, so safe to retry.
         Ok(Err(ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_))) => {
             Err(NoReply::NotLeader)
@@ -284,18 +291,20 @@ async fn outcome(
     }
 }
 
-/// Sends the replies of one batch to the callers.
-fn answer(outcome: Result<Vec<Delivery>, NoReply>, replies: Vec<ReplySender<Delivery>>) {
+/// Sends the replies of one batch, which was given to Raft at that moment, to the callers.
+fn answer(outcome: Result<(u64, Deliveries), NoReply>, callers: Vec<Asked>, proposed: Instant) {
     match outcome {
-        Ok(deliveries) => {
-            assert_eq!(deliveries.len(), replies.len(), "otherwise a caller would get the reply to another's command");
-            for (reply, delivery) in replies.into_iter().zip(deliveries) {
+        Ok((log_index, Deliveries { replies, applied })) => {
+            assert_eq!(replies.len(), callers.len(), "otherwise a caller would get the reply to another's command");
+            for (Asked { queued, reply }, delivery) in callers.into_iter().zip(replies) {
+                let times =
+                    applied.map(|(committed, applied)| Times { queued, proposed, committed, applied, log_index });
                 // An error means that the caller is gone.
-                let _ = reply.send(Ok(delivery));
+                let _ = reply.send(Ok(Delivery { times, ..delivery }));
             }
         }
-        Err(no_reply) => replies.into_iter().for_each(|reply| {
-            let _ = reply.send(Err(no_reply));
+        Err(no_reply) => callers.into_iter().for_each(|caller| {
+            let _ = caller.reply.send(Err(no_reply));
         }),
     }
 }

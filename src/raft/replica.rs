@@ -152,8 +152,8 @@ impl Replica {
         &self.disks
     }
 
-    /// Renews a session and waits until that is applied, for at most `patience`. The renewal is delayed by a hundredth of the TTL, to
-    /// share a command with others.
+    /// Renews a session and waits until that is applied, for at most `patience`. It may wait for a
+    /// hundredth of the TTL, at most 100 ms, to share a command with others.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
     pub async fn renew(&self, session: SessionId, patience: Duration) -> Result<Renewal, NoReply> {

@@ -13,6 +13,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::{broadcast, mpsc, watch};
@@ -25,12 +26,13 @@ use super::{
     trail::{self, Act, Audit, Trail},
     types::*,
     versions::PeerVersions,
+    watch_index::WatchIndex,
 };
 use lockkeeper_machine::{
     ChangeKind, Command, EntryHistory, Event, Limits, Machine, Reply, Revision, Revocation, SessionEnd, SessionId,
-    Stamp, Time,
+    Stamp, Time, WallTime,
 };
-use lockkeeper_metrics::{Did, Metrics};
+use lockkeeper_metrics::{Did, HoldEnd, Metrics};
 use lockkeeper_planted::Planted;
 use lockkeeper_transport::LogThrottle;
 
@@ -153,6 +155,10 @@ pub struct Table {
     /// The history of the keyspace, and its revision, as of the last entry that was notified.
     history_of_entries: watch::Sender<EntryHistory>,
     revision: AtomicU64,
+    /// Positions are revisions.
+    watches_of_entries: WatchIndex,
+    /// Positions are indices of log entries.
+    watches_of_locks: WatchIndex,
     /// See [`has_removed`](Self::has_removed). Apart from `applied`, whose lock a long apply holds.
     removed: RwLock<BTreeSet<u64>>,
     inspector: Option<Arc<dyn Inspect>>,
@@ -184,6 +190,8 @@ impl Table {
             notified: AtomicU64::new(0),
             history_of_entries: watch::channel(EntryHistory::default()).0,
             revision: AtomicU64::new(0),
+            watches_of_entries: WatchIndex::default(),
+            watches_of_locks: WatchIndex::default(),
             removed: RwLock::default(),
             inspector,
             versions: Arc::default(),
@@ -259,15 +267,30 @@ impl Table {
         self.index.load(Ordering::Acquire)
     }
 
-    /// The changes from now on, an item for each log entry that changes a lock.
+    /// The watches of locks.
+    pub fn watches_of_locks(&self) -> &WatchIndex {
+        &self.watches_of_locks
+    }
+
+    /// The watches of the keyspace.
+    pub fn watches_of_entries(&self) -> &WatchIndex {
+        &self.watches_of_entries
+    }
+
+    /// The changes that are left to the dispatcher of [`watches_of_locks`](Self::watches_of_locks), an item for each log entry.
     pub fn changes(&self) -> broadcast::Receiver<Arc<EntryChanges>> {
         self.changes.subscribe()
     }
 
-    /// The changes of the entries after this one, up to [`Table::notified`]; later ones come from [`Table::changes`], if it was
-    /// subscribed to before. `None`: they are not kept any more.
-    pub fn changes_after(&self, index: u64) -> Option<Vec<Arc<EntryChanges>>> {
-        self.history.after(index)
+    /// The changes of the next entries after this one, up to [`Table::notified`], of so many at the most. `None`: they are not kept any
+    /// more.
+    pub fn changes_after(&self, index: u64, most: usize) -> Option<Vec<Arc<EntryChanges>>> {
+        self.history.after(index, most)
+    }
+
+    /// The changes of the entries after this one as far as they are kept, and the entry after which all are.
+    pub fn latest_changes(&self, index: u64) -> (u64, Vec<Arc<EntryChanges>>) {
+        self.history.latest(index)
     }
 
     /// The last *notified* entry: all its changes were sent to [`Table::changes`]. Lags behind the table itself by a moment.
@@ -275,7 +298,8 @@ impl Table {
         self.notified.load(Ordering::Acquire)
     }
 
-    /// The history of the keyspace. It changes with each log entry that writes there.
+    /// The history of the keyspace. It has changed when something was left to the dispatcher of
+    /// [`watches_of_entries`](Self::watches_of_entries).
     pub fn history_of_entries(&self) -> watch::Receiver<EntryHistory> {
         self.history_of_entries.subscribe()
     }
@@ -313,7 +337,7 @@ impl Table {
 
     /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
     pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Deliveries {
-        let mut events = Vec::new();
+        let (mut events, wall) = (Vec::new(), batch.time.wall);
         let (replies, lines, written) = {
             let mut applied = self.write();
             ensure_next(&applied, log_id);
@@ -328,15 +352,15 @@ impl Table {
         // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
         // that ends within its own batch is registered and ended here, in this order.
         if Planted::EndToldBeforeCall.is_on() {
-            self.notify_all(log_id.index, std::mem::take(&mut events));
+            self.notify_all(log_id.index, wall, std::mem::take(&mut events));
         }
         let deliveries = match answer {
             true => replies.into_iter().map(|reply| self.deliver(reply)).collect(),
             false => Vec::new(),
         };
-        self.notify_all(log_id.index, events);
+        self.notify_all(log_id.index, wall, events);
         self.notify_of_entries(written);
-        super::types::Deliveries(deliveries)
+        super::types::Deliveries { replies: deliveries, applied: None }
     }
 
     /// Runs the commands of an entry, and makes the audit lines of each.
@@ -435,13 +459,13 @@ impl Table {
 
     fn deliver(&self, reply: Reply) -> Delivery {
         let wait = if let Reply::Queued(ticket) = reply { Some(self.calls.begin(ticket)) } else { None };
-        Delivery { reply, wait }
+        Delivery { reply, wait, times: None }
     }
 
-    fn notify_all(&self, index: u64, events: Vec<Event>) {
+    fn notify_all(&self, index: u64, wall: WallTime, events: Vec<Event>) {
         let mut changes = Vec::new();
         for event in events {
-            self.count(&event);
+            self.count(&event, wall);
             match event {
                 Event::WaitEnded { ticket, end } => self.calls.end(ticket, &end),
                 Event::SessionEnded { session, end } => self.notify(Notice { session, what: SessionLoss::Ended(end) }),
@@ -453,15 +477,19 @@ impl Table {
         }
         if !changes.is_empty() {
             let changes = Arc::new(EntryChanges { index, changes });
-            // Kept first: a watcher that subscribes and then reads the kept changes misses none.
+            // Kept first: a watcher that is woken finds them.
             self.history.push(Arc::clone(&changes));
-            // An error means that there is no watcher.
-            let _ = self.changes.send(changes);
+            let events = || changes.changes.iter().map(|change| (change.name.as_str().as_bytes(), index));
+            if !self.watches_of_locks.take(events, index) {
+                // An error means that there is no dispatcher.
+                let _ = self.changes.send(changes);
+            }
         }
         self.notified.store(index, Ordering::Release);
     }
 
-    fn count(&self, event: &Event) {
+    /// `wall`: the time of the entry.
+    fn count(&self, event: &Event, wall: WallTime) {
         let what = match event {
             Event::WaitEnded { .. } => Did::WaitEnded,
             Event::SessionEnded { end: SessionEnd::Closed, .. } => Did::SessionClosed,
@@ -469,9 +497,9 @@ impl Table {
             Event::Revoked { .. } => return,
             Event::Changed(change) => match &change.kind {
                 ChangeKind::Granted { .. } => Did::Granted,
-                ChangeKind::Released { .. } => Did::Released,
-                ChangeKind::Lost { reason: None, .. } => Did::Expired,
-                ChangeKind::Lost { reason: Some(_), .. } => Did::Forced,
+                ChangeKind::Released { since, .. } => self.count_hold(HoldEnd::Released, *since, wall),
+                ChangeKind::Lost { reason: None, since, .. } => self.count_hold(HoldEnd::Expired, *since, wall),
+                ChangeKind::Lost { reason: Some(_), since, .. } => self.count_hold(HoldEnd::Forced, *since, wall),
                 ChangeKind::Queued { .. } => Did::Queued,
                 // The end of the wait says it.
                 ChangeKind::Left { .. }
@@ -485,12 +513,41 @@ impl Table {
         self.metrics.did(what);
     }
 
+    /// Both times are of the log, so every node counts the same. They are of the wall clocks of one leader or of two: only for people.
+    fn count_hold(&self, end: HoldEnd, since: WallTime, until: WallTime) -> Did {
+        self.metrics.held(end, Duration::from_millis(until.0.saturating_sub(since.0)));
+        match end {
+            HoldEnd::Released => Did::Released,
+            HoldEnd::Expired => Did::Expired,
+            HoldEnd::Forced => Did::Forced,
+        }
+    }
+
     fn notify_of_entries(&self, written: Written) {
         if let Some(history) = written.history {
-            self.history_of_entries.send_replace(history);
+            self.tell_watches(history, written.before);
         }
         // After the events: whoever reads this revision finds them.
         self.revision.store(written.revision.0, Ordering::Release);
+    }
+
+    /// `before`: the last event of the history before it changed; `None`: it is another one.
+    fn tell_watches(&self, history: EntryHistory, before: Option<Revision>) {
+        let last = history.place().1.map_or(0, |last| last.0);
+        let before = before.filter(|before| history.after(*before, None).is_ok());
+        // Kept first: a watcher that is woken finds them.
+        self.history_of_entries.send_if_modified(|known| {
+            *known = history.clone();
+            false
+        });
+        let is_told = before.is_some_and(|before| {
+            let events = || history.after(before, None).into_iter().flatten();
+            self.watches_of_entries.take(|| events().map(|event| (event.key.as_bytes(), event.revision.0)), last)
+        });
+        if !is_told {
+            self.watches_of_entries.leave(last);
+            self.history_of_entries.send_modify(|_| {});
+        }
     }
 
     fn notify(&self, notice: Notice) {
@@ -510,18 +567,21 @@ impl Table {
 struct Written {
     /// `None`: it did not change.
     history: Option<EntryHistory>,
+    /// The last event before; `None`: the history is another one.
+    before: Option<Revision>,
     revision: Revision,
 }
 
 impl Written {
     fn all(machine: &Machine) -> Self {
-        Self { history: Some(machine.history().clone()), revision: machine.revision() }
+        Self { history: Some(machine.history().clone()), before: None, revision: machine.revision() }
     }
 
     /// `before`: the [place](EntryHistory::place) before the log entry.
     fn since(before: (Revision, Option<Revision>), machine: &Machine) -> Self {
         let is_other = machine.history().place() != before;
-        Self { history: is_other.then(|| machine.history().clone()), revision: machine.revision() }
+        let history = is_other.then(|| machine.history().clone());
+        Self { history, before: Some(before.1.unwrap_or_default()), revision: machine.revision() }
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
         let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
         let batch =
             Batch { time: Time { stamp, wall: WallTime(0) }, limits: Limits::default(), commands: vec![command] };
-        table.apply(log_id, batch, true).0.pop().expect("one command has one answer")
+        table.apply(log_id, batch, true).replies.pop().expect("one command has one answer")
     }
 
     async fn commit_slowly(mut intake: ProposalQueue, leadership: Arc<Leadership>, table: Arc<Table>) {

@@ -215,10 +215,10 @@ impl Entry {
                 });
                 of_session(place(ticket, Line { how, ..line(What::Left) }), *session)
             }
-            ChangeKind::Released { token, session } => {
+            ChangeKind::Released { token, session, .. } => {
                 of_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
             }
-            ChangeKind::Lost { token, session, reason, by } => {
+            ChangeKind::Lost { token, session, reason, by, .. } => {
                 let how = if reason.is_some() { "forced" } else { "expired" };
                 let reason = reason.as_ref().map(|reason| reason.as_str().into());
                 of_session(

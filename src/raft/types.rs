@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use openraft::{impls::leader_id_std, raft, type_config::alias};
+use tokio::time::Instant;
 
 use super::{calls::WaitingCall, ids::Incarnation};
 use lockkeeper_machine::Reply;
@@ -63,7 +64,12 @@ pub struct Payload(pub Bytes);
 
 /// The replies to the commands of one batch, in order.
 #[derive(Debug, Default)]
-pub struct Deliveries(pub Vec<Delivery>);
+pub struct Deliveries {
+    /// One for each command; none, if nobody waits for them.
+    pub replies: Vec<Delivery>,
+    /// When the table was about to apply the batch, and when it had. `None`: not known.
+    pub applied: Option<(Instant, Instant)>,
+}
 
 /// The reply to one command.
 #[derive(Debug)]
@@ -72,6 +78,23 @@ pub struct Delivery {
     pub reply: Reply,
     /// For [`Reply::Queued`]: the call that waits now.
     pub wait: Option<WaitingCall>,
+    /// When the command passed the stages before its reply. `None`: not known.
+    pub times: Option<Times>,
+}
+
+/// When a command passed each stage, at the leader, and its log entry: for traces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Times {
+    /// It came into the proposer's queue.
+    pub queued: Instant,
+    /// Its batch was given to Raft.
+    pub proposed: Instant,
+    /// Its entry was committed, and the table about to apply it.
+    pub committed: Instant,
+    /// The table had applied it.
+    pub applied: Instant,
+    /// The index of its entry.
+    pub log_index: u64,
 }
 
 /// A member: its addresses, and its data directory.
@@ -106,7 +129,7 @@ impl fmt::Display for Payload {
 
 impl fmt::Display for Deliveries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} replies", self.0.len())
+        write!(f, "{} replies", self.replies.len())
     }
 }
 

@@ -11,11 +11,13 @@ use super::wire::Malformed;
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
-pub(super) fn write_session(id: SessionId) -> Bytes {
+/// A session's id as it is in messages.
+pub fn write_session(id: SessionId) -> Bytes {
     Bytes::copy_from_slice(&id.0.to_be_bytes())
 }
 
-pub(super) fn read_session(bytes: &Bytes) -> Result<SessionId, Malformed> {
+/// The session's id of a message. Fails on one of another length.
+pub fn read_session(bytes: &Bytes) -> Result<SessionId, Malformed> {
     let bytes = <[u8; 16]>::try_from(&bytes[..]).map_err(|_| Malformed("a session id that is not 16 bytes long"))?;
     Ok(SessionId(u128::from_be_bytes(bytes)))
 }

@@ -111,7 +111,8 @@ impl dynamodb::Store for Keyspace {
     ) -> Result<dynamodb::Page, dynamodb::StoreError> {
         let from = if from.is_empty() { None } else { Some(key(&from)?) };
         let to = to.map(|to| key(&to)).transpose()?;
-        let request = ListEntries { range: KeyRange { from, to }, backwards, page_size: limit, at: None };
+        let request =
+            ListEntries { range: KeyRange { from, to }, backwards, page_size: limit, at: None, leased_by: None };
         let page = self.call(&self.caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();

@@ -154,8 +154,9 @@ impl Store for Keyspace {
         if let (Some(who), Some(remote)) = (&identity, remote) {
             access.count_connection(who, remote).map_err(|error| failed(&error))?;
         }
-        let caller =
-            Caller { remote: remote.map(|remote| remote.address.into()), identity, token, ..Caller::default() };
+        let origin = self.service.traces().origin(headers);
+        let remote = remote.map(|remote| remote.address.into());
+        let caller = Caller { remote, identity, token, origin, ..Caller::default() };
         access.admit(&caller).map_err(|error| failed(&error))?;
         Ok(caller)
     }
@@ -243,7 +244,7 @@ impl Store for Keyspace {
         limit: usize,
         at: Option<Revision>,
     ) -> Result<Page, StoreError> {
-        let request = ListEntries { range, backwards: false, page_size: limit, at };
+        let request = ListEntries { range, backwards: false, page_size: limit, at, leased_by: None };
         let page = self.call(caller, request).await?;
         Ok(Page { entries: page.entries, more: page.more, revision: page.revision })
     }
@@ -346,13 +347,15 @@ impl Store for Keyspace {
 }
 
 impl Keyspace {
-    /// The keys whose lease is this session.
+    /// The keys whose lease is this session. Beyond a page, keys that come and go meanwhile may be missed.
     async fn keys_of(&self, caller: &Caller, session: SessionId) -> Result<Vec<Key>, StoreError> {
-        let (mut keys, mut range, mut at) = (Vec::new(), lockkeeper_etcd::all_keys(), None);
+        let (mut keys, mut range) = (Vec::new(), lockkeeper_etcd::all_keys());
         loop {
-            let page = self.list(caller, range.clone(), 0, at).await?;
-            at = at.or(Some(page.revision));
+            let leased_by = Some(session);
+            let request = ListEntries { range: range.clone(), backwards: false, page_size: 0, at: None, leased_by };
+            let page = self.call(caller, request).await?;
             let last = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
+            // An older node that leads lists all.
             let own = page.entries.into_iter().filter(|(_, entry)| entry.lease.is_some_and(|it| it.session == session));
             keys.extend(own.map(|(key, _)| key));
             let Some(last) = last else { return Ok(keys) };

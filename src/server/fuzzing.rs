@@ -72,6 +72,8 @@ pub const WIRES: &[Wire] = wires![
     MembersChanged,
     TransferLeader,
     LeaderTransferred,
+    ShowBusiest,
+    Busiest,
 ];
 
 fn check<T>(bytes: &[u8])

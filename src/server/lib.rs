@@ -66,6 +66,7 @@ mod node_calls;
 mod access;
 mod api;
 mod cluster;
+mod connections;
 mod console;
 mod dynamodb;
 mod etcd;

@@ -26,19 +26,21 @@ use self::{
 };
 use super::{
     access::Access,
-    config::{AuditConfig, Config, Member, RaftConfig, TlsConfig},
+    config::{AuditConfig, Config, Member, RaftConfig, TlsConfig, TracesConfig},
+    connections::{Counted, CountedPort},
     console::{Console, Hosts},
     descriptors::Places,
     dynamodb as dynamodb_endpoint, etcd as etcd_endpoint, health,
     joining::{self, NotAdmitted},
     node_calls::{self, NodeCalls},
-    service::waiting,
+    service::{self, Local, waiting},
     v1::maintenance::Maintenance,
     web::{self, Web},
 };
 use lockkeeper_audit::{FileError, Rotation, Sink, SinkError};
 use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_machine::Versions;
+use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
 use lockkeeper_raft::{
     Raft, Replica,
@@ -62,6 +64,7 @@ use lockkeeper_storage::{
     files,
     space::{FreeSpace, OfDirectory},
 };
+use lockkeeper_traces::{Settings as TraceSettings, Traces};
 use lockkeeper_transport::{
     Connect, Listen, Settings, TcpConnector,
     tls::{Acceptor, Port, Subject, Tls, TlsConnector, TlsError, TlsFiles},
@@ -380,18 +383,28 @@ where
         let _ = wanted.send(replica.clone());
     }
     let stopping = CancellationToken::new();
-    let mut services =
-        Services::new(&config, &replica, members.clone(), &environment, connector.clone(), stopping.clone(), access);
+    let traces = start_traces(&config, &environment)?;
+    let local = Local {
+        replica: replica.clone(),
+        members: members.clone(),
+        random: Arc::clone(&environment.random),
+        access,
+        metrics: environment.metrics.clone(),
+        traces: traces.clone(),
+        span: None,
+    };
+    let mut services = Services::new(&config, local, &environment, connector.clone(), stopping.clone());
     services.cluster.start = identity.start().to_string().into();
     services.cluster.tls = tls.clone();
     let cluster_id = identity.cluster_id().clone();
     let maintenance = Maintenance::new(services.service.clone(), replica.clone(), environment.clone(), cluster_id);
+    let metrics = &environment.metrics;
     // All tasks end with this function, however it ends.
     let (mut tasks, mut client_server) = (JoinSet::new(), JoinSet::new());
     let peer_routes = services.for_peers().add_service(peer_service.server());
     let peer_settings = Settings::PEERS.with_connections_max(places.peers);
     tasks.spawn(listen_to(
-        peers,
+        Counted::new(peers, CountedPort::Peers, metrics),
         peers_acceptor,
         peer_settings,
         NodeCalls { port: node_calls::Port::Peers(replica.clone()), service: services.around(peer_routes) },
@@ -403,13 +416,14 @@ where
     let client_settings = Settings::CLIENTS.with_connections_max(places.clients);
     let service = NodeCalls { port: node_calls::Port::Clients, service: services.around(client_routes) };
     let clients_service = services.unread.layer(service);
+    let clients = Counted::new(clients, CountedPort::Clients, metrics);
     let serving = listen_to(clients, clients_acceptor, client_settings, clients_service, stopping.clone());
     environment.clients.spawn(&mut client_server, serving);
     if let Some(listener) = dynamodb {
         let (settings, service) = (&config.dynamodb, services.service.clone());
         let serving = dynamodb_endpoint::serve(
             settings,
-            listener,
+            Counted::new(listener, CountedPort::DynamoDb, metrics),
             http_acceptor.clone(),
             service,
             &environment,
@@ -433,6 +447,7 @@ where
         let settings = Settings::CLIENTS.with_connections_max(places.clients).with_http1();
         let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::routes(store).prepare() };
         let service = services.unread.layer(service);
+        let listener = Counted::new(listener, CountedPort::Etcd, metrics);
         let serving = listen_to(listener, etcd_acceptor, settings, service, stopping.clone());
         environment.clients.spawn(&mut client_server, serving);
     }
@@ -441,6 +456,7 @@ where
         let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts(&config));
         let data = config.data_dir.as_path().into();
         let web = Web { cluster, service, metrics: environment.metrics.clone(), console, data };
+        let listener = Counted::new(listener, CountedPort::Http, metrics);
         let serving = web::serve(listener, console_acceptor, web, stopping.clone());
         environment.clients.spawn(&mut client_server, async move {
             serving.await;
@@ -470,6 +486,7 @@ where
     background.spawn(duties::note_progress(identity, replica.clone(), acknowledgements));
     environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
     environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
+    environment.clients.spawn(&mut background, service::dispatch(replica.clone()));
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
     let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
     background.spawn(slow_followers::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
@@ -513,7 +530,27 @@ where
     // Streams that a client holds open at a follower do not end by themselves: requests that are not answered by now are cut off. So are
     // the streams of peers, which stay open for as long as possible.
     let _ = timeout(DRAIN, async { while client_server.join_next().await.is_some() {} }).await;
+    traces.close().await;
     ended
+}
+
+/// Traces, if they have an endpoint. Their task runs on the clients' runtime: a slow collector delays no heartbeat.
+fn start_traces(config: &Config, environment: &Environment) -> Result<Traces, ServeError> {
+    let TracesConfig { endpoint, sample_ratio } = config.traces.clone();
+    // A simulation has no collector.
+    let Tasks::On(runtime) = &environment.clients else { return Ok(Traces::default()) };
+    if endpoint.is_empty() {
+        return Ok(Traces::default());
+    }
+    let attributes = vec![
+        ("service.instance.id", config.node_id.to_string()),
+        ("service.version", VERSION.to_owned()),
+        ("lockkeeper.cluster_id", config.cluster_id.clone()),
+    ];
+    let settings = TraceSettings { endpoint, sample_ratio, service: "lockkeeper", attributes };
+    let metrics = environment.metrics.clone();
+    let started = Traces::start(settings, runtime, move |count| metrics.dropped_spans(count));
+    started.map_err(|error| ServeError::Config(format!("traces.endpoint: {error}")))
 }
 
 /// Opens the audit files, if this node writes any.

@@ -53,7 +53,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::connection::ReadState;
+    use crate::{Refusals, connection::ReadState};
 
     struct Failing(VecDeque<Errno>);
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_shortage_closes_a_connection_and_is_retried() {
-        let slots = Slots::new(16);
+        let slots = Slots::new(16, Refusals::default());
         let idle = slots.admit([127, 0, 0, 1].into(), ReadState::new(1));
         let began = Instant::now();
         let mut listener = Failing([Errno::MFILE, Errno::CONNABORTED, Errno::NFILE].into());

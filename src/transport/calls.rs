@@ -5,6 +5,9 @@
 //! the first bytes of their message arrive; the others wait outside. A service that waits for a message is ended after
 //! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: such a client may have nothing to
 //! send yet.
+//!
+//! A request by HTTP/1 is not gRPC's (but etcd's JSON): it has a message with the first bytes of its body, since its service knows when it is
+//! complete, and has a limit of its own for the rest. What is refused here is refused in the words of its protocol.
 
 use std::{
     convert::Infallible,
@@ -19,7 +22,7 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use futures::future::poll_fn;
 use hyper::{
-    Request, Response,
+    Request, Response, StatusCode, Version,
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
 };
 use tokio::{
@@ -54,9 +57,10 @@ where
 {
     /// Answers a call.
     pub(super) async fn answer(self, request: Request<Incoming>) -> Result<Response<ResponseBody>, Infallible> {
+        let is_grpc = request.version() == Version::HTTP_2;
         let call = match self.slot.call() {
             Ok(call) => call,
-            Err(full) => return Ok(answer(refused(full).into_http(), None)),
+            Err(full) => return Ok(answer(refused(full).of(is_grpc), None)),
         };
         let (mut parts, mut body) = request.into_parts();
         parts.extensions.insert(self.remote.clone());
@@ -67,20 +71,20 @@ where
                 let frame = timeout(FIRST_MESSAGE_TIMEOUT, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
                 match frame.await {
                     Ok(frame) => first = frame,
-                    Err(_) => return Ok(answer(no_message().into_http(), Some(call))),
+                    Err(_) => return Ok(answer(no_message().of(is_grpc), Some(call))),
                 }
                 None
             }
         };
         let has_message = Arc::new(AtomicBool::new(false));
-        let request_body =
-            RequestBody { body, first, message: Message::default(), has_message: Arc::clone(&has_message), permit };
+        let message = is_grpc.then(Message::default);
+        let request_body = RequestBody { body, first, message, has_message: Arc::clone(&has_message), permit };
         let answered = self.service.oneshot(Request::from_parts(parts, Body::new(request_body)));
         let mut answered = pin!(answered);
         let response = match timeout(FIRST_MESSAGE_TIMEOUT, &mut answered).await {
             Ok(response) => response?,
             Err(_) if has_message.load(Relaxed) => answered.await?,
-            Err(_) => no_message().into_http(),
+            Err(_) => no_message().of(is_grpc),
         };
         if self.remote.must_finish() {
             self.slot.finish();
@@ -93,18 +97,35 @@ fn answer(response: Response<Body>, call: Option<OpenCall>) -> Response<Response
     response.map(|body| ResponseBody { body, _call: call })
 }
 
-fn refused(full: NoSlot) -> Status {
-    let most = full.established_max;
-    Status::resource_exhausted(format!(
-        "all {most} slots for connections of this node are in use: close connections, or use another node of the cluster"
-    ))
+/// A call that no service gets to see, in the words of gRPC and of HTTP.
+struct Refusal(Status, StatusCode);
+
+impl Refusal {
+    fn of(self, is_grpc: bool) -> Response<Body> {
+        let Self(status, code) = self;
+        if is_grpc {
+            return status.into_http();
+        }
+        let mut response = Response::new(Body::new(status.message().to_owned()));
+        *response.status_mut() = code;
+        response
+    }
 }
 
-fn no_message() -> Status {
+fn refused(full: NoSlot) -> Refusal {
+    let most = full.established_max;
+    let status = Status::resource_exhausted(format!(
+        "all {most} slots for connections of this node are in use: close connections, or use another node of the cluster"
+    ));
+    Refusal(status, StatusCode::SERVICE_UNAVAILABLE)
+}
+
+fn no_message() -> Refusal {
     let seconds = FIRST_MESSAGE_TIMEOUT.as_secs();
-    Status::deadline_exceeded(format!(
+    let status = Status::deadline_exceeded(format!(
         "no message arrived within {seconds} s of the call's headers, so the call had no effect: send the message with the call"
-    ))
+    ));
+    Refusal(status, StatusCode::REQUEST_TIMEOUT)
 }
 
 /// The body of a request, which notes when its first message is complete.
@@ -112,7 +133,8 @@ struct RequestBody {
     body: Incoming,
     /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
-    message: Message,
+    /// `None`: it is not gRPC's.
+    message: Option<Message>,
     has_message: Arc<AtomicBool>,
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -161,7 +183,10 @@ impl HttpBody for RequestBody {
         if !self.has_message.load(Relaxed) {
             let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
             // A frame without data ends the body.
-            let is_complete = data.is_none_or(|data| self.message.take(data));
+            let is_complete = match (data, &mut self.message) {
+                (Some(data), Some(message)) => message.take(data),
+                _ => true,
+            };
             if is_complete {
                 self.message_is_complete();
             }
@@ -217,5 +242,12 @@ mod tests {
         assert!(Message::default().take(&[0, 0, 0, 0, 0]), "an empty message is one");
         assert!(!Message::default().take(&bytes[..bytes.len() - 1]));
         assert!(Message::default().take(&bytes));
+    }
+
+    #[test]
+    fn a_refusal_is_in_the_words_of_its_protocol() {
+        let (grpc, http) = (no_message().of(true), no_message().of(false));
+        assert_eq!(Status::from_header_map(grpc.headers()).expect("a status").code(), tonic::Code::DeadlineExceeded);
+        assert_eq!((http.status(), http.headers().len()), (StatusCode::REQUEST_TIMEOUT, 0));
     }
 }

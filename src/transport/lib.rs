@@ -87,6 +87,36 @@ pub trait Listen: Send + 'static {
 
     /// The next connection, and the address that opened it. Dropping the future loses none.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+
+    /// Who is told of connections that are refused since no slot is free.
+    fn refusals(&self) -> Refusals {
+        Refusals::default()
+    }
+}
+
+/// Who is told of refused connections.
+#[derive(Clone, Default)]
+pub struct Refusals(Option<Arc<dyn Fn() + Send + Sync>>);
+
+impl Refusals {
+    /// Calls this for each of them. It must not block.
+    pub fn told_to(told: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self(Some(told))
+    }
+
+    // Only a server refuses.
+    #[cfg(feature = "serve")]
+    fn tell(&self) {
+        if let Some(told) = &self.0 {
+            told();
+        }
+    }
+}
+
+impl std::fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Refusals").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Connections by TCP, without Nagle's delay.

@@ -71,7 +71,7 @@ pub async fn serve<L, V>(
     V: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     V::Future: Send,
 {
-    let slots = Slots::new(settings.connections_max);
+    let slots = Slots::new(settings.connections_max, listener.refusals());
     let (http, throttle) = ((settings.http2(), settings.http1()), LogThrottle::default());
     let handshakes = acceptor.map(|acceptor| Handshakes { acceptor, failed: Arc::default() });
     let mut connections = JoinSet::new();

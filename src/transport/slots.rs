@@ -24,7 +24,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{connection::ReadState, log_throttle::LogThrottle};
+use super::{Refusals, connection::ReadState, log_throttle::LogThrottle};
 
 /// Arrivals have this part of all slots: 1 / `ARRIVALS_PART`.
 const ARRIVALS_PART: usize = 8;
@@ -45,6 +45,7 @@ struct Shared {
     registry: Mutex<Registry>,
     gave_way: LogThrottle,
     refused: LogThrottle,
+    refusals: Refusals,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +96,7 @@ pub(super) struct NoSlot {
 }
 
 impl Slots {
-    pub(super) fn new(connections_max: usize) -> Self {
+    pub(super) fn new(connections_max: usize, refusals: Refusals) -> Self {
         let arrivals_max = (connections_max / ARRIVALS_PART).max(1);
         let shared = Shared {
             arrivals_max,
@@ -104,6 +105,7 @@ impl Slots {
             registry: Mutex::default(),
             gave_way: LogThrottle::default(),
             refused: LogThrottle::default(),
+            refusals,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -244,6 +246,7 @@ impl Slot {
             registry.arrivals.insert(self.id, slot);
             self.is_established.store(REFUSED, Relaxed);
             self.tell(Order::Finish);
+            shared.refusals.tell();
             if let Some(count) = shared.refused.count() {
                 let (remote, slots) = (self.origin, shared.established_max);
                 tracing::warn!(count, %remote, slots, "connections were refused: all slots have connections in use");
@@ -347,7 +350,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn arrivals_displace_each_other_but_no_established_connection() {
-        let slots = Slots::new(SLOTS);
+        let slots = Slots::new(SLOTS, Refusals::default());
         let established = established(&slots, 1);
         let mut flood: Vec<_> = (0..100).map(|_| come(&slots, 2)).collect();
         assert!(flood.iter().rev().skip(2).all(|slot| order(slot) == Order::GiveWay));
@@ -361,7 +364,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_longest_idle_connection_is_closed_for_a_new_one() {
-        let slots = Slots::new(SLOTS);
+        let slots = Slots::new(SLOTS, Refusals::default());
         let all = [(); ESTABLISHED].map(|()| established(&slots, 1));
         let _busy: Vec<_> = all.iter().skip(2).map(call).collect();
         advance(Duration::from_secs(1)).await;
@@ -373,11 +376,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_address_with_all_slots_yields_to_another_and_is_refused_more() {
-        let slots = Slots::new(SLOTS);
+        let refused = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&refused);
+        let told = Arc::new(move || {
+            counts.fetch_add(1, Relaxed);
+        });
+        let slots = Slots::new(SLOTS, Refusals::told_to(told));
         let all = [(); ESTABLISHED].map(|()| established(&slots, 1));
         let _busy: Vec<_> = all.iter().map(call).collect();
         let same = come(&slots, 1);
         assert!(same.0.call().is_err() && same.0.call().is_err(), "it is refused, however often it asks");
+        assert_eq!(refused.load(Relaxed), 1, "one connection, though it asked twice");
         assert_eq!(order(&same), Order::Finish);
         let other = come(&slots, 2);
         let _call = call(&other);
@@ -387,7 +396,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_busy_connection_is_closed_while_no_address_has_more_than_half() {
-        let slots = Slots::new(SLOTS);
+        let slots = Slots::new(SLOTS, Refusals::default());
         let mut address = 0;
         let all = [(); ESTABLISHED].map(|()| {
             address += 1;
@@ -402,7 +411,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slot_is_free_again_once_its_connection_is_gone() {
-        let slots = Slots::new(SLOTS);
+        let slots = Slots::new(SLOTS, Refusals::default());
         for _ in 0..10 * SLOTS {
             let slot = come(&slots, 1);
             drop(call(&slot));

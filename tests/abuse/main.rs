@@ -12,6 +12,8 @@
 //! * `handshakes`: garbage, half and whole handshakes at ports that speak TLS, and frames inside TLS;
 //! * `messages`: many small requests on one stream;
 //! * `readers`: clients that do not read their answers, for each kind of call;
+//! * `watches`: very many watches of locks;
+//! * `etcd`: etcd's port: very many watches, contenders that give up, unread events, bodies that do not end;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
 //! `frames` encodes HTTP/2 frames itself, since no library sends such sequences. Default sizes fit a debug build and 90 seconds; with
@@ -29,6 +31,7 @@
 mod arrivals;
 mod bulk;
 mod calls;
+mod etcd;
 mod floods;
 mod frames;
 mod handshakes;
@@ -38,6 +41,7 @@ mod resets;
 mod stage;
 #[path = "../cluster/support.rs"]
 mod support;
+mod watches;
 
 /// The size of an attack: `full`, or `small` for a debug build.
 fn sized(small: usize, full: usize) -> usize {

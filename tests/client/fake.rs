@@ -396,6 +396,10 @@ impl Locks for Fake {
         unused()
     }
 
+    async fn busiest(&self, _: Request<BusiestRequest>) -> Reply<BusiestResponse> {
+        unused()
+    }
+
     async fn list(&self, _: Request<ListRequest>) -> Reply<ListResponse> {
         unused()
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use lockkeeper::{
-    client::{Client, Guard, Loss, Session, SessionOptions},
+    client::{Client, Guard, Loss, NewData, Session, SessionOptions},
     fence::{Disk, Error, Fence, Hold, Token},
     local::LocalCluster,
     machine::{Data, LockName, Mode, TOKEN_STEP, Want},
@@ -24,7 +24,10 @@ use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
 use tonic::Code;
 
-use crate::support::{LONG, client, cluster, cluster_of, leader, lockkeeper, long_session, output, text, until};
+use crate::{
+    support::{LONG, client, cluster, cluster_of, leader, lockkeeper, long_session, output, text, until},
+    terminal::Terminal,
+};
 
 /// The TTL of a holder that is lost with its cluster: its lock stays closed for this time after a restore.
 const SHORT: Duration = Duration::from_secs(8);
@@ -369,4 +372,31 @@ async fn a_node_sends_two_backups_at_a_time() {
     assert!(bytes > 16 * LOCKS * 16 * 1024, "{bytes}");
     until("a free place", async || asked.save_snapshot(SaveSnapshotRequest::default()).await.ok()).await;
     drop((open, held));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_save_shows_its_progress_on_a_terminal_and_nowhere_else() {
+    let cluster = cluster_of(1).await;
+    let session = long_session(&client(&cluster)).await;
+    // More than a pipe holds, and the streams before it.
+    let mut held = Vec::new();
+    for number in 0..64 {
+        let name = format!("large/{number}");
+        let guard = session.acquire(&name).await.expect("it is free");
+        guard.update(&name, NewData::Held(&[b'd'; 16 * 1024])).await.expect("it is held");
+        held.push(guard);
+    }
+    // The reader takes nothing before a line is typed: the save is under way for as long.
+    let script = "$LOCKKEEPER snapshot save - | { read line < /dev/tty; wc -c; }; echo over";
+    let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
+    terminal.shows("lockkeeper: saving: ").await;
+    terminal.shows(" a second").await;
+    terminal.types("go\n").await;
+    terminal.shows("over").await;
+    terminal.ends_with(0).await;
+
+    // Longer than the second after which a line would be shown.
+    let script = "($LOCKKEEPER snapshot save - 2>&3 | { sleep 2; cat >/dev/null; }) 3>&1 | { read said || echo nothing was said; }";
+    let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
+    terminal.shows("nothing was said").await;
 }

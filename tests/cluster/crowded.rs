@@ -117,7 +117,13 @@ async fn a_full_follower_answers_short_calls() -> bool {
             requests.send(PipelineRequest { number: sent, what }).await.expect("it is read");
         }
         let queue_length = async || Some(client.get("seat").await.ok()?.lock.queue_length);
-        until("all in the queue", async || (queue_length().await? == sent).then_some(())).await;
+        tokio::select! {
+            () = until("all in the queue", async || (queue_length().await? == sent).then_some(())) => {}
+            broken = answers.message() => {
+                eprintln!("a wait broke off: {broken:?}");
+                return false;
+            }
+        }
     }
 
     // One wait more is refused, with the leader's address.

@@ -16,7 +16,7 @@
 //! * `probes`: the HTTP port: who is alive, who is ready, and what was counted;
 //! * `certificates`: TLS, and what a stranger gets from either port;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
-//! * `program`, `shell`: output and exit codes of the program, also within shell scripts.
+//! * `program`, `shell`: output and exit codes of the program, also within shell scripts; `top`: its live view.
 //!
 //! Each test has its own cluster, on free ports, in a temporary directory. Tests wait for conditions with deadlines.
 
@@ -54,6 +54,8 @@ mod services;
 mod shell;
 mod snapshots;
 mod support;
+mod terminal;
+mod top;
 mod vacancies;
 mod waits;
 mod watches;

@@ -1,5 +1,7 @@
 //! Load shedding: more requests than the leader's queue takes.
 
+use std::fs;
+
 use lockkeeper::{
     local::Signal,
     proto::v1::{
@@ -81,6 +83,13 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
     }
     drop(requests);
     assert!(served as usize > QUEUE / 2, "{served} were let in");
+    // One line for all of them: the operators' page names it.
+    let log = fs::read_to_string(cluster.node(leads).log_file()).expect("a log");
+    let mut lines = log.lines().filter(|line| line.contains("requests were refused: the queue of commands is full "));
+    let line = lines.next().unwrap_or_else(|| panic!("not logged: {log}"));
+    assert!(line.contains("WARN") && line.contains(" count=1 "), "{line}");
+    let queued: usize = line.split_once(" queued=").and_then(|(_, rest)| rest.trim().parse().ok()).expect("a number");
+    assert!((QUEUE / 2..=QUEUE).contains(&queued), "{line}");
 }
 
 /// A refusal's code, reason and advice on retries.

@@ -132,6 +132,20 @@ async fn metrics_count_what_happens() {
     }
     assert!(metrics.ends_with("# EOF\n") && !metrics.contains("nightly"), "{metrics}");
 
+    let held = |end| format!("lockkeeper_hold_duration_seconds_count{{end=\"{end}\"}}");
+    assert!(value(&metrics, &held("released")) >= Some(3.0), "{metrics}");
+    assert_eq!(value(&metrics, &held("expired")), Some(0.0), "{metrics}");
+    // Each of the runs had a connection; this scrape has one too.
+    let connections = |series: &str| value(&metrics, series);
+    assert!(connections("lockkeeper_connections_accepted_total{port=\"clients\"}") >= Some(1.0), "{metrics}");
+    assert!(connections("lockkeeper_connections{port=\"http\"}") >= Some(1.0), "{metrics}");
+    until("the leader's connections to a follower", async || {
+        let open = metric(&cluster, leads % 3 + 1, "lockkeeper_connections{port=\"peers\"}").await;
+        open.filter(|open| *open >= 1.0)
+    })
+    .await;
+    assert_eq!(connections("lockkeeper_connections_refused_total{port=\"clients\"}"), Some(0.0), "{metrics}");
+
     // A session that expires, and a refusal.
     let (code, session, said) = run(&["session", "open", "--ttl", "2s"]).await;
     assert_eq!(code, 0, "{said}");
@@ -142,6 +156,15 @@ async fn metrics_count_what_happens() {
     })
     .await;
     assert_eq!(metric(&cluster, leads, "lockkeeper_expired_grants_total").await, Some(1.0));
+    // The same at all nodes.
+    for node in 1..=3 {
+        until("the end of the hold", async || {
+            metric(&cluster, node, &held("expired")).await.filter(|ends| *ends == 1.0)
+        })
+        .await;
+    }
+    let seconds = metric(&cluster, leads, "lockkeeper_hold_duration_seconds_sum{end=\"expired\"}").await;
+    assert!(seconds > Some(0.0), "{seconds:?}");
     let (_, metrics) = get(&cluster, leads, "/metrics").await.expect("an answer");
     assert_eq!(value(&metrics, "lockkeeper_calls_total{call=\"release_locks\",outcome=\"SESSION_EXPIRED\"}"), None);
     let (code, ..) = run(&["release", "1", "--session", session.trim()]).await;

@@ -1,6 +1,11 @@
 //! A node that was down while the log was purged catches up with a snapshot.
 
-use lockkeeper::proto::v1::{StatusRequest, StatusResponse, cluster_client::ClusterClient};
+use std::fs;
+
+use lockkeeper::{
+    local::LocalCluster,
+    proto::v1::{StatusRequest, StatusResponse, cluster_client::ClusterClient},
+};
 
 use crate::support::{LONG, client, cluster_with, leader, long_session, until};
 
@@ -56,4 +61,33 @@ async fn a_node_that_lags_behind_the_purged_log_gets_a_snapshot() {
     assert_eq!(shown.holders[0].token, kept.token().0);
     assert_eq!(shown.data.as_deref(), Some(&b"through the snapshot"[..]));
     kept.release().await.expect("it was held throughout");
+
+    // The beginning and the end of each snapshot are a line, with the size and the time at the end: the operators' page names them.
+    let written = lines(&cluster, other, &["writing a snapshot index=", "wrote a snapshot index="]);
+    assert!(written[0].0 < written[1].0, "{written:?}");
+    let taken = ["taking over the leader's snapshot index=", "took over the leader's snapshot index="];
+    let taken = lines(&cluster, away, &taken);
+    assert!(taken[0].0 < taken[1].0 && number(&taken[0].1, "index=") > left_at, "{taken:?}");
+    assert_eq!(number(&taken[0].1, "bytes="), number(&taken[1].1, "bytes="), "{taken:?}");
+    for (_, end) in [&written[1], &taken[1]] {
+        assert!(end.contains(" INFO ") && number(end, "bytes=") > 100, "{end}");
+        // It says how long it took, whatever that was.
+        let _ = number(end, "took_ms=");
+    }
+}
+
+/// The first line of a node's log with each of these texts, and its number.
+fn lines(cluster: &LocalCluster, node: u64, texts: &[&str]) -> Vec<(usize, String)> {
+    let log = fs::read_to_string(cluster.node(node).log_file()).expect("a log");
+    let first = |text: &&str| {
+        let line = log.lines().enumerate().find(|(_, line)| line.contains(text));
+        let (number, line) = line.unwrap_or_else(|| panic!("node {node} does not log {text:?}: {log}"));
+        (number, line.to_owned())
+    };
+    texts.iter().map(first).collect()
+}
+
+fn number(line: &str, name: &str) -> u64 {
+    let value = line.split_once(&format!(" {name}")).and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {name} in {line}"))
 }

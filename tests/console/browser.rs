@@ -1,7 +1,7 @@
 //! A headless Chromium, driven by the WebDriver protocol: the few commands that the tests need, over plain HTTP.
 //!
-//! The browser is Debian's `chromium`. Its driver is `chromedriver` where it is installed; otherwise Debian's package `chromium-driver` is
-//! downloaded once and unpacked into the build directory.
+//! The browser is Debian's `chromium`, which is installed where it is missing and the test runs as root. Its driver is `chromedriver` where
+//! it is installed; otherwise Debian's package `chromium-driver` is downloaded once and unpacked into the build directory.
 
 use std::{
     env, fs,
@@ -21,9 +21,7 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// Where the driver is. Fails with what is missing.
 fn driver() -> Result<PathBuf, String> {
-    if !Path::new(CHROMIUM).exists() {
-        return Err(format!("{CHROMIUM} is not there: install Debian's packages chromium and chromium-driver"));
-    }
+    install_chromium().map_err(|why| format!("{CHROMIUM} is not there, and was not installed: {why}"))?;
     let installed = Path::new("/usr/bin/chromedriver");
     if installed.exists() {
         return Ok(installed.to_owned());
@@ -48,6 +46,33 @@ fn driver() -> Result<PathBuf, String> {
         run(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&unpacked))?;
     }
     Ok(program)
+}
+
+/// Installs Debian's `chromium` where it is missing, as in a fresh container: it needs dozens of libraries, so it cannot merely be
+/// unpacked.
+fn install_chromium() -> Result<(), String> {
+    if Path::new(CHROMIUM).exists() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err("that takes root; install Debian's packages chromium and chromium-driver".to_owned());
+    }
+    // Tests of other processes wait until it is complete.
+    let lock = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("chromium.lock");
+    let lock = fs::File::create(lock).map_err(|error| error.to_string())?;
+    lock.lock().map_err(|error| error.to_string())?;
+    if Path::new(CHROMIUM).exists() {
+        return Ok(());
+    }
+    let apt_get = |arguments: &[&str]| {
+        // Another program may use apt now: then it waits, but not for ever.
+        let mut command = Command::new("apt-get");
+        command.args(["-o", "DPkg::Lock::Timeout=120"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        run(&mut command).map(drop)
+    };
+    let install = ["install", "--yes", "--no-install-recommends", "chromium", "chromium-driver"];
+    // Its lists of packages may be missing, or too old.
+    apt_get(&install).or_else(|_| apt_get(&["update"]).and_then(|()| apt_get(&install)))
 }
 
 fn run(command: &mut Command) -> Result<String, String> {

@@ -1,6 +1,7 @@
 //! The console in a real browser, against a real cluster.
 //!
-//! Pictures of the page, for eyes: `LOCKKEEPER_SCREENSHOTS=DIRECTORY cargo test --test console`.
+//! Pictures of the page, for eyes: `LOCKKEEPER_SCREENSHOTS=DIRECTORY cargo test --test console`. With `LOCKKEEPER_RELEASE=PROGRAM`, a
+//! release build, the large table is larger: 100,000 locks and 10,000 waiters.
 
 #![expect(clippy::print_stderr, reason = "a test that is skipped, or waits for long, says so")]
 
@@ -9,7 +10,7 @@ mod requests;
 #[path = "../cluster/support.rs"]
 mod support;
 
-use std::{fs, time::Duration};
+use std::{env, fs, path::PathBuf, time::Duration};
 
 use lockkeeper::{
     client::{Client, Guard, Session, SessionOptions},
@@ -356,13 +357,15 @@ prefix = "seats/"
 #[tokio::test(flavor = "multi_thread")]
 async fn many_locks_and_a_long_queue_are_shown_a_page_at_a_time() {
     // Debug builds check the whole table now and then: that alone would take minutes with more of them.
-    let (locks, waiters) = if cfg!(debug_assertions) { (20_000, 2_000) } else { (100_000, 10_000) };
+    let release = env::var_os("LOCKKEEPER_RELEASE").map(PathBuf::from);
+    let (locks, waiters) = if release.is_some() { (100_000, 10_000) } else { (20_000, 2_000) };
     let grouped = |number: usize| format!("{},{:03}", number / 1000, number % 1000);
     let _one = ONE.lock().await;
     let Some(browser) = Browser::start().await else { return };
     // A check of the whole table, which debug builds make now and then, is no reason to elect.
     let cluster = cluster_with(|options| {
         options.http = true;
+        options.program = release.unwrap_or_else(|| options.program.clone());
         options.raft.election_timeout_ms_min = 10_000;
         options.raft.election_timeout_ms_max = 20_000;
     })

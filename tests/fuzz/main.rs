@@ -65,6 +65,8 @@ tests! {
     dynamodb_item: "dynamodb-item",
     dynamodb_number: "dynamodb-number",
     dynamodb_http: "dynamodb-http",
+    etcd_message: "etcd-message",
+    etcd_json: "etcd-json",
     audit: "audit",
     tokens: "tokens",
     policy: "policy",

@@ -326,8 +326,8 @@ impl Show for ChangeKind {
                 let ticket = ticket.map(|ticket| format!(" ticket={}", ticket.0)).unwrap_or_default();
                 format!("granted to {} token={}{ticket} {}", show(session), token.0, show(mode))
             }
-            Self::Released { token, session } => format!("released by {} token={}", show(session), token.0),
-            Self::Lost { token, session, reason, by } => {
+            Self::Released { token, session, .. } => format!("released by {} token={}", show(session), token.0),
+            Self::Lost { token, session, reason, by, .. } => {
                 let reason = reason.as_ref().map(why).unwrap_or_default();
                 format!("lost by {} token={}{reason}{}", show(session), token.0, who(by))
             }

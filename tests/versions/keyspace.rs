@@ -95,7 +95,7 @@ async fn entries_are_read_in_pages_that_fit_into_a_message_and_survive_in_snapsh
 
     let list = async |backwards, page_size, from: &'static str| {
         let range = Some(pb::KeyRange { from: from.as_bytes().into(), to: Default::default() });
-        let list = pb::ListEntries { range, backwards, page_size, at_revision: None };
+        let list = pb::ListEntries { range, backwards, page_size, ..Default::default() };
         let page = ask(&cluster, async |channel| KeyspaceClient::new(channel).list(list.clone()).await).await;
         let page = page.expect("answered");
         let keys = page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned());
@@ -106,6 +106,18 @@ async fn entries_are_read_in_pages_that_fit_into_a_message_and_survive_in_snapsh
     assert_eq!(list(true, 0, "").await, ("dcb".to_owned(), true));
     assert_eq!(list(true, 2, "").await, ("dc".to_owned(), true));
     assert_eq!(list(true, 2, "c").await, ("dc".to_owned(), false));
+
+    let of_lease = |at_revision, leased_by: &[u8]| {
+        let list = pb::ListEntries { at_revision, leased_by: leased_by.to_vec().into(), ..Default::default() };
+        async move |channel: Channel| KeyspaceClient::new(channel).list(list.clone()).await
+    };
+    let none = ask(&cluster, of_lease(None, &[7; 16])).await.expect("answered");
+    assert_eq!((none.entries.len(), none.more), (0, false), "none has this lease");
+    for (at, session, field) in [(Some(last), &[7; 16][..], "at_revision"), (None, &[7; 15], "leased_by")] {
+        let refused = ask(&cluster, of_lease(at, session)).await.expect_err("it cannot be answered");
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(field), "{refused}");
+    }
 
     // Until the log no longer has the transactions: node 3 reads the entries from a snapshot.
     for number in 0..40 {

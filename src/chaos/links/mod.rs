@@ -43,8 +43,11 @@ impl Links {
         let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
         let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
         let hold = |spare: &Member| {
+            let bind = |address: &String| {
+                TcpListener::bind(address).map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
+            };
             let addresses = [&spare.client_address, &spare.peer_address].into_iter();
-            Ok((spare.node_id, addresses.map(TcpListener::bind).collect::<io::Result<_>>()?))
+            Ok((spare.node_id, addresses.map(bind).collect::<io::Result<_>>()?))
         };
         let held = spares.iter().map(hold).collect::<io::Result<_>>()?;
         let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new(), held };

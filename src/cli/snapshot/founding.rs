@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::super::{
     Exit, Failure, arguments,
     output::{Format, print, print_document},
+    progress::{Progress, Unit},
     show,
 };
 use crate::{
@@ -119,7 +120,11 @@ pub(in super::super) async fn found(
     let machine = applied.machine.restored(target.first_token).map_err(|error| Failure::new(Exit::Usage, error))?;
     let cluster =
         NewCluster { cluster_id: target.cluster_id, members, machine, trail: applied.trail, copied: applied.log_id };
-    let last = backup::found(&cluster, &mut Environment::system().generator()).await.map_err(failure)?;
+    let making = format!("making the data of {}", show::count(cluster.members.len() as u64, "node", "nodes"));
+    let progress = Progress::of(&making, Unit::Records, None);
+    let made = backup::found(&cluster, &mut Environment::system().generator(), progress.count()).await;
+    drop(progress);
+    let last = made.map_err(failure)?;
     let document = Document {
         cluster_id: cluster.cluster_id.as_str(),
         copied_cluster_id: copied.map(ClusterId::as_str),

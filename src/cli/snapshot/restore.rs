@@ -1,11 +1,15 @@
 //! `snapshot restore`: makes a new cluster from a backup, or an empty one whose tokens begin above those of an earlier one.
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use clap::Args;
 
 use super::{
-    super::{Exit, Failure, output::Output},
+    super::{
+        Exit, Failure,
+        output::Output,
+        progress::{Progress, Unit},
+    },
     founding::{self, Target, Wanted},
 };
 use crate::raft::{backup::BackupFile, table::Applied};
@@ -39,7 +43,9 @@ impl Restore {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let (applied, header) = match &self.file {
             Some(file) => {
-                let BackupFile { applied, header, .. } = BackupFile::read(file)?;
+                let bytes = fs::metadata(file).ok().map(|data| data.len());
+                let progress = Progress::of(&format!("reading {}", file.display()), Unit::Bytes, bytes);
+                let BackupFile { applied, header, .. } = BackupFile::read_counting(file, progress.count())?;
                 (applied, header)
             }
             None => (Applied::default(), None),

@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process,
+    sync::atomic::Ordering::Relaxed,
 };
 
 use clap::Args;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use super::super::{
     Cluster, Exit, Failure,
     output::{Format, Output, print, print_document},
+    progress::{Progress, Unit},
     show,
 };
 use crate::{
@@ -62,10 +64,15 @@ impl Save {
         self.expect_free()?;
         let mut backup = self.cluster.client()?.backup(self.stale).await?;
         let partial = Partial::create(&self.file)?;
-        receive(&mut backup, &mut &partial.file).await?;
+        let progress = Progress::of(&format!("saving {}", self.file.display()), Unit::Bytes, None);
+        receive(&mut backup, &mut &partial.file, &progress).await?;
         partial.file.sync_all().map_err(|error| Failure::of_path(&self.file, &error))?;
         // What is on the disk counts: a backup that cannot be read is noticed now.
-        let summary = backup::check(&partial.path)?;
+        drop(progress);
+        let bytes = partial.file.metadata().ok().map(|data| data.len());
+        let progress = Progress::of(&format!("checking {}", self.file.display()), Unit::Bytes, bytes);
+        let summary = backup::check(&partial.path, progress.count())?;
+        drop(progress);
         self.expect_free()?;
         files::publish(&partial.path, &self.file).map_err(|error| Failure::of_path(&self.file, &error))?;
         self.report(&summary)?;
@@ -75,7 +82,8 @@ impl Save {
     async fn to_stdout(&self) -> Result<Exit, Failure> {
         let mut backup = self.cluster.client()?.backup(self.stale).await?;
         let mut stdout = io::stdout();
-        receive(&mut backup, &mut stdout).await?;
+        let progress = Progress::of("saving", Unit::Bytes, None);
+        receive(&mut backup, &mut stdout, &progress).await?;
         stdout.flush()?;
         Ok(Exit::Success)
     }
@@ -117,9 +125,10 @@ impl Save {
 }
 
 /// Writes all pieces.
-async fn receive(backup: &mut Backup, output: &mut impl io::Write) -> Result<(), Failure> {
+async fn receive(backup: &mut Backup, output: &mut impl io::Write, progress: &Progress) -> Result<(), Failure> {
     while let Some(piece) = backup.next().await? {
         output.write_all(&piece)?;
+        progress.count().fetch_add(piece.len() as u64, Relaxed);
     }
     Ok(())
 }

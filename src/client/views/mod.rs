@@ -9,6 +9,7 @@
 //!
 //! Left out: limits that only the cluster enforces, such as the size of data. A later version may raise them.
 
+mod busiest;
 mod busy;
 mod changes;
 mod locks;
@@ -23,6 +24,7 @@ use lockkeeper_proto::v1::{self, mode::Kind};
 use lockkeeper_types::{LockName, Mode, Permits, SessionId};
 
 pub use self::{
+    busiest::{AskBusiest, Busiest, BusyLock, LongWait, Totals},
     busy::Busy,
     changes::{Change, ChangeKind, Changes, StatePart, WatchMessage},
     locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockKind, LockPage, Waiter},

@@ -130,6 +130,8 @@ async fn errors_have_a_message_a_code_and_a_status() {
     for garbage in ["\"x\"", "x", "{", "{\"create_request\":7}", "[]", ""] {
         assert_eq!(error("/v3/watch", garbage).await.0, 400, "{garbage}");
     }
+    let large = format!("{{\"key\":\"YQ==\",\"value\":\"{}\"}}", "AAAA".repeat((2 << 20) / 3));
+    assert_eq!(error("/v3/kv/put", &large).await, (400, 3, "etcdserver: request is too large".to_owned()));
     let large = format!("{{\"key\":\"{}\"}}", "A".repeat(4 << 20));
     assert_eq!(error("/v3/kv/put", &large).await.0, 400);
     assert_eq!(error("/v3/watch", &large).await.0, 400);
@@ -188,6 +190,13 @@ async fn a_watch_goes_on_after_the_body_and_in_it() {
 }
 
 #[tokio::test]
+async fn a_stream_that_ends_at_once_is_empty() {
+    let answer = send(&Api::new(), Method::POST, "/v3/watch", Body::from("{}{\"cancel_request\":{}}")).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(to_bytes(answer.into_body(), 1 << 20).await.expect("a body"), "");
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_are_kept_alive() {
     let api = Api::new();
     ok(&api, "/v3/lease/grant", json!({ "TTL": 60, "ID": 77 })).await;
@@ -198,6 +207,13 @@ async fn leases_are_kept_alive() {
     let gone = kept.next().await.unwrap()["result"].clone();
     assert_eq!((&gone["ID"], gone.get("TTL")), (&json!("5"), None));
     assert_eq!(kept.next().await, None, "it ends with its body");
+    // With the status 200, clients that read no further would take the lease for lost.
+    api.store.be_leaderless(true);
+    let (status, answer) = post(&api, "/v3/lease/keepalive", json!({ "ID": 77 })).await;
+    let error = json!({
+        "grpc_code": 14, "http_code": 503, "message": "etcdserver: no leader", "http_status": "Service Unavailable",
+    });
+    assert_eq!((status, answer), (503, json!({ "error": error })));
 }
 
 #[tokio::test]
@@ -215,9 +231,10 @@ async fn locks_and_elections_are_served() {
     ok(&api, "/v3/lock/unlock", json!({ "key": held["key"] })).await;
     let name = json!({ "name": "am9icw==" });
     let observing = Body::from_stream(stream::iter([Ok::<_, std::io::Error>(name.to_string())]));
-    let mut observed = Lines::of(&api, "/v3/election/observe", observing).await;
     let campaign = json!({ "name": "am9icw==", "lease": "17", "value": ONE });
-    let elected = ok(&api, "/v3/election/campaign", campaign).await;
+    // The answer begins with the first leader.
+    let (mut observed, elected) =
+        tokio::join!(Lines::of(&api, "/v3/election/observe", observing), ok(&api, "/v3/election/campaign", campaign));
     assert_eq!(ok(&api, "/v3/election/leader", name).await["kv"]["value"], json!(ONE));
     assert_eq!(observed.next().await.unwrap()["result"]["kv"]["lease"], json!("17"));
     let proclaim = json!({ "leader": elected["leader"], "value": "dHdv" });

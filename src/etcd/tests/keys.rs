@@ -161,6 +161,25 @@ async fn bad_requests_get_etcds_errors() {
 }
 
 #[tokio::test]
+async fn a_range_that_ends_before_it_begins_has_no_keys() {
+    let mut kv = Api::new().kv();
+    for key in ["a", "b", "c"] {
+        kv.put(put(key, "v")).await.unwrap();
+    }
+    for end in ["a", "b"] {
+        let range = RangeRequest { key: b"b".into(), range_end: end.into(), ..Default::default() };
+        let read = kv.range(range).await.unwrap().into_inner();
+        assert_eq!((read.count, read.kvs.len(), read.more), (0, 0, false), "{end}");
+        let delete = DeleteRangeRequest { key: b"b".into(), range_end: end.into(), prev_kv: true };
+        assert_eq!(kv.delete_range(delete.clone()).await.unwrap().into_inner().deleted, 0, "{end}");
+        // What such a range deletes is no duplicate of what is put.
+        let success = vec![operation(delete), operation(put("b", "w"))];
+        assert!(kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap().into_inner().succeeded, "{end}");
+    }
+    assert_eq!(kv.range(prefix("b")).await.unwrap().into_inner().kvs[0].version, 3);
+}
+
+#[tokio::test]
 async fn a_request_that_asks_for_a_leader_is_refused_without_one() {
     let api = Api::new();
     api.store.be_leaderless(true);

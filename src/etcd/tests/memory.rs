@@ -1,4 +1,6 @@
 //! A store in memory: a table, whose time passes when a test says so.
+//!
+//! This file is a module of two tests: of the services (`mod.rs`), and of parsers (`tests/fuzz`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +15,7 @@ use lockkeeper_machine::{
 };
 use tokio::{sync::watch, task::yield_now};
 
-use crate::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+use super::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
 
 /// Entries of a page: few, so that tests meet its end.
 const PAGE_MAX: usize = 4;

@@ -6,12 +6,14 @@ mod keys;
 mod leases;
 mod locks;
 mod memory;
+mod methods;
 mod transactions;
 mod watches;
 
 use tonic::{Status, service::Routes};
 
 use crate::{
+    Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched,
     proto::{
         etcdserverpb::{
             Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,

@@ -1,6 +1,9 @@
 //! Transactions: compares, what operations see and show, transactions in them, and the locks that they claim.
 
+use std::time::Duration;
+
 use lockkeeper_machine::{LockName, Page as LockPage, Ticket, Token};
+use tokio::{spawn, time::timeout};
 
 use super::*;
 use crate::proto::etcdserverpb::{
@@ -9,6 +12,8 @@ use crate::proto::etcdserverpb::{
     response_op::Response,
 };
 
+/// A bound on failures.
+const PATIENCE: Duration = Duration::from_secs(20);
 const PAGE: LockPage = LockPage { size: 10, holders_after: Token(0), waiters_after: Ticket(0) };
 
 async fn commit(kv: &mut KvClient<Routes>, txn: TxnRequest) -> TxnResponse {
@@ -226,6 +231,31 @@ async fn transactions_in_transactions_are_decided_before_the_first_operation() {
 }
 
 #[tokio::test]
+async fn a_leader_key_is_a_lock_without_a_condition_too() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    for id in [77, 78] {
+        api.lease().lease_grant(LeaseGrantRequest { ttl: 60, id }).await.unwrap();
+    }
+    let held = |name: &str| {
+        let holders = api.store.machine().lock(&LockName::new(&format!("etcd/{name}")).unwrap(), PAGE).holders;
+        holders.iter().map(|holder| holder.token.0).collect::<Vec<_>>()
+    };
+    // As Patroni does after it has founded a cluster; its members' keys are no locks.
+    let leader = "/service/demo/leader";
+    for (lease, token) in [(77, 1), (77, 1), (78, 3)] {
+        kv.put(PutRequest { lease, ..put(leader, "one") }).await.unwrap();
+        assert_eq!(held(leader), [token]);
+    }
+    for other in ["/service/demo/members/one", "/leader", "leader"] {
+        kv.put(PutRequest { lease: 77, ..put(other, "one") }).await.unwrap();
+        assert_eq!(held(other), [0; 0], "{other}");
+    }
+    kv.put(put(leader, "one")).await.unwrap();
+    assert_eq!(held(leader), [0; 0], "it has no lease");
+}
+
+#[tokio::test]
 async fn a_transaction_takes_effect_whole_or_not_at_all() {
     let api = Api::new();
     let mut kv = api.kv();
@@ -237,6 +267,27 @@ async fn a_transaction_takes_effect_whole_or_not_at_all() {
     let error = kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap_err();
     assert_eq!(shown(&error), "11 etcdserver: mvcc: required revision is a future revision");
     assert_eq!(kv.range(prefix("a")).await.unwrap().into_inner().count, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_of_transactions_in_transactions_are_not_compared_with_each_other() {
+    let mut kv = Api::new().kv();
+    // 36 in 46 in 45: on no level more than etcd allows, and 75,000 in all. Each transaction deletes a key, and puts others.
+    let mut next = 0..u32::MAX;
+    let mut key = || format!("{:05}", next.next().expect("enough"));
+    let mut inner = || {
+        let deleted = operation(DeleteRangeRequest { key: key().into(), ..Default::default() });
+        operation(TxnRequest {
+            success: [deleted].into_iter().chain((1..36).map(|_| operation(put(&key(), "")))).collect(),
+            ..Default::default()
+        })
+    };
+    let mut middle = || TxnRequest { success: (0..46).map(|_| inner()).collect(), ..Default::default() };
+    let mut success: Vec<_> = (0..45).map(|_| operation(middle())).collect();
+    success.push(operation(put("00001", "")));
+    let answering = spawn(async move { kv.txn(TxnRequest { success, ..Default::default() }).await });
+    let error = timeout(PATIENCE, answering).await.expect("in time").unwrap().unwrap_err();
+    assert_eq!(shown(&error), "3 etcdserver: duplicate key given in txn request");
 }
 
 #[tokio::test]

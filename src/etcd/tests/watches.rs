@@ -229,6 +229,24 @@ async fn a_stream_has_so_many_watches_at_the_most() {
     assert!(!watches.create(watch("a")).await.canceled);
 }
 
+/// A client whose stream breaks before the first events goes on after the revision of the answer that it has.
+#[tokio::test]
+async fn a_watch_from_the_past_is_created_at_the_revision_before_it() {
+    let api = Api::new();
+    let (first, last) = (write(&api, "a", "1").await, write(&api, "a", "2").await);
+    let mut watches = Watches::open(&api).await;
+    let past = [format!("a=1@{first}"), format!("a=2@{last}")];
+    for (start, created_at, past) in
+        [(first, first - 1, &past[..]), (last, last - 1, &past[1..]), (last + 9, last, &[])]
+    {
+        let created = watches.create(WatchCreateRequest { start_revision: start, ..watch("a") }).await;
+        assert_eq!(created.header.unwrap().revision, created_at, "from {start}");
+        for event in past {
+            assert_eq!(watches.events().await, std::slice::from_ref(event));
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_watch_of_what_is_forgotten_is_created_and_canceled() {
     let api = Api::new();

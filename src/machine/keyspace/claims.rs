@@ -142,17 +142,17 @@ impl Machine {
         if is_same(before, after) {
             return;
         }
-        let (name, token, place) = (&claim.lock, claim.token, claim.place());
+        let (name, token, since, place) = (&claim.lock, claim.token, claim.since, claim.place());
         self.claims.remove(name, place).expect("each claim has its place");
         *self.session_mut(session).claims.of(place) -= 1;
         if place.is_waiting {
             return events.push(of_entry(name, ChangeKind::Left { ticket: Ticket(token.0), session }));
         }
-        let lost = |reason, by| ChangeKind::Lost { token, session, reason, by };
+        let lost = |reason, by| ChangeKind::Lost { token, session, since, reason, by };
         let kind = match (self.over(session), forced) {
             (Some(SessionEnd::Expired | SessionEnd::Unknown), _) => lost(None, None),
             (None, Some(force)) => lost(Some(force.reason.clone()), force.by.clone()),
-            (Some(SessionEnd::Closed), _) | (None, None) => ChangeKind::Released { token, session },
+            (Some(SessionEnd::Closed), _) | (None, None) => ChangeKind::Released { token, session, since },
         };
         events.push(of_entry(name, kind));
         self.grant_claim(name, events);
@@ -306,6 +306,12 @@ impl Machine {
         // From lock to lock: one may have thousands of claims.
         let next = |name: &&'a LockName| self.claims.first_from(Bound::Excluded(((*name).clone(), Place::LAST)));
         std::iter::successors(first, next).take_while(move |name| name.as_str().starts_with(prefix))
+    }
+
+    /// All claims, by lock, each with its ticket if it waits.
+    pub fn claims(&self) -> impl Iterator<Item = (&LockName, Option<Ticket>)> {
+        let ticket = |place: &Place| place.is_waiting.then_some(Ticket(place.token.0));
+        self.claims.keys.iter().map(move |((lock, place), _)| (lock, ticket(place)))
     }
 
     /// A lock that is claimed, with one page of its queue.

@@ -89,6 +89,20 @@ impl Machine {
         next.filter(|(lease, _)| *lease == session).map(|(_, key)| key.clone())
     }
 
+    /// The entries of a range whose lease is this session, in the order of their keys. It can be read from both ends. Visits the others of
+    /// the session behind the range, too.
+    pub fn entries_leased_by(
+        &self,
+        session: SessionId,
+        range: &KeyRange,
+    ) -> impl DoubleEndedIterator<Item = (&Key, Arc<Entry>)> {
+        let from = Bound::Included((session, range.from.clone().unwrap_or_else(Key::first)));
+        let next = session.0.checked_add(1).map(|next| (SessionId(next), Key::first()));
+        let leased = self.leased.range((from, next.map_or(Bound::Unbounded, Bound::Excluded)));
+        let leased = leased.map(|(_, key)| key).filter(|key| range.contains(key));
+        leased.filter_map(|key| Some((key, self.entry(key).filter(|entry| entry.lease.is_some())?)))
+    }
+
     /// Deletes or marks an entry whose lease is over, or is ended by an operator.
     pub(crate) fn end_lease(&mut self, key: Key, forced: Option<&ForceRelease>, events: &mut Vec<Event>) {
         self.spend(1);

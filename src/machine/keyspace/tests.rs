@@ -193,6 +193,31 @@ fn the_end_of_a_lease_is_spread_over_batches() {
     }
 }
 
+#[test]
+fn entries_of_a_lease_are_found_by_it() {
+    let lease = leased(AtLeaseEnd::Delete);
+    let mut machine = with_entries(10, lease);
+    let of = |session| Some(Lease { session, at_end: AtLeaseEnd::Delete });
+    // The neighbors of the session, and an entry without a lease, among its keys.
+    let others = [SessionId(ANN.0 - 1), SessionId(ANN.0 + 1)];
+    let other = |id| [open_for_entries(id), put(&format!("000004-{id}"), 1, of(id))];
+    let mut then: Vec<_> = others.into_iter().flat_map(other).collect();
+    then.push(put("000005-", 1, None));
+    assert!(matches!(run(&mut machine, txn(then)), Reply::Committed(_)));
+    let some = KeyRange { from: Some(key("000002")), to: Some(key("000007")) };
+    for range in [KeyRange::default(), some] {
+        let all = machine.entries(&range).filter(|(_, entry)| entry.lease == lease).collect::<Vec<_>>();
+        assert!(all.len() == 10 || all.len() == 5);
+        assert_eq!(machine.entries_leased_by(ANN, &range).collect::<Vec<_>>(), all);
+        let backwards: Vec<_> = all.into_iter().rev().collect();
+        assert_eq!(machine.entries_leased_by(ANN, &range).rev().collect::<Vec<_>>(), backwards);
+    }
+    // The lease is over, and no entry's end is handled yet.
+    apply(&mut machine, Limits { work: 1, ..Limits::NONE }, 1000, Command::Tick);
+    assert!(machine.has_work());
+    assert_eq!(machine.entries_leased_by(ANN, &KeyRange::default()).count(), 0);
+}
+
 /// Members that do not know the keyspace must not be sent any of it.
 #[test]
 fn transactions_and_entries_need_a_cluster_version() {

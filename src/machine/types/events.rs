@@ -63,6 +63,8 @@ pub enum ChangeKind {
         token: Token,
         /// The session that held it.
         session: SessionId,
+        /// When it was granted.
+        since: WallTime,
     },
     /// A holder lost the lock.
     Lost {
@@ -70,6 +72,8 @@ pub enum ChangeKind {
         token: Token,
         /// The session that held it.
         session: SessionId,
+        /// When it was granted.
+        since: WallTime,
         /// `Some`: an operator forced it. `None`: its session expired.
         reason: Option<Reason>,
         /// The operator, if one forced it and is known.

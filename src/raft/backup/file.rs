@@ -15,6 +15,7 @@ use std::{
     fs::File,
     io::{self, BufReader, Read, Write},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use prost::Message;
@@ -150,12 +151,26 @@ pub struct Summary {
     pub bytes: u64,
 }
 
-/// Checks that a file is a whole backup, without making its table. Blocks.
-pub fn check(path: &Path) -> Result<Summary, BackupError> {
+/// A file, whose bytes are counted as they are read.
+struct Counting<'a> {
+    file: File,
+    count: &'a AtomicU64,
+}
+
+impl Read for Counting<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(bytes)?;
+        self.count.fetch_add(read as u64, Relaxed);
+        Ok(read)
+    }
+}
+
+/// Checks that a file is a whole backup, without making its table. Blocks. Adds the bytes to `count` as it reads them.
+pub fn check(path: &Path, count: &AtomicU64) -> Result<Summary, BackupError> {
     let failed = |source| BackupError::Io { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     expect_magic(path, &mut file)?;
-    let mut blocks = BlockReader::new(BufReader::new(file), MAGIC.len() as u64);
+    let mut blocks = BlockReader::new(BufReader::new(Counting { file, count }), MAGIC.len() as u64);
     let header = read_header(&mut blocks);
     // Damage anywhere counts more than a header that is not understood.
     let checked = io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish());
@@ -167,6 +182,11 @@ pub fn check(path: &Path) -> Result<Summary, BackupError> {
 impl BackupFile {
     /// Reads a backup, or a node's own snapshot. Its table is in memory then. Blocks.
     pub fn read(path: &Path) -> Result<Self, BackupError> {
+        Self::read_counting(path, &AtomicU64::default())
+    }
+
+    /// The same; adds the bytes of a backup to `count` as it reads them. Those of a snapshot are not counted.
+    pub fn read_counting(path: &Path, count: &AtomicU64) -> Result<Self, BackupError> {
         let failed = |source| BackupError::Io { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
         let mut magic = [0; SNAPSHOT_MAGIC.len()];
@@ -176,7 +196,7 @@ impl BackupFile {
         }
         let mut file = File::open(path).map_err(failed)?;
         expect_magic(path, &mut file)?;
-        let mut blocks = BlockReader::new(BufReader::new(file), MAGIC.len() as u64);
+        let mut blocks = BlockReader::new(BufReader::new(Counting { file, count }), MAGIC.len() as u64);
         let read = read_content(&mut blocks);
         let at = blocks.at();
         let rest = match &read {

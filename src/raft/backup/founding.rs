@@ -10,6 +10,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use openraft::storage::RaftLogStorage as _;
@@ -74,8 +75,9 @@ pub enum FoundingError {
 
 /// Makes the data directories of a cluster. Returns the last entry that its nodes have applied: the first one that they write follows.
 ///
-/// Takes time in proportion to the table and to the number of members. Writes and syncs files on the caller's thread.
-pub async fn found(cluster: &NewCluster, random: &mut impl RngCore) -> Result<LogId, FoundingError> {
+/// Takes time in proportion to the table and to the number of members. Writes and syncs files on the caller's thread. Adds the records of
+/// the table to `count` as it writes them, for each member.
+pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &AtomicU64) -> Result<LogId, FoundingError> {
     for (_, directory) in cluster.members.values() {
         if !Identity::is_free(directory)? {
             return Err(FoundingError::Occupied { directory: directory.clone() });
@@ -83,7 +85,7 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore) -> Result<Lo
     }
     let made: Vec<Made<'_>> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
     let (last, meta) = meta(cluster.copied, &made)?;
-    let filled = fill_all(&made, &meta, last, cluster).await;
+    let filled = fill_all(&made, &meta, last, cluster, count).await;
     if filled.is_err() {
         made.iter().for_each(Made::empty);
     }
@@ -127,11 +129,12 @@ async fn fill_all(
     meta: &SnapshotMeta,
     last: LogId,
     cluster: &NewCluster,
+    count: &AtomicU64,
 ) -> Result<(), FoundingError> {
     // The same vote on all: for no node of this term. The first election is in a later one.
     let vote = Vote::new(last.leader_id.term, made.first().map_or(0, |made| made.node_id));
     for made in made {
-        made.fill(meta, last, &vote, cluster).await?;
+        made.fill(meta, last, &vote, cluster, count).await?;
     }
     Ok(())
 }
@@ -148,10 +151,14 @@ impl<'a> Made<'a> {
         last: LogId,
         vote: &Vote,
         NewCluster { machine, trail, .. }: &NewCluster,
+        count: &AtomicU64,
     ) -> Result<(), FoundingError> {
         let failed = |source| FoundingError::Io { directory: self.directory.to_owned(), source };
         let snapshots = SnapshotStore::open(&self.directory.join(SNAPSHOTS))?;
-        let records = machine.records().map(|record| records::encode(&record));
+        let records = machine.records().map(|record| {
+            count.fetch_add(1, Relaxed);
+            records::encode(&record)
+        });
         let ids_used = meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
         snapshots.write_with(meta, &ids_used, trail.restored(), records).map_err(failed)?;
         let owner = Some(Identity::owner_of_made(self.incarnation, self.start));

@@ -124,6 +124,7 @@ guarded! {
     CheckToken, |it| right(Right::Read, What::Name(it.name.as_str()));
     GetLock, |it| right(Right::Read, What::Name(it.name.as_str()));
     ListLocks, |it| right(Right::Read, What::Under(&it.prefix));
+    ShowBusiest, |it| right(Right::Read, What::Under(&it.prefix));
     // Shows the caller's own sessions, unless it administers the cluster.
     ListSessions, |_it| right(Right::Read, What::Anywhere);
     BrowseLocks, |it| right(Right::Read, What::Under(&it.prefix));

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep_until};
 
 use lockkeeper_machine::{Address, Identity};
 use lockkeeper_policy::TokenHash;
+use lockkeeper_traces::Origin;
 
 /// The origin of a request, and its deadline.
 ///
@@ -23,6 +24,8 @@ pub(crate) struct Caller {
     pub(crate) is_peer: bool,
     /// `None`: the caller waits without limit.
     pub(crate) deadline: Option<Deadline>,
+    /// The trace that the request belongs to.
+    pub(crate) origin: Origin,
 }
 
 impl Caller {

@@ -13,7 +13,7 @@ use lockkeeper_machine::{
     Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
-use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
+use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError, watch_index::TooManyWatches};
 
 /// What the caller may do with a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -446,6 +446,12 @@ impl Error {
         let message =
             format!("this node sends {limit} backups already, the limit: try again later, or at another node");
         Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "backups")
+    }
+
+    /// The node has as many watches of one kind as it may.
+    pub(crate) fn too_many_watches(why: TooManyWatches) -> Self {
+        let message = format!("{why}: end some, watch prefixes rather than single keys, or watch at another node");
+        Self::new(Reason::LimitReached, Retry::No, message).with("limit", "watches")
     }
 
     /// A follower does not reach the entry that it was to show.

@@ -44,6 +44,7 @@ calls! {
     CheckToken => TokenChecked, "check_token", false;
     GetLock => LockFound, "get_lock", false;
     ListLocks => LockPage, "list_locks", false;
+    ShowBusiest => Busiest, "show_busiest", false;
     ForceRelease => GrantsForced, "force_release", true;
     RemoveWaiter => WaiterRemoved, "remove_waiter", true;
     LiftDelay => DelayLifted, "lift_delay", true;
@@ -227,6 +228,66 @@ pub(crate) struct LockPage {
     pub(crate) index: u64,
 }
 
+/// The busiest locks and the longest waits, in this node's own table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ShowBusiest {
+    /// Empty: all locks.
+    pub(crate) prefix: String,
+    /// At most this many locks or waits in each list; 0: a default.
+    pub(crate) size: usize,
+    /// Grants are counted after the entry with this index.
+    pub(crate) after_index: u64,
+}
+
+/// What is busy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Busiest {
+    /// Those with the longest queues first, then those with the most grants.
+    pub(crate) locks: Vec<BusyLock>,
+    /// The oldest first.
+    pub(crate) waits: Vec<LongWait>,
+    /// There are more waits than were examined.
+    pub(crate) more_waits: bool,
+    /// Grants are counted after the entry with this index.
+    pub(crate) counted_after: u64,
+    /// The log index that the reply shows.
+    pub(crate) index: u64,
+    pub(crate) node_id: u64,
+    pub(crate) totals: Totals,
+}
+
+/// A lock that is awaited, or was granted lately.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BusyLock {
+    /// With its first holder and its first waiter, without data.
+    pub(crate) lock: LockView,
+    /// Number of counted grants.
+    pub(crate) grants: u64,
+}
+
+/// An acquire that has waited long.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LongWait {
+    pub(crate) name: LockName,
+    pub(crate) waiter: WaiterView,
+    /// The first holder of the lock.
+    pub(crate) holder: Option<HolderView>,
+    pub(crate) queue_length: u64,
+}
+
+/// What the table of a node did since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) granted: u64,
+    pub(crate) released: u64,
+    pub(crate) expired: u64,
+    pub(crate) forced: u64,
+    pub(crate) queued: u64,
+    pub(crate) waits_ended: u64,
+    pub(crate) sessions_closed: u64,
+    pub(crate) sessions_expired: u64,
+}
+
 /// Grants that an operator revoked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GrantsForced {
@@ -312,7 +373,8 @@ pub(crate) struct EntriesFound {
     pub(crate) revision: Revision,
 }
 
-/// Lists entries of the keyspace in the order of their keys. Linearizable. Fails as [`GetEntries`] does.
+/// Lists entries of the keyspace in the order of their keys. Linearizable. Fails as [`GetEntries`] does, and with
+/// [`Reason::InvalidArgument`](super::Reason::InvalidArgument) if those of a lease are asked for at a revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListEntries {
     pub(crate) range: KeyRange,
@@ -322,6 +384,8 @@ pub(crate) struct ListEntries {
     pub(crate) page_size: usize,
     /// As they were at this revision; `None`: the present ones.
     pub(crate) at: Option<Revision>,
+    /// Only those whose lease is this session.
+    pub(crate) leased_by: Option<SessionId>,
 }
 
 /// A page of entries.

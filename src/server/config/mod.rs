@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use lockkeeper_machine::Limits;
 
 /// The configuration of one node. A key that a file leaves out has the value of [`Config::default`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The cluster's name: a node communicates with its own cluster only. 1 to 64 of `a-z`, `0-9` and `-`.
@@ -69,6 +69,8 @@ pub struct Config {
     pub etcd: EtcdConfig,
     /// The port for people and for what watches the node.
     pub http: HttpConfig,
+    /// Traces of requests.
+    pub traces: TracesConfig,
     /// The members that form the cluster, this node among them.
     pub members: Vec<Member>,
 }
@@ -200,6 +202,16 @@ pub struct HttpConfig {
     pub hosts: Vec<String>,
 }
 
+/// Traces of requests, which are sent to a collector by OTLP over gRPC.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TracesConfig {
+    /// The collector: `http://host:port`. Empty: that of the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`, and without it no traces.
+    pub endpoint: String,
+    /// The share of requests that begin a new trace, 0 to 1. A request whose caller sent `traceparent` is traced as its caller decided.
+    pub sample_ratio: f64,
+}
+
 /// Values from flags and environment variables, which take precedence over the file.
 #[derive(Clone, Default, Debug)]
 #[expect(missing_docs, reason = "the fields of `Config`, each of them optional")]
@@ -217,6 +229,8 @@ pub struct Overrides {
     pub client_address: Option<String>,
     pub peer_address: Option<String>,
     pub log: Option<String>,
+    /// From the environment: unlike the others it counts only where the file has none, as it is there for all programs of a machine.
+    pub traces_endpoint: Option<String>,
 }
 
 /// Why a node cannot start with its configuration: all problems, not only the first. Nothing was started.
@@ -274,6 +288,9 @@ impl Config {
         put(&mut self.client_address, &overrides.client_address);
         put(&mut self.peer_address, &overrides.peer_address);
         put(&mut self.log, &overrides.log);
+        if self.traces.endpoint.is_empty() {
+            put(&mut self.traces.endpoint, &overrides.traces_endpoint);
+        }
         self.joining().listening()
     }
 
@@ -351,6 +368,7 @@ impl Default for Config {
             dynamodb: DynamodbConfig::default(),
             etcd: EtcdConfig::default(),
             http: HttpConfig::default(),
+            traces: TracesConfig::default(),
             members: Vec::new(),
         }
     }
@@ -372,6 +390,12 @@ impl Default for DiskConfig {
 impl Default for AuditConfig {
     fn default() -> Self {
         Self { directory: PathBuf::new(), file_bytes: 64 << 20, files_kept: 0 }
+    }
+}
+
+impl Default for TracesConfig {
+    fn default() -> Self {
+        Self { endpoint: String::new(), sample_ratio: 0.01 }
     }
 }
 

@@ -114,6 +114,18 @@ fn overrides_win() {
 }
 
 #[test]
+fn the_environment_names_a_collector_only_where_the_file_has_none() {
+    let overrides = || Overrides { traces_endpoint: Some("http://there:4317".into()), ..Overrides::default() };
+    assert_eq!(load(GOOD, overrides()).unwrap().traces.endpoint, "http://there:4317");
+    let own = format!("traces.endpoint = \"http://here:4317\"\n{GOOD}");
+    assert_eq!(load(&own, overrides()).unwrap().traces.endpoint, "http://here:4317");
+    for wrong in ["traces.endpoint = \"there:4317\"", "traces.sample_ratio = 1.5", "traces.sample_ratio = nan"] {
+        let problems = load(&format!("{wrong}\n{GOOD}"), Overrides::default()).unwrap_err().problems;
+        assert!(problems.len() == 1 && problems[0].starts_with("traces."), "{problems:?}");
+    }
+}
+
+#[test]
 fn an_override_may_mend_the_file() {
     let without_id = GOOD.replacen("node_id = 1\n", "", 1);
     assert_eq!(load(&without_id, Overrides { node_id: Some(3), ..Overrides::default() }).unwrap().node_id, 3);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Display, net::IpAddr};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{AuditConfig, Config, LimitsConfig, Member, Overrides, RaftConfig};
+use super::{AuditConfig, Config, LimitsConfig, Member, Overrides, RaftConfig, TracesConfig};
 
 /// The largest election timeout. Each loss of the leader stops the cluster for that time; a longer one would outlast clients' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
@@ -48,10 +48,26 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     raft(&config.raft, &mut problems);
     limits(&config.limits, &mut problems);
     audit(&config.audit, &mut problems);
+    traces(&config.traces, &mut problems);
     if let Err(error) = EnvFilter::try_new(&config.log) {
         problems.push(Problem::new("log", format!("{:?} is not a filter: {error}: write, say, \"info\"", config.log)));
     }
     problems
+}
+
+fn traces(traces: &TracesConfig, problems: &mut Vec<Problem>) {
+    let TracesConfig { endpoint, sample_ratio } = traces;
+    if !endpoint.is_empty()
+        && let Err(error) = lockkeeper_traces::check_endpoint(endpoint)
+    {
+        problems.push(Problem::new("traces.endpoint", error.to_string()));
+    }
+    if !(0.0..=1.0).contains(sample_ratio) {
+        problems.push(Problem::new(
+            "traces.sample_ratio",
+            format!("{sample_ratio} is not between 0 and 1: choose a share"),
+        ));
+    }
 }
 
 fn audit(audit: &AuditConfig, problems: &mut Vec<Problem>) {

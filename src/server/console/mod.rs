@@ -125,7 +125,7 @@ impl Console {
             }
         };
         let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
-        Ok(Caller { remote: Some(remote.0.into()), identity, token, is_peer: false, deadline })
+        Ok(Caller { remote: Some(remote.0.into()), identity, token, deadline, ..Caller::default() })
     }
 }
 

@@ -481,10 +481,10 @@ impl From<Change> for ChangeShown {
                 waited: ticket.is_some(),
                 ..shown("granted")
             },
-            ChangeKind::Released { token, session } => {
+            ChangeKind::Released { token, session, .. } => {
                 Self { token: Some(token.0.to_string()), session: Some(session.to_string()), ..shown("released") }
             }
-            ChangeKind::Lost { token, session, reason, by } => Self {
+            ChangeKind::Lost { token, session, reason, by, .. } => Self {
                 token: Some(token.0.to_string()),
                 session: Some(session.to_string()),
                 by: by_whom(by),

@@ -9,7 +9,6 @@ use tower::{Layer as _, Service, util::MapResponse};
 use super::{Config, ServeError};
 use crate::{
     MESSAGE_BYTES_MAX,
-    access::Access,
     cluster::Cluster,
     pulse::Pulse,
     service::{Local, Service as LockService, forward::Dial},
@@ -24,7 +23,7 @@ use crate::{
 };
 use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_proto::v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer};
-use lockkeeper_raft::{Replica, members::Members, messages::keyspace_server::KeyspaceServer};
+use lockkeeper_raft::messages::keyspace_server::KeyspaceServer;
 use lockkeeper_transport::{Connect, Listen, Settings, tls::Acceptor};
 
 /// Services, with the layers around them.
@@ -45,16 +44,12 @@ pub(super) struct Services {
 impl Services {
     pub(super) fn new<C: Connect>(
         config: &Config,
-        replica: &Replica,
-        members: Members,
+        local: Local,
         environment: &Environment,
         connector: C,
         stopping: CancellationToken,
-        access: Arc<Access>,
     ) -> Self {
-        let random = Arc::clone(&environment.random);
-        let metrics = environment.metrics.clone();
-        let local = Local { replica: replica.clone(), members, random, access, metrics };
+        let replica = local.replica.clone();
         let dial: Dial = Arc::new(move |id, address, windows| {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });
@@ -64,7 +59,7 @@ impl Services {
         let pulse = Pulse::default();
         let start = Arc::default();
         let tls = None;
-        let cluster = Cluster { cluster_id, start, replica: replica.clone(), tls, blocking, progress, members, pulse };
+        let cluster = Cluster { cluster_id, start, replica, tls, blocking, progress, members, pulse };
         let unread = Unread::new(unread::Limits::CLIENTS);
         let tasks = environment.clients.clone();
         Self { local, service, cluster, unread, tasks }

@@ -38,6 +38,7 @@ use lockkeeper_proto::v1::{
     sessions_client::SessionsClient,
 };
 use lockkeeper_raft::Replica;
+use lockkeeper_traces::Origin;
 use lockkeeper_transport::{Windows, never_sent};
 
 /// How long a deposed leader may still take to answer what was forwarded to it. After that the outcome counts as unknown.
@@ -209,13 +210,16 @@ impl Forwarder {
     }
 }
 
-/// The message as a request to the leader, with the caller's address and the time that is left until its deadline.
+/// The message as a request to the leader, with the caller's address, the time that is left until its deadline, and its trace.
 fn onward<T>(message: T, caller: &Caller) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(deadline) = caller.deadline {
         request.set_timeout(deadline.left());
     }
     name_caller(request.metadata_mut(), caller);
+    if let Origin::Of(span) = &caller.origin {
+        span.write(request.metadata_mut());
+    }
     request
 }
 

@@ -3,6 +3,8 @@
 //! Reads are linearizable, from a clone of the table: pages of hundreds of entries do not delay applying. A page ends with the entry that
 //! reaches [`PAGE_BYTES`], so it fits into a message between nodes; the next one may show a later revision.
 
+use std::{iter::from_fn, sync::Arc};
+
 use super::local::{Local, Serve, page_size};
 use crate::{
     api::{Caller, Error, requests::*},
@@ -53,18 +55,24 @@ impl Serve for ListEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
         let (machine, _) = node.frozen(false).await?;
         let mut page = Page::of(page_size(self.page_size, PAGE_MAX));
-        let at = self.at.unwrap_or_else(|| machine.revision());
-        let range = machine.entries_at(&self.range, at).map_err(Error::revision)?;
-        let mut range = range.iter(self.backwards);
-        let mut entries = Vec::new();
-        while !page.is_full()
-            && let Some((key, entry)) = range.next()
-        {
-            page.add(key, Some(&entry));
-            entries.push((key.clone(), entry));
-        }
-        let more = page.is_full() && range.next().is_some();
-        Ok(Form::Typed(EntryPage { entries, more, revision: machine.revision() }))
+        let revision = machine.revision();
+        let (entries, more) = match (self.leased_by, self.at) {
+            (None, at) => {
+                let range = machine.entries_at(&self.range, at.unwrap_or(revision)).map_err(Error::revision)?;
+                page.fill(range.iter(self.backwards))
+            }
+            (Some(session), None) => {
+                let mut leased = machine.entries_leased_by(session, &self.range);
+                page.fill(from_fn(|| if self.backwards { leased.next_back() } else { leased.next() }))
+            }
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "at_revision",
+                    "entries of a lease are shown as they are now; leave it out",
+                ));
+            }
+        };
+        Ok(Form::Typed(EntryPage { entries, more, revision }))
     }
 }
 
@@ -111,6 +119,18 @@ impl Page {
         let value = entry.map_or(0, |entry| entry.value.as_bytes().len());
         self.entries_left = self.entries_left.saturating_sub(1);
         self.bytes_left = self.bytes_left.saturating_sub(FIXED_BYTES + key.as_bytes().len() + value);
+    }
+
+    /// The first entries, and whether there are more.
+    fn fill<'a>(&mut self, mut all: impl Iterator<Item = (&'a Key, Arc<Entry>)>) -> (Vec<(Key, Arc<Entry>)>, bool) {
+        let mut entries = Vec::new();
+        while !self.is_full()
+            && let Some((key, entry)) = all.next()
+        {
+            self.add(key, Some(&entry));
+            entries.push((key.clone(), entry));
+        }
+        (entries, self.is_full() && all.next().is_some())
     }
 
     fn is_full(&self) -> bool {

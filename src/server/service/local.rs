@@ -25,7 +25,13 @@ use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Identity, Machine, Note, Reply, SessionId};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_policy::{Right, What};
-use lockkeeper_raft::{NoReply, Replica, members::Members, table::Applied, types::Delivery};
+use lockkeeper_raft::{
+    NoReply, Replica,
+    members::Members,
+    table::Applied,
+    types::{Delivery, Times},
+};
+use lockkeeper_traces::{Span, Traces};
 
 /// This node's replica, and what else requests need.
 #[derive(Clone, Debug)]
@@ -38,7 +44,16 @@ pub(crate) struct Local {
     /// Who may do what.
     pub(crate) access: Arc<Access>,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
+    /// While a request that is traced is executed: its span.
+    pub(crate) span: Option<Arc<Span>>,
 }
+
+/// Attributes of spans: the lock that a request names, or the first of its locks; their number, if there are more; the entry of its
+/// command in the log.
+const LOCK: &str = "lockkeeper.lock";
+const LOCKS: &str = "lockkeeper.locks";
+const LOG_INDEX: &str = "lockkeeper.log_index";
 
 /// A request that a node can execute.
 pub(crate) trait Serve: Forward + Guarded {
@@ -54,20 +69,37 @@ impl Local {
     /// `watch_entries` below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         let began = Instant::now();
-        let answer = self.answer(caller, request).await;
+        let answer = match self.traces.serve(C::NAME, &caller.origin) {
+            None => self.answer(caller, request).await,
+            // Boxed, so that the future of a request that is not traced does not carry the space for it.
+            Some(span) => Box::pin(self.traced(span, caller, request)).await,
+        };
         let outcome = answer.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
         self.metrics.called(C::NAME, outcome, began.elapsed());
-        if let Err(error) = &answer
-            && error.reason == Reason::LimitReached
+        answer.inspect_err(|error| self.count_limit(error))
+    }
+
+    fn count_limit(&self, error: &Error) {
+        if error.reason == Reason::LimitReached
             && let Some(limit) = error.about("limit")
         {
             self.metrics.limit_reached(limit);
         }
+    }
+
+    async fn traced<C: Serve>(&self, span: Span, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+        let span = Arc::new(span);
+        let node = Self { span: Some(Arc::clone(&span)), ..self.clone() };
+        let answer = node.answer(caller, request).await;
+        span.end(answer.as_ref().err().map(|error| outcome(&error.reason)));
         answer
     }
 
     async fn answer<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         let request = request.typed()?;
+        if let Some(span) = &self.span {
+            name_locks(span, &request);
+        }
         self.check(caller, &request)?;
         request.serve(self, caller).await
     }
@@ -99,7 +131,9 @@ impl Local {
         let request = request.typed()?;
         self.check(caller, &request)?;
         let WatchLocks { prefix, after_index } = request;
-        let events = watch::start(self.replica.clone(), self.metrics.clone(), prefix.clone(), after_index).await?;
+        let (replica, metrics) = (self.replica.clone(), self.metrics.clone());
+        let events = watch::start(replica, metrics, prefix.clone(), after_index).await;
+        let events = events.inspect_err(|error| self.count_limit(error))?;
         let (access, caller) = (Arc::clone(&self.access), caller.clone());
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
         Ok(until_error(events, denied).map(|event| event.map(Form::Message)))
@@ -127,7 +161,9 @@ impl Local {
         self.check(caller, &request)?;
         let (access, caller, range) = (Arc::clone(&self.access), caller.clone(), request.range.clone());
         let denied = async move { access.denied(&caller, Right::Watch, keys_of(&range)).await };
-        Ok(until_error(watch_entries::start(self.replica.clone(), request), denied))
+        let events = watch_entries::start(self.replica.clone(), request);
+        let events = events.inspect_err(|error| self.count_limit(error))?;
+        Ok(until_error(events, denied))
     }
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.
@@ -236,12 +272,16 @@ impl Local {
 
     /// Proposes a command and waits until it is applied.
     pub(super) async fn propose(&self, command: Command) -> Result<Delivery, Error> {
-        self.replica.propose(command, PATIENCE).await.map_err(|why| {
+        let delivery = self.replica.propose(command, PATIENCE).await.map_err(|why| {
             if let NoReply::VersionTooLow { needs, has } = why {
                 return Error::version_too_low(needs, has, &self.replica.members_without(needs));
             }
             Error::no_reply(why)
-        })
+        })?;
+        if let (Some(span), Some(times)) = (&self.span, delivery.times) {
+            show_stages(span, times);
+        }
+        Ok(delivery)
     }
 
     /// Proposes a command and waits for its reply.
@@ -262,6 +302,30 @@ impl Local {
     pub(super) async fn frozen(&self, stale: bool) -> Result<(Machine, u64), Error> {
         self.read(stale, |applied| (applied.machine.clone(), applied.index())).await
     }
+}
+
+fn name_locks(span: &Span, request: &impl Guarded) {
+    match request.needs().right {
+        Some((_, Concern::One(What::Name(name)))) => span.note(LOCK, name.to_owned()),
+        Some((_, Concern::All(wants))) => {
+            if let Some(first) = wants.first() {
+                span.note(LOCK, first.name.as_str().to_owned());
+            }
+            if wants.len() > 1 {
+                span.note(LOCKS, i64::try_from(wants.len()).unwrap_or(i64::MAX));
+            }
+        }
+        Some((_, Concern::One(_) | Concern::Keys(_))) | None => {}
+    }
+}
+
+/// The stages of a command on its way through Raft, which are over.
+fn show_stages(span: &Span, times: Times) {
+    let Times { queued, proposed, committed, applied, log_index } = times;
+    span.note(LOG_INDEX, i64::try_from(log_index).unwrap_or(i64::MAX));
+    span.part("queue", queued, proposed);
+    span.part("commit", proposed, committed);
+    span.part("apply", committed, applied);
 }
 
 /// The size of a page: what the caller asks for, and at most the limit. 0 asks for the limit.

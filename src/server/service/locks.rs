@@ -46,7 +46,7 @@ impl Serve for AcquireLocks {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Acquired>, Error> {
         ensure_not_of_entries(node, &self)?;
         let is_repeatable = self.request.is_some();
-        let Delivery { reply, wait } = node.propose(self.into()).await?;
+        let Delivery { reply, wait, .. } = node.propose(self.into()).await?;
         let acquired = match (reply, wait) {
             (Reply::Acquired(end), _) => acquired(end)?,
             (Reply::Busy(busy), _) => Acquired::Busy(busy),
@@ -54,6 +54,9 @@ impl Serve for AcquireLocks {
                 let began = Instant::now();
                 let end = waiting::end_of_wait(&node.replica, call, is_repeatable).await;
                 node.metrics.waited(outcome_of(end.as_ref().ok()), began.elapsed());
+                if let Some(span) = &node.span {
+                    span.part("wait", began, Instant::now());
+                }
                 acquired(end?)?
             }
             (other, _) => return Err(Error::unexpected(other)),

@@ -12,12 +12,14 @@
 //!   it says so at once. A draining node refuses new requests. A watch of the keyspace is served by each node itself.
 //! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting`
 //!   for acquires that queue;
+//! * `busiest`: what is busy in this node's own table;
 //! * `browse`: looks at this node's own table, for people;
 //! * [`forward`]: a request to the leader, and what is known when no answer comes.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
 
 mod browse;
+mod busiest;
 pub(crate) mod forward;
 mod keep_alive;
 mod keyspace;
@@ -35,7 +37,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt,
-    future::ready,
+    future::{self, ready},
     stream::{self, BoxStream},
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -51,12 +53,18 @@ use super::{
         Caller, Deadline, Error,
         requests::{EntriesWatched, GetEntries, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
-    wire::Form,
+    wire::{Form, status::outcome},
 };
 use lockkeeper_machine::Revision;
 use lockkeeper_proto::v1::StatusResponse;
 use lockkeeper_raft::{Replica, types::Node};
+use lockkeeper_traces::{Origin, Traces};
 use lockkeeper_transport::Settings;
+
+/// Wakes the watches that applying leaves to it, until the replica is gone.
+pub(crate) async fn dispatch(replica: Replica) {
+    future::join(watch_entries::dispatch(&replica), watch::dispatch(&replica)).await;
+}
 
 /// A stream of replies.
 pub(crate) type Events<T> = BoxStream<'static, Result<Form<T>, Error>>;
@@ -65,6 +73,9 @@ pub(crate) type Events<T> = BoxStream<'static, Result<Form<T>, Error>>;
 const WAITS_FORWARDED_MAX: usize = 4096;
 // They fit on the connection to the leader.
 const _: () = assert!(WAITS_FORWARDED_MAX < Settings::PEERS.calls_max as usize);
+
+/// The attribute of a forwarded request's span: the id of the node that leads.
+const FORWARDED_TO: &str = "lockkeeper.forwarded_to";
 
 /// Answers requests, here or at the leader.
 #[derive(Clone, Debug)]
@@ -93,6 +104,14 @@ impl Service {
     ///
     /// Whoever answers a request at the caller's deadline drops this future then: here it only limits what the leader does.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+        match self.local.traces.decided(&caller.origin) {
+            None => self.route_call(caller, request).await,
+            // Boxed, so that the future of a request that begins no trace does not carry the space for it.
+            Some(origin) => Box::pin(self.route_call(&Caller { origin, ..caller.clone() }, request)).await,
+        }
+    }
+
+    async fn route_call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         self.local.access.count_call(caller)?;
         if C::is_stale(&request) {
             return self.local.call(caller, request).await;
@@ -108,9 +127,27 @@ impl Service {
             Route::There(leader) => {
                 let lane = if may_wait { Lane::Waits } else { Lane::Short };
                 // Boxed, so that the future of a request that is executed here does not carry the space for it.
-                Box::pin(self.forwarder.call(leader, lane, caller, request)).await
+                Box::pin(self.forward(leader, lane, caller, request)).await
             }
         }
+    }
+
+    /// Forwards a request, in a span of this node if it is traced: the leader's span is the child of that.
+    async fn forward<C: Serve>(
+        &self,
+        leader: Leader,
+        lane: Lane,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> Result<Form<C::Reply>, Error> {
+        let Some(span) = self.local.traces.serve(C::NAME, &caller.origin) else {
+            return self.forwarder.call(leader, lane, caller, request).await;
+        };
+        span.note(FORWARDED_TO, i64::try_from(leader.id).unwrap_or(i64::MAX));
+        let caller = Caller { origin: Origin::Of(span.as_parent()), ..caller.clone() };
+        let answer = self.forwarder.call(leader, lane, &caller, request).await;
+        span.end(answer.as_ref().err().map(|error| outcome(&error.reason)));
+        answer
     }
 
     /// Renews sessions as `renewals` come, for as long as they do, and reports what the sessions lose. An error ends the stream.
@@ -211,6 +248,11 @@ impl Service {
     /// Who may do what.
     pub(crate) fn access(&self) -> &Arc<Access> {
         &self.local.access
+    }
+
+    /// The traces of requests.
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.local.traces
     }
 
     /// Cancelled when the node drains.

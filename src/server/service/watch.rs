@@ -2,7 +2,8 @@
 //!
 //! The watcher gets the state of the locks as of one log entry, then every change after it. A watcher that comes back names the last entry
 //! that it knows, and gets the changes after it, as long as the node still has them. A watcher that lags by more entries than the node
-//! keeps gets the state again: it never slows down applying.
+//! keeps gets the state again: it never slows down applying. One that waits is woken by changes under its prefix alone, however much
+//! happens elsewhere: see [`lockkeeper_raft::watch_index`].
 //!
 //! The stream ends when this node no longer leads, or is cut off from most members: its client goes on at the new leader.
 //!
@@ -14,10 +15,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures::{Stream, stream::unfold};
 use prost::Message as _;
-use tokio::{
-    sync::broadcast::{self, error::RecvError},
-    time::timeout,
-};
+use tokio::{sync::broadcast::error::RecvError, time::timeout};
 
 use super::{
     pages::{PageLimit, page_of_locks},
@@ -35,6 +33,7 @@ use lockkeeper_raft::{
     Replica,
     leadership::Led,
     table::{Applied, EntryChanges},
+    watch_index::{Next, Shape, Subscription},
 };
 
 /// One part of the state.
@@ -43,29 +42,49 @@ const PART: PageLimit = PageLimit { locks: 256, bytes: MESSAGE_BYTES };
 const MESSAGE_BYTES: usize = 64 * 1024;
 /// After this time without a change, the watcher gets a progress message.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// Entries whose changes are looked at before the next ones are fetched.
+const LOOK: usize = 64;
 
-/// Starts a watch, after this entry if it is not 0. Fails if this node does not lead.
+/// Starts a watch, after this entry if it is not 0. Fails if this node does not lead, or has too many watches.
 pub(super) async fn start(
     replica: Replica,
     metrics: Metrics,
     prefix: String,
     after: u64,
-) -> Result<impl Stream<Item = Result<WatchResponse, Error>> + Send + 'static, Error> {
-    // Subscribed before the state is taken, so that no change is missed. A change that is in both is recognised by its index.
-    let changes = replica.table().changes();
+) -> Result<impl Stream<Item = Result<WatchResponse, Error>> + Send + use<>, Error> {
+    // Subscribed before the state is taken, so that no change is missed.
+    let subscription = replica.table().watches_of_locks().subscribe(Shape::Prefix(prefix.as_bytes().into()));
+    let subscription = subscription.map_err(Error::too_many_watches)?;
     let state = replica.read(PATIENCE, Applied::clone).await.map_err(Error::no_reply)?;
     let led = replica.led();
     // An index above the last one is of another cluster.
-    let is_known = after > 0 && after <= state.index();
-    let missed = is_known.then(|| replica.table().changes_after(after)).flatten();
+    let is_known = after > 0 && after <= state.index() && replica.table().changes_after(after, 0).is_some();
     let state = || Part::State { table: Box::new(state), after: None };
-    let (next, missed) = match missed {
-        Some(missed) => (Part::NextEntry, missed),
-        None if after > 0 => (Part::TooOld { after, state: Box::new(state()) }, Vec::new()),
-        None => (state(), Vec::new()),
+    let next = match is_known {
+        true => Part::NextEntry,
+        false if after > 0 => Part::TooOld { after, state: Box::new(state()) },
+        false => state(),
     };
-    let watcher = Watcher { replica, metrics, prefix, led, missed: missed.into(), changes, shown: after, next };
-    Ok(messages(watcher))
+    let missed = VecDeque::new();
+    Ok(messages(Watcher { replica, metrics, prefix, led, subscription, missed, shown: after, next }))
+}
+
+/// Wakes the watches for changes that applying leaves to it, until the table is gone. One task of a node does so.
+pub(super) async fn dispatch(replica: &Replica) {
+    let (mut changes, index) = (replica.table().changes(), replica.table().watches_of_locks());
+    loop {
+        match changes.recv().await {
+            Ok(entry) => {
+                let mut turn = index.turn();
+                for change in &entry.changes {
+                    turn.wake(change.name.as_str().as_bytes(), entry.index);
+                }
+                turn.complete(entry.index);
+            }
+            Err(RecvError::Lagged(_)) => index.turn().wake_all(),
+            Err(RecvError::Closed) => return,
+        }
+    }
 }
 
 /// What a stream of a watch is made from.
@@ -103,10 +122,10 @@ struct Watcher {
     metrics: Metrics,
     prefix: String,
     led: Led,
-    /// Changes since the entry that the watcher named.
+    subscription: Subscription,
+    /// The next changes, of any lock.
     missed: VecDeque<Arc<EntryChanges>>,
-    changes: broadcast::Receiver<Arc<EntryChanges>>,
-    /// The last entry whose changes were sent, or that the state sent includes.
+    /// The last entry whose changes were sent, or that the state sent includes, or up to which there were none.
     shown: u64,
     next: Part,
 }
@@ -156,7 +175,7 @@ impl Watcher {
         if last {
             self.shown = index;
             if Planted::WatchAfterState.is_on() {
-                self.changes = self.replica.table().changes();
+                self.shown = self.replica.table().notified();
             }
         }
         What::State(State { locks, index, first, last })
@@ -187,44 +206,55 @@ impl Watcher {
 
     /// Waits for the next entry that changes a lock, and puts it into `next`; or returns a progress message.
     async fn next_entry(&mut self) -> Result<Option<What>, Error> {
-        if let Some(entry) = self.missed.pop_front() {
-            self.next = Part::Changes { entry, from: 0 };
-            return Ok(None);
-        }
         loop {
+            if let Some(entry) = self.missed.pop_front() {
+                self.next = Part::Changes { entry, from: 0 };
+                return Ok(None);
+            }
             if self.led.borrow_and_update().is_none() {
                 return Err(Error::no_leader());
             }
-            let received = tokio::select! {
-                received = timeout(PROGRESS, self.changes.recv()) => received,
+            if !self.is_done() {
+                let Some(missed) = self.replica.table().changes_after(self.shown, LOOK) else {
+                    self.metrics.watch_lagged();
+                    let table = Box::new(self.replica.table().read(Applied::clone));
+                    self.next = Part::State { table, after: None };
+                    return Ok(None);
+                };
+                self.missed = missed.into();
+                // It was woken for a change that it has seen.
+                if !self.missed.is_empty() {
+                    continue;
+                }
+            }
+            let woken = tokio::select! {
+                woken = timeout(PROGRESS, self.subscription.woken()) => woken,
                 changed = self.led.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return Err(Error::no_leader()),
                 },
             };
-            match received {
-                Ok(Ok(entry)) if entry.index <= self.shown => {}
-                Ok(Ok(entry)) => {
-                    self.next = Part::Changes { entry, from: 0 };
-                    return Ok(None);
-                }
-                Ok(Err(RecvError::Lagged(_))) => {
-                    self.metrics.watch_lagged();
-                    let table = Box::new(self.replica.table().read(Applied::clone));
-                    self.next = Part::State { table, after: None };
-                    return Ok(None);
-                }
-                Ok(Err(RecvError::Closed)) => return Err(Error::no_leader()),
-                // The table of a node that is cut off stands still, and another node may lead.
-                Err(_) if self.replica.cut_off() => return Err(Error::no_leader()),
-                Err(_) => {
-                    // The index first: a change that comes in between has a higher one, and is in the channel.
-                    let index = self.replica.table().notified();
-                    if self.changes.is_empty() {
-                        return Ok(Some(What::Progress(Progress { index })));
-                    }
+            // The table of a node that is cut off stands still, and another node may lead.
+            if woken.is_err() && self.replica.cut_off() {
+                return Err(Error::no_leader());
+            }
+            if woken.is_err() {
+                // The index first: a change that comes in between has a higher one.
+                let index = self.replica.table().notified();
+                let is_last = |missed: Vec<_>| missed.is_empty();
+                if self.is_done() && self.replica.table().changes_after(self.shown, 1).is_some_and(is_last) {
+                    self.shown = self.shown.max(index);
+                    return Ok(Some(What::Progress(Progress { index })));
                 }
             }
         }
+    }
+
+    /// Skips what does not concern it. Returns whether nothing is left that does, for now.
+    fn is_done(&mut self) -> bool {
+        let next = self.subscription.next(self.shown);
+        let (Next::Nothing { up_to: shown } | Next::Look { after: shown }) = next;
+        self.shown = shown;
+        matches!(next, Next::Nothing { .. })
     }
 }

@@ -5,7 +5,8 @@
 //! a replay goes over into new events, after a restart of the stream at another node, or after a snapshot that this node has installed.
 //!
 //! Nothing is queued for a watcher: one that lags goes on in the history, and one that lags behind the history is told so
-//! ([`Reason::RevisionCompacted`](crate::api::Reason::RevisionCompacted)). A message is built when the watcher has room for it.
+//! ([`Reason::RevisionCompacted`](crate::api::Reason::RevisionCompacted)). A message is built when the watcher has room for it. One that
+//! waits is woken by events of its range alone, however much happens elsewhere: see [`lockkeeper_raft::watch_index`].
 //!
 //! Any node serves a watch, as far as it has applied the log. The stream ends when this node has known no leader for [`LEADERLESS_MAX`]
 //! checks: its copy stands still, and the watcher goes on at another node, after the last complete revision. A change of leader alone
@@ -22,7 +23,10 @@ use crate::api::{
     requests::{EntriesWatched, WatchEntries},
 };
 use lockkeeper_machine::{EntryEvent, EntryHistory, Key, KeyRange, Revision, RevisionError};
-use lockkeeper_raft::Replica;
+use lockkeeper_raft::{
+    Replica,
+    watch_index::{Next, Subscription, WatchIndex},
+};
 
 /// Bytes after which a message is closed. One event has less than a megabyte.
 const MESSAGE_BYTES: usize = 64 * 1024;
@@ -35,18 +39,70 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Checks, one after each [`PROGRESS`], after which a stream ends at a node that knows no leader.
 const LEADERLESS_MAX: u32 = 10;
 
-/// Starts a watch.
+/// Starts a watch. Fails if the node has too many.
 pub(super) fn start(
     replica: Replica,
     request: WatchEntries,
-) -> impl Stream<Item = Result<EntriesWatched, Error>> + Send + 'static {
+) -> Result<impl Stream<Item = Result<EntriesWatched, Error>> + Send + use<>, Error> {
     let WatchEntries { range, from, with_previous } = request;
     let history = replica.table().history_of_entries();
     let before = from.map(|from| Revision(from.0.saturating_sub(1)));
     let complete = before.unwrap_or_else(|| replica.table().notified_revision());
+    let subscription = replica.table().watches_of_entries().subscribe(range.clone().into());
+    let subscription = subscription.map_err(Error::too_many_watches)?;
     let place = Place { range, with_previous, complete, within: None };
-    let watcher = Watcher { replica, history, place, owes: true, leaderless: 0 };
-    messages(watcher)
+    let position = Position { place, subscription, owes: true };
+    Ok(messages(Watcher { replica, history, position, leaderless: 0 }))
+}
+
+/// Wakes the watches for events that applying leaves to it, until the table is gone. One task of a node does so.
+pub(super) async fn dispatch(replica: &Replica) {
+    let mut histories = replica.table().history_of_entries();
+    let mut dispatcher = Dispatcher { index: replica.table().watches_of_entries().clone(), within: None };
+    loop {
+        let history = histories.borrow_and_update().clone();
+        while dispatcher.look(&history, LOOK) {
+            yield_now().await;
+        }
+        drop(history);
+        if histories.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Dispatcher {
+    index: WatchIndex,
+    /// The events of a revision were looked at up to this key.
+    within: Option<(Revision, Key)>,
+}
+
+impl Dispatcher {
+    /// Looks at the next events, so many at the most, and wakes the watches that they concern. Returns whether there may be more.
+    fn look(&mut self, history: &EntryHistory, most: usize) -> bool {
+        let mut turn = self.index.turn();
+        let dispatched = Revision(turn.dispatched());
+        let (revision, key) = self.within.as_ref().map_or((dispatched, None), |(revision, key)| (*revision, Some(key)));
+        let Ok(events) = history.after(revision, key) else {
+            // Forgotten before they were looked at.
+            turn.wake_all();
+            turn.complete(history.compacted().0);
+            self.within = None;
+            return true;
+        };
+        let mut events = events.peekable();
+        let mut last = None;
+        for event in events.by_ref().take(most) {
+            turn.wake(event.key.as_bytes(), event.revision.0);
+            last = Some(event);
+        }
+        let Some(last) = last else { return false };
+        let next = events.peek().map(|next| next.revision);
+        let is_whole = next != Some(last.revision);
+        turn.complete(last.revision.0 - u64::from(!is_whole));
+        self.within = (!is_whole).then(|| (last.revision, last.key.clone()));
+        next.is_some()
+    }
 }
 
 impl Watching for Watcher {
@@ -61,11 +117,26 @@ impl Watching for Watcher {
 struct Watcher {
     replica: Replica,
     history: watch::Receiver<EntryHistory>,
-    place: Place,
-    /// Whether the watcher waits to hear that a revision is complete: at first, and after a part of one.
-    owes: bool,
+    position: Position,
     /// Checks without a leader.
     leaderless: u32,
+}
+
+/// How far a stream is, and what wakes it.
+struct Position {
+    place: Place,
+    subscription: Subscription,
+    /// Whether the watcher waits to hear that a revision is complete: at first, and after a part of one.
+    owes: bool,
+}
+
+/// What a stream does next.
+#[derive(PartialEq, Eq, Debug)]
+enum Step {
+    Tell(EntriesWatched),
+    /// There was nothing yet, and there may be something.
+    GoOn,
+    Wait,
 }
 
 /// What a stream shows, and how far it is.
@@ -82,30 +153,18 @@ impl Watcher {
     /// The next message. An error ends the stream.
     async fn message(&mut self) -> Result<EntriesWatched, Error> {
         loop {
-            let history = self.history.borrow_and_update().clone();
-            let (events, more) = self.place.next(&history).map_err(Error::revision)?;
-            drop(history);
-            if !events.is_empty() || self.owes && self.place.within.is_none() {
-                let complete = self.place.complete;
-                self.owes = events.last().is_some_and(|last| last.revision > complete);
-                return Ok(EntriesWatched { events, complete });
-            }
-            if more {
-                yield_now().await;
-                continue;
-            }
-            match timeout(PROGRESS, self.history.changed()).await {
-                Ok(Ok(())) => {}
-                // The table is gone.
-                Ok(Err(_)) => return Err(Error::shutting_down()),
-                Err(_) => {
-                    self.check_leader()?;
-                    // The revision first: an event that comes in between has a higher one, and shows as a change.
-                    let revision = self.replica.table().notified_revision();
-                    if !self.history.has_changed().unwrap_or(true) {
-                        let complete = self.place.complete.max(revision);
-                        self.place.complete = complete;
-                        return Ok(EntriesWatched { events: Vec::new(), complete });
+            match self.position.step(|| self.history.borrow().clone()).map_err(Error::revision)? {
+                Step::Tell(message) => return Ok(message),
+                Step::GoOn => yield_now().await,
+                Step::Wait => {
+                    if timeout(PROGRESS, self.position.subscription.woken()).await.is_err() {
+                        self.check_leader()?;
+                        // In this order: an event that comes in between has a higher revision.
+                        let revision = self.replica.table().notified_revision();
+                        let (_, last) = self.history.borrow().place();
+                        if let Some(message) = self.position.progress(revision, last) {
+                            return Ok(message);
+                        }
                     }
                 }
             }
@@ -117,6 +176,42 @@ impl Watcher {
         let is_heard = |(id, _)| id == own || !self.replica.is_silent(id);
         self.leaderless = if self.replica.leader().is_some_and(is_heard) { 0 } else { self.leaderless + 1 };
         if self.leaderless > LEADERLESS_MAX { Err(Error::no_leader()) } else { Ok(()) }
+    }
+}
+
+impl Position {
+    /// `history`: the present one.
+    fn step(&mut self, history: impl FnOnce() -> EntryHistory) -> Result<Step, RevisionError> {
+        // Of a revision that was told in part, the rest comes first.
+        if self.place.within.is_none() && self.is_done() && !self.owes {
+            return Ok(Step::Wait);
+        }
+        let (events, more) = self.place.next(&history())?;
+        if !events.is_empty() || self.owes && self.place.within.is_none() {
+            let complete = self.place.complete;
+            self.owes = events.last().is_some_and(|last| last.revision > complete);
+            return Ok(Step::Tell(EntriesWatched { events, complete }));
+        }
+        Ok(if more { Step::GoOn } else { Step::Wait })
+    }
+
+    /// Skips what does not concern it. Returns whether nothing is left that does, for now.
+    fn is_done(&mut self) -> bool {
+        let next = self.subscription.next(self.place.complete.0);
+        let (Next::Nothing { up_to: complete } | Next::Look { after: complete }) = next;
+        self.place.complete = Revision(complete);
+        matches!(next, Next::Nothing { .. })
+    }
+
+    /// After a wait without an event: up to where there is none. `revision`: one of the keyspace; `last`: the last event of a history that
+    /// has all up to it. `None`: there is something to look at.
+    fn progress(&mut self, revision: Revision, last: Option<Revision>) -> Option<EntriesWatched> {
+        let is_done = self.is_done() && last.is_none_or(|last| last <= self.place.complete);
+        is_done.then(|| {
+            // Other things than entries have revisions, too.
+            self.place.complete = self.place.complete.max(revision);
+            EntriesWatched { events: Vec::new(), complete: self.place.complete }
+        })
     }
 }
 
@@ -162,6 +257,9 @@ fn size(event: &EntryEvent) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
     use super::*;
     use lockkeeper_machine::{Command, Machine, Put, PutLease, Time, Txn, TxnOperation, Value};
 
@@ -237,5 +335,97 @@ mod tests {
         assert_eq!(slow.next(machine.history()), compacted);
         assert_eq!(within.next(machine.history()), compacted, "the rest of its revision is forgotten");
         assert_eq!(done.next(machine.history()), Ok((Vec::new(), false)));
+    }
+
+    /// Each watcher tells the events of its range, all of them once and in order, however its looks, those of the index and new events come
+    /// one after the other. One that no event concerns follows without a look.
+    #[test]
+    fn watchers_tell_their_events_whenever_they_are_woken() {
+        let mut taken = 0;
+        for seed in 0..200 {
+            let random = &mut StdRng::seed_from_u64(seed);
+            let (mut machine, index) = (Machine::default(), WatchIndex::default());
+            let mut dispatcher = Dispatcher { index: index.clone(), within: None };
+            let (mut watchers, mut expected) = (Vec::new(), Vec::<(Revision, Key)>::new());
+            for _ in 0..300 {
+                match random.random_range(0..10) {
+                    0 if watchers.len() < 8 => {
+                        let from = random.random_range(0..20);
+                        let to = random.random_range(from..=20);
+                        let range = KeyRange { from: Some(key(from)), to: Some(key(to)) };
+                        let complete = Revision(random.random_range(0..=machine.revision().0));
+                        let subscription = index.subscribe(range.clone().into()).expect("room");
+                        let place = Place { range, with_previous: false, complete, within: None };
+                        watchers.push((Position { place, subscription, owes: true }, complete, Vec::new()));
+                    }
+                    0..4 => {
+                        let first = random.random_range(0..20);
+                        let keys = first..first + random.random_range(1..4);
+                        let bytes = if random.random_bool(0.2) { MESSAGE_BYTES } else { 1 };
+                        put(&mut machine, keys.clone(), bytes);
+                        let events: Vec<_> = keys.map(|number| (machine.revision(), key(number))).collect();
+                        let (seen, revision) =
+                            (|| events.iter().map(|(at, key)| (key.as_bytes(), at.0)), machine.revision());
+                        match random.random_bool(0.7) {
+                            true => taken += u32::from(index.take(seen, revision.0)),
+                            false => index.leave(revision.0),
+                        }
+                        expected.extend(events);
+                    }
+                    4..6 => _ = dispatcher.look(machine.history(), random.random_range(1..5)),
+                    _ if watchers.is_empty() => {}
+                    _ => {
+                        let at = random.random_range(0..watchers.len());
+                        step(&mut watchers[at], &machine);
+                    }
+                }
+            }
+            while dispatcher.look(machine.history(), LOOK) {}
+            for watcher in &mut watchers {
+                while step(watcher, &machine) != Step::Wait {}
+                let (position, begins, told) = &*watcher;
+                let is_its =
+                    |(revision, key): &&(Revision, Key)| revision > begins && position.place.range.contains(key);
+                assert!(expected.iter().filter(is_its).eq(told), "seed {seed}: {told:?}");
+                assert_eq!(position.place.complete, machine.revision().max(*begins), "seed {seed}");
+            }
+        }
+        assert!(taken > 1_000, "{taken}");
+    }
+
+    fn step(watcher: &mut (Position, Revision, Vec<(Revision, Key)>), machine: &Machine) -> Step {
+        let (position, _, told) = watcher;
+        let step = position.step(|| machine.history().clone()).expect("nothing is compacted");
+        if let Step::Tell(message) = &step {
+            told.extend(message.events.iter().map(|event| (event.revision, event.key.clone())));
+            assert!(told.iter().all(|(revision, _)| *revision <= message.complete) || position.owes);
+        }
+        step
+    }
+
+    #[test]
+    fn a_watcher_that_no_event_concerns_is_not_woken_and_misses_no_compaction() {
+        let (mut machine, index) = (Machine::default(), WatchIndex::default());
+        let mut dispatcher = Dispatcher { index: index.clone(), within: None };
+        let range = KeyRange { from: Some(key(7)), to: Some(key(8)) };
+        let (subscription, complete) = (index.subscribe(range.clone().into()).expect("room"), machine.revision());
+        let place = Place { range, with_previous: false, complete, within: None };
+        let mut watcher = (Position { place, subscription, owes: false }, complete, Vec::new());
+        assert_eq!(step(&mut watcher, &machine), Step::Wait);
+        (0..3).for_each(|_| put(&mut machine, 0..3, 1));
+        assert!(!dispatcher.look(machine.history(), LOOK));
+        assert_eq!(watcher.0.subscription.woken().now_or_never(), None, "the events are others'");
+        machine.apply(Time::default(), Command::Compact { revision: machine.revision() }, &mut Vec::new());
+        put(&mut machine, 7..8, 1);
+        assert!(!dispatcher.look(machine.history(), LOOK));
+        assert_eq!(watcher.0.subscription.woken().now_or_never(), Some(()));
+        assert!(matches!(step(&mut watcher, &machine), Step::Tell(told) if told.events.len() == 1));
+        // The index itself comes too late: then nobody knows what was missed.
+        put(&mut machine, 0..3, 1);
+        machine.apply(Time::default(), Command::Compact { revision: machine.revision() }, &mut Vec::new());
+        put(&mut machine, 0..3, 1);
+        while dispatcher.look(machine.history(), LOOK) {}
+        let missed = watcher.0.step(|| machine.history().clone());
+        assert!(matches!(missed, Err(RevisionError::Compacted { .. })), "{missed:?}");
     }
 }

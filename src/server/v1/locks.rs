@@ -39,6 +39,10 @@ impl<B: Backend> Locks for Adapter<B> {
         self.call::<ListLocks>(request).await
     }
 
+    async fn busiest(&self, request: Request<v1::BusiestRequest>) -> Result<Response<v1::BusiestResponse>, Status> {
+        self.call::<ShowBusiest>(request).await
+    }
+
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let caller = caller(&self.backend, &request)?;
         let events = self.backend.watch(&caller, Form::Message(request.into_inner())).await;

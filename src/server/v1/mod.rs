@@ -133,11 +133,12 @@ impl Backend for Service {
         if remote.is_some_and(|remote| remote.node().is_some()) {
             return Ok(Caller { is_peer: true, ..Caller::default() });
         }
+        let origin = self.traces().origin(request.metadata().as_ref());
         let (identity, token) = identity_of(self.access(), request)?;
         if let (Some(who), Some(remote)) = (&identity, remote) {
             self.access().count_connection(who, remote)?;
         }
-        Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, token, ..Caller::default() })
+        Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, token, origin, ..Caller::default() })
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Error> {
@@ -189,7 +190,7 @@ impl Backend for Local {
 
     /// A peer is trusted with the name of its client: only members reach this port.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error> {
-        Ok(named_caller(request.metadata()))
+        Ok(Caller { origin: self.traces.origin(request.metadata().as_ref()), ..named_caller(request.metadata()) })
     }
 
     fn admit(&self, _caller: &Caller) -> Result<(), Error> {

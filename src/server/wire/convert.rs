@@ -255,8 +255,11 @@ fn show_change_of_lock(changed: &Change) -> v1::Change {
             mode: Some(show_mode(*mode)),
             ..of_grant(Kind::Granted, token, session)
         },
-        ChangeKind::Released { token, session } => of_grant(Kind::Released, token, session),
-        ChangeKind::Lost { token, session, reason, by } => v1::Change {
+        ChangeKind::Released { token, session, since } => {
+            v1::Change { since_unix_ms: since.0, ..of_grant(Kind::Released, token, session) }
+        }
+        ChangeKind::Lost { token, session, since, reason, by } => v1::Change {
+            since_unix_ms: since.0,
             reason: reason.as_ref().map_or_else(String::new, |reason| reason.as_str().to_string()),
             by: show_identity(by.as_ref()),
             ..of_grant(Kind::Lost, token, session)

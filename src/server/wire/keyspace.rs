@@ -152,19 +152,22 @@ impl Encode for ListEntries {
 
     fn encode(self) -> Self::Message {
         let page_size = self.page_size.try_into().unwrap_or(u32::MAX);
-        let Self { range, backwards, at, .. } = self;
+        let Self { range, backwards, at, leased_by, .. } = self;
         pb::ListEntries {
             range: Some(write_range(&range)),
             backwards,
             page_size,
             at_revision: at.map(|revision| revision.0),
+            leased_by: leased_by.map(write_session).unwrap_or_default(),
         }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
-        let pb::ListEntries { backwards, page_size, at_revision, .. } = message;
-        Ok(Self { range, backwards, page_size: page_size as usize, at: at_revision.map(Revision) })
+        let pb::ListEntries { backwards, page_size, at_revision, leased_by, .. } = message;
+        let leased_by = (!leased_by.is_empty()).then(|| read_session(&leased_by)).transpose();
+        let leased_by = leased_by.map_err(malformed("leased_by"))?;
+        Ok(Self { range, backwards, page_size: page_size as usize, at: at_revision.map(Revision), leased_by })
     }
 }
 

@@ -6,7 +6,10 @@ use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, convert::*, 
 use crate::api::{Error, requests::*};
 use lockkeeper_machine::*;
 use lockkeeper_proto::v1::{
-    self, acquire_request, acquire_response, locks_client::LocksClient, release_request, watch_response,
+    self, acquire_request, acquire_response,
+    busiest_response::{BusyLock as WireBusyLock, LongWait as WireLongWait, Totals as WireTotals},
+    locks_client::LocksClient,
+    release_request, watch_response,
 };
 
 /// Calls the leader.
@@ -323,6 +326,92 @@ impl Forward for ListLocks {
     }
 
     forwarded_by!(list);
+}
+
+impl Encode for ShowBusiest {
+    type Message = v1::BusiestRequest;
+
+    fn encode(self) -> Self::Message {
+        let Self { prefix, size, after_index } = self;
+        v1::BusiestRequest { prefix, size: show_page_size(size), after_index }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let v1::BusiestRequest { prefix, size, after_index } = message;
+        Ok(Self { prefix, size: size as usize, after_index })
+    }
+}
+
+impl Encode for Busiest {
+    type Message = v1::BusiestResponse;
+
+    fn encode(self) -> Self::Message {
+        let show_busy = |BusyLock { lock, grants }| WireBusyLock { lock: Some(show_lock(lock)), grants };
+        let show_wait = |LongWait { name, waiter, holder, queue_length }| WireLongWait {
+            name: name.to_string(),
+            waiter: Some(show_waiter(waiter)),
+            holder: holder.map(show_holder),
+            queue_length,
+        };
+        v1::BusiestResponse {
+            locks: self.locks.into_iter().map(show_busy).collect(),
+            waits: self.waits.into_iter().map(show_wait).collect(),
+            more_waits: self.more_waits,
+            counted_after_index: self.counted_after,
+            index: self.index,
+            node_id: self.node_id,
+            totals: Some(WireTotals {
+                granted: self.totals.granted,
+                released: self.totals.released,
+                expired: self.totals.expired,
+                forced: self.totals.forced,
+                queued: self.totals.queued,
+                waits_ended: self.totals.waits_ended,
+                sessions_closed: self.totals.sessions_closed,
+                sessions_expired: self.totals.sessions_expired,
+            }),
+        }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let busy = |busy: WireBusyLock| {
+            let shown = busy.lock.ok_or_else(|| Error::invalid("locks.lock", "is not set"))?;
+            Ok(BusyLock { lock: lock(shown)?, grants: busy.grants })
+        };
+        let wait = |wait: WireLongWait| {
+            let shown = wait.waiter.ok_or_else(|| Error::invalid("waits.waiter", "is not set"))?;
+            let (waiter, holder) = (waiter(shown)?, wait.holder.map(holder).transpose()?);
+            Ok(LongWait { name: lock_name("waits.name", &wait.name)?, waiter, holder, queue_length: wait.queue_length })
+        };
+        let totals = message.totals.unwrap_or_default();
+        Ok(Self {
+            locks: message.locks.into_iter().map(busy).collect::<Result<_, _>>()?,
+            waits: message.waits.into_iter().map(wait).collect::<Result<_, _>>()?,
+            more_waits: message.more_waits,
+            counted_after: message.counted_after_index,
+            index: message.index,
+            node_id: message.node_id,
+            totals: Totals {
+                granted: totals.granted,
+                released: totals.released,
+                expired: totals.expired,
+                forced: totals.forced,
+                queued: totals.queued,
+                waits_ended: totals.waits_ended,
+                sessions_closed: totals.sessions_closed,
+                sessions_expired: totals.sessions_expired,
+            },
+        })
+    }
+}
+
+/// Each node shows its own table: it lets people see what a node knows that has lost its leader.
+impl Forward for ShowBusiest {
+    fn is_stale(_request: &Form<Self>) -> bool {
+        true
+    }
+
+    forwarded_by!(busiest);
 }
 
 impl Encode for ForceRelease {

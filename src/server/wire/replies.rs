@@ -141,6 +141,7 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
     let session = || session_id(&message.session_id);
     let ticket = Ticket(message.ticket);
     let token = || token(message.token);
+    let since = WallTime(message.since_unix_ms);
     let kind = match message.kind() {
         Kind::Granted => ChangeKind::Granted {
             token: token()?,
@@ -149,10 +150,10 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
             mode: mode(message.mode)?,
             ticket: (ticket != Ticket(0)).then_some(ticket),
         },
-        Kind::Released => ChangeKind::Released { token: token()?, session: session()? },
+        Kind::Released => ChangeKind::Released { token: token()?, session: session()?, since },
         Kind::Lost => {
             let (reason, by) = (reason_unless_empty(&message.reason)?, identity("by", &message.by)?);
-            ChangeKind::Lost { token: token()?, session: session()?, reason, by }
+            ChangeKind::Lost { token: token()?, session: session()?, since, reason, by }
         }
         Kind::Revoked => {
             let (reason, by) = (reason(&message.reason)?, identity("by", &message.by)?);

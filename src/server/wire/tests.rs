@@ -184,6 +184,7 @@ fn requests_about_locks() {
         now: token.is_none(),
         by: None,
     }));
+    survives([ShowBusiest { prefix: "a".to_owned(), size: 5, after_index: 6 }]);
     survives([RemoveWaiter { name: name("a"), ticket: Ticket(4) }]);
     survives([LiftDelay { name: name("a") }]);
     survives([None, Some(name("a/1"))].map(|after| DropData { prefix: "a".to_owned(), after }));
@@ -203,6 +204,26 @@ fn replies_about_locks() {
     survives(holders.map(|holder| TokenChecked { holder, last_token: Token(9), index: 7 }));
     survives([lock(), free()].map(|lock| LockFound { lock, index: 8 }));
     survives([None, Some(name("b"))].map(|more_after| LockPage { locks: vec![lock(), free()], more_after, index: 8 }));
+    let long = |holder| LongWait { name: name("a"), waiter: waiter(Mode::Shared), holder, queue_length: 3 };
+    let totals = Totals {
+        granted: 1,
+        released: 2,
+        expired: 3,
+        forced: 4,
+        queued: 5,
+        waits_ended: 6,
+        sessions_closed: 7,
+        sessions_expired: 8,
+    };
+    survives([Busiest {
+        locks: vec![BusyLock { lock: lock(), grants: 9 }, BusyLock { lock: free(), grants: 0 }],
+        waits: vec![long(None), long(Some(holder(Mode::Exclusive)))],
+        more_waits: true,
+        counted_after: 7,
+        index: 8,
+        node_id: 2,
+        totals,
+    }]);
     let forced = Forced { token: Token(2), session: SESSION, label: label(), remaining_ms: 3, lock_delay_ms: 4 };
     survives([None, Some(Token(5))].map(|more_up_to| GrantsForced { forced: vec![forced.clone()], more_up_to }));
     survives([None, Some(waiter(Mode::Shared))].map(WaiterRemoved));
@@ -245,6 +266,7 @@ fn requests_about_the_keyspace() {
         backwards: to.is_some(),
         page_size: 7,
         at: to.is_some().then_some(Revision(6)),
+        leased_by: to.is_some().then_some(SESSION),
     }));
     survives([None, Some(Revision(6))].map(|at| SelectEntries {
         select: Select { range: range(&Some(key())), limit: 3, is_descending: true, ..Select::default() },
@@ -279,13 +301,13 @@ fn replies_about_the_keyspace() {
 
 #[test]
 fn events_of_a_watch() {
-    let (token, ticket, session) = (Token(4), Ticket(5), SESSION);
+    let (token, ticket, session, since) = (Token(4), Ticket(5), SESSION, WallTime(6));
     let kinds = [
         ChangeKind::Granted { token, session, label: label(), mode: Mode::Shared, ticket: None },
         ChangeKind::Granted { token, session, label: label(), mode: modes()[2], ticket: Some(ticket) },
-        ChangeKind::Released { token, session },
-        ChangeKind::Lost { token, session, reason: None, by: None },
-        ChangeKind::Lost { token, session, reason: Some(reason()), by: "ops".parse().ok() },
+        ChangeKind::Released { token, session, since },
+        ChangeKind::Lost { token, session, since, reason: None, by: None },
+        ChangeKind::Lost { token, session, since, reason: Some(reason()), by: "ops".parse().ok() },
         ChangeKind::Revoked { token, session, reason: reason(), by: "ops".parse().ok() },
         ChangeKind::Queued { ticket, session, label: label(), mode: Mode::Exclusive },
         ChangeKind::Left { ticket, session },

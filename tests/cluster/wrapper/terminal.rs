@@ -1,76 +1,17 @@
-//! The wrapper at a terminal. `script` (util-linux) provides the terminal, and keys arrive through a pipe.
+//! The wrapper at a terminal.
 
-use std::{fs, process::Stdio};
+use std::fs;
 
-use lockkeeper::local::LocalCluster;
 use rustix::process::Pid;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
-};
 
 use super::{Next, one_node, work::Work};
-use crate::support::{LONG, client, long_session, program, until};
+use crate::{
+    support::{client, long_session, until},
+    terminal::Terminal,
+};
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
-
-struct Terminal {
-    screen: String,
-    output: ChildStdout,
-    keyboard: ChildStdin,
-    child: Child,
-}
-
-impl Terminal {
-    /// Runs this shell script, which finds the program as `$LOCKKEEPER`, in a terminal. `None`, with a message, if a tool is missing here.
-    async fn open(cluster: &LocalCluster, script: &str) -> Option<Self> {
-        for needed in [&["script", "--version"][..], &["bash", "--version"], &["env", "--default-signal", "true"]] {
-            if !Command::new(needed[0]).args(&needed[1..]).output().await.is_ok_and(|output| output.status.success()) {
-                eprintln!("!!! SKIPPED: this does not work here: {}", needed.join(" "));
-                return None;
-            }
-        }
-        // Tests in the background may ignore SIGINT, and child processes would inherit that.
-        let mut command = Command::new("env");
-        command.args(["--default-signal", "script", "--quiet", "--return", "--command", script, "/dev/null"]);
-        command.env("SHELL", "/bin/bash").env("TERM", "xterm").env("LOCKKEEPER", program());
-        command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("`env` ran before");
-        let (output, keyboard) = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
-        Some(Self { screen: String::new(), output, keyboard, child })
-    }
-
-    async fn types(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).await.expect("it reads");
-    }
-
-    /// Waits until this text is on the screen, and discards the output up to its end.
-    async fn shows(&mut self, text: &str) {
-        let shown = timeout(LONG, self.read_until(text)).await;
-        assert_eq!(shown, Ok(true), "waited for {text:?} in vain: {:?}", self.screen);
-        let end = self.screen.find(text).expect("it is there") + text.len();
-        self.screen.drain(..end);
-    }
-
-    async fn read_until(&mut self, text: &str) -> bool {
-        let mut bytes = [0; 1_024];
-        while !self.screen.contains(text) {
-            match self.output.read(&mut bytes).await.expect("a pipe") {
-                0 => return false,
-                read => self.screen += &String::from_utf8_lossy(&bytes[..read]),
-            }
-        }
-        true
-    }
-
-    async fn ends_with(mut self, code: i32) {
-        let status = timeout(LONG, self.child.wait()).await.expect("it ends").expect("its status");
-        assert_eq!(status.code(), Some(code), "{:?}", self.screen);
-    }
-}
 
 /// A shell with job control, as at a prompt: it continues when its job is stopped, and resumes the job when a line is typed.
 fn job_of(work: &Work, ttl: &str) -> String {
@@ -134,7 +75,7 @@ async fn ctrl_c_ends_a_wrapper_in_a_shell_pipeline() {
     let Some(mut terminal) = Terminal::open(&cluster, script).await else { return };
     terminal.shows("through").await;
     terminal.types(CTRL_C).await;
-    timeout(LONG, terminal.child.wait()).await.expect("it ends").expect("its status");
+    terminal.ends().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

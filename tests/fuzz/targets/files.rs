@@ -1,6 +1,6 @@
 //! Snapshots and backups.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::AtomicU64};
 
 use lockkeeper::{
     machine::{Machine, WallTime},
@@ -98,7 +98,7 @@ pub(super) fn backup_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn backup(bytes: &[u8]) {
     with_file(bytes, |path| {
-        let (read, checked) = (BackupFile::read(path), backup::check(path));
+        let (read, checked) = (BackupFile::read(path), backup::check(path, &AtomicU64::default()));
         match &read {
             // A snapshot: the other target.
             Ok(BackupFile { header: None, .. }) => {}

@@ -10,6 +10,7 @@
 
 mod audit;
 mod dynamodb;
+mod etcd;
 mod files;
 mod journal;
 mod peers;
@@ -67,6 +68,8 @@ pub(crate) const TARGETS: &[Target] = &[
     Target::new("dynamodb-item", dynamodb::item, dynamodb::item_seeds),
     Target::new("dynamodb-number", dynamodb::number, dynamodb::number_seeds),
     Target::new("dynamodb-http", dynamodb::http, dynamodb::http_seeds).repaired_by(dynamodb::repair_http),
+    Target::new("etcd-message", etcd::message, etcd::message_seeds),
+    Target::new("etcd-json", etcd::json, etcd::json_seeds),
     // Files and arguments of operators.
     Target::new("audit", audit::audit, audit::seeds).repaired_by(audit::repair),
     Target::new("tokens", texts::tokens, texts::tokens_seeds),

@@ -69,7 +69,7 @@ fn file(bytes: &[u8]) -> (TempDir, PathBuf) {
 /// The error of a damaged file, which both ways of reading must find.
 fn refused(path: &Path, bytes: &[u8]) -> BackupError {
     fs::write(path, bytes).unwrap();
-    assert!(check(path).is_err());
+    assert!(check(path, &AtomicU64::default()).is_err());
     BackupFile::read(path).map(|read| read.header).expect_err("the damage is noticed")
 }
 
@@ -81,7 +81,10 @@ fn a_backup_comes_back_as_it_was() {
         let bytes = written(&applied);
         let (_directory, path) = file(&bytes);
         let summary = Summary { header: header(), log_id: applied.log_id, bytes: bytes.len() as u64 };
-        assert_eq!(check(&path).unwrap(), summary);
+        let count = AtomicU64::default();
+        assert_eq!(check(&path, &count).unwrap(), summary);
+        // All but the magic, which says what the file is.
+        assert_eq!(count.into_inner(), summary.bytes - MAGIC.len() as u64);
         let read = BackupFile::read(&path).unwrap();
         assert_eq!(read.header, Some(header()));
         assert_eq!(read.bytes, bytes.len() as u64);

@@ -1,0 +1,158 @@
+//! `top`: a live view of the cluster.
+//!
+//! Once in an interval it asks every node for its status, and one of them, the leader if there is one, for its busiest locks and longest
+//! waits. Both are answered from a node's own memory at a bounded cost, whatever the size of the table; nothing is listed or watched.
+//!
+//! ```text
+//! look     asks the cluster: a Look
+//! model    what the looks say together: rates, outages
+//! draw     model and Ui to a picture, at any size
+//! ui       keys to what is shown: the pane, the row, the filter, the order
+//! screen   the terminal: taken, and always given back
+//! plain    one picture as text or as a document, where there is no terminal
+//! ```
+//!
+//! Left out: anything that changes the cluster. `force-release` and its kind ask for a reason and say what they did.
+
+mod draw;
+mod look;
+mod model;
+mod plain;
+mod screen;
+mod ui;
+
+#[cfg(test)]
+mod tests;
+
+use std::{env, io::IsTerminal as _, pin::pin, time::Duration};
+
+use clap::Args;
+use tokio::time::{Instant, sleep_until};
+
+use self::{
+    draw::Theme,
+    look::{Asked, Look},
+    model::Model,
+    screen::Screen,
+    ui::{Ui, Wish},
+};
+use super::{
+    Cluster, Exit, Failure,
+    output::{Format, Output},
+    signals::Signals,
+    status,
+};
+use crate::client::Client;
+
+/// Shows the cluster live: members, rates, the busiest locks and the longest waits.
+///
+/// Keys: q quits; Tab and the arrows move; / filters by a prefix of the names; s changes the order of the locks; p pauses. Colours are not
+/// used if NO_COLOR is set. Without a terminal, or with --once or -o json, it looks twice, an interval apart, prints what it saw, and ends
+/// as `status` does.
+#[derive(Args, Debug)]
+pub(super) struct Top {
+    /// Only locks whose names begin with this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Time between two looks at the cluster
+    #[arg(long, value_parser = super::arguments::duration, default_value = "1s", value_name = "TIME")]
+    interval: Duration,
+    /// Print what is seen once, as text
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// The shortest interval: more looks a second say nothing more to people.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// What is shown is drawn again after this time at the latest: times go on.
+const REDRAW: Duration = Duration::from_secs(1);
+
+impl Top {
+    pub(super) async fn run(self) -> Result<Exit, Failure> {
+        let interval = self.interval.max(INTERVAL_MIN);
+        if self.once || self.output.output == Format::Json || !is_terminal() {
+            return self.print_once(interval).await;
+        }
+        // Not the one that complains on stderr: that is the screen.
+        let (client, source) = self.cluster.quiet_client()?;
+        // Before the terminal is taken: from then on a signal must not end the process by itself.
+        let mut signals = Signals::listen()?;
+        let mut screen = Screen::take()?;
+        let view = View { model: Model::new(client.endpoints(), source), ui: Ui::new(self.prefix), client, interval };
+        tokio::select! {
+            biased;
+            signal = signals.next() => Ok(Exit::Code(signal.exit_code())),
+            ended = view.run(&mut screen) => ended,
+        }
+    }
+
+    /// Two looks, so that there are rates.
+    async fn print_once(self, interval: Duration) -> Result<Exit, Failure> {
+        let client = self.cluster.client()?;
+        let mut model = Model::new(client.endpoints(), String::new());
+        model.add(Look::take(&client, model.asked(&self.prefix)).await);
+        sleep_until(Instant::now() + interval).await;
+        model.add(Look::take(&client, model.asked(&self.prefix)).await);
+        plain::print(&model, self.output.output)?;
+        Ok(status::exit(model.nodes()))
+    }
+}
+
+/// Whether keys can be read and pictures be shown.
+fn is_terminal() -> bool {
+    let is_dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb
+}
+
+/// What runs while the terminal is taken.
+struct View {
+    client: Client,
+    model: Model,
+    ui: Ui,
+    interval: Duration,
+}
+
+impl View {
+    async fn run(mut self, screen: &mut Screen) -> Result<Exit, Failure> {
+        let theme = Theme::of_environment();
+        let mut due = Instant::now();
+        loop {
+            let look = Self::look(self.client.clone(), due, self.model.asked(self.ui.prefix()), self.ui.is_paused());
+            let mut look = pin!(look);
+            // Until this look is over, or another one is wanted instead.
+            loop {
+                let now = Instant::now();
+                screen.draw(|frame| draw::draw(frame, &self.model, &mut self.ui, now, theme))?;
+                tokio::select! {
+                    biased;
+                    event = screen.event() => match self.ui.handle(event?) {
+                        Some(Wish::Quit) => return Ok(Exit::Success),
+                        Some(Wish::Look) => {
+                            due = Instant::now();
+                            break;
+                        }
+                        None => {}
+                    },
+                    seen = &mut look => {
+                        due = (due + self.interval).max(Instant::now());
+                        self.model.add(seen);
+                        break;
+                    }
+                    () = sleep_until(now + REDRAW) => {}
+                }
+            }
+        }
+    }
+
+    async fn look(client: Client, due: Instant, asked: Asked, is_paused: bool) -> Look {
+        if is_paused {
+            return std::future::pending().await;
+        }
+        sleep_until(due).await;
+        Look::take(&client, asked).await
+    }
+}

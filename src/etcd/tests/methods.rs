@@ -1,0 +1,29 @@
+//! Services and methods that are not served.
+
+use http::{Request as HttpRequest, Response as HttpResponse};
+use tonic::{body::Body, codegen::Service as _};
+
+use super::*;
+
+async fn call(path: &str) -> Status {
+    let request = HttpRequest::post(path).header("content-type", "application/grpc").body(Body::empty()).unwrap();
+    let answer: HttpResponse<Body> = Api::new().routes().call(request).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    Status::from_header_map(answer.headers()).expect("a status")
+}
+
+#[tokio::test]
+async fn what_is_unknown_is_named_as_etcd_does() {
+    for (path, error) in [
+        ("/etcdserverpb.KV/NoSuch", "12 unknown method NoSuch for service etcdserverpb.KV"),
+        ("/etcdserverpb.Maintenance/Snapshot", "12 unknown method Snapshot for service etcdserverpb.Maintenance"),
+        ("/etcdserverpb.Watch/a/b", "12 unknown service etcdserverpb.Watch/a"),
+        ("/etcdserverpb.KVs/Range", "12 unknown service etcdserverpb.KVs"),
+        ("/grpc.health.v1.Health/Check", "12 unknown service grpc.health.v1.Health"),
+        ("/nothing", "12 unknown service nothing"),
+    ] {
+        assert_eq!(shown(&call(path).await), error, "{path}");
+    }
+    // A method that is known keeps its own errors.
+    assert_ne!(call("/etcdserverpb.KV/Range").await.code(), tonic::Code::Unimplemented);
+}

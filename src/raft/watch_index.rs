@@ -1,0 +1,431 @@
+//! Which watches an event concerns: of the keyspace, and of locks.
+//!
+//! A node may have ten thousands of watches, nearly all of one key or one prefix: in etcd's recipes each contender watches the key before
+//! its own. An event is to cost what the watches cost that it concerns, however many others there are: the watches whose range has its key
+//! are found, and woken. The thread that applies does so at once if that is little work ([`WatchIndex::take`]): to wake another task for
+//! each log entry, on each node, costs more than the look. Otherwise it leaves the events to a task, the dispatcher ([`WatchIndex::turn`]):
+//! a hundred thousand watches of one key delay no log entry.
+//!
+//! Nothing is handed over but a position, which is a revision or the index of a log entry: from where on a woken watch looks at the history
+//! ([`Next::Look`]), or up to where there is nothing for it ([`Next::Nothing`]). So one that sleeps keeps up without a look at others'
+//! events, and the history may forget them.
+//!
+//! Finding the watches takes a hash for those of one key, one for each length that a watched prefix has, and a comparison for each watch of
+//! another range. Clients have few of those.
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::Notify;
+
+use lockkeeper_machine::KeyRange;
+
+/// Watches of a node, of each kind. Each takes a few kilobytes with its stream.
+const WATCHES_MAX: usize = 131_072;
+/// Watches that one log entry wakes at once, at the most; a comparison counts as a [`COMPARISONS`]th of one.
+const WAKES_MAX: usize = 64;
+/// Comparisons that cost about as much as to wake a watch.
+const COMPARISONS: usize = 16;
+/// No event.
+const NONE: u64 = u64::MAX;
+
+/// A node has as many watches of one kind as it may: so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("this node has {0} watches of this kind, the limit")]
+pub struct TooManyWatches(pub usize);
+
+/// The watches of one kind. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct WatchIndex(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// The last position that was left to the dispatcher. Only the thread that applies changes it.
+    left: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ranges: Ranges,
+    /// All events up to this position were looked at, and the watches that they concern woken.
+    dispatched: u64,
+    /// The last position of which an event was looked at. All events of later ones are to come.
+    looked_at: u64,
+}
+
+/// A watch in the index, until it is dropped.
+#[derive(Debug)]
+pub struct Subscription {
+    index: WatchIndex,
+    id: u64,
+    shape: Shape,
+    bell: Arc<Bell>,
+    /// Events of the range ring if they are after this position. The watch itself looks for earlier ones.
+    since: u64,
+}
+
+/// Where a watch goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// There is no event for it up to this position. The next one wakes it.
+    Nothing {
+        /// The position.
+        up_to: u64,
+    },
+    /// It looks at the history after this position: before, there is none for it.
+    Look {
+        /// The position.
+        after: u64,
+    },
+}
+
+/// What wakes a watch.
+#[derive(Debug)]
+struct Bell {
+    /// The position of the first event that is to be looked at. It changes under the index's lock.
+    first: AtomicU64,
+    wake: Notify,
+}
+
+impl Bell {
+    fn ring(&self, position: u64) {
+        // A watch that was woken before and has not looked yet will see this event, too.
+        if self.first.fetch_min(position, Ordering::Relaxed) == NONE {
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl WatchIndex {
+    /// Adds a watch.
+    pub fn subscribe(&self, shape: Shape) -> Result<Subscription, TooManyWatches> {
+        let bell = Arc::new(Bell { first: AtomicU64::new(NONE), wake: Notify::new() });
+        let mut state = self.state();
+        if state.ranges.count >= WATCHES_MAX {
+            return Err(TooManyWatches(WATCHES_MAX));
+        }
+        let (id, since) = (state.ranges.add(&shape, Arc::clone(&bell)), state.looked_at);
+        drop(state);
+        Ok(Subscription { index: self.clone(), id, shape, bell, since })
+    }
+
+    /// For the thread that applies: wakes the watches that the events of a log entry concern, if that is little work, and there is nothing
+    /// that comes before it. Otherwise returns `false`, and leaves them to the dispatcher. `events`: their keys and positions, up to this
+    /// one.
+    pub fn take<'a, I>(&self, events: impl Fn() -> I, up_to: u64) -> bool
+    where
+        I: Iterator<Item = (&'a [u8], u64)>,
+    {
+        let is_taken = self.try_turn().is_some_and(|mut turn| {
+            let is_next = turn.dispatched() >= self.0.left.load(Ordering::Relaxed);
+            let is_taken = is_next && turn.0.ranges.is_little(events().map(|(key, _)| key));
+            if is_taken {
+                events().for_each(|(key, position)| turn.wake(key, position));
+                turn.complete(up_to);
+            }
+            is_taken
+        });
+        if !is_taken {
+            self.leave(up_to);
+        }
+        is_taken
+    }
+
+    /// For the thread that applies: leaves the events up to this position to the dispatcher.
+    pub fn leave(&self, up_to: u64) {
+        self.0.left.fetch_max(up_to, Ordering::Relaxed);
+    }
+
+    /// For the dispatcher, which looks at the events that were left to it in the order of their positions. No watch moves until it is
+    /// dropped.
+    pub fn turn(&self) -> Turn<'_> {
+        Turn(self.state())
+    }
+
+    fn try_turn(&self) -> Option<Turn<'_>> {
+        match self.0.state.try_lock() {
+            Ok(state) => Some(Turn(state)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Turn(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Code panics under this lock only on broken state, which ends the process.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A look at some events.
+#[derive(Debug)]
+pub struct Turn<'a>(MutexGuard<'a, State>);
+
+impl Turn<'_> {
+    /// All events up to this position were looked at.
+    pub fn dispatched(&self) -> u64 {
+        self.0.dispatched
+    }
+
+    /// Wakes the watches that an event of this key concerns.
+    pub fn wake(&mut self, key: &[u8], position: u64) {
+        self.0.looked_at = position.max(self.0.looked_at);
+        self.0.ranges.concerned(key, |bell| bell.ring(position));
+    }
+
+    /// Wakes all watches: events after the last position were missed, and each finds out for itself what there was.
+    pub fn wake_all(&mut self) {
+        let missed = self.0.dispatched + 1;
+        self.0.looked_at = missed.max(self.0.looked_at);
+        self.0.ranges.all(|bell| bell.ring(missed));
+    }
+
+    /// All events up to this position were looked at, or missed.
+    pub fn complete(&mut self, position: u64) {
+        self.0.dispatched = position.max(self.0.dispatched);
+        self.0.looked_at = position.max(self.0.looked_at);
+    }
+}
+
+impl Subscription {
+    /// Where the watch goes on that has seen all its events up to this position.
+    pub fn next(&mut self, complete: u64) -> Next {
+        // Under the lock, so that each event up to the dispatched one has rung.
+        let state = self.index.state();
+        let first = self.bell.first.swap(NONE, Ordering::Relaxed);
+        let next = match first {
+            _ if complete < self.since => Next::Look { after: complete },
+            NONE => Next::Nothing { up_to: complete.max(state.dispatched) },
+            first => Next::Look { after: complete.max(first - 1) },
+        };
+        // It looks for all of these itself, if it has not yet; the next one rings again.
+        self.since = state.looked_at;
+        next
+    }
+
+    /// Returns once there is an event since the last [`next`](Self::next), or before. Cancel safe.
+    pub async fn woken(&self) {
+        self.bell.wake.notified().await;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.index.state().ranges.remove(&self.shape, self.id);
+    }
+}
+
+/// What a watch watches, by how it is found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// One key.
+    Key(Box<[u8]>),
+    /// All keys that begin so.
+    Prefix(Box<[u8]>),
+    /// Another range.
+    Other(KeyRange),
+}
+
+impl From<KeyRange> for Shape {
+    fn from(range: KeyRange) -> Self {
+        let (from, to) = (range.from.as_ref(), range.to.as_ref());
+        match (from.map(|from| from.as_bytes()), to.map(|to| to.as_bytes())) {
+            (None, None) => Self::Prefix([].into()),
+            (Some(from), Some(to)) if to.strip_prefix(from) == Some(&[0]) => Self::Key(from.into()),
+            (Some(from), Some(to)) if after_prefix(from).as_deref() == Some(to) => Self::Prefix(from.into()),
+            _ => Self::Other(range),
+        }
+    }
+}
+
+/// The first key after all that begin so; `None`: there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
+type Bells = BTreeMap<u64, Arc<Bell>>;
+type Found = HashMap<Box<[u8]>, Bells>;
+
+#[derive(Debug, Default)]
+struct Ranges {
+    keys: Found,
+    prefixes: Found,
+    /// How many of `prefixes` have this length.
+    lengths: BTreeMap<usize, usize>,
+    others: BTreeMap<u64, (KeyRange, Arc<Bell>)>,
+    /// Of all.
+    count: usize,
+    next_id: u64,
+}
+
+impl Ranges {
+    /// Returns its id.
+    fn add(&mut self, shape: &Shape, bell: Arc<Bell>) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.count += 1;
+        match shape {
+            Shape::Key(key) => drop(self.keys.entry(key.clone()).or_default().insert(id, bell)),
+            Shape::Prefix(prefix) => {
+                let bells = self.prefixes.entry(prefix.clone());
+                if matches!(bells, hash_map::Entry::Vacant(_)) {
+                    *self.lengths.entry(prefix.len()).or_default() += 1;
+                }
+                bells.or_default().insert(id, bell);
+            }
+            Shape::Other(range) => drop(self.others.insert(id, (range.clone(), bell))),
+        }
+        id
+    }
+
+    fn remove(&mut self, shape: &Shape, id: u64) {
+        self.count -= 1;
+        match shape {
+            Shape::Key(key) => _ = remove_from(&mut self.keys, key, id),
+            Shape::Prefix(prefix) => {
+                if remove_from(&mut self.prefixes, prefix, id)
+                    && let Some(count) = self.lengths.get_mut(&prefix.len())
+                {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.lengths.remove(&prefix.len());
+                    }
+                }
+            }
+            Shape::Other(_) => drop(self.others.remove(&id)),
+        }
+    }
+
+    /// Whether few watches are to be woken for events of these keys.
+    fn is_little<'a>(&self, mut keys: impl Iterator<Item = &'a [u8]>) -> bool {
+        let (mut wakes, mut comparisons) = (0, 0);
+        self.count == 0
+            || keys.all(|key| {
+                wakes += self.found(key).map(BTreeMap::len).sum::<usize>();
+                comparisons += 1 + self.others.len();
+                wakes + comparisons / COMPARISONS <= WAKES_MAX
+            })
+    }
+
+    /// The watches of this key, and of what it begins with.
+    fn found<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = &'a Bells> {
+        let prefixes = self.lengths.keys().map_while(|length| key.get(..*length));
+        self.keys.get(key).into_iter().chain(prefixes.filter_map(|prefix| self.prefixes.get(prefix)))
+    }
+
+    /// Shows the watches whose range has this key.
+    fn concerned(&self, key: &[u8], mut show: impl FnMut(&Bell)) {
+        let others = self.others.values().filter(|(range, _)| has(range, key)).map(|(_, bell)| bell);
+        self.found(key).flat_map(BTreeMap::values).chain(others).for_each(|bell| show(bell));
+    }
+
+    /// Shows all, in the order in which they came.
+    fn all(&self, mut show: impl FnMut(&Bell)) {
+        let found = self.keys.values().chain(self.prefixes.values()).flatten();
+        let others = self.others.iter().map(|(id, (_, bell))| (id, bell));
+        let all: BTreeMap<_, _> = found.chain(others).collect();
+        all.into_values().for_each(|bell| show(bell));
+    }
+}
+
+fn has(range: &KeyRange, key: &[u8]) -> bool {
+    let KeyRange { from, to } = range;
+    from.as_ref().is_none_or(|from| key >= from.as_bytes()) && to.as_ref().is_none_or(|to| key < to.as_bytes())
+}
+
+/// Returns whether it was the last one there.
+fn remove_from(found: &mut Found, key: &[u8], id: u64) -> bool {
+    let Some(bells) = found.get_mut(key) else { return false };
+    bells.remove(&id);
+    let was_last = bells.is_empty();
+    if was_last {
+        found.remove(key);
+    }
+    was_last
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
+    use super::*;
+    use lockkeeper_machine::Key;
+
+    fn key(bytes: &[u8]) -> Key {
+        Key::new(bytes).expect("in bounds")
+    }
+
+    /// Of few bytes, those at both ends among them.
+    fn some_key(random: &mut StdRng) -> Key {
+        let length = random.random_range(1..=3);
+        key(&(0..length).map(|_| [0, 1, 254, 255][random.random_range(0..4)]).collect::<Vec<_>>())
+    }
+
+    fn some_range(random: &mut StdRng) -> KeyRange {
+        let from = some_key(random);
+        let to = match random.random_range(0..4) {
+            0 => Some(key(&[from.as_bytes(), &[0]].concat())),
+            1 => after_prefix(from.as_bytes()).map(|after| key(&after)),
+            2 => Some(some_key(random)),
+            _ => None,
+        };
+        let from = (random.random_range(0..8) > 0).then_some(from);
+        KeyRange { from, to }
+    }
+
+    #[test]
+    fn an_event_concerns_the_watches_whose_range_has_its_key() {
+        let random = &mut StdRng::seed_from_u64(1);
+        let (index, mut watches, mut rung) = (WatchIndex::default(), Vec::new(), 0);
+        for _ in 0..2_000 {
+            let range = some_range(random);
+            watches.push((index.subscribe(range.clone().into()).expect("few watches"), range));
+            if watches.len() > 40 {
+                watches.swap_remove(random.random_range(0..40));
+            }
+            let key = some_key(random);
+            index.turn().wake(key.as_bytes(), 1);
+            for (watch, range) in &watches {
+                let has_rung = watch.bell.first.swap(NONE, Ordering::Relaxed) != NONE;
+                assert_eq!(has_rung, range.contains(&key), "{key:?} {range:?}");
+                rung += u32::from(has_rung);
+            }
+        }
+        assert!(rung > 1_000, "{rung}");
+        drop(watches);
+        let Ranges { keys, prefixes, lengths, others, count, .. } = &index.state().ranges;
+        assert_eq!(*count, 0);
+        assert!(keys.is_empty() && prefixes.is_empty() && lengths.is_empty() && others.is_empty());
+    }
+
+    #[test]
+    fn one_that_ends_makes_room_for_another() {
+        let index = WatchIndex::default();
+        let mut watches: Vec<_> =
+            (0..WATCHES_MAX).map(|_| index.subscribe(KeyRange::default().into()).expect("room")).collect();
+        assert!(index.subscribe(KeyRange::default().into()).is_err());
+        watches.pop();
+        assert!(index.subscribe(KeyRange::default().into()).is_ok());
+    }
+
+    #[test]
+    fn ranges_of_one_key_or_prefix_are_found_by_a_hash() {
+        let shape = |from: &[u8], to: &[u8]| Shape::from(KeyRange { from: Some(key(from)), to: Some(key(to)) });
+        assert_eq!(shape(b"a", b"a\0"), Shape::Key((*b"a").into()));
+        assert_eq!(shape(b"a/", b"a0"), Shape::Prefix((*b"a/").into()));
+        assert_eq!(shape(b"a\xff", b"b"), Shape::Prefix((*b"a\xff").into()));
+        assert_eq!(Shape::from(KeyRange::default()), Shape::Prefix([].into()));
+        for (from, to) in [(&b"a"[..], &b"c"[..]), (b"a", b"a\0\0"), (b"b", b"a"), (b"a/", b"b")] {
+            assert!(matches!(shape(from, to), Shape::Other(_)), "{from:?} {to:?}");
+        }
+        assert!(matches!(Shape::from(KeyRange { from: Some(key(b"\xff")), to: None }), Shape::Other(_)));
+    }
+}

@@ -1,0 +1,82 @@
+//! Counts the connections of each port, whatever is spoken there.
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+pub(crate) use lockkeeper_metrics::Port as CountedPort;
+use lockkeeper_metrics::{Metrics, OpenConnection};
+use lockkeeper_transport::{Listen, Refusals};
+
+/// A listener whose connections are counted.
+#[derive(Debug)]
+pub(crate) struct Counted<L> {
+    listener: L,
+    port: CountedPort,
+    metrics: Metrics,
+}
+
+impl<L> Counted<L> {
+    pub(crate) fn new(listener: L, port: CountedPort, metrics: &Metrics) -> Self {
+        Self { listener, port, metrics: metrics.clone() }
+    }
+}
+
+impl<L: Listen> Listen for Counted<L> {
+    type Stream = CountedStream<L::Stream>;
+
+    async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
+        let (stream, remote) = self.listener.accept().await?;
+        Ok((CountedStream { stream, _open: self.metrics.connected(self.port) }, remote))
+    }
+
+    fn refusals(&self) -> Refusals {
+        let (metrics, port) = (self.metrics.clone(), self.port);
+        Refusals::told_to(Arc::new(move || metrics.refused_connection(port)))
+    }
+}
+
+/// A connection that counts as open until it is dropped.
+#[derive(Debug)]
+pub(crate) struct CountedStream<S> {
+    stream: S,
+    _open: OpenConnection,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, to)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
