@@ -9,13 +9,14 @@
 # between runs and with other load.
 #
 #     PEERS="lockkeeper lockkeeper-etcd etcd zookeeper redis"   the systems to measure; lockkeeper-etcd: etcd's client, at Lockkeeper
-#     WORKS="uncontended contended read keepalive failover held"
+#     WORKS="uncontended contended read keepalive watch beside failover held"; watch, and beside 10,000 watches:
+#                                       etcd and lockkeeper-etcd alone
 #     DURATION=5s REPETITIONS=3 HELD=1000000 FAILOVERS=10
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 peers=${PEERS:-lockkeeper lockkeeper-etcd etcd zookeeper redis}
-works=${WORKS:-uncontended contended read keepalive failover held}
+works=${WORKS:-uncontended contended read keepalive watch beside failover held}
 duration=${DURATION:-5s}
 repetitions=${REPETITIONS:-3}
 held=${HELD:-1000000}
@@ -178,6 +179,7 @@ fresh() {
 measure_lockkeeper() {
     local work
     for work in $works; do
+        [[ $work != watch && $work != beside ]] || continue
         say "lockkeeper $work"
         local arguments=("${windows[@]}")
         case $work in
@@ -197,7 +199,13 @@ measure_lockkeeper-etcd() {
         uncontended) measure lockkeeper-etcd-uncontended etcd uncontended --workers 1,16,64,256 "${windows[@]}" ;;
         contended) measure lockkeeper-etcd-lock-contended etcd-lock contended --workers 2,16,64 "${windows[@]}" ;;
         read) measure lockkeeper-etcd-read etcd read --workers 16,64 "${windows[@]}" ;;
-        keepalive) measure lockkeeper-etcd-keepalive-spread-max etcd keepalive --spread "${windows[@]}" ;;
+        keepalive)
+            measure lockkeeper-etcd-keepalive-spread etcd keepalive --rate 3000 --spread "${windows[@]}"
+            measure lockkeeper-etcd-keepalive-spread-max etcd keepalive --spread "${windows[@]}"
+            ;;
+        watch) measure lockkeeper-etcd-watch etcd watch --count 1000 "${windows[@]}" ;;
+        beside) measure lockkeeper-etcd-beside etcd uncontended --workers 64 --watches 10000 "${windows[@]}" ;;
+        held) measure lockkeeper-etcd-held etcd held --count "$held" --workers 256 ;;
         esac
     done
 }
@@ -216,6 +224,8 @@ measure_etcd() {
             measure etcd-keepalive-spread etcd keepalive --rate 3000 --spread "${windows[@]}"
             measure etcd-keepalive-spread-max etcd keepalive --spread "${windows[@]}"
             ;;
+        watch) measure etcd-watch etcd watch --count 1000 "${windows[@]}" ;;
+        beside) measure etcd-beside etcd uncontended --workers 64 --watches 10000 "${windows[@]}" ;;
         failover) measure etcd-failover etcd failover --repetitions "$failovers" ;;
         held) measure etcd-held etcd held --count "$held" --workers 256 ;;
         esac

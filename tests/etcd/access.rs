@@ -9,7 +9,7 @@ use lockkeeper::{
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::Token;
 
-use crate::{LONG, debian, etcdctl::Ctl};
+use crate::{LONG, etcdctl::Ctl, unmodified::debian};
 
 const POLICY: &str = r#"
 [[rule]]
@@ -20,7 +20,7 @@ prefix = "etcd/jobs/"
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_is_an_identity_and_its_password_a_token() {
-    let programs = match debian::programs().await {
+    let programs = match debian::etcd().await {
         Ok(programs) => programs,
         Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
     };

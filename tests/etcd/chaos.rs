@@ -4,7 +4,7 @@ use std::{env, path::Path};
 
 use lockkeeper::chaos::history::Function;
 
-use super::judged;
+use super::unmodified::judged;
 
 /// For how long faults are injected, and which ones.
 const DURATION: &str = "LOCKKEEPER_ETCD_CHAOS";

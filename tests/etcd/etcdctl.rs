@@ -4,7 +4,7 @@ use std::{path::Path, process::Stdio};
 
 use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
 
-use crate::{LONG, cluster, debian};
+use crate::{LONG, cluster, unmodified::debian};
 
 /// `etcdctl` with the endpoints of a cluster.
 pub(crate) struct Ctl<'a> {
@@ -43,7 +43,7 @@ impl Ctl<'_> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcdctl_reads_writes_leases_and_shows_the_members() {
-    let programs = match debian::programs().await {
+    let programs = match debian::etcd().await {
         Ok(programs) => programs,
         Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
     };

@@ -13,17 +13,17 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{LONG, cluster, debian};
+use crate::{LONG, cluster, unmodified::debian};
 
 /// An `etcdctl` that goes on until it is told to end.
-struct Contender {
+pub(crate) struct Contender {
     child: Child,
     output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Contender {
     /// At these endpoints.
-    fn start(programs: &Path, endpoints: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start(programs: &Path, endpoints: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(programs.join("etcdctl"));
         command.args(arguments).env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", endpoints);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
@@ -34,11 +34,16 @@ impl Contender {
 
     /// Its next line: the first one is its key, as soon as it is elected or has the lock.
     async fn line(&mut self) -> String {
-        timeout(LONG, self.output.next_line()).await.expect("in time").expect("text").expect("a line")
+        self.try_line().await.expect("a line")
+    }
+
+    /// The same; `None`: it has failed.
+    pub(crate) async fn try_line(&mut self) -> Option<String> {
+        timeout(LONG, self.output.next_line()).await.expect("in time").expect("text")
     }
 
     /// Has it give up what it has, and end.
-    async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("it runs");
         kill_process(pid, OsSignal::INT).expect("it is ours");
         timeout(LONG, self.child.wait()).await.expect("in time").expect("it ends");
@@ -69,7 +74,7 @@ async fn kill_leader(cluster: &LocalCluster) {
 
 /// The contenders come one after the other, so that their order is known.
 async fn hand_over(kind: &str, arguments: impl Fn(usize) -> Vec<String>) {
-    let programs = match debian::programs().await {
+    let programs = match debian::etcd().await {
         Ok(programs) => programs,
         Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
     };

@@ -9,14 +9,15 @@
 mod access;
 mod chaos;
 mod clients;
-mod debian;
 mod etcdctl;
-#[path = "../dynamodb/judged.rs"]
-mod judged;
+mod http;
+mod lock_set;
 mod locks;
-#[path = "../dynamodb/packages.rs"]
-#[expect(dead_code, reason = "shared with the tests of the other endpoint")]
-mod packages;
+mod patroni;
+mod services;
+#[path = "../unmodified/mod.rs"]
+#[expect(dead_code, reason = "each suite uses a part of it")]
+mod unmodified;
 mod walk;
 
 use std::time::Duration;

@@ -27,7 +27,7 @@ use tokio::{
 };
 use tonic::{Status, transport::Channel};
 
-use crate::{LONG, cluster, debian};
+use crate::{LONG, cluster, unmodified::debian};
 
 /// Operations of a walk.
 const OPERATIONS: &str = "LOCKKEEPER_ETCD_OPERATIONS";
@@ -431,7 +431,7 @@ fn start_etcd(programs: &Path, data: &Path) -> (Child, String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_random_walk_gives_the_answers_of_etcd() {
-    let programs = match debian::programs().await {
+    let programs = match debian::etcd().await {
         Ok(programs) => programs,
         Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
     };
