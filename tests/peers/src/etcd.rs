@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use futures::future::try_join_all;
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -25,9 +25,11 @@ use tonic_prost::ProstCodec;
 
 use crate::{
     CONNECTIONS,
-    peer::{Hand, Lease, Peer, Servers},
+    peer::{Hand, Lease, Peer, Servers, Watched},
 };
 
+/// How long a watcher may take to be told of a change.
+const WATCH_LIMIT: Duration = Duration::from_secs(10);
 /// TTL of leases that must not expire.
 const LONG_S: i64 = 3_600;
 
@@ -62,6 +64,11 @@ impl Etcd {
         self.pool.get_or_try_init(connect).await
     }
 
+    async fn to_all_nodes(&self) -> Result<Vec<Client>> {
+        let nodes = self.servers.endpoints.len();
+        try_join_all((0..CONNECTIONS).map(|place| self.connect(place % nodes))).await
+    }
+
     async fn hand_of(&self, mut client: Client) -> Result<Box<dyn Hand>> {
         let lease = client.lease(LONG_S).await?;
         Ok(Box::new(EtcdHand { client, lease, way: self.way }))
@@ -92,6 +99,32 @@ impl Client {
     async fn lease(&mut self, ttl_s: i64) -> Result<i64> {
         let granted: LeaseGranted = self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await?;
         Ok(granted.id)
+    }
+
+    /// Begins a watch. From then on its task sends a word for each event, until the watch ends or nobody listens.
+    async fn watch(mut self, name: &str, told: mpsc::Sender<()>) -> Result<()> {
+        self.0.ready().await?;
+        let (requests, receiver) = mpsc::channel(1);
+        let create = WatchCreate { key: name.into() };
+        requests.send(Watch { create: Some(create) }).await?;
+        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+        let request = tonic::Request::new(ReceiverStream::new(receiver));
+        let answers = self.0.streaming(request, path, ProstCodec::<Watch, Seen>::default()).await?;
+        let mut answers = answers.into_inner();
+        let first = answers.message().await?.context("the watch ended at once")?;
+        ensure!(first.created, "the first answer of a watch is {first:?}");
+        tokio::spawn(async move {
+            // The watch lives as long as its requests.
+            let _requests = requests;
+            while let Ok(Some(seen)) = answers.message().await {
+                for _ in &seen.events {
+                    if told.send(()).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(())
     }
 
     async fn get(&mut self, name: &str) -> Result<Found> {
@@ -168,6 +201,32 @@ impl Peer for Etcd {
         Ok(leases.collect())
     }
 
+    async fn watched(&self, name: &str, watchers: usize) -> Result<Box<dyn Watched>> {
+        let connections = self.to_all_nodes().await?;
+        let (told, tells) = mpsc::channel(watchers);
+        let begin = |place: usize| connections[place % CONNECTIONS].clone().watch(name, told.clone());
+        try_join_all((0..watchers).map(begin)).await?;
+        let client = self.pool().await?[0].clone();
+        Ok(Box::new(EtcdWatched { client, name: name.to_owned(), watchers, tells, changes: 0 }))
+    }
+
+    async fn watch_others(&self, watches: usize) -> Result<()> {
+        if watches == 0 {
+            return Ok(());
+        }
+        let connections = self.to_all_nodes().await?;
+        let (told, _) = mpsc::channel(1);
+        let begin = |number: usize| {
+            let (client, told) = (connections[number % CONNECTIONS].clone(), told.clone());
+            async move { client.watch(&format!("/others/{number:08}"), told).await }
+        };
+        // Not all at once: a connection has a limit of calls that are being opened.
+        for first in (0..watches).step_by(CONNECTIONS) {
+            try_join_all((first..watches.min(first + CONNECTIONS)).map(begin)).await?;
+        }
+        Ok(())
+    }
+
     async fn leader(&self) -> Result<usize> {
         for _ in 0..100 {
             for node in 0..self.servers.endpoints.len() {
@@ -240,6 +299,30 @@ impl Lease for EtcdLease {
             ..=0 => bail!("lease {} has expired", self.id),
             1.. => Ok(()),
         }
+    }
+}
+
+struct EtcdWatched {
+    client: Client,
+    name: String,
+    watchers: usize,
+    /// A word for each event of each watcher.
+    tells: mpsc::Receiver<()>,
+    changes: u64,
+}
+
+#[tonic::async_trait]
+impl Watched for EtcdWatched {
+    async fn change(&mut self) -> Result<()> {
+        self.changes += 1;
+        let put = Put { key: self.name.clone().into(), value: self.changes.to_string().into(), lease: 0 };
+        let Ignored {} = self.client.call("/etcdserverpb.KV/Put", put).await?;
+        for told in 0..self.watchers {
+            let next = timeout(WATCH_LIMIT, self.tells.recv()).await;
+            next.with_context(|| format!("{told} of {} watchers were told within {WATCH_LIMIT:?}", self.watchers))?
+                .context("all watches ended")?;
+        }
+        Ok(())
     }
 }
 
@@ -340,6 +423,26 @@ struct Lock {
 struct Locked {
     #[prost(bytes = "vec", tag = "2")]
     key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WatchCreate {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Watch {
+    #[prost(message, optional, tag = "1")]
+    create: Option<WatchCreate>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Seen {
+    #[prost(bool, tag = "3")]
+    created: bool,
+    #[prost(message, repeated, tag = "11")]
+    events: Vec<Ignored>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -47,7 +47,7 @@ enum Command {
         duration: Duration,
         #[arg(long, default_value_t = 3)]
         repetitions: usize,
-        /// Number of sessions or of held locks.
+        /// Number of sessions, of watchers or of held locks.
         #[arg(long, default_value_t = 10_000)]
         count: usize,
         #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
@@ -55,6 +55,9 @@ enum Command {
         /// Renewals per second; default: unlimited.
         #[arg(long)]
         rate: Option<f64>,
+        /// Watches of other keys meanwhile (uncontended only).
+        #[arg(long, default_value_t = 0)]
+        watches: usize,
         /// Spreads the sessions over all nodes; default: the leader.
         #[arg(long)]
         spread: bool,
@@ -85,6 +88,7 @@ enum Work {
     Contended,
     Read,
     Keepalive,
+    Watch,
     Failover,
     Held,
 }
@@ -114,7 +118,7 @@ async fn run(command: Command) -> Result<()> {
             let servers = Servers::of(servers)?;
             return works::ready(&*peer.peer(&servers), &servers).await;
         }
-        Command::Measure { peer, work, servers, workers, warm_up, duration, repetitions, count, ttl, rate, spread } => {
+        Command::Measure { peer, work, servers, workers, warm_up, duration, repetitions, count, ttl, rate, watches, spread } => {
             let servers = Servers::of(servers)?;
             let bench = works::Bench {
                 peer: peer.peer(&servers),
@@ -124,10 +128,11 @@ async fn run(command: Command) -> Result<()> {
             };
             bench.peer.prepare().await?;
             let series = match work {
-                Work::Uncontended => bench.uncontended().await?,
+                Work::Uncontended => bench.uncontended(watches).await?,
                 Work::Contended => bench.contended().await?,
                 Work::Read => bench.read().await?,
                 Work::Keepalive => bench.keep_alive(count, ttl, rate, spread).await?,
+                Work::Watch => bench.watch(count).await?,
                 Work::Failover => bench.failover().await?,
                 Work::Held => bench.held(count).await?,
             };

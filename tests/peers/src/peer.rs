@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A worker's client of the service, not shared.
@@ -23,6 +23,13 @@ pub(crate) trait Lease: Send {
     async fn renew(&mut self) -> Result<()>;
 }
 
+/// A key with watchers.
+#[tonic::async_trait]
+pub(crate) trait Watched: Send {
+    /// Changes the key, and waits until each watcher was told.
+    async fn change(&mut self) -> Result<()>;
+}
+
 /// A lock service that runs on this machine.
 #[tonic::async_trait]
 pub(crate) trait Peer: Send + Sync {
@@ -32,6 +39,15 @@ pub(crate) trait Peer: Send + Sync {
     async fn hand_at(&self, node: usize) -> Result<Box<dyn Hand>>;
     /// Sessions at the leader or, if `spread`, at all nodes.
     async fn leases(&self, count: usize, ttl: Duration, spread: bool) -> Result<Vec<Box<dyn Lease>>>;
+    /// A key that so many watchers of all nodes watch, each on a stream of its own.
+    async fn watched(&self, _name: &str, _watchers: usize) -> Result<Box<dyn Watched>> {
+        bail!("watches of this service are not measured");
+    }
+    /// Watches of so many keys that nobody changes, at all nodes, each on a stream of its own. They last as long as this program.
+    async fn watch_others(&self, watches: usize) -> Result<()> {
+        ensure!(watches == 0, "watches of this service are not measured");
+        Ok(())
+    }
     /// The leader's node (from 0).
     async fn leader(&self) -> Result<usize>;
     /// Whether a node answers linearizable requests.
@@ -47,7 +63,7 @@ pub(crate) trait Peer: Send + Sync {
 }
 
 /// A service's processes, started by scripts/bench-peers.sh. For node N, its directory has `nN.endpoint`, `nN.pid`, and `nN.start`, which
-/// restarts the node.
+/// restarts the node, unless something else does.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers {
     directory: PathBuf,
@@ -78,8 +94,17 @@ impl Servers {
         Ok(kill_process(pid, Signal::KILL)?)
     }
 
+    /// Whether nodes can be started again.
+    pub(crate) fn can_start(&self) -> bool {
+        self.script(0).exists()
+    }
+
+    fn script(&self, node: usize) -> PathBuf {
+        self.directory.join(format!("n{}.start", node + 1))
+    }
+
     pub(crate) fn start(&self, node: usize) -> Result<()> {
-        let script = self.directory.join(format!("n{}.start", node + 1));
+        let script = self.script(node);
         ensure!(Command::new(&script).status()?.success(), "{} failed", script.display());
         Ok(())
     }

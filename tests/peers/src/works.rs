@@ -12,7 +12,7 @@ use lockkeeper::bench::{Condition, Figure, Figures, Latencies, Series, Timing, W
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::peer::{Hand, Lease, Peer, Servers};
+use crate::peer::{Hand, Lease, Peer, Servers, Watched};
 
 /// Number of locks to read.
 const READ: usize = 1_000;
@@ -111,13 +111,19 @@ impl Bench {
         Ok(series)
     }
 
-    pub(crate) async fn uncontended(&self) -> Result<Vec<Series>> {
+    /// `watches`: of other keys, which are open meanwhile.
+    pub(crate) async fn uncontended(&self, watches: usize) -> Result<Vec<Series>> {
+        self.peer.watch_others(watches).await?;
         // Each worker's random names, generated in advance.
         let names = |worker, _| {
             let name = |_| self.peer.own_name(worker, rand::random());
             Task::Alone(Arc::new((0..4_096).map(name).collect()))
         };
-        self.measure_hands(names).await
+        let mut all = self.measure_hands(names).await?;
+        if watches > 0 {
+            all.iter_mut().for_each(|series| series.conditions.push(("watches", watches.into())));
+        }
+        Ok(all)
     }
 
     pub(crate) async fn contended(&self) -> Result<Vec<Series>> {
@@ -161,6 +167,15 @@ impl Bench {
             ("rate", Condition::Word(rate.map_or("max".to_owned(), |rate| rate.to_string()))),
             ("at", Condition::Word(if spread { "all nodes" } else { "the leader" }.to_owned())),
         ];
+        Ok(vec![series])
+    }
+
+    /// One writer. An operation is a change that all watchers have been told of.
+    pub(crate) async fn watch(&self, watchers: usize) -> Result<Vec<Series>> {
+        let writer = Writer(self.peer.watched("/watched", watchers).await?);
+        let (pids, stop) = (self.servers.pids()?, CancellationToken::new());
+        let mut series = measure(vec![writer], &self.timing, Some(&pids), &stop).await?;
+        series.conditions = vec![("watchers", watchers.into())];
         Ok(vec![series])
     }
 
@@ -218,7 +233,9 @@ impl Bench {
         figures.put(Figure::Fill, filled.as_secs_f64());
         figures.put(Figure::PerSecond, locks as f64 / filled.as_secs_f64());
         figures.put(Figure::MemoryPerLock, (self.memory()? - before) / locks as f64);
-        figures.put(Figure::Restart, self.restart().await?.as_secs_f64() * 1e3);
+        if self.servers.can_start() {
+            figures.put(Figure::Restart, self.restart().await?.as_secs_f64() * 1e3);
+        }
         drop(hands);
         let conditions = vec![("locks", locks.into()), ("workers", workers.into())];
         Ok(vec![Series { conditions, repetitions: vec![figures], latencies: Latencies::default() }])
@@ -238,6 +255,18 @@ impl Bench {
         sleep(Duration::from_secs(1)).await;
         self.servers.start(node)?;
         wait_for(&*self.peer, node).await
+    }
+}
+
+struct Writer(Box<dyn Watched>);
+
+impl Worker for Writer {
+    type Error = anyhow::Error;
+
+    async fn once(&mut self) -> Result<Duration> {
+        let began = Instant::now();
+        self.0.change().await?;
+        Ok(began.elapsed())
     }
 }
 
