@@ -26,7 +26,7 @@ impl<S: Store> Etcd<S> {
 
     /// As [`caller`](Self::caller), for a request that is not gRPC's.
     pub(crate) fn caller_of(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<S::Caller, Status> {
-        if requires_leader(headers) && self.store.facts().leader.is_none() {
+        if requires_leader(headers) && self.store.leader().is_none() {
             return Err(Error::NoLeader.into());
         }
         Ok(self.store.caller(extensions, headers)?)

@@ -260,7 +260,7 @@ impl<S: Store> Observer<S> {
     }
 
     fn check(&mut self) -> Result<(), Error> {
-        if self.etcd.store.facts().leader.is_some() {
+        if self.etcd.store.leader().is_some() {
             self.leaderless_since = None;
             return Ok(());
         }

@@ -182,7 +182,7 @@ async fn version() -> HttpResponse {
 }
 
 async fn health<S: Store>(State(etcd): State<Etcd<S>>) -> HttpResponse {
-    match etcd.store.facts().leader {
+    match etcd.store.leader() {
         Some(_) => answer(StatusCode::OK, &json!({ "health": "true" })),
         None => answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "health": "false", "reason": "no leader" })),
     }

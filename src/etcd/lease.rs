@@ -12,7 +12,7 @@ use futures::{
 use lockkeeper_machine::{SessionId, Ttl};
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep},
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -36,6 +36,8 @@ const ATTEMPTS_MAX: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two attempts to find one.
 const PAUSE: Duration = Duration::from_millis(50);
+/// After this time, a renewal without an answer is sent again: a leader does not answer one that it could not commit.
+const AGAIN: Duration = Duration::from_secs(3);
 /// Renewals of one stream that wait for their answers.
 const UNANSWERED_MAX: usize = 1024;
 
@@ -127,12 +129,15 @@ impl<S: Store> Etcd<S> {
         asked: BoxStream<'static, Result<SessionId, Status>>,
         requires_leader: bool,
     ) -> impl futures::Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send + use<S> {
+        let mut look = interval(AGAIN);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let keeper = Keeper {
             etcd: self.clone(),
             caller,
             asked: Some(asked),
             unanswered: BTreeMap::new(),
             waiting: 0,
+            look,
             open: None,
             leaderless_since: None,
             requires_leader,
@@ -155,13 +160,21 @@ struct Keeper<S: Store> {
     /// `None`: the client sends no more.
     asked: Option<BoxStream<'static, Result<SessionId, Status>>>,
     /// Renewals without an answer, by session.
-    unanswered: BTreeMap<SessionId, usize>,
+    unanswered: BTreeMap<SessionId, Unanswered>,
     /// Their sum.
     waiting: usize,
+    /// When it looks for those that are to be sent again.
+    look: Interval,
     /// The stream to the leader.
     open: Option<Open>,
     leaderless_since: Option<Instant>,
     requires_leader: bool,
+}
+
+struct Unanswered {
+    times: usize,
+    /// When the last one was sent.
+    sent: Instant,
 }
 
 struct Open {
@@ -197,13 +210,22 @@ impl<S: Store> Keeper<S> {
                 asked = next_of(&mut self.asked), if self.waiting < UNANSWERED_MAX => match asked {
                     Some(session) => {
                         let session = session?;
-                        *self.unanswered.entry(session).or_default() += 1;
+                        let unanswered = self.unanswered.entry(session);
+                        let unanswered = unanswered.or_insert(Unanswered { times: 0, sent: Instant::now() });
+                        *unanswered = Unanswered { times: unanswered.times + 1, sent: Instant::now() };
                         self.waiting += 1;
                         // There is room for all that wait. If the stream has ended, the next one is told.
                         let _ = open.renewals.try_send(session);
                     }
                     None => self.asked = None,
                 },
+                _ = self.look.tick(), if self.waiting > 0 => {
+                    for (session, unanswered) in &mut self.unanswered {
+                        if unanswered.sent.elapsed() >= AGAIN {
+                            unanswered.send(*session, &open.renewals);
+                        }
+                    }
+                }
             }
         }
     }
@@ -211,7 +233,7 @@ impl<S: Store> Keeper<S> {
     /// Opens a stream to the leader, and asks for what was not answered.
     async fn reopen(&mut self) -> Result<(), Status> {
         if let Some(since) = self.leaderless_since {
-            let is_leaderless = self.etcd.store.facts().leader.is_none();
+            let is_leaderless = self.etcd.store.leader().is_none();
             if since.elapsed() > PATIENCE || self.requires_leader && is_leaderless {
                 return Err(Error::NoLeader.into());
             }
@@ -222,10 +244,8 @@ impl<S: Store> Keeper<S> {
         let to_renew = unfold(to_renew, |mut to_renew| async { Some((to_renew.recv().await?, to_renew)) });
         match self.etcd.store.keep_alive(&self.caller, to_renew.boxed()).await {
             Ok(kept) => {
-                for (session, times) in &self.unanswered {
-                    for _ in 0..*times {
-                        let _ = renewals.try_send(*session);
-                    }
+                for (session, unanswered) in &mut self.unanswered {
+                    unanswered.send(*session, &renewals);
                 }
                 self.open = Some(Open { renewals, kept });
                 Ok(())
@@ -240,15 +260,30 @@ impl<S: Store> Keeper<S> {
             KeptAlive::Renewed(session, ttl) => (session, seconds(ttl)),
             KeptAlive::Ended(session) => (session, 0),
         };
-        if let Some(times) = self.unanswered.get_mut(&session) {
-            *times -= 1;
-            self.waiting -= 1;
-            if *times == 0 {
-                self.unanswered.remove(&session);
+        match self.unanswered.get_mut(&session) {
+            Some(unanswered) => {
+                unanswered.times -= 1;
+                self.waiting -= 1;
+                if unanswered.times == 0 {
+                    self.unanswered.remove(&session);
+                }
             }
+            // It was sent again, and both were answered.
+            None if ttl > 0 => return None,
+            None => {}
         }
         let id = key::lease(session)?;
         Some(LeaseKeepAliveResponse { header: self.etcd.header_now(), id, ttl })
+    }
+}
+
+impl Unanswered {
+    fn send(&mut self, session: SessionId, renewals: &mpsc::Sender<SessionId>) {
+        self.sent = Instant::now();
+        for _ in 0..self.times {
+            // As above.
+            let _ = renewals.try_send(session);
+        }
     }
 }
 

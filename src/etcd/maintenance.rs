@@ -23,14 +23,14 @@ impl<S: Store> Maintenance for Etcd<S> {
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         self.caller(&request)?;
-        let (facts, condition) = (self.store.facts(), self.store.condition());
+        let (facts, leader, condition) = (self.store.facts(), self.store.leader(), self.store.condition());
         let bytes = i64::try_from(condition.table_bytes).unwrap_or(i64::MAX);
-        let errors = if facts.leader.is_none() { vec![NO_LEADER.to_owned()] } else { Vec::new() };
+        let errors = if leader.is_none() { vec![NO_LEADER.to_owned()] } else { Vec::new() };
         Ok(Response::new(StatusResponse {
             header: self.header(facts.revision),
             version: VERSION.to_owned(),
             db_size: bytes,
-            leader: facts.leader.unwrap_or_default(),
+            leader: leader.unwrap_or_default(),
             raft_index: condition.index,
             raft_term: facts.term,
             raft_applied_index: condition.applied,

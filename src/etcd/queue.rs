@@ -3,8 +3,9 @@
 //! A contender puts the key `NAME/LEASE`, with its lease; the oldest key under `NAME/` has its turn, and each other one waits until the
 //! one before it is deleted. These are the keys that client-side recipes put, so all of them exclude each other.
 //!
-//! * **Nobody waits in vain**: the key of a caller that is gone is deleted, also while it is still being put. A contender whose own key is
-//!   deleted, such as by the end of its lease, fails at once.
+//! * **Nobody waits in vain**: the key of a caller that is gone is deleted, also while it is still being put; and so are those of all that
+//!   wait at a node that is stopped. (A node that dies leaves them until their leases end.) A contender whose own key is deleted, such as
+//!   by the end of its lease, fails at once.
 //! * **A key that is there already is taken up again**, with its place: the caller repeats a request whose answer was lost. The key is
 //!   written again, so that the end of the earlier request, which may be noticed late, does not delete what the later one waits for or
 //!   holds. If the key had its turn before, it has it still, and keeps it when the later request is cancelled.
@@ -62,6 +63,11 @@ impl<S: Store> Etcd<S> {
                 Ok(revision) => return Ok(Turn { created: place.keep(), key, revision }),
                 // The request that put it deleted it.
                 Err(Error::PlaceLost) if !is_new => {}
+                // The answer waits for it: once all requests are answered, this process ends.
+                Err(Error::Stopped) => {
+                    place.leave().await;
+                    return Err(Error::Stopped);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -134,22 +140,26 @@ impl<S: Store> Etcd<S> {
         }
     }
 
-    /// Where a key stands, as of a revision. However long the queue is, that is one question.
+    /// Where a key stands, as of a revision. However long the queue is, that is two small reads.
     async fn standing(
         &self,
         caller: &S::Caller,
         range: &KeyRange,
         place: &Place<S>,
     ) -> Result<(Standing, Revision), Error> {
-        // Itself, and the one before it.
-        let created = Bounds { max: Some(place.created), ..Bounds::default() };
+        // As etcd's recipe: keys of one transaction are of one age, and none of them is ahead of another.
+        let created = Bounds { max: Some(Revision(place.created.0.saturating_sub(1))), ..Bounds::default() };
         let (by, shows) = (SortBy::Created, Shows::Keys);
         let select =
-            Select { range: range.clone(), created, by, is_descending: true, limit: 2, shows, ..Select::default() };
+            Select { range: range.clone(), created, by, is_descending: true, limit: 1, shows, ..Select::default() };
         let (selected, revision) = self.store.select(caller, select, None).await?;
-        let mut entries = selected.entries.into_iter();
-        let is_there = entries.next().is_some_and(|(key, entry)| key == place.key && entry.created == place.created);
-        let standing = match entries.next() {
+        let own = self.store.get(caller, vec![place.key.clone()], Some(revision)).await;
+        // Forgotten between the two reads: both are made again.
+        let own = own.map_err(|error| {
+            if matches!(error, StoreError::Compacted { .. }) { Error::TooManyRequests } else { error.into() }
+        })?;
+        let is_there = own.entries.into_iter().flatten().any(|entry| entry.created == place.created);
+        let standing = match selected.entries.into_iter().next() {
             _ if !is_there => Standing::Gone,
             Some((ahead, _)) => Standing::Behind(ahead),
             None => Standing::First,
@@ -182,14 +192,20 @@ impl<S: Store> Etcd<S> {
 
     /// Deletes a key that was created at this revision, if it is there. Returns the revision.
     pub(crate) async fn leave(&self, caller: &S::Caller, key: &Key, created: Revision) -> Result<Revision, Error> {
-        self.delete_if(caller, is_at(key, Operand::Created(created))).await
-    }
-
-    async fn delete_if(&self, caller: &S::Caller, condition: Compare) -> Result<Revision, Error> {
-        let delete = vec![TxnOperation::Delete(condition.key.clone())];
-        let txn = Txn::new(vec![condition], delete, Vec::new()).map_err(|_| Error::TooLarge)?;
+        let txn = delete_if(is_at(key, Operand::Created(created)))?;
         let committed = self.patiently(|| self.store.commit(caller, txn.clone())).await?;
         Ok(committed.revision)
+    }
+
+    /// Deletes a key that was written last at this revision, if it is there: its caller is gone, or this node stops.
+    async fn withdraw(&self, caller: &S::Caller, key: &Key, written: Revision) {
+        let withdrawn = async {
+            let txn = delete_if(is_at(key, Operand::Modified(written)))?;
+            self.patiently(|| self.store.withdraw(caller, txn.clone())).await
+        };
+        if let Err(error) = withdrawn.await {
+            tracing::debug!(%error, ?key, "a key whose caller is gone stays until its lease ends");
+        }
     }
 
     /// Repeats what fails for a reason that passes. All that is repeated here may take effect twice.
@@ -231,6 +247,14 @@ impl<S: Store> Place<S> {
         self.is_kept = true;
         self.created
     }
+
+    /// Gives the place up. Returns once it is free, or cannot be freed.
+    async fn leave(mut self) {
+        if !self.is_kept {
+            self.is_kept = true;
+            self.etcd.withdraw(&self.caller, &self.key, self.written).await;
+        }
+    }
 }
 
 impl<S: Store> Drop for Place<S> {
@@ -239,13 +263,8 @@ impl<S: Store> Drop for Place<S> {
         if self.is_kept {
             return;
         }
-        let (etcd, caller, key) = (self.etcd.clone(), self.caller.clone(), self.key.clone());
-        let condition = is_at(&key, Operand::Modified(self.written));
-        runtime.spawn(async move {
-            if let Err(error) = etcd.delete_if(&caller, condition).await {
-                tracing::debug!(%error, ?key, "a key whose caller is gone stays until its lease ends");
-            }
-        });
+        let (etcd, caller, key, written) = (self.etcd.clone(), self.caller.clone(), self.key.clone(), self.written);
+        runtime.spawn(async move { etcd.withdraw(&caller, &key, written).await });
     }
 }
 
@@ -273,6 +292,12 @@ async fn deleted(events: &mut Followed) -> Result<(), StoreError> {
             return Ok(());
         }
     }
+}
+
+/// Deletes the key of a condition that holds.
+fn delete_if(condition: Compare) -> Result<Txn, Error> {
+    let delete = vec![TxnOperation::Delete(condition.key.clone())];
+    Txn::new(vec![condition], delete, Vec::new()).map_err(|_| Error::TooLarge)
 }
 
 /// The condition that a key has this property.

@@ -72,8 +72,6 @@ pub struct Facts {
     pub cluster_id: u64,
     /// This node's.
     pub member_id: u64,
-    /// The node that leads; `None`: none is known.
-    pub leader: Option<u64>,
     /// Raft's term.
     pub term: u64,
     /// A revision of the keyspace that this node has reached.
@@ -182,6 +180,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// What this node knows of the cluster, at once.
     fn facts(&self) -> Facts;
 
+    /// The node that leads, at once; `None`: none is known, or this node leads and does not hear a quorum.
+    fn leader(&self) -> Option<u64>;
+
     /// The condition of this node, at once.
     fn condition(&self) -> Condition;
 
@@ -216,6 +217,9 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Runs a transaction, whole or not at all.
     fn commit(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+
+    /// Runs a transaction that gives something up: while this node drains, too.
+    fn withdraw(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 
     /// Forgets the events up to a revision.
     fn compact(&self, caller: &Self::Caller, revision: Revision)

@@ -46,8 +46,14 @@ impl<S: Store> Etcd<S> {
         caller: &S::Caller,
         request: &TxnRequest,
     ) -> Result<(Revision, TxnResponse), Error> {
-        self.ensure_readable(caller, request).await?;
-        if !needs_decision(request) {
+        let mut past = BTreeSet::new();
+        past_of(request, &mut past);
+        // One that shows a past that cannot be shown fails before it writes, if it runs the branch that shows it.
+        let is_readable = match self.ensure_readable(caller, past).await {
+            Err(Error::Compacted | Error::Future) => false,
+            readable => readable.map(|()| true)?,
+        };
+        if is_readable && !needs_decision(request) {
             return self.directly(caller, request).await;
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -58,10 +64,8 @@ impl<S: Store> Etcd<S> {
         Err(StoreError::Overloaded.into())
     }
 
-    /// Refuses a transaction that shows the past, where that cannot be shown: before it writes.
-    async fn ensure_readable(&self, caller: &S::Caller, request: &TxnRequest) -> Result<(), Error> {
-        let mut past = BTreeSet::new();
-        past_of(request, &mut past);
+    /// Fails if one of these revisions cannot be shown.
+    async fn ensure_readable(&self, caller: &S::Caller, past: BTreeSet<Revision>) -> Result<(), Error> {
         for revision in past {
             self.store.get(caller, vec![key::of(&[0])?], Some(revision)).await?;
         }
@@ -89,6 +93,9 @@ impl<S: Store> Etcd<S> {
     ) -> Result<Option<(Revision, TxnResponse)>, Error> {
         let seen = self.see(caller, request).await?;
         let (succeeded, steps) = decide(request, &seen)?;
+        let mut past = BTreeSet::new();
+        past_of_decided(&steps, &mut past);
+        self.ensure_readable(caller, past).await?;
         let branch = Branch::compile(&Claims::of(request), &steps)?;
         if !branch.writes() {
             let results = self.read_all(caller, &branch.operations, seen.revision).await?;
@@ -229,13 +236,27 @@ fn needs_decision(request: &TxnRequest) -> bool {
     operations().any(lacks) || operations().all(|operation| matches!(operation, Request::RequestRange(_)))
 }
 
-/// The revisions of the past that a transaction shows.
+/// The revision of the past that a read shows.
+fn past_of_range(range: &RangeRequest) -> Option<Revision> {
+    u64::try_from(range.revision).ok().filter(|it| *it > 0).map(Revision)
+}
+
+/// The revisions of the past that the operations of a branch show.
+fn past_of_decided(operations: &[Decided<'_>], past: &mut BTreeSet<Revision>) {
+    for operation in operations {
+        match operation {
+            Decided::Range(range) => past.extend(past_of_range(range)),
+            Decided::Txn { operations, .. } => past_of_decided(operations, past),
+            Decided::Put { .. } | Decided::Delete(_) => {}
+        }
+    }
+}
+
+/// The revisions of the past that a transaction may show.
 fn past_of(request: &TxnRequest, past: &mut BTreeSet<Revision>) {
     for operation in request.success.iter().chain(&request.failure) {
         match &operation.request {
-            Some(Request::RequestRange(range)) => {
-                past.extend(u64::try_from(range.revision).ok().filter(|it| *it > 0).map(Revision));
-            }
+            Some(Request::RequestRange(range)) => past.extend(past_of_range(range)),
             Some(Request::RequestTxn(txn)) => past_of(txn, past),
             Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) | None => {}
         }

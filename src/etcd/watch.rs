@@ -316,8 +316,7 @@ impl<S: Store> Watcher<S> {
     }
 
     fn check(&mut self) -> Result<(), Status> {
-        let facts = self.etcd.store.facts();
-        match facts.leader {
+        match self.etcd.store.leader() {
             Some(_) => self.leaderless_since = None,
             None => {
                 let since = self.leaderless_since.get_or_insert_with(Instant::now);
@@ -326,10 +325,11 @@ impl<S: Store> Watcher<S> {
                 }
             }
         }
+        let present = self.etcd.store.facts().revision;
         for (id, watching) in &mut self.watches {
             // The watch of a revision to come has nothing to tell.
             let is_due = watching.request.progress_notify && watching.told_at.elapsed() >= PROGRESS;
-            if is_due && watching.complete <= facts.revision {
+            if is_due && watching.complete <= present {
                 watching.told_at = Instant::now();
                 let header = self.etcd.header(watching.complete);
                 self.ready.push_back(WatchResponse { header, watch_id: *id, ..Default::default() });

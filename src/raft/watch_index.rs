@@ -11,7 +11,12 @@
 //! events, and the history may forget them.
 //!
 //! Finding the watches takes a hash for those of one key, one for each length that a watched prefix has, and a comparison for each watch of
-//! another range. Clients have few of those.
+//! another range. Clients have few lengths and few other ranges; hostile ones are bounded:
+//!
+//! * [`LENGTHS_MAX`] lengths are hashed; a prefix of a further length counts as another range, of which there are [`RANGES_MAX`];
+//! * **the lock of the index is held for a bounded look** ([`Concerned::is_large`]); the watches that it found are woken after that;
+//! * **no client takes all**: each may have half of what all others leave free (as buffers of switches are shared: Choudhury and Hahne,
+//!   "Dynamic queue length thresholds", 1998). So there is room for one more client, always.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map},
@@ -21,23 +26,35 @@ use std::{
     },
 };
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::yield_now};
 
-use lockkeeper_machine::KeyRange;
+use lockkeeper_machine::{Key, KeyRange};
 
 /// Watches of a node, of each kind. Each takes a few kilobytes with its stream.
 const WATCHES_MAX: usize = 131_072;
+/// Watches of a node, of each kind, that are of no one key and of no prefix that is found by a hash.
+const RANGES_MAX: usize = 8_192;
+/// Lengths of watched prefixes that are hashed for an event.
+const LENGTHS_MAX: usize = 64;
 /// Watches that one log entry wakes at once, at the most; a comparison counts as a [`COMPARISONS`]th of one.
 const WAKES_MAX: usize = 64;
+/// Watches that the dispatcher finds before it wakes them, and those that it wakes without a pause. Comparisons count as above.
+const LOOK_MAX: usize = 1_024;
 /// Comparisons that cost about as much as to wake a watch.
 const COMPARISONS: usize = 16;
+/// Bytes that are hashed in the time of a comparison.
+const HASHED: usize = 64;
 /// No event.
 const NONE: u64 = u64::MAX;
 
-/// A node has as many watches of one kind as it may: so many.
+/// A limit of watches is reached: for this client, or for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("this node has {0} watches of this kind, the limit")]
-pub struct TooManyWatches(pub usize);
+#[error("this client has {has} {what} at this node, and may have half of what others leave free of {most}")]
+pub struct TooManyWatches {
+    what: &'static str,
+    has: usize,
+    most: usize,
+}
 
 /// The watches of one kind. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -53,10 +70,18 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     ranges: Ranges,
+    owners: HashMap<Arc<str>, Owned>,
     /// All events up to this position were looked at, and the watches that they concern woken.
     dispatched: u64,
     /// The last position of which an event was looked at. All events of later ones are to come.
     looked_at: u64,
+}
+
+/// The watches of one client.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owned {
+    watches: usize,
+    ranges: usize,
 }
 
 /// A watch in the index, until it is dropped.
@@ -64,6 +89,7 @@ struct State {
 pub struct Subscription {
     index: WatchIndex,
     id: u64,
+    owner: Arc<str>,
     shape: Shape,
     bell: Arc<Bell>,
     /// Events of the range ring if they are after this position. The watch itself looks for earlier ones.
@@ -88,7 +114,7 @@ pub enum Next {
 /// What wakes a watch.
 #[derive(Debug)]
 struct Bell {
-    /// The position of the first event that is to be looked at. It changes under the index's lock.
+    /// The position of the first event that is to be looked at. It is taken under the index's lock.
     first: AtomicU64,
     wake: Notify,
 }
@@ -100,19 +126,23 @@ impl Bell {
             self.wake.notify_one();
         }
     }
+
+    /// Whether its watch will see this event without being woken again.
+    fn has_rung(&self, position: u64) -> bool {
+        self.first.load(Ordering::Relaxed) <= position
+    }
 }
 
 impl WatchIndex {
-    /// Adds a watch.
-    pub fn subscribe(&self, shape: Shape) -> Result<Subscription, TooManyWatches> {
+    /// Adds a watch of this client. Fails if it has its share of all.
+    pub fn subscribe(&self, shape: Shape, owner: &str) -> Result<Subscription, TooManyWatches> {
         let bell = Arc::new(Bell { first: AtomicU64::new(NONE), wake: Notify::new() });
         let mut state = self.state();
-        if state.ranges.count >= WATCHES_MAX {
-            return Err(TooManyWatches(WATCHES_MAX));
-        }
+        let shape = state.ranges.placed(shape);
+        let owner = state.admit(owner, matches!(shape, Shape::Other(_)))?;
         let (id, since) = (state.ranges.add(&shape, Arc::clone(&bell)), state.looked_at);
         drop(state);
-        Ok(Subscription { index: self.clone(), id, shape, bell, since })
+        Ok(Subscription { index: self.clone(), id, owner, shape, bell, since })
     }
 
     /// For the thread that applies: wakes the watches that the events of a log entry concern, if that is little work, and there is nothing
@@ -127,7 +157,7 @@ impl WatchIndex {
             let is_taken = is_next && turn.0.ranges.is_little(events().map(|(key, _)| key));
             if is_taken {
                 events().for_each(|(key, position)| turn.wake(key, position));
-                turn.complete(up_to);
+                turn.0.complete(up_to);
             }
             is_taken
         });
@@ -148,6 +178,11 @@ impl WatchIndex {
         Turn(self.state())
     }
 
+    /// For the dispatcher: all events up to this position were looked at, and the watches woken that they concern; or they were missed.
+    pub fn complete(&self, position: u64) {
+        self.state().complete(position);
+    }
+
     fn try_turn(&self) -> Option<Turn<'_>> {
         match self.0.state.try_lock() {
             Ok(state) => Some(Turn(state)),
@@ -162,33 +197,98 @@ impl WatchIndex {
     }
 }
 
+impl State {
+    fn complete(&mut self, position: u64) {
+        self.dispatched = position.max(self.dispatched);
+        self.looked_at = position.max(self.looked_at);
+    }
+
+    /// Counts a watch for its owner.
+    fn admit(&mut self, owner: &str, is_range: bool) -> Result<Arc<str>, TooManyWatches> {
+        let (owner, has) = match self.owners.get_key_value(owner) {
+            Some((owner, has)) => (Arc::clone(owner), *has),
+            None => (owner.into(), Owned::default()),
+        };
+        let (all, ranges) = (self.ranges.count, self.ranges.others.len());
+        let ensure_share = |what, has, all: usize, most: usize| {
+            let is_within = has < (most.saturating_sub(all - has)).div_ceil(2);
+            if is_within { Ok(()) } else { Err(TooManyWatches { what, has, most }) }
+        };
+        ensure_share("watches of this kind", has.watches, all, WATCHES_MAX)?;
+        if is_range {
+            ensure_share("watches of ranges that are no prefix", has.ranges, ranges, RANGES_MAX)?;
+        }
+        let now = Owned { watches: has.watches + 1, ranges: has.ranges + usize::from(is_range) };
+        self.owners.insert(Arc::clone(&owner), now);
+        Ok(owner)
+    }
+
+    fn discharge(&mut self, owner: &str, is_range: bool) {
+        if let Some(has) = self.owners.get_mut(owner) {
+            has.watches -= 1;
+            has.ranges -= usize::from(is_range);
+            if has.watches == 0 {
+                self.owners.remove(owner);
+            }
+        }
+    }
+}
+
 /// A look at some events.
 #[derive(Debug)]
 pub struct Turn<'a>(MutexGuard<'a, State>);
 
 impl Turn<'_> {
-    /// All events up to this position were looked at.
+    /// All events up to this position were looked at, and the watches woken that they concern.
     pub fn dispatched(&self) -> u64 {
         self.0.dispatched
     }
 
-    /// Wakes the watches that an event of this key concerns.
-    pub fn wake(&mut self, key: &[u8], position: u64) {
+    /// Finds the watches that an event of this key concerns. They are to be woken before anything is [complete](WatchIndex::complete).
+    pub fn find(&mut self, key: &[u8], position: u64, found: &mut Concerned) {
+        self.0.looked_at = position.max(self.0.looked_at);
+        found.looks += self.0.ranges.comparisons(key);
+        self.0.ranges.concerned(key, |bell| {
+            found.looks += 1;
+            if !bell.has_rung(position) {
+                found.bells.push((Arc::clone(bell), position));
+            }
+        });
+    }
+
+    /// Finds all watches: events after the last position were missed, and each is to find out for itself what there was.
+    pub fn find_all(&mut self, found: &mut Concerned) {
+        let missed = self.0.dispatched + 1;
+        self.0.looked_at = missed.max(self.0.looked_at);
+        self.0.ranges.all(|bell| found.bells.push((Arc::clone(bell), missed)));
+    }
+
+    fn wake(&mut self, key: &[u8], position: u64) {
         self.0.looked_at = position.max(self.0.looked_at);
         self.0.ranges.concerned(key, |bell| bell.ring(position));
     }
+}
 
-    /// Wakes all watches: events after the last position were missed, and each finds out for itself what there was.
-    pub fn wake_all(&mut self) {
-        let missed = self.0.dispatched + 1;
-        self.0.looked_at = missed.max(self.0.looked_at);
-        self.0.ranges.all(|bell| bell.ring(missed));
+/// The watches that a turn found.
+#[derive(Debug, Default)]
+pub struct Concerned {
+    bells: Vec<(Arc<Bell>, u64)>,
+    /// Comparisons that it took.
+    looks: usize,
+}
+
+impl Concerned {
+    /// Whether they are to be woken before more is looked at.
+    pub fn is_large(&self) -> bool {
+        self.bells.len() + self.looks / COMPARISONS >= LOOK_MAX
     }
 
-    /// All events up to this position were looked at, or missed.
-    pub fn complete(&mut self, position: u64) {
-        self.0.dispatched = position.max(self.0.dispatched);
-        self.0.looked_at = position.max(self.0.looked_at);
+    /// Wakes them. Others come in between.
+    pub async fn wake(self) {
+        for bells in self.bells.chunks(LOOK_MAX) {
+            bells.iter().for_each(|(bell, position)| bell.ring(*position));
+            yield_now().await;
+        }
     }
 }
 
@@ -216,7 +316,9 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.index.state().ranges.remove(&self.shape, self.id);
+        let mut state = self.index.state();
+        state.ranges.remove(&self.shape, self.id);
+        state.discharge(&self.owner, matches!(self.shape, Shape::Other(_)));
     }
 }
 
@@ -252,14 +354,16 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 type Bells = BTreeMap<u64, Arc<Bell>>;
-type Found = HashMap<Box<[u8]>, Bells>;
+type BellsByKey = HashMap<Box<[u8]>, Bells>;
 
 #[derive(Debug, Default)]
 struct Ranges {
-    keys: Found,
-    prefixes: Found,
-    /// How many of `prefixes` have this length.
+    keys: BellsByKey,
+    prefixes: BellsByKey,
+    /// How many of `prefixes` have this length. At most [`LENGTHS_MAX`].
     lengths: BTreeMap<usize, usize>,
+    /// Comparisons that the hashes of all lengths count as.
+    lengths_cost: usize,
     others: BTreeMap<u64, (KeyRange, Arc<Bell>)>,
     /// Of all.
     count: usize,
@@ -267,6 +371,17 @@ struct Ranges {
 }
 
 impl Ranges {
+    /// How a watch is found: a prefix is another range if there are too many lengths.
+    fn placed(&self, shape: Shape) -> Shape {
+        match shape {
+            Shape::Prefix(prefix) if self.lengths.len() >= LENGTHS_MAX && !self.lengths.contains_key(&prefix.len()) => {
+                let to = after_prefix(&prefix).and_then(|after| Key::new(&after).ok());
+                Key::new(&prefix).map_or(Shape::Prefix(prefix), |from| Shape::Other(KeyRange { from: Some(from), to }))
+            }
+            Shape::Key(_) | Shape::Prefix(_) | Shape::Other(_) => shape,
+        }
+    }
+
     /// Returns its id.
     fn add(&mut self, shape: &Shape, bell: Arc<Bell>) -> u64 {
         let id = self.next_id;
@@ -277,7 +392,9 @@ impl Ranges {
             Shape::Prefix(prefix) => {
                 let bells = self.prefixes.entry(prefix.clone());
                 if matches!(bells, hash_map::Entry::Vacant(_)) {
-                    *self.lengths.entry(prefix.len()).or_default() += 1;
+                    let of_length = self.lengths.entry(prefix.len()).or_default();
+                    self.lengths_cost += if *of_length == 0 { hash_cost(prefix.len()) } else { 0 };
+                    *of_length += 1;
                 }
                 bells.or_default().insert(id, bell);
             }
@@ -297,6 +414,7 @@ impl Ranges {
                     *count -= 1;
                     if *count == 0 {
                         self.lengths.remove(&prefix.len());
+                        self.lengths_cost -= hash_cost(prefix.len());
                     }
                 }
             }
@@ -310,9 +428,14 @@ impl Ranges {
         self.count == 0
             || keys.all(|key| {
                 wakes += self.found(key).map(BTreeMap::len).sum::<usize>();
-                comparisons += 1 + self.others.len();
+                comparisons += self.comparisons(key);
                 wakes + comparisons / COMPARISONS <= WAKES_MAX
             })
+    }
+
+    /// Comparisons that it takes to find the watches of a key.
+    fn comparisons(&self, key: &[u8]) -> usize {
+        hash_cost(key.len()) + self.lengths_cost + self.others.len()
     }
 
     /// The watches of this key, and of what it begins with.
@@ -322,18 +445,23 @@ impl Ranges {
     }
 
     /// Shows the watches whose range has this key.
-    fn concerned(&self, key: &[u8], mut show: impl FnMut(&Bell)) {
+    fn concerned(&self, key: &[u8], show: impl FnMut(&Arc<Bell>)) {
         let others = self.others.values().filter(|(range, _)| has(range, key)).map(|(_, bell)| bell);
-        self.found(key).flat_map(BTreeMap::values).chain(others).for_each(|bell| show(bell));
+        self.found(key).flat_map(BTreeMap::values).chain(others).for_each(show);
     }
 
     /// Shows all, in the order in which they came.
-    fn all(&self, mut show: impl FnMut(&Bell)) {
+    fn all(&self, show: impl FnMut(&Arc<Bell>)) {
         let found = self.keys.values().chain(self.prefixes.values()).flatten();
         let others = self.others.iter().map(|(id, (_, bell))| (id, bell));
         let all: BTreeMap<_, _> = found.chain(others).collect();
-        all.into_values().for_each(|bell| show(bell));
+        all.into_values().for_each(show);
     }
+}
+
+/// Comparisons that a hash of so many bytes counts as.
+fn hash_cost(bytes: usize) -> usize {
+    1 + bytes / HASHED
 }
 
 fn has(range: &KeyRange, key: &[u8]) -> bool {
@@ -342,7 +470,7 @@ fn has(range: &KeyRange, key: &[u8]) -> bool {
 }
 
 /// Returns whether it was the last one there.
-fn remove_from(found: &mut Found, key: &[u8], id: u64) -> bool {
+fn remove_from(found: &mut BellsByKey, key: &[u8], id: u64) -> bool {
     let Some(bells) = found.get_mut(key) else { return false };
     bells.remove(&id);
     let was_last = bells.is_empty();
@@ -357,7 +485,6 @@ mod tests {
     use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 
     use super::*;
-    use lockkeeper_machine::Key;
 
     fn key(bytes: &[u8]) -> Key {
         Key::new(bytes).expect("in bounds")
@@ -387,7 +514,7 @@ mod tests {
         let (index, mut watches, mut rung) = (WatchIndex::default(), Vec::new(), 0);
         for _ in 0..2_000 {
             let range = some_range(random);
-            watches.push((index.subscribe(range.clone().into()).expect("few watches"), range));
+            watches.push((index.subscribe(range.clone().into(), "ann").expect("few watches"), range));
             if watches.len() > 40 {
                 watches.swap_remove(random.random_range(0..40));
             }
@@ -406,14 +533,82 @@ mod tests {
         assert!(keys.is_empty() && prefixes.is_empty() && lengths.is_empty() && others.is_empty());
     }
 
+    fn all(owner: &'static str, index: &WatchIndex) -> Vec<Subscription> {
+        std::iter::from_fn(|| index.subscribe(KeyRange::default().into(), owner).ok()).collect()
+    }
+
     #[test]
-    fn one_that_ends_makes_room_for_another() {
+    fn a_client_has_half_of_what_others_leave_and_one_that_ends_makes_room() {
         let index = WatchIndex::default();
-        let mut watches: Vec<_> =
-            (0..WATCHES_MAX).map(|_| index.subscribe(KeyRange::default().into()).expect("room")).collect();
-        assert!(index.subscribe(KeyRange::default().into()).is_err());
-        watches.pop();
-        assert!(index.subscribe(KeyRange::default().into()).is_ok());
+        let mut ann = all("ann", &index);
+        assert_eq!(ann.len(), WATCHES_MAX / 2);
+        let bob = all("bob", &index);
+        assert_eq!(bob.len(), WATCHES_MAX / 4);
+        ann.truncate(0);
+        assert_eq!(all("cid", &index).len(), (WATCHES_MAX - bob.len()) / 2);
+        let others: Vec<_> = (0..17).map(|number| all(["d", "e"][number % 2], &index)).collect();
+        assert!(index.subscribe(KeyRange::default().into(), "a further one").is_ok());
+        drop((bob, others));
+        assert!(index.state().owners.is_empty());
+    }
+
+    #[test]
+    fn an_event_costs_little_whatever_a_client_watches() {
+        let index = WatchIndex::default();
+        let key = |length: usize| key(&vec![b'a'; length]);
+        let prefix = |length: usize| Shape::Prefix(vec![b'a'; length].into());
+        // As many lengths as there are, all of them found.
+        let of_lengths: Vec<_> =
+            (1..=1_000).map(|length| index.subscribe(prefix(length), "ann").expect("room")).collect();
+        let state = index.state();
+        assert_eq!((state.ranges.lengths.len(), state.ranges.others.len()), (LENGTHS_MAX, 1_000 - LENGTHS_MAX));
+        drop(state);
+        let mut found = Concerned::default();
+        index.turn().find(key(500).as_bytes(), 1, &mut found);
+        assert_eq!(found.bells.len(), 500);
+        // Other ranges have a limit of their own.
+        let other = |from: usize| Shape::Other(KeyRange { from: Some(key(from)), to: None });
+        let of_ranges: Vec<_> = (1..).map_while(|from| index.subscribe(other(from % 9 + 1), "bob").ok()).collect();
+        assert_eq!(of_ranges.len(), (RANGES_MAX - (1_000 - LENGTHS_MAX)) / 2);
+        assert!(index.subscribe(other(1), "cid").is_ok());
+        assert!(!index.take(|| [(&b"a"[..], 2)].into_iter(), 2), "that is much for the thread that applies");
+        let mut found = Concerned::default();
+        let mut looks = 0;
+        while !found.is_large() {
+            index.turn().find(b"b", 2, &mut found);
+            looks += 1;
+        }
+        assert!(looks < 10, "{looks} events in one look");
+        drop((of_lengths, of_ranges));
+        let Ranges { lengths, lengths_cost, others, .. } = &index.state().ranges;
+        assert!(lengths.is_empty() && *lengths_cost == 0 && others.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_was_found_is_woken_after_the_look_and_nothing_is_missed_meanwhile() {
+        let index = WatchIndex::default();
+        let subscribe = || index.subscribe(Shape::Key((*b"a").into()), "ann").expect("room");
+        let mut early = subscribe();
+        let mut found = Concerned::default();
+        index.turn().find(b"a", 7, &mut found);
+        // One that looks or comes before the others are woken sees the event itself.
+        let mut late = subscribe();
+        assert_eq!(early.next(3), Next::Nothing { up_to: 3 });
+        assert_eq!(late.next(3), Next::Look { after: 3 });
+        found.wake().await;
+        index.complete(7);
+        early.woken().await;
+        assert_eq!(early.next(3), Next::Look { after: 3 });
+        assert_eq!(late.next(7), Next::Nothing { up_to: 7 });
+        // One that was woken, and has not looked, is not found again.
+        index.turn().find(b"a", 8, &mut Concerned::default());
+        let mut found = Concerned::default();
+        index.turn().find(b"a", 8, &mut found);
+        found.wake().await;
+        let mut again = Concerned::default();
+        index.turn().find(b"a", 9, &mut again);
+        assert_eq!(again.bells.len(), 0);
+        assert_eq!((early.next(7), late.next(7)), (Next::Look { after: 7 }, Next::Look { after: 7 }));
     }
 
     #[test]

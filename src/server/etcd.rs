@@ -176,15 +176,15 @@ impl Store for Keyspace {
 
     fn facts(&self) -> Facts {
         let replica = self.service.replica();
-        let metrics = replica.raft().metrics();
-        let (leader, term) = {
-            let metrics = metrics.borrow_watched();
-            (metrics.current_leader, metrics.current_term)
-        };
-        let own = replica.node_id();
-        let leader = leader.filter(|id| *id == own || !replica.is_silent(*id));
+        let term = replica.raft().metrics().borrow_watched().current_term;
         let revision = replica.table().notified_revision();
-        Facts { cluster_id: self.cluster_id, member_id: own, leader, term, revision }
+        Facts { cluster_id: self.cluster_id, member_id: replica.node_id(), term, revision }
+    }
+
+    fn leader(&self) -> Option<u64> {
+        let replica = self.service.replica();
+        let leader = replica.look_at_leader(|id, _| id);
+        leader.filter(|id| *id == replica.node_id() || !replica.is_silent(*id))
     }
 
     fn condition(&self) -> Condition {
@@ -261,6 +261,10 @@ impl Store for Keyspace {
 
     async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
         self.call(caller, txn).await
+    }
+
+    async fn withdraw(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+        self.call(&Caller { is_withdrawal: true, ..caller.clone() }, txn).await
     }
 
     async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), StoreError> {

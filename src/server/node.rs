@@ -390,6 +390,7 @@ where
         random: Arc::clone(&environment.random),
         access,
         metrics: environment.metrics.clone(),
+        limits_reached: Arc::default(),
         traces: traces.clone(),
         span: None,
     };

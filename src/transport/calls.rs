@@ -6,8 +6,8 @@
 //! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: such a client may have nothing to
 //! send yet.
 //!
-//! A request by HTTP/1 is not gRPC's (but etcd's JSON): it has a message with the first bytes of its body, since its service knows when it is
-//! complete, and has a limit of its own for the rest. What is refused here is refused in the words of its protocol.
+//! A request by HTTP/1 is not gRPC's (but etcd's JSON): it has a message with the first bytes of its body, since its service knows when it
+//! is complete, and has a limit of its own for the rest. What is refused here is refused in the words of its protocol.
 
 use std::{
     convert::Infallible,

@@ -1,10 +1,10 @@
 //! `etcdctl`, version 3.4.
 
-use std::{path::Path, process::Stdio};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
 
-use crate::{LONG, cluster, unmodified::debian};
+use crate::{LONG, locks::Contender, steady_cluster, unmodified::debian};
 
 /// `etcdctl` with the endpoints of a cluster.
 pub(crate) struct Ctl<'a> {
@@ -45,9 +45,9 @@ impl Ctl<'_> {
 async fn etcdctl_reads_writes_leases_and_shows_the_members() {
     let programs = match debian::etcd().await {
         Ok(programs) => programs,
-        Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
+        Err(problem) => return crate::skipped::skipped(format_args!("Debian's etcd cannot be had: {problem}")),
     };
-    let mut cluster = cluster().await;
+    let mut cluster = steady_cluster().await;
     let ctl = Ctl { programs: &programs, endpoints: cluster.etcd_endpoints().join(",") };
     assert_eq!(ctl.ok(&["put", "a", "1"]).await, "OK");
     assert_eq!(ctl.ok(&["put", "b", "2"]).await, "OK");
@@ -88,5 +88,66 @@ async fn etcdctl_reads_writes_leases_and_shows_the_members() {
     assert_eq!(status.lines().count(), 3, "{status}");
     assert_eq!(status.matches(", true, false,").count(), 1, "one of them leads: {status}");
     assert!(ctl.ok(&["endpoint", "health"]).await.matches("is healthy").count() == 3);
+    cluster.stop().await;
+}
+
+/// The lines that a program says next.
+async fn next(program: &mut Contender, count: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for _ in 0..count {
+        lines.push(program.line().await);
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_watches_observes_and_compacts() {
+    let programs = match debian::etcd().await {
+        Ok(programs) => programs,
+        Err(problem) => return crate::skipped::skipped(format_args!("Debian's etcd cannot be had: {problem}")),
+    };
+    let mut cluster = steady_cluster().await;
+    let endpoints = cluster.etcd_endpoints().join(",");
+    let ctl = Ctl { programs: &programs, endpoints: endpoints.clone() };
+    for put in [["w/1", "one"], ["w/1", "two"], ["other", "x"], ["w/2", "y"]] {
+        assert_eq!(ctl.ok(&["put", put[0], put[1]]).await, "OK");
+    }
+    assert_eq!(ctl.ok(&["del", "w/1"]).await, "1");
+    // From the past: each change with what was there before.
+    let mut watch = Contender::start(&programs, &endpoints, &["watch", "--rev=1", "--prefix", "--prev-kv", "w/"]);
+    let past =
+        ["PUT", "w/1", "one", "PUT", "w/1", "one", "w/1", "two", "PUT", "w/2", "y", "DELETE", "w/1", "two", "w/1", ""];
+    assert_eq!(next(&mut watch, past.len()).await, past);
+    // And from now on, of one key.
+    let mut of_one = Contender::start(&programs, &endpoints, &["watch", "w/3"]);
+    let mut number = 0;
+    let first = loop {
+        // It says nothing until there is a change.
+        number += 1;
+        assert_eq!(ctl.ok(&["put", "w/3", &number.to_string()]).await, "OK");
+        if let Ok(line) = timeout(Duration::from_millis(100), of_one.line()).await {
+            break line;
+        }
+    };
+    assert_eq!((first.as_str(), of_one.line().await.as_str()), ("PUT", "w/3"));
+    watch.end().await;
+    of_one.end().await;
+
+    let mut leader = Contender::start(&programs, &endpoints, &["elect", "boss", "ann"]);
+    let key = leader.line().await;
+    assert_eq!(leader.line().await, "ann");
+    let mut observer = Contender::start(&programs, &endpoints, &["elect", "--listen", "boss"]);
+    assert_eq!(next(&mut observer, 2).await, [key, "ann".to_owned()]);
+    observer.end().await;
+    leader.end().await;
+
+    let read = ctl.ok(&["get", "w/2", "--write-out=json"]).await;
+    let read: serde_json::Value = serde_json::from_str(&read).expect("JSON");
+    let revision = read["header"]["revision"].to_string();
+    assert_eq!(ctl.ok(&["compaction", &revision]).await, format!("compacted revision {revision}"));
+    let error = ctl.error(&["get", "w/1", "--rev=1"]).await;
+    assert_eq!(error, "Error: etcdserver: mvcc: required revision has been compacted");
+    let error = ctl.error(&["compaction", "1"]).await;
+    assert_eq!(error, "Error: etcdserver: mvcc: required revision has been compacted");
     cluster.stop().await;
 }

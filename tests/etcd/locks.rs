@@ -33,7 +33,7 @@ impl Contender {
     }
 
     /// Its next line: the first one is its key, as soon as it is elected or has the lock.
-    async fn line(&mut self) -> String {
+    pub(crate) async fn line(&mut self) -> String {
         self.try_line().await.expect("a line")
     }
 
@@ -76,7 +76,7 @@ async fn kill_leader(cluster: &LocalCluster) {
 async fn hand_over(kind: &str, arguments: impl Fn(usize) -> Vec<String>) {
     let programs = match debian::etcd().await {
         Ok(programs) => programs,
-        Err(problem) => return eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
+        Err(problem) => return crate::skipped::skipped(format_args!("Debian's etcd cannot be had: {problem}")),
     };
     let mut cluster = cluster().await;
     let client = Client::builder(&cluster.endpoints().join(",")).build().expect("endpoints");

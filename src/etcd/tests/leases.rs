@@ -86,3 +86,26 @@ async fn a_stream_of_renewals_outlives_a_change_of_leader() {
     let answer = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").expect("no error");
     assert_eq!((answer.id, answer.ttl), (77, 60));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_the_leader_does_not_answer_is_sent_again() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    for id in [77, 78] {
+        lease.lease_grant(LeaseGrantRequest { ttl: 60, id }).await.unwrap();
+    }
+    api.store.lose_renewals(3);
+    let (renew, renewals) = mpsc::channel(8);
+    let mut kept = lease.lease_keep_alive(ReceiverStream::new(renewals)).await.unwrap().into_inner();
+    // The first three have no answer, and the fourth one has.
+    for id in [77, 77, 78, 78] {
+        renew.send(LeaseKeepAliveRequest { id }).await.unwrap();
+    }
+    drop(renew);
+    let mut answers = Vec::new();
+    while let Some(answer) = timeout(PATIENCE, kept.next()).await.expect("in time") {
+        answers.push(answer.expect("no error").id);
+    }
+    answers.sort_unstable();
+    assert_eq!(answers, [77, 77, 78, 78], "each has one, and the stream ends");
+}

@@ -239,3 +239,21 @@ async fn a_lock_needs_a_lease_that_lives() {
     assert_eq!(shown(&error), "5 etcdserver: requested lease not found");
     until(&api, <[String]>::is_empty).await;
 }
+
+/// Keys that one transaction created are of one age: none is ahead of another.
+#[tokio::test]
+async fn a_key_of_the_same_revision_is_not_ahead() {
+    for other in ["jobs/#", "jobs/zz"] {
+        let api = with_leases(&[1, 2]).await;
+        let held = lock(&api, "jobs", 1).await.expect("it is free");
+        let own = PutRequest { lease: 2, ..put("jobs/2", "") };
+        let both = vec![operation(own), operation(put(other, ""))];
+        api.kv().txn(TxnRequest { success: both, ..Default::default() }).await.unwrap();
+        // It takes the key for its own, as that of a request whose answer was lost.
+        let (mut client, request) = (api.lock(), LockRequest { name: "jobs".into(), lease: 2 });
+        let waiting = tokio::spawn(async move { Ok(client.lock(request).await?.into_inner()) });
+        until_version(&api, "jobs/2", 2).await;
+        unlock(&api, &String::from_utf8(held.key).unwrap()).await.expect("it is held");
+        assert_eq!(ended(waiting).await.expect("its turn").key, b"jobs/2", "{other}");
+    }
+}

@@ -41,6 +41,8 @@ struct State {
     time: Time,
     random: u64,
     is_leaderless: bool,
+    /// Renewals that will have no answer.
+    lost_renewals: usize,
 }
 
 impl Default for Memory {
@@ -77,6 +79,11 @@ impl Memory {
     pub(crate) fn be_leaderless(&self, is_leaderless: bool) {
         self.state().is_leaderless = is_leaderless;
         self.shared.changed.send_replace(());
+    }
+
+    /// The next renewals have no answer.
+    pub(crate) fn lose_renewals(&self, count: usize) {
+        self.state().lost_renewals = count;
     }
 
     pub(crate) fn machine(&self) -> Machine {
@@ -132,13 +139,11 @@ impl Store for Memory {
 
     fn facts(&self) -> Facts {
         let state = self.state();
-        Facts {
-            cluster_id: 7,
-            member_id: 1,
-            leader: (!state.is_leaderless).then_some(1),
-            term: 3,
-            revision: state.machine.revision(),
-        }
+        Facts { cluster_id: 7, member_id: 1, term: 3, revision: state.machine.revision() }
+    }
+
+    fn leader(&self) -> Option<u64> {
+        (!self.state().is_leaderless).then_some(1)
     }
 
     fn condition(&self) -> Condition {
@@ -198,6 +203,10 @@ impl Store for Memory {
         // Who asked may be gone when the answer comes.
         yield_now().await;
         Ok(committed)
+    }
+
+    async fn withdraw(&self, caller: &(), txn: Txn) -> Result<Committed, StoreError> {
+        self.commit(caller, txn).await
     }
 
     async fn compact(&self, _caller: &(), revision: Revision) -> Result<(), StoreError> {
@@ -262,6 +271,11 @@ impl Store for Memory {
                     session = renewals.next() => session?,
                     _ = changed.changed() => continue,
                 };
+                let lost = store.state().lost_renewals;
+                if lost > 0 {
+                    store.state().lost_renewals = lost - 1;
+                    continue;
+                }
                 let Reply::Renewed(answers) = store.apply(Command::Renew { sessions: vec![session] }) else {
                     panic!("not an answer to a renewal");
                 };

@@ -26,6 +26,8 @@ use crate::*;
 #[derive(Clone, Default)]
 pub(crate) struct Claims {
     keys: OrdMap<(LockName, Place), Key>,
+    /// How many wait for each lock for which some do.
+    queues: OrdMap<LockName, u64>,
     names: usize,
     held: usize,
 }
@@ -89,13 +91,24 @@ impl Claims {
     /// Returns whether the place was taken.
     fn insert(&mut self, lock: &LockName, place: Place, key: Key) -> bool {
         self.names += usize::from(!self.contains(lock));
-        self.held += usize::from(!place.is_waiting);
-        self.keys.insert((lock.clone(), place), key).is_some()
+        let is_taken = self.keys.insert((lock.clone(), place), key).is_some();
+        match place.is_waiting {
+            false => self.held += 1,
+            true => *self.queues.entry(lock.clone()).or_default() += 1,
+        }
+        is_taken
     }
 
     fn remove(&mut self, lock: &LockName, place: Place) -> Option<Key> {
         let key = self.keys.remove(&(lock.clone(), place))?;
-        self.held -= usize::from(!place.is_waiting);
+        if !place.is_waiting {
+            self.held -= 1;
+        } else if let Some(length) = self.queues.get_mut(lock) {
+            *length -= 1;
+            if *length == 0 {
+                self.queues.remove(lock);
+            }
+        }
         self.names -= usize::from(!self.contains(lock));
         Some(key)
     }
@@ -263,8 +276,10 @@ impl Machine {
             expected.insert(&claim.lock, claim.place(), key.clone());
             *of_sessions.entry(session).or_default().of(claim.place()) += 1;
         }
-        let Claims { keys, names, held } = &self.claims;
-        if (keys, *names, *held) != (&expected.keys, expected.names, expected.held) {
+        let Claims { keys, queues, names, held } = &self.claims;
+        let is_expected =
+            (keys, queues, *names, *held) == (&expected.keys, &expected.queues, expected.names, expected.held);
+        if !is_expected {
             return Err(BrokenInvariant::new("the claims differ from those of the entries (M12)"));
         }
         let counted =
@@ -308,10 +323,18 @@ impl Machine {
         std::iter::successors(first, next).take_while(move |name| name.as_str().starts_with(prefix))
     }
 
-    /// All claims, by lock, each with its ticket if it waits.
-    pub fn claims(&self) -> impl Iterator<Item = (&LockName, Option<Ticket>)> {
+    /// The claims of locks whose names begin so, by lock, each with its ticket if it waits.
+    pub fn claims<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a LockName, Option<Ticket>)> + use<'a> {
+        let from = match LockName::new(prefix) {
+            Ok(prefix) => Bound::Included((prefix, Place::FIRST)),
+            // The empty prefix, that of all names; and one that no name has.
+            Err(_) => Bound::Unbounded,
+        };
         let ticket = |place: &Place| place.is_waiting.then_some(Ticket(place.token.0));
-        self.claims.keys.iter().map(move |((lock, place), _)| (lock, ticket(place)))
+        let claims = self.claims.keys.range((from, Bound::Unbounded));
+        let prefix = prefix.to_owned();
+        let claims = claims.take_while(move |((name, _), _)| name.as_str().starts_with(&prefix));
+        claims.map(move |((lock, place), _)| (lock, ticket(place)))
     }
 
     /// A lock that is claimed, with one page of its queue.
@@ -321,7 +344,7 @@ impl Machine {
         }
         let holder = self.claim_holder(name);
         let above = Place { is_waiting: true, token: Token(page.waiters_after.0.saturating_add(1)) };
-        let queue_length = self.claims.of(name, Place::FIRST_WAITING).count() as u64;
+        let queue_length = self.claims.queues.get(name).copied().unwrap_or_default();
         Some(LockView {
             name: name.clone(),
             kind: LockKind::Entry,

@@ -38,7 +38,7 @@ use super::{
 };
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::{FileError, Limits, Policy, Right, TokenHash, Tokens, What};
-use lockkeeper_transport::{Remote, tls::Subject};
+use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
 
 /// How often the files are read again. They are small, and comparing their text finds each change, also one within the resolution of a
 /// file's time.
@@ -60,6 +60,9 @@ pub(crate) struct Access {
     denied: AtomicU64,
     /// Requests that were refused by a limit of their identity.
     limited: AtomicU64,
+    /// For the lines about both: anybody can be refused as often as he likes.
+    denials: LogThrottle,
+    limits_reached: LogThrottle,
     /// Tells streams that tokens or the policy have changed.
     changes: watch::Sender<()>,
 }
@@ -152,7 +155,8 @@ impl Access {
         let open_tokens = Source::open("auth.tokens", tokens, Tokens::parse)?;
         let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
         let (calls, connections, denied, limited) = Default::default();
-        Ok(Self { anonymous, tokens, policy, calls, connections, denied, limited, changes: watch::Sender::new(()) })
+        let (denials, limits_reached, changes) = Default::default();
+        Ok(Self { anonymous, tokens, policy, calls, connections, denied, limited, denials, limits_reached, changes })
     }
 
     /// Reads the files again and again. Returns at once if there are none.
@@ -266,8 +270,9 @@ impl Access {
         match policy.decide(caller.identity.as_ref(), right, what) {
             Ok(_) => Ok(()),
             Err(denied) => {
-                self.denied.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(from = %caller.shown(), %right, %what, "a request was refused by the policy");
+                if let Some(count) = self.count_denied() {
+                    tracing::info!(count, from = %caller.shown(), %right, %what, "requests were refused by the policy");
+                }
                 Err(Error::permission_denied(&denied))
             }
         }
@@ -308,14 +313,18 @@ impl Access {
         self.anonymous
     }
 
-    /// Counts a refusal for want of a right that was decided elsewhere.
-    pub(crate) fn count_denied(&self) {
+    /// Counts a refusal for want of a right. `Some`: it is to be logged, with the number of refusals since the last line.
+    pub(crate) fn count_denied(&self) -> Option<u64> {
         self.denied.fetch_add(1, Ordering::Relaxed);
+        self.denials.count()
     }
 
     /// The refusal by a limit of an identity, counted.
     pub(crate) fn over_limit(&self, who: &Identity, limit: &'static str, value: u64, is_passing: bool) -> Error {
         let refused = self.limited.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(count) = self.limits_reached.count() {
+            tracing::warn!(count, identity = %who, limit, value, "requests were refused: an identity has reached its limit");
+        }
         Error::over_limit(who, limit, value, refused, is_passing)
     }
 

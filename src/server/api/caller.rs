@@ -22,6 +22,8 @@ pub(crate) struct Caller {
     pub(crate) token: Option<TokenHash>,
     /// A member asks for itself, such as a node that joins: at the peers' port, and not for a client. No policy concerns it.
     pub(crate) is_peer: bool,
+    /// The request gives something up for its client: it is executed while the node drains, too.
+    pub(crate) is_withdrawal: bool,
     /// `None`: the caller waits without limit.
     pub(crate) deadline: Option<Deadline>,
     /// The trace that the request belongs to.
@@ -29,6 +31,15 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Whose resources of this node it takes: its identity's; without one, those of its host.
+    pub(crate) fn owner(&self) -> String {
+        match (&self.identity, &self.remote) {
+            (Some(identity), _) => format!("identity {identity}"),
+            (None, Some(remote)) => remote.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
     /// The client's identity and address as this node's log shows them.
     pub(crate) fn shown(&self) -> impl fmt::Display {
         let address = self.remote.map_or_else(|| "unknown".to_owned(), |remote| remote.to_string());

@@ -450,7 +450,7 @@ impl Error {
 
     /// The node has as many watches of one kind as it may.
     pub(crate) fn too_many_watches(why: TooManyWatches) -> Self {
-        let message = format!("{why}: end some, watch prefixes rather than single keys, or watch at another node");
+        let message = format!("{why}: end some, watch a prefix rather than many keys, or watch at another node");
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", "watches")
     }
 

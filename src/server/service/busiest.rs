@@ -118,10 +118,10 @@ impl<'a> Queues<'a> {
             }
             wanted.for_each(|name| *self.lengths.entry(name).or_default() += 1);
         }
-        let mut claims = table.claims();
+        let mut claims = table.claims(prefix);
         let mut waiting = Vec::new();
         for (name, ticket) in claims.by_ref().take(most) {
-            if let Some(ticket) = ticket.filter(|_| is_asked_for(name)) {
+            if let Some(ticket) = ticket {
                 *self.lengths.entry(name).or_default() += 1;
                 waiting.push((ticket, name));
             }

@@ -32,6 +32,7 @@ use lockkeeper_raft::{
     types::{Delivery, Times},
 };
 use lockkeeper_traces::{Span, Traces};
+use lockkeeper_transport::LogThrottle;
 
 /// This node's replica, and what else requests need.
 #[derive(Clone, Debug)]
@@ -44,6 +45,8 @@ pub(crate) struct Local {
     /// Who may do what.
     pub(crate) access: Arc<Access>,
     pub(crate) metrics: Metrics,
+    /// For the line about limits that are reached.
+    pub(crate) limits_reached: Arc<LogThrottle>,
     pub(crate) traces: Traces,
     /// While a request that is traced is executed: its span.
     pub(crate) span: Option<Arc<Span>>,
@@ -84,6 +87,11 @@ impl Local {
             && let Some(limit) = error.about("limit")
         {
             self.metrics.limit_reached(limit);
+            // That of an identity was logged with its name.
+            let is_of_all = !limit.starts_with("identity_");
+            if is_of_all && let Some(count) = self.limits_reached.count() {
+                tracing::warn!(count, limit, "requests were refused: a limit is reached");
+            }
         }
     }
 
@@ -132,7 +140,7 @@ impl Local {
         self.check(caller, &request)?;
         let WatchLocks { prefix, after_index } = request;
         let (replica, metrics) = (self.replica.clone(), self.metrics.clone());
-        let events = watch::start(replica, metrics, prefix.clone(), after_index).await;
+        let events = watch::start(replica, metrics, prefix.clone(), after_index, &caller.owner()).await;
         let events = events.inspect_err(|error| self.count_limit(error))?;
         let (access, caller) = (Arc::clone(&self.access), caller.clone());
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
@@ -159,9 +167,10 @@ impl Local {
         request: WatchEntries,
     ) -> Result<impl Stream<Item = Result<EntriesWatched, Error>> + Send + use<>, Error> {
         self.check(caller, &request)?;
+        let owner = caller.owner();
         let (access, caller, range) = (Arc::clone(&self.access), caller.clone(), request.range.clone());
         let denied = async move { access.denied(&caller, Right::Watch, keys_of(&range)).await };
-        let events = watch_entries::start(self.replica.clone(), request);
+        let events = watch_entries::start(self.replica.clone(), request, &owner);
         let events = events.inspect_err(|error| self.count_limit(error))?;
         Ok(until_error(events, denied))
     }
@@ -212,8 +221,9 @@ impl Local {
     }
 
     fn not_owner(&self, caller: &Caller, session: SessionId) -> Error {
-        self.access.count_denied();
-        tracing::info!(from = %caller.shown(), %session, "a request for the session of another identity was refused");
+        if let Some(count) = self.access.count_denied() {
+            tracing::info!(count, from = %caller.shown(), %session, "requests for sessions of other identities were refused");
+        }
         Error::not_owner(caller.identity.as_ref())
     }
 

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. While no leader is known
-//!   it says so at once. A draining node refuses new requests. A watch of the keyspace is served by each node itself.
+//!   it says so at once. A draining node refuses new requests, but for those that give something up. A watch of the keyspace is served by
+//!   each node itself.
 //! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting`
 //!   for acquires that queue;
 //! * `busiest`: what is busy in this node's own table;
@@ -122,7 +123,7 @@ impl Service {
             true => Some(self.waits.try_acquire().map_err(|_| Error::too_many_waits(WAITS_FORWARDED_MAX))?),
             false => None,
         };
-        match self.route()? {
+        match self.route(caller)? {
             Route::Here => self.local.call(caller, request).await,
             Route::There(leader) => {
                 let lane = if may_wait { Lane::Waits } else { Lane::Short };
@@ -157,7 +158,7 @@ impl Service {
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
     ) -> Result<Events<KeepAliveEvent>, Error> {
         self.local.access.count_call(caller)?;
-        match self.route()? {
+        match self.route(caller)? {
             Route::Here => Ok(self.while_known(caller, self.local.keep_alive(caller, renewals))),
             Route::There(leader) => {
                 // The client's stream ends for the leader when it ends here, broken or not.
@@ -171,7 +172,7 @@ impl Service {
     /// The state of the locks under a prefix, and then their changes. An error ends the stream.
     pub(crate) async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
         self.local.access.count_call(caller)?;
-        match self.route()? {
+        match self.route(caller)? {
             Route::Here => Ok(self.while_known(caller, self.local.watch(caller, request).await?)),
             Route::There(leader) => Ok(self.while_known(caller, self.forwarder.watch(leader, caller, request).await?)),
         }
@@ -221,7 +222,7 @@ impl Service {
     /// The condition of the leader, which knows that of the others. `None`: this node leads, no leader is known, or it does not answer in
     /// time. Asks as a member, so the caller must have been admitted.
     pub(crate) async fn leader_status(&self, limit: Duration) -> Option<StatusResponse> {
-        match self.route().ok()? {
+        match self.route(&Caller::default()).ok()? {
             Route::Here => None,
             Route::There(leader) => timeout(limit, self.forwarder.status(leader)).await.ok()?,
         }
@@ -265,8 +266,8 @@ impl Service {
         &self.local.replica
     }
 
-    fn route(&self) -> Result<Route, Error> {
-        if self.stopping.is_cancelled() {
+    fn route(&self, caller: &Caller) -> Result<Route, Error> {
+        if self.stopping.is_cancelled() && !caller.is_withdrawal {
             return Err(Error::shutting_down());
         }
         let replica = self.replica();

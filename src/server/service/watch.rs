@@ -5,7 +5,8 @@
 //! keeps gets the state again: it never slows down applying. One that waits is woken by changes under its prefix alone, however much
 //! happens elsewhere: see [`lockkeeper_raft::watch_index`].
 //!
-//! The stream ends when this node no longer leads, or is cut off from most members: its client goes on at the new leader.
+//! The stream ends when this node no longer leads in the term in which it began, or is cut off from most members: its client goes on at the
+//! new leader. In a later term, the node may have taken over another one's snapshot meanwhile, and not know all changes.
 //!
 //! A message is built when the client has room for it. For a client that does not read, nothing is buffered here but the clone of the table
 //! from which the state is read; [`crate::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they
@@ -22,7 +23,7 @@ use super::{
     patience::PATIENCE,
 };
 use crate::{api::Error, wire::convert};
-use lockkeeper_machine::LockName;
+use lockkeeper_machine::{Change, LockName};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_planted::Planted;
 use lockkeeper_proto::v1::{
@@ -33,7 +34,7 @@ use lockkeeper_raft::{
     Replica,
     leadership::Led,
     table::{Applied, EntryChanges},
-    watch_index::{Next, Shape, Subscription},
+    watch_index::{Concerned, Next, Shape, Subscription, Turn},
 };
 
 /// One part of the state.
@@ -51,12 +52,14 @@ pub(super) async fn start(
     metrics: Metrics,
     prefix: String,
     after: u64,
+    owner: &str,
 ) -> Result<impl Stream<Item = Result<WatchResponse, Error>> + Send + use<>, Error> {
-    // Subscribed before the state is taken, so that no change is missed.
-    let subscription = replica.table().watches_of_locks().subscribe(Shape::Prefix(prefix.as_bytes().into()));
+    // Both before the state is taken, so that no change is missed.
+    let mut led = replica.led();
+    let term = term(&mut led).ok_or_else(Error::no_leader)?;
+    let subscription = replica.table().watches_of_locks().subscribe(Shape::Prefix(prefix.as_bytes().into()), owner);
     let subscription = subscription.map_err(Error::too_many_watches)?;
     let state = replica.read(PATIENCE, Applied::clone).await.map_err(Error::no_reply)?;
-    let led = replica.led();
     // An index above the last one is of another cluster.
     let is_known = after > 0 && after <= state.index() && replica.table().changes_after(after, 0).is_some();
     let state = || Part::State { table: Box::new(state), after: None };
@@ -66,7 +69,12 @@ pub(super) async fn start(
         false => state(),
     };
     let missed = VecDeque::new();
-    Ok(messages(Watcher { replica, metrics, prefix, led, subscription, missed, shown: after, next }))
+    Ok(messages(Watcher { replica, metrics, prefix, led, term, subscription, missed, shown: after, next }))
+}
+
+/// The term in which this node leads; `None`: it does not.
+fn term(led: &mut Led) -> Option<u64> {
+    led.borrow_and_update().as_ref().map(|leadership| leadership.term)
 }
 
 /// Wakes the watches for changes that applying leaves to it, until the table is gone. One task of a node does so.
@@ -75,16 +83,31 @@ pub(super) async fn dispatch(replica: &Replica) {
     loop {
         match changes.recv().await {
             Ok(entry) => {
-                let mut turn = index.turn();
-                for change in &entry.changes {
-                    turn.wake(change.name.as_str().as_bytes(), entry.index);
+                let mut changes = entry.changes.iter().peekable();
+                while changes.peek().is_some() {
+                    find(index.turn(), &mut changes, entry.index).wake().await;
                 }
-                turn.complete(entry.index);
+                index.complete(entry.index);
             }
-            Err(RecvError::Lagged(_)) => index.turn().wake_all(),
+            Err(RecvError::Lagged(_)) => {
+                let mut found = Concerned::default();
+                index.turn().find_all(&mut found);
+                found.wake().await;
+            }
             Err(RecvError::Closed) => return,
         }
     }
+}
+
+/// Finds the watches of the next changes of an entry.
+fn find<'a>(mut turn: Turn<'_>, changes: &mut impl Iterator<Item = &'a Change>, index: u64) -> Concerned {
+    let mut found = Concerned::default();
+    while !found.is_large()
+        && let Some(change) = changes.next()
+    {
+        turn.find(change.name.as_str().as_bytes(), index, &mut found);
+    }
+    found
 }
 
 /// What a stream of a watch is made from.
@@ -122,6 +145,8 @@ struct Watcher {
     metrics: Metrics,
     prefix: String,
     led: Led,
+    /// In which it began.
+    term: u64,
     subscription: Subscription,
     /// The next changes, of any lock.
     missed: VecDeque<Arc<EntryChanges>>,
@@ -211,14 +236,12 @@ impl Watcher {
                 self.next = Part::Changes { entry, from: 0 };
                 return Ok(None);
             }
-            if self.led.borrow_and_update().is_none() {
+            if term(&mut self.led) != Some(self.term) {
                 return Err(Error::no_leader());
             }
             if !self.is_done() {
                 let Some(missed) = self.replica.table().changes_after(self.shown, LOOK) else {
-                    self.metrics.watch_lagged();
-                    let table = Box::new(self.replica.table().read(Applied::clone));
-                    self.next = Part::State { table, after: None };
+                    self.show_state_again();
                     return Ok(None);
                 };
                 self.missed = missed.into();
@@ -238,16 +261,28 @@ impl Watcher {
             if woken.is_err() && self.replica.cut_off() {
                 return Err(Error::no_leader());
             }
-            if woken.is_err() {
-                // The index first: a change that comes in between has a higher one.
-                let index = self.replica.table().notified();
-                let is_last = |missed: Vec<_>| missed.is_empty();
-                if self.is_done() && self.replica.table().changes_after(self.shown, 1).is_some_and(is_last) {
-                    self.shown = self.shown.max(index);
-                    return Ok(Some(What::Progress(Progress { index })));
+            // The index first: a change that comes in between has a higher one.
+            let index = self.replica.table().notified();
+            if woken.is_err() && self.is_done() {
+                match self.replica.table().changes_after(self.shown, 1) {
+                    Some(next) if next.is_empty() => self.shown = self.shown.max(index),
+                    // It was not looked at yet.
+                    Some(_) => {}
+                    None => {
+                        self.show_state_again();
+                        return Ok(None);
+                    }
                 }
+                return Ok(Some(What::Progress(Progress { index: self.shown })));
             }
         }
+    }
+
+    /// For a watcher that lags behind what is kept.
+    fn show_state_again(&mut self) {
+        self.metrics.watch_lagged();
+        let table = Box::new(self.replica.table().read(Applied::clone));
+        self.next = Part::State { table, after: None };
     }
 
     /// Skips what does not concern it. Returns whether nothing is left that does, for now.

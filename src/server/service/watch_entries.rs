@@ -25,7 +25,7 @@ use crate::api::{
 use lockkeeper_machine::{EntryEvent, EntryHistory, Key, KeyRange, Revision, RevisionError};
 use lockkeeper_raft::{
     Replica,
-    watch_index::{Next, Subscription, WatchIndex},
+    watch_index::{Concerned, Next, Subscription, WatchIndex},
 };
 
 /// Bytes after which a message is closed. One event has less than a megabyte.
@@ -43,12 +43,13 @@ const LEADERLESS_MAX: u32 = 10;
 pub(super) fn start(
     replica: Replica,
     request: WatchEntries,
+    owner: &str,
 ) -> Result<impl Stream<Item = Result<EntriesWatched, Error>> + Send + use<>, Error> {
     let WatchEntries { range, from, with_previous } = request;
     let history = replica.table().history_of_entries();
     let before = from.map(|from| Revision(from.0.saturating_sub(1)));
     let complete = before.unwrap_or_else(|| replica.table().notified_revision());
-    let subscription = replica.table().watches_of_entries().subscribe(range.clone().into());
+    let subscription = replica.table().watches_of_entries().subscribe(range.clone().into(), owner);
     let subscription = subscription.map_err(Error::too_many_watches)?;
     let place = Place { range, with_previous, complete, within: None };
     let position = Position { place, subscription, owes: true };
@@ -61,8 +62,9 @@ pub(super) async fn dispatch(replica: &Replica) {
     let mut dispatcher = Dispatcher { index: replica.table().watches_of_entries().clone(), within: None };
     loop {
         let history = histories.borrow_and_update().clone();
-        while dispatcher.look(&history, LOOK) {
-            yield_now().await;
+        while let Some(look) = dispatcher.look(&history, LOOK) {
+            look.found.wake().await;
+            dispatcher.index.complete(look.complete.0);
         }
         drop(history);
         if histories.changed().await.is_err() {
@@ -78,31 +80,38 @@ struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Looks at the next events, so many at the most, and wakes the watches that they concern. Returns whether there may be more.
-    fn look(&mut self, history: &EntryHistory, most: usize) -> bool {
+    /// Looks at the next events, up to this number, and finds the watches that they concern. `None`: there are no further ones.
+    fn look(&mut self, history: &EntryHistory, most: usize) -> Option<Look> {
         let mut turn = self.index.turn();
+        let mut found = Concerned::default();
         let dispatched = Revision(turn.dispatched());
         let (revision, key) = self.within.as_ref().map_or((dispatched, None), |(revision, key)| (*revision, Some(key)));
         let Ok(events) = history.after(revision, key) else {
             // Forgotten before they were looked at.
-            turn.wake_all();
-            turn.complete(history.compacted().0);
+            turn.find_all(&mut found);
             self.within = None;
-            return true;
+            return Some(Look { found, complete: history.compacted() });
         };
         let mut events = events.peekable();
         let mut last = None;
         for event in events.by_ref().take(most) {
-            turn.wake(event.key.as_bytes(), event.revision.0);
+            turn.find(event.key.as_bytes(), event.revision.0, &mut found);
             last = Some(event);
+            if found.is_large() {
+                break;
+            }
         }
-        let Some(last) = last else { return false };
-        let next = events.peek().map(|next| next.revision);
-        let is_whole = next != Some(last.revision);
-        turn.complete(last.revision.0 - u64::from(!is_whole));
+        let last = last?;
+        let is_whole = events.peek().is_none_or(|next| next.revision != last.revision);
         self.within = (!is_whole).then(|| (last.revision, last.key.clone()));
-        next.is_some()
+        Some(Look { found, complete: Revision(last.revision.0 - u64::from(!is_whole)) })
     }
+}
+
+/// What the dispatcher has looked at: once the watches that it found are woken, all events up to a revision are dispatched.
+struct Look {
+    found: Concerned,
+    complete: Revision,
 }
 
 impl Watching for Watcher {
@@ -161,8 +170,8 @@ impl Watcher {
                         self.check_leader()?;
                         // In this order: an event that comes in between has a higher revision.
                         let revision = self.replica.table().notified_revision();
-                        let (_, last) = self.history.borrow().place();
-                        if let Some(message) = self.position.progress(revision, last) {
+                        let place = self.history.borrow().place();
+                        if let Some(message) = self.position.progress(revision, place) {
                             return Ok(message);
                         }
                     }
@@ -203,15 +212,19 @@ impl Position {
         matches!(next, Next::Nothing { .. })
     }
 
-    /// After a wait without an event: up to where there is none. `revision`: one of the keyspace; `last`: the last event of a history that
-    /// has all up to it. `None`: there is something to look at.
-    fn progress(&mut self, revision: Revision, last: Option<Revision>) -> Option<EntriesWatched> {
-        let is_done = self.is_done() && last.is_none_or(|last| last <= self.place.complete);
-        is_done.then(|| {
+    /// After a wait without an event: up to where there is none. `revision`: one of the keyspace; `place`: that of a history that has all
+    /// up to it. `None`: there is something to look at.
+    fn progress(&mut self, revision: Revision, place: (Revision, Option<Revision>)) -> Option<EntriesWatched> {
+        if !self.is_done() {
+            return None;
+        }
+        // Events that are in the history, or were forgotten, and that were not dispatched yet.
+        let (compacted, last) = place;
+        if last.unwrap_or_default().max(compacted) <= self.place.complete {
             // Other things than entries have revisions, too.
             self.place.complete = self.place.complete.max(revision);
-            EntriesWatched { events: Vec::new(), complete: self.place.complete }
-        })
+        }
+        Some(EntriesWatched { events: Vec::new(), complete: self.place.complete })
     }
 }
 
@@ -342,11 +355,13 @@ mod tests {
     #[test]
     fn watchers_tell_their_events_whenever_they_are_woken() {
         let mut taken = 0;
-        for seed in 0..200 {
+        for seed in 0..500 {
             let random = &mut StdRng::seed_from_u64(seed);
             let (mut machine, index) = (Machine::default(), WatchIndex::default());
             let mut dispatcher = Dispatcher { index: index.clone(), within: None };
             let (mut watchers, mut expected) = (Vec::new(), Vec::<(Revision, Key)>::new());
+            // Concerned, and not woken yet.
+            let mut found: Option<Look> = None;
             for _ in 0..300 {
                 match random.random_range(0..10) {
                     0 if watchers.len() < 8 => {
@@ -354,7 +369,7 @@ mod tests {
                         let to = random.random_range(from..=20);
                         let range = KeyRange { from: Some(key(from)), to: Some(key(to)) };
                         let complete = Revision(random.random_range(0..=machine.revision().0));
-                        let subscription = index.subscribe(range.clone().into()).expect("room");
+                        let subscription = index.subscribe(range.clone().into(), "ann").expect("room");
                         let place = Place { range, with_previous: false, complete, within: None };
                         watchers.push((Position { place, subscription, owes: true }, complete, Vec::new()));
                     }
@@ -372,7 +387,10 @@ mod tests {
                         }
                         expected.extend(events);
                     }
-                    4..6 => _ = dispatcher.look(machine.history(), random.random_range(1..5)),
+                    4..6 => match found.take() {
+                        Some(look) => finish(&index, look),
+                        None => found = dispatcher.look(machine.history(), random.random_range(1..5)),
+                    },
                     _ if watchers.is_empty() => {}
                     _ => {
                         let at = random.random_range(0..watchers.len());
@@ -380,7 +398,8 @@ mod tests {
                     }
                 }
             }
-            while dispatcher.look(machine.history(), LOOK) {}
+            found.into_iter().for_each(|look| finish(&index, look));
+            look_at_all(&mut dispatcher, machine.history());
             for watcher in &mut watchers {
                 while step(watcher, &machine) != Step::Wait {}
                 let (position, begins, told) = &*watcher;
@@ -391,6 +410,18 @@ mod tests {
             }
         }
         assert!(taken > 1_000, "{taken}");
+    }
+
+    fn finish(index: &WatchIndex, Look { found, complete }: Look) {
+        // It does not wait for anything.
+        futures::executor::block_on(found.wake());
+        index.complete(complete.0);
+    }
+
+    fn look_at_all(dispatcher: &mut Dispatcher, history: &EntryHistory) {
+        while let Some(look) = dispatcher.look(history, LOOK) {
+            finish(&dispatcher.index, look);
+        }
     }
 
     fn step(watcher: &mut (Position, Revision, Vec<(Revision, Key)>), machine: &Machine) -> Step {
@@ -408,23 +439,29 @@ mod tests {
         let (mut machine, index) = (Machine::default(), WatchIndex::default());
         let mut dispatcher = Dispatcher { index: index.clone(), within: None };
         let range = KeyRange { from: Some(key(7)), to: Some(key(8)) };
-        let (subscription, complete) = (index.subscribe(range.clone().into()).expect("room"), machine.revision());
+        let (subscription, complete) =
+            (index.subscribe(range.clone().into(), "ann").expect("room"), machine.revision());
         let place = Place { range, with_previous: false, complete, within: None };
         let mut watcher = (Position { place, subscription, owes: false }, complete, Vec::new());
         assert_eq!(step(&mut watcher, &machine), Step::Wait);
         (0..3).for_each(|_| put(&mut machine, 0..3, 1));
-        assert!(!dispatcher.look(machine.history(), LOOK));
+        look_at_all(&mut dispatcher, machine.history());
         assert_eq!(watcher.0.subscription.woken().now_or_never(), None, "the events are others'");
         machine.apply(Time::default(), Command::Compact { revision: machine.revision() }, &mut Vec::new());
         put(&mut machine, 7..8, 1);
-        assert!(!dispatcher.look(machine.history(), LOOK));
+        look_at_all(&mut dispatcher, machine.history());
         assert_eq!(watcher.0.subscription.woken().now_or_never(), Some(()));
         assert!(matches!(step(&mut watcher, &machine), Step::Tell(told) if told.events.len() == 1));
+        let known = watcher.0.place.complete;
         // The index itself comes too late: then nobody knows what was missed.
         put(&mut machine, 0..3, 1);
         machine.apply(Time::default(), Command::Compact { revision: machine.revision() }, &mut Vec::new());
         put(&mut machine, 0..3, 1);
-        while dispatcher.look(machine.history(), LOOK) {}
+        // Until then it is told of no progress beyond.
+        let place = machine.history().place();
+        let told = watcher.0.progress(machine.revision(), place).expect("nothing that was looked at");
+        assert_eq!((told.events.len(), told.complete), (0, known));
+        look_at_all(&mut dispatcher, machine.history());
         let missed = watcher.0.step(|| machine.history().clone());
         assert!(matches!(missed, Err(RevisionError::Compacted { .. })), "{missed:?}");
     }

@@ -517,6 +517,14 @@ impl Forward for LiftDelay {
     forwarded_by!(lift_delay);
 }
 
+/// Refuses a prefix that no name of a lock has.
+fn ensure_prefix(prefix: &str) -> Result<(), Error> {
+    match prefix.len() {
+        ..=NAME_BYTES_MAX => Ok(()),
+        bytes => Err(Error::invalid("prefix", format!("has {bytes} bytes: the limit is {NAME_BYTES_MAX}"))),
+    }
+}
+
 impl Encode for DropData {
     type Message = v1::DropDataRequest;
 
@@ -526,10 +534,7 @@ impl Encode for DropData {
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
-        if message.prefix.len() > NAME_BYTES_MAX {
-            let why = format!("has {} bytes: the limit is {NAME_BYTES_MAX}", message.prefix.len());
-            return Err(Error::invalid("prefix", why));
-        }
+        ensure_prefix(&message.prefix)?;
         Ok(Self { after: name_unless_empty("after", &message.after)?, prefix: message.prefix })
     }
 }
@@ -589,6 +594,8 @@ impl Encode for WatchLocks {
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
+        // It is kept for as long as the watch goes on.
+        ensure_prefix(&message.prefix)?;
         Ok(Self { prefix: message.prefix, after_index: message.after_index })
     }
 }
