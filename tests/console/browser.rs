@@ -117,7 +117,7 @@ impl Browser {
         let program = match driver() {
             Ok(program) => program,
             Err(problem) => {
-                eprintln!("!!! SKIPPED: no browser: {problem}");
+                crate::skipped::skipped(format_args!("no browser: {problem}"));
                 return None;
             }
         };

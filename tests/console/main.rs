@@ -7,6 +7,8 @@
 
 mod browser;
 mod requests;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 #[path = "../cluster/support.rs"]
 mod support;
 
@@ -36,8 +38,13 @@ const RIGHT: char = '\u{E014}';
 
 /// The elections of such a cluster are those that the test causes.
 async fn steady() -> LocalCluster {
+    steady_with(AuthConfig::default()).await
+}
+
+async fn steady_with(auth: AuthConfig) -> LocalCluster {
     cluster_with(|options| {
         options.http = true;
+        options.auth = auth;
         options.raft.election_timeout_ms_min = 1500;
         options.raft.election_timeout_ms_max = 3000;
     })
@@ -310,7 +317,7 @@ prefix = "seats/"
     };
     fs::write(&auth.tokens, entry("ops", 1) + &entry("shop", 2)).expect("written");
     fs::write(&auth.policy, POLICY).expect("written");
-    let cluster = cluster_with(|options| (options.http, options.auth) = (true, auth)).await;
+    let cluster = steady_with(auth).await;
     let with_token = Client::builder(&cluster.endpoints().join(",")).token(secret(1).reveal());
     let ops = long_session(&with_token.build().expect("valid")).await;
     let _guards = (hold(&ops, "seats/1").await, hold(&ops, "vault").await);

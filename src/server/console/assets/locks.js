@@ -336,7 +336,7 @@ export class LockPage {
       row.lease = el('span', { class: 'lease', 'aria-hidden': 'true' }, row.bar);
       row.children[4].append(row.lease, row.left);
       row.most = 0;
-      row.force = el('button', { class: 'small danger', type: 'button', on: { click: () => askToForce(lock.name, holder) } }, 'Take back …');
+      row.force = el('button', { class: 'small danger', type: 'button', on: { click: () => askToForce(lock, holder) } }, 'Take back …');
       row.children[5].append(row.force);
       return row;
     };
@@ -402,10 +402,13 @@ export class LockPage {
 let asked = null;
 
 function askToForce(lock, holder) {
-  asked = { lock, token: holder.token };
-  write(byId('force-lock'), visible(lock));
+  asked = { lock: lock.name, token: holder.token };
+  write(byId('force-lock'), visible(lock.name));
   write(byId('force-holder'), `from ${visible(holder.label || 'unnamed')}, token ${holder.token}, held since ${moment(holder.since)}`);
   byId('force-error').hidden = true;
+  // Such a lock opens at once, whatever is chosen.
+  byId('force-entry').hidden = !lock.is_entry;
+  byId('force-choice').hidden = lock.is_entry;
   byId('force-form').reset();
   byId('force').showModal();
   byId('force-reason').focus();
