@@ -33,6 +33,8 @@ if has clippy clippy; then
 fi
 run scripts/dependencies.sh
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --workspace --no-deps
+# The quickest ones first: what a tool would have told.
+run cargo test --locked --workspace --test dependencies --test layers --test style
 # All targets are built before the first test runs: tests/examples.rs finds the examples.
 run cargo test --locked --workspace
 # Mutation check: each planted bug must be found.

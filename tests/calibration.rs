@@ -5,9 +5,8 @@
 
 #![expect(
     clippy::disallowed_methods,
-    clippy::print_stderr,
     clippy::print_stdout,
-    reason = "real processes run in real time; figures are for people to read, and so is what was skipped"
+    reason = "real processes run in real time; figures are for people to read"
 )]
 
 #[path = "cluster/backups.rs"]
@@ -32,6 +31,8 @@ mod log;
 mod lost_data;
 #[path = "calibration/mutants.rs"]
 mod mutants;
+#[path = "skipped/mod.rs"]
+mod skipped;
 #[path = "cluster/support.rs"]
 mod support;
 #[path = "network/table.rs"]

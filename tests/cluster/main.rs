@@ -52,6 +52,8 @@ mod refusals;
 mod rolling;
 mod services;
 mod shell;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod snapshots;
 mod support;
 mod terminal;

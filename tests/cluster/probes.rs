@@ -120,7 +120,10 @@ async fn metrics_count_what_happens() {
             metric(&cluster, node, "lockkeeper_grants_total").await.filter(|grants| *grants >= 3.0)
         })
         .await;
-        assert!(metric(&cluster, node, "lockkeeper_releases_total").await.expect("it is there") >= 3.0);
+        until("three releases", async || {
+            metric(&cluster, node, "lockkeeper_releases_total").await.filter(|releases| *releases >= 3.0)
+        })
+        .await;
         assert!(metric(&cluster, node, "process_resident_memory_bytes").await.expect("on Linux") > 1e6);
     }
     let (_, metrics) = get(&cluster, leads, "/metrics").await.expect("an answer");

@@ -23,7 +23,7 @@ impl Terminal {
     pub(crate) async fn open(cluster: &LocalCluster, script: &str) -> Option<Self> {
         for needed in [&["script", "--version"][..], &["bash", "--version"], &["env", "--default-signal", "true"]] {
             if !Command::new(needed[0]).args(&needed[1..]).output().await.is_ok_and(|output| output.status.success()) {
-                eprintln!("!!! SKIPPED: this does not work here: {}", needed.join(" "));
+                crate::skipped::skipped(format_args!("this does not work here: {}", needed.join(" ")));
                 return None;
             }
         }

@@ -15,7 +15,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, output, program, text, until};
+use crate::support::{
+    LONG, client, cluster_with, leader, lockkeeper, long_session, output, program, steady_cluster, text, until,
+};
 
 /// What a terminal shows: enough of one for what the program sends.
 struct Picture {
@@ -115,7 +117,7 @@ impl Terminal {
     async fn open(cluster: &LocalCluster, rows: u16, columns: u16) -> Option<Self> {
         for needed in [&["script", "--version"][..], &["stty", "--version"], &["env", "--default-signal", "true"]] {
             if !Command::new(needed[0]).args(&needed[1..]).output().await.is_ok_and(|output| output.status.success()) {
-                eprintln!("!!! SKIPPED: this does not work here: {}", needed.join(" "));
+                crate::skipped::skipped(format_args!("this does not work here: {}", needed.join(" ")));
                 return None;
             }
         }
@@ -210,7 +212,12 @@ fn number_after(line: &str, word: &str) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_view_follows_the_cluster_and_the_terminal() {
-    let mut cluster = cluster().await;
+    // Its elections are those that the test causes.
+    let mut cluster = cluster_with(|options| {
+        options.raft.election_timeout_ms_min = 1_500;
+        options.raft.election_timeout_ms_max = 3_000;
+    })
+    .await;
     let _contended = contended(&cluster).await;
     let Some(mut terminal) = Terminal::open(&cluster, 24, 100).await else { return };
     terminal.shows_text("jobs/1").await;
@@ -274,7 +281,7 @@ async fn signals_and_ctrl_c_give_the_terminal_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_terminal_it_prints_once() {
-    let cluster = cluster().await;
+    let cluster = steady_cluster().await;
     let _contended = contended(&cluster).await;
     let endpoints = cluster.endpoints().join(",");
     let top = ["top", "--endpoints", &endpoints, "--interval", "100ms"];

@@ -2,6 +2,8 @@
 //! use them. A tool that is missing here, and cannot be installed into the build directory, skips its test, and says so.
 
 mod logs;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 
 use std::{
     collections::BTreeSet,
@@ -27,9 +29,8 @@ fn text(name: &str) -> String {
     fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn skip(test: &str, why: &str) {
-    eprintln!("!!! SKIPPED: {test}: {}", why.trim());
+    skipped::skipped(format_args!("{test}: {}", why.trim()));
 }
 
 fn shown(output: &Output) -> String {

@@ -10,16 +10,14 @@
 //! not permitted, they are skipped, and say so.
 
 #![cfg(target_os = "linux")]
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "real processes run in real time; figures and skipped tests are for people to read"
-)]
+#![expect(clippy::print_stdout, reason = "real processes run in real time; figures are for people to read")]
 
 mod bound;
 mod full;
 mod growth;
 mod mounts;
 mod short;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 #[path = "../cluster/support.rs"]
 mod support;

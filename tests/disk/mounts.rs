@@ -47,7 +47,7 @@ pub(crate) fn is_inside(name: &str) -> bool {
 }
 
 fn skip(name: &str, why: &str) -> bool {
-    eprintln!("SKIPPED: {name}: no file system can be mounted here: {}", why.trim());
+    crate::skipped::skipped(format_args!("{name}: no file system can be mounted here: {}", why.trim()));
     false
 }
 

@@ -17,7 +17,7 @@ async fn the_history_of_unmodified_clients_under_faults_is_judged() {
     let (python, modules) = match (python().await, modules().await) {
         (Ok(python), Ok(modules)) => (python, modules),
         (Err(problem), _) | (_, Err(problem)) => {
-            eprintln!("!!! SKIPPED: packages cannot be installed: {problem}");
+            crate::skipped::skipped(format_args!("packages cannot be installed: {problem}"));
             return;
         }
     };

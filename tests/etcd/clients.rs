@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
 use crate::{
-    LONG, cluster,
+    HEAVY, LONG, cluster, steady_cluster,
     unmodified::{
         debian, npm,
         packages::{self, command},
@@ -67,7 +67,11 @@ fn script(name: &str) -> PathBuf {
 /// A Python with one of the lists of packages: two of them want other versions of protobuf.
 async fn python(name: &str, wanted: &str) -> Option<PathBuf> {
     let python = packages::python(name, wanted).await;
-    python.inspect_err(|problem| eprintln!("!!! SKIPPED: {name}: clients from PyPI cannot be had: {problem}")).ok()
+    python
+        .inspect_err(|problem| {
+            crate::skipped::skipped(format_args!("{name}: clients from PyPI cannot be had: {problem}"))
+        })
+        .ok()
 }
 
 async fn python_of_etcd3() -> Option<PathBuf> {
@@ -98,7 +102,7 @@ async fn clients() -> Vec<Client> {
             let environment = Some(("ETCDCTL", programs.join("etcdctl")));
             clients.push(Client { environment, queues: true, ..of_python("etcdctl", "python3".into()) });
         }
-        Err(problem) => eprintln!("!!! SKIPPED: Debian's etcd cannot be had: {problem}"),
+        Err(problem) => crate::skipped::skipped(format_args!("Debian's etcd cannot be had: {problem}")),
     }
     let lock = include_str!("clients/package-lock.json");
     match npm::modules("etcd-npm", include_str!("clients/package.json"), lock).await {
@@ -110,7 +114,7 @@ async fn clients() -> Vec<Client> {
             queues,
             offers_more: queues,
         })),
-        Err(problem) => eprintln!("!!! SKIPPED: etcd's clients from npm cannot be had: {problem}"),
+        Err(problem) => crate::skipped::skipped(format_args!("etcd's clients from npm cannot be had: {problem}")),
     }
     clients.extend(env::var_os(RUST).into_iter().flat_map(|program| {
         [("lock", false), ("election", true)].map(|(kind, offers_more)| Client {
@@ -176,6 +180,7 @@ async fn round(all: &mut [Contenders]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_exclude_each_other_while_members_die_and_restart() {
     let clients = clients().await;
+    let _heavy = HEAVY.lock().await;
     let mut cluster = cluster().await;
     let (leader, other) = leader_and_other(&cluster).await;
     // Not the leader, whose death is then nothing but a change of leader.
@@ -294,7 +299,8 @@ async fn python_offers(endpoint: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_die_and_lose_their_lease_and_waiters_give_up() {
     let clients = clients().await;
-    let mut cluster = cluster().await;
+    let _heavy = HEAVY.lock().await;
+    let mut cluster = steady_cluster().await;
     let endpoints = cluster.etcd_endpoints();
     let channel = Channel::from_shared(format!("http://{}", endpoints[0])).expect("a URL");
     let channel = channel.connect().await.expect("it listens");

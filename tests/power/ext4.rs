@@ -82,9 +82,7 @@ fn make_image(image: &Path, at: &Path) -> Result<(), String> {
 fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
     let shutdown = compile("shutdown.c", "shutdown", &[]);
     if let Some(why) = obstacle(&shutdown) {
-        // Directly to stderr: the captured output is shown only if the test fails.
-        let line = format!("\n!!! SKIPPED: no power is cut on a real file system: {why}\n");
-        return std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error is open");
+        return crate::skipped::skipped(format_args!("no power is cut on a real file system: {why}"));
     }
     let program = env::current_exe().expect("a program knows its name");
     let child = unshared()

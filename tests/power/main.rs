@@ -40,6 +40,8 @@ mod kills;
 mod layer;
 mod recording;
 mod rot;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod support;
 mod trace;
 mod trial;

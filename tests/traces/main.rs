@@ -122,6 +122,8 @@ async fn a_put_by_etcds_api_belongs_to_its_callers_trace() {
     }
 
     let apply = spans(&collector, "apply", 1).await.remove(0);
+    // Each node sends its own.
+    spans(&collector, "txn", 2).await;
     let all = collector.spans();
     let parent_of = |span: &Seen| all.iter().find(|whole| whole.id == span.parent).cloned();
     let at_leader = parent_of(&apply).expect("the call at the leader");

@@ -7,6 +7,8 @@ mod memory;
 mod operations;
 mod python;
 mod requests;
+#[path = "../../../tests/skipped/mod.rs"]
+mod skipped;
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ async fn a_random_walk_has_the_answers_of_moto() {
     let python = match packages::python("dynamodb-python", REQUIREMENTS).await {
         Ok(python) => python,
         Err(problem) => {
-            eprintln!("!!! SKIPPED: the Python packages cannot be installed: {problem}");
+            super::skipped::skipped(format_args!("the Python packages cannot be installed: {problem}"));
             return;
         }
     };

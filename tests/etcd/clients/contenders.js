@@ -6,14 +6,14 @@ const readline = require("readline");
 
 const { Etcd3, EtcdLockFailedError } = require("etcd3");
 
+const [kind, endpoint, role, name, apart] = process.argv.slice(2);
 const CONTENDERS = 8;
-// Seconds.
-const TTL = 3;
+// Seconds. One that holds the lock to see that it keeps it is not to lose it on a busy machine.
+const TTL = role === "contend" ? 3 : 8;
 // The longest attempt, the pause before the next one of a client that does not wait, a tenure, and the pause after it, ms.
 const [ATTEMPT, RETRY, TENURE, PAUSE] = [1000, 100, 10, 300];
 // A candidate among contenders that has waited for so long campaigns anew, and is counted, ms.
 const STUCK = 30000;
-const [kind, endpoint, role, name, apart] = process.argv.slice(2);
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const input = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const client = new Etcd3({ hosts: endpoint });

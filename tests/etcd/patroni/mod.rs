@@ -15,7 +15,7 @@ use lockkeeper::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    LONG, cluster,
+    HEAVY, LONG, cluster,
     unmodified::packages::{command, run},
 };
 use stage::{KEY, Programs, Seen, Stage, TTL};
@@ -56,14 +56,22 @@ async fn renewed(client: &Client) {
     }
 }
 
-async fn leader(cluster: &LocalCluster) -> Option<u64> {
-    let statuses = cluster.statuses().await;
-    statuses.values().filter(|status| status.serving).map(|status| status.leader_id).find(|id| *id != 0)
+async fn leader(cluster: &LocalCluster) -> u64 {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let statuses = cluster.statuses().await;
+        let serving = statuses.values().filter(|status| status.serving);
+        if let Some(leader) = serving.map(|status| status.leader_id).find(|id| *id != 0) {
+            return leader;
+        }
+        assert!(Instant::now() < deadline, "no leader: {statuses:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Kills the cluster's leader, waits until the leader key is renewed without it, and starts it again.
 async fn kill_leader(cluster: &mut LocalCluster, client: &Client) {
-    let killed = leader(cluster).await.expect("a leader");
+    let killed = leader(cluster).await;
     cluster.node(killed).signal(Signal::KILL);
     renewed(client).await;
     renewed(client).await;
@@ -76,8 +84,8 @@ async fn kill_leader(cluster: &mut LocalCluster, client: &Client) {
 /// A round begins and ends with a primary and two replicas.
 async fn round(stage: &mut Stage, cluster: &mut LocalCluster, client: &Client, number: usize) {
     // Nothing happens to PostgreSQL when the cluster loses its leader, or all of its nodes one after the other.
-    let before = stage.seen();
-    let primary = before.settled().expect("settled").to_owned();
+    let before = stage.until("a primary and two replicas", |seen| seen.settled().is_some()).await;
+    let primary = before.settled().expect("just now").to_owned();
     let token = async || lock(client).await.holders.first().map(|holder| holder.token);
     let held = token().await;
     kill_leader(cluster, client).await;
@@ -131,8 +139,9 @@ async fn round(stage: &mut Stage, cluster: &mut LocalCluster, client: &Client, n
 async fn patroni_elects_its_primaries_by_a_lock_of_this_cluster() {
     let programs = match Programs::new().await {
         Ok(programs) => programs,
-        Err(problem) => return eprintln!("!!! SKIPPED: Patroni or PostgreSQL cannot be had: {problem}"),
+        Err(problem) => return crate::skipped::skipped(format_args!("Patroni or PostgreSQL cannot be had: {problem}")),
     };
+    let _heavy = HEAVY.lock().await;
     let mut cluster = cluster().await;
     let client = Client::builder(&cluster.endpoints().join(",")).build().expect("endpoints");
     let mut stage = Stage::new(programs, &cluster);

@@ -312,7 +312,7 @@ impl Stage {
     /// Has all Patronis stop their servers.
     pub(super) async fn stop(mut self) {
         self.servers.iter().for_each(|server| server.signal(Signal::TERM));
-        let deadline = Instant::now() + PATIENCE / 10;
+        let deadline = Instant::now() + PATIENCE / 3;
         for server in &mut self.servers {
             let mut patroni = server.patroni.take().expect("it runs");
             let ended = timeout_at(deadline, patroni.wait()).await;
