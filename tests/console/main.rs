@@ -16,8 +16,12 @@ use std::{env, fs, path::PathBuf, time::Duration};
 
 use lockkeeper::{
     client::{Client, Guard, Session, SessionOptions},
-    local::{LocalCluster, Signal},
+    local::{LocalCluster, Options, Signal},
     server::config::AuthConfig,
+};
+use lockkeeper_etcd::proto::{
+    etcdserverpb::{LeaseGrantRequest, lease_client::LeaseClient},
+    v3lockpb::{LockRequest, lock_client::LockClient},
 };
 use lockkeeper_policy::Token;
 use lockkeeper_types::Identity;
@@ -38,13 +42,13 @@ const RIGHT: char = '\u{E014}';
 
 /// The elections of such a cluster are those that the test causes.
 async fn steady() -> LocalCluster {
-    steady_with(AuthConfig::default()).await
+    steady_with(|_| {}).await
 }
 
-async fn steady_with(auth: AuthConfig) -> LocalCluster {
+async fn steady_with(change: impl FnOnce(&mut Options)) -> LocalCluster {
     cluster_with(|options| {
         options.http = true;
-        options.auth = auth;
+        change(options);
         options.raft.election_timeout_ms_min = 1500;
         options.raft.election_timeout_ms_max = 3000;
     })
@@ -201,6 +205,40 @@ async fn a_lock_is_taken_back_with_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lock_of_another_protocol_opens_at_once_and_the_dialog_says_so() {
+    let _one = ONE.lock().await;
+    let Some(browser) = Browser::start().await else { return };
+    let cluster = steady_with(|options| options.etcd = true).await;
+    let endpoint = format!("http://{}", cluster.etcd_endpoints()[0]);
+    let mut leases = LeaseClient::connect(endpoint.clone()).await.expect("it listens");
+    let mut lock = async || {
+        let granted = leases.lease_grant(LeaseGrantRequest { ttl: 600, id: 0 }).await.expect("a lease").into_inner();
+        let mut client = LockClient::connect(endpoint.clone()).await.expect("it listens");
+        let request = LockRequest { name: b"jobs".into(), lease: granted.id };
+        (granted.id, tokio::spawn(async move { client.lock(request).await }))
+    };
+    let (first, held) = lock().await;
+    held.await.expect("it runs").expect("it is free");
+    let (second, waits) = lock().await;
+    browser.open(&page(&cluster, follower(&cluster).await, "#/lock/etcd%2Fjobs"));
+    browser.shows("#view", "entry of another protocol").await;
+    browser.shows("#view [aria-label=Holders]", &format!("etcd lease {first:x}")).await;
+    browser.shows("#view [aria-label=Queue]", &format!("etcd lease {second:x}")).await;
+    browser.click("#view [aria-label=Holders] button.danger");
+    browser.until("document.querySelector('#force').open").await;
+    browser.shows("#force", "The lock opens at once: its holder is not told").await;
+    assert_eq!(browser.value("Boolean(document.querySelector('#force-now').offsetParent)"), false, "nothing to choose");
+    browser.press("it hangs");
+    browser.picture("force-entry");
+    browser.click("#force-go");
+    browser.until("!document.querySelector('#force').open").await;
+    waits.await.expect("it runs").expect("its turn");
+    browser.shows("#view [aria-label=Holders]", &format!("etcd lease {second:x}")).await;
+    browser.shows("#feed", "“it hangs”").await;
+    browser.assert_clean(&[]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_says_that_it_lost_its_node_or_the_node_its_leader_and_recovers() {
     let _one = ONE.lock().await;
     let Some(browser) = Browser::start().await else { return };
@@ -317,7 +355,7 @@ prefix = "seats/"
     };
     fs::write(&auth.tokens, entry("ops", 1) + &entry("shop", 2)).expect("written");
     fs::write(&auth.policy, POLICY).expect("written");
-    let cluster = steady_with(auth).await;
+    let cluster = steady_with(|options| options.auth = auth).await;
     let with_token = Client::builder(&cluster.endpoints().join(",")).token(secret(1).reveal());
     let ops = long_session(&with_token.build().expect("valid")).await;
     let _guards = (hold(&ops, "seats/1").await, hold(&ops, "vault").await);
