@@ -227,6 +227,7 @@ async fn a_lock_of_another_protocol_opens_at_once_and_the_dialog_says_so() {
     browser.click("#view [aria-label=Holders] button.danger");
     browser.until("document.querySelector('#force').open").await;
     browser.shows("#force", "The lock opens at once: its holder is not told").await;
+    browser.shows("#force", "Reason the audit trail gets it").await;
     assert_eq!(browser.value("Boolean(document.querySelector('#force-now').offsetParent)"), false, "nothing to choose");
     browser.press("it hangs");
     browser.picture("force-entry");

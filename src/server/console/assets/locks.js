@@ -407,6 +407,7 @@ function askToForce(lock, holder) {
   write(byId('force-holder'), `from ${visible(holder.label || 'unnamed')}, token ${holder.token}, held since ${moment(holder.since)}`);
   byId('force-error').hidden = true;
   // Such a lock opens at once, whatever is chosen.
+  write(byId('force-told'), lock.is_entry ? 'the audit trail gets it' : 'its holder and the audit trail get it');
   byId('force-entry').hidden = !lock.is_entry;
   byId('force-choice').hidden = lock.is_entry;
   byId('force-form').reset();
