@@ -12,7 +12,7 @@ const CONTENDERS = 8;
 const TTL = role === "contend" ? 3 : 8;
 // The longest attempt, the pause before the next one of a client that does not wait, a tenure, and the pause after it, ms.
 const [ATTEMPT, RETRY, TENURE, PAUSE] = [1000, 100, 10, 300];
-// A candidate among contenders that has waited for so long campaigns anew, and is counted, ms.
+// A candidate that has waited for this time campaigns anew, and is counted, ms.
 const STUCK = 30000;
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const input = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
@@ -54,9 +54,11 @@ class Election {
   /** Waits at the most for as long as an attempt, and goes on with the next one. */
   async acquire() {
     this.campaign ??= this.campaigned();
-    if (role === "contend" && Date.now() - this.campaign.began > STUCK) {
+    if (Date.now() - this.campaign.began > STUCK) {
       seen.stuck += 1;
-      throw new Error("it waits and waits");
+      if (role === "contend") throw new Error("it waits and waits");
+      await this.release();
+      return false;
     }
     const is = await Promise.race([this.campaign.state, pause(ATTEMPT)]);
     if (is instanceof Error) throw is;
