@@ -13,7 +13,8 @@
 //! Finding the watches takes a hash for those of one key, one for each length that a watched prefix has, and a comparison for each watch of
 //! another range. Clients have few lengths and few other ranges; hostile ones are bounded:
 //!
-//! * `LENGTHS_MAX` lengths are hashed; a prefix of a further length counts as another range, of which there are at most `RANGES_MAX`;
+//! * `LENGTHS_MAX` lengths are hashed; a prefix of a further length counts as another range, and of those there are at most
+//!   `RANGES_MAX`;
 //! * **the lock of the index is held for a bounded look** ([`Concerned::is_large`]); the watches that it found are woken after that;
 //! * **no client takes all**: each may have half of what all others leave free (as buffers of switches are shared: Choudhury and Hahne,
 //!   "Dynamic queue length thresholds", 1998). So there is room for one more client, always.
