@@ -222,7 +222,8 @@ impl Side {
     async fn watched(&self, create: WatchCreateRequest, last: i64) -> Result<Answer, Status> {
         let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         let requests = stream::iter([request]).chain(stream::pending());
-        // A connection of its own: etcd sends an empty frame for each watch that ends, and this client takes no more than 100 of a connection.
+        // A connection of its own: etcd sends an empty frame for each watch that ends, and this client takes no more than 100 of them on
+        // one.
         let mut client = WatchClient::connect(self.endpoint.clone()).await.expect("it listens");
         let mut answers = client.watch(requests).await?.into_inner();
         let mut events = Vec::<Event>::new();
