@@ -77,12 +77,15 @@ struct Load {
 
 impl Load {
     async fn start(cluster: &LocalCluster) -> Self {
+        // Names of its own: those of an earlier load may be held in a cluster that was made from its data, by sessions that live on.
+        static LOADS: AtomicU64 = AtomicU64::new(0);
+        let load = LOADS.fetch_add(1, Ordering::Relaxed);
         let (mut workers, highest) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
         for worker in 0..4 {
             let session = long_session(&client(cluster)).await;
             let highest = Arc::clone(&highest);
             workers.spawn(async move {
-                let name = format!("load/{worker}");
+                let name = format!("load/{load}/{worker}");
                 while let Ok(held) = session.acquire(&name).await {
                     highest.fetch_max(held.token().0, Ordering::SeqCst);
                     if held.release().await.is_err() {
