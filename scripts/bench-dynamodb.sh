@@ -7,22 +7,22 @@
 #
 #     DURATION=5 HELD=100000 PROFILE=release
 #
-# Needs python3, and npm with node 20 or later; `cargo test --test dynamodb` installs the packages into the build directory.
+# Needs python3, and npm with node 20 or later; `scripts/dynamodb-clients.sh` installs the packages into the build directory.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 duration=${DURATION:-5}
 held=${HELD:-100000}
-profile=${PROFILE:-release}
+profile=${PROFILE:-dist}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 python=$target/tmp/dynamodb-python/bin/python
 export NODE_PATH=$target/tmp/dynamodb-npm/node_modules
 for file in "$python" "$NODE_PATH/dynalite"; do
-    [[ -e $file ]] || { echo "$file is missing: run cargo test --test dynamodb first" >&2; exit 1; }
+    [[ -e $file ]] || { echo "$file is missing: run scripts/dynamodb-clients.sh first" >&2; exit 1; }
 done
 
 build=(cargo build --locked --bin lockkeeper)
-[[ $profile == debug ]] || build+=(--profile "$profile")
+[[ $profile == debug ]] || build+=(--profile "$profile" --no-default-features)
 "${build[@]}"
 lockkeeper=$target/$profile/lockkeeper
 

@@ -12,11 +12,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 windows=(--warm-up 2s --duration "${DURATION:-5s}" --repetitions "${REPETITIONS:-3}")
-cargo build --release --locked --quiet
+cargo build --profile dist --no-default-features --locked --quiet
 bench() {
     echo
     echo "\$ lockkeeper bench $*"
-    target/release/lockkeeper bench "$@" "${windows[@]}"
+    target/dist/lockkeeper bench "$@" "${windows[@]}"
 }
 
 bench uncontended --workers 64 --beside-sessions "${SESSIONS:-10,100,1000,10000}"

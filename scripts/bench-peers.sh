@@ -155,7 +155,7 @@ missing() {
 
 # ---- measuring ----
 
-lockkeeper=target/release/lockkeeper
+lockkeeper=target/dist/lockkeeper
 driver=target/release/peers
 
 # measure NAME PEER WORK ARGUMENTS...: one measurement of a running peer, written to OUT/NAME.json.
@@ -274,7 +274,7 @@ for peer in $peers; do
     how=$(missing "$peer")
     [[ -z $how ]] || say "!!! SKIPPED: $peer is not available: $how"
 done
-cargo build --release --locked --bin lockkeeper
+cargo build --profile dist --no-default-features --locked --bin lockkeeper
 CARGO_TARGET_DIR=$PWD/target cargo build --release --locked --manifest-path tests/peers/Cargo.toml
 
 {

@@ -1,11 +1,37 @@
 #!/usr/bin/env bash
-# The checks that every change must pass: format, lints, docs, tests. CI runs this script. It edits no file.
+# The checks that every change must pass: rules, format, lints, docs, tests. CI runs this script. It edits no file.
+#
+# The quickest first, so that a slip is told in seconds. One profile and one set of features: each crate is compiled once for all tests, and
+# once for the lints. What takes longer, needs root or programs of others is in scripts/nightly.sh.
+#
+# At the end stands a table of the steps with their seconds, and below it the test runner's own lines.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-run() {
+notes=$(mktemp -d)
+results=$notes/results
+table=$notes/table
+trap 'rm -rf "$notes"' EXIT
+
+# step NAME COMMAND…: runs the command and notes its seconds.
+step() {
+    local name=$1 began=$SECONDS
+    shift
     echo "+ $*" >&2
     "$@"
+    printf '%-28s %5d s\n' "$name" $((SECONDS - began)) >>"$table"
+}
+
+# tests NAME COMMAND…: the same for a command whose output ends with a test runner's result, which is kept for the end.
+tests() {
+    local name=$1
+    shift
+    step "$name" with_results "$@"
+}
+
+with_results() {
+    "$@" 2>&1 | tee "$notes/output"
+    grep '^test result:' "$notes/output" >>"$results"
 }
 
 # Whether `cargo NAME` works: installs it with rustup if possible, otherwise reports that the step is skipped.
@@ -14,7 +40,7 @@ has() {
     if cargo "$name" --version >/dev/null 2>&1; then
         return 0
     fi
-    if command -v rustup >/dev/null && run rustup component add "$component" && cargo "$name" --version >/dev/null 2>&1; then
+    if command -v rustup >/dev/null && rustup component add "$component" && cargo "$name" --version >/dev/null 2>&1; then
         return 0
     fi
     echo "!!! SKIPPED: cargo $name is not installed; get it with: rustup component add $component" >&2
@@ -22,22 +48,22 @@ has() {
 }
 
 if has fmt rustfmt; then
-    run cargo fmt --all --check
+    step format cargo fmt --all --check
 fi
+tests rules cargo test --locked --package lockkeeper-rules
+step dependencies scripts/dependencies.sh
 if has clippy clippy; then
-    run cargo clippy --locked --workspace --all-targets -- -D warnings
-    # What only builds with planted bugs have.
-    run cargo clippy --locked --workspace --all-targets --features planted-bugs -- -D warnings
-    # `--all-targets` leaves it out, since it is no test of a usual run.
-    run cargo clippy --locked --test simulation --features planted-bugs -- -D warnings
+    step lints cargo clippy --locked --workspace --all-targets -- -D warnings
 fi
-run scripts/dependencies.sh
-RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" run cargo doc --locked --workspace --no-deps
-# The quickest ones first: what a tool would have told.
-run cargo test --locked --workspace --test dependencies --test layers --test style
-# All targets are built before the first test runs: tests/examples.rs finds the examples.
-run cargo test --locked --workspace
-# Mutation check: each planted bug must be found.
-run cargo test --locked --features planted-bugs --test calibration
-# With optimizations, for more simulated seeds per minute.
-run cargo test --locked --profile simulation --test simulation -- --nocapture
+RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --workspace --no-deps
+step 'build of all tests' cargo test --locked --workspace --no-run
+tests 'tests of crates' cargo test --locked --workspace --lib
+tests 'pure: table, formats, parsers' cargo test --locked --test pure
+# Most of these tests wait for others most of the time.
+tests 'node: clusters, disks, ports' cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-6}"
+tests simulation cargo test --locked --test simulation -- --nocapture
+
+printf '\n%s\n' 'STEP                         TIME'
+cat "$table"
+printf '%-28s %5d s\n\n' 'all of it' "$SECONDS"
+cat "$results"

@@ -3,7 +3,7 @@
 #
 #     scripts/deb.sh [DIRECTORY]     where the package goes (default: target/debian). Prints its path.
 #
-# LOCKKEEPER_BIN         the program (default: target/release/lockkeeper, built if it is missing)
+# LOCKKEEPER_BIN         the program (default: target/dist/lockkeeper, built if it is missing)
 # LOCKKEEPER_DEB_LEVEL   of compression, 1 to 9 (default: 6)
 #
 # Needs dpkg-deb and nothing else of Debian. tests/deployment installs and purges it. The files are of root, and of the time of the last
@@ -13,10 +13,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 022
 
 target=${CARGO_TARGET_DIR:-target}
-program=${LOCKKEEPER_BIN:-$target/release/lockkeeper}
+program=${LOCKKEEPER_BIN:-$target/dist/lockkeeper}
 if [[ ! -x $program ]]; then
     [[ -z ${LOCKKEEPER_BIN:-} ]] || { echo "deb.sh: LOCKKEEPER_BIN: $program is no executable file" >&2; exit 1; }
-    cargo build --release --locked --bin lockkeeper >&2
+    cargo build --profile dist --no-default-features --locked --bin lockkeeper >&2
 fi
 directory=${1:-$target/debian}
 mkdir -p "$directory"

@@ -29,7 +29,7 @@ rust=tests/dynamodb/clients/rust/Cargo.toml
 run cargo build --locked --manifest-path "$rust" --target-dir "$target/dynamodb-clients"
 LOCKKEEPER_DYNAMODB_RUST=$target/dynamodb-clients/debug/dynamodb-clients
 export LOCKKEEPER_DYNAMODB_RUST
-run cargo test --locked --test dynamodb -- --nocapture --include-ignored --test-threads 1
+run cargo test --locked --test node -- --nocapture --include-ignored --test-threads 1 dynamodb::
 
 python=$target/tmp/dynamodb-python/bin/python
 [[ -x $python ]] || { echo "!!! SKIPPED: the walks need the Python packages" >&2; exit 0; }

@@ -27,4 +27,4 @@ rust=tests/etcd/clients/rust/Cargo.toml
 run cargo build --locked --manifest-path "$rust" --target-dir "$target/etcd-clients"
 LOCKKEEPER_ETCD_RUST=$target/etcd-clients/debug/etcd-clients
 export LOCKKEEPER_ETCD_RUST
-run cargo test --locked --test etcd -- --nocapture --test-threads 1 clients::
+run cargo test --locked --test node -- --nocapture --ignored --test-threads 1 etcd::clients::

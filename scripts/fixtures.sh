@@ -9,5 +9,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 name=${1:?name the set by the cluster version: v2}
-LOCKKEEPER_FIXTURES=$name cargo test --quiet --test formats -- --ignored --exact write::write_a_set
+LOCKKEEPER_FIXTURES=$name cargo test --quiet --test pure -- --ignored --exact formats::write::write_a_set
 du -sh --apparent-size "tests/fixtures/$name"

@@ -11,7 +11,7 @@
 #
 # An input that panics, takes longer than 10 s, or makes one allocation of more than 64 MiB ends the run of its target: its file is
 # target/fuzz/found/TARGET-*. Mend what it shows, and append the line that --again prints to tests/fuzz/corpus/TARGET.txt, under a
-# comment: `cargo test --test fuzz` replays it from then on.
+# comment: `cargo test --test pure fuzz::` replays it from then on.
 #
 # Exit code: 0 if nothing was found, 1 if a target found something, 2 for invalid arguments.
 set -euo pipefail

@@ -11,4 +11,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 export LOCKKEEPER_PATRONI_ROUNDS=${1:-5}
 [[ $LOCKKEEPER_PATRONI_ROUNDS =~ ^[1-9][0-9]*$ ]] || { sed -n '2,10s/^# \{0,1\}//p' scripts/patroni.sh >&2; exit 2; }
-exec cargo test --locked --test etcd patroni -- --nocapture
+exec cargo test --locked --test node -- --nocapture --ignored etcd::patroni

@@ -31,7 +31,7 @@ export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
 simulate() {
-    cargo test --locked --quiet --profile simulation --test simulation "$@" --exact --nocapture
+    cargo test --locked --quiet --test simulation -- "$@" --exact --nocapture
 }
 
 case ${1:-} in
@@ -50,19 +50,17 @@ case ${1:-} in
         ;;
     *) refuse "unknown option \"$3\"; the only one here is --first SEED" ;;
     esac
-    simulate -- fresh_seeds_find_nothing
+    simulate fresh_seeds_find_nothing
     ;;
 --planted)
     [[ $# -le 2 ]] || refuse "unexpected argument \"$3\""
     [[ -z ${2:-} ]] || export LOCKKEEPER_SIMULATION_BUG=$2
-    simulate --features planted-bugs -- --ignored planted::each_bug_is_convicted_of_what_it_breaks
+    simulate --ignored planted::each_bug_is_convicted_of_what_it_breaks
     ;;
 *)
     [[ ${1:-} =~ ^[0-9]{1,18}$ ]] || refuse "a seed is a number, not \"${1:-}\""
     [[ $# == 1 ]] || refuse "unexpected argument \"$2\""
     export LOCKKEEPER_SIMULATION_REPLAY=$1
-    features=()
-    [[ -z ${LOCKKEEPER_PLANTED_BUG:-} ]] || features=(--features planted-bugs)
-    simulate "${features[@]}" -- --ignored replay
+    simulate --ignored replay
     ;;
 esac

@@ -18,14 +18,13 @@ use lockkeeper::chaos::{
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
-    sync::Mutex,
     time::{Instant, sleep, timeout},
 };
 
+use crate::turns;
+
 /// Deadline: longer than any of these tests takes on a busy machine.
 const LONG: Duration = Duration::from_secs(300);
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 fn chaos(out: &Path, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
@@ -76,8 +75,9 @@ fn fault_has_begun(out: &Path) -> bool {
 
 /// One fault of each kind that this machine supports, in turn. Asserts that all properties hold, and that the faults took place.
 #[tokio::test]
+#[ignore = "nightly: 75 s of faults"]
 async fn all_holds_under_a_fault_of_each_kind() {
-    let _alone = ONE_AT_A_TIME.lock().await;
+    let _turn = turns::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     // One fault of each of the eight kinds takes 64 s by the plan of faults, and longer on a busy machine.
@@ -101,7 +101,7 @@ async fn all_holds_under_a_fault_of_each_kind() {
 /// A voter is removed (a node joins before) or replaced, the leadership is handed over, and a leader is killed: with TLS between all.
 #[tokio::test]
 async fn all_holds_while_nodes_come_and_go() {
-    let _alone = ONE_AT_A_TIME.lock().await;
+    let _turn = turns::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let arguments = ["--duration", "25s", "--faults", "remove,replace,transfer,kill-leader", "--clients", "2", "--tls"];
@@ -125,7 +125,7 @@ async fn all_holds_while_nodes_come_and_go() {
 
 #[tokio::test]
 async fn ctrl_c_ends_it_early_and_there_is_a_history() {
-    let _alone = ONE_AT_A_TIME.lock().await;
+    let _turn = turns::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let child = chaos(&out, &["--duration", "1h", "--faults", "pause,kill", "--clients", "2", "--nodes", "5"]);

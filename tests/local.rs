@@ -2,9 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by it, helpers included")]
 
-#[path = "cluster/support.rs"]
-mod support;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -14,9 +11,9 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{LONG, cluster_of, leader, options, program, until};
 use lockkeeper::local::{EXIT_ADDRESS_IN_USE, LocalCluster, LocalError, Options, Signal};
 use rustix::process::{Pid, kill_process, test_kill_process};
-use support::{LONG, cluster_of, leader, options, program, until};
 use tempfile::TempDir;
 
 fn pid(number: u64) -> Pid {

@@ -1,7 +1,7 @@
 //! The machine's specification: golden scripts, one behaviour a file, in `tests/machine/scripts`.
 //!
 //! A script gives commands and, below `---`, their replies and events. Outputs are recorded, never typed:
-//! `UPDATE_GOLDENFILES=1 cargo test --test machine`; then read the diff.
+//! `UPDATE_GOLDENFILES=1 cargo test --test pure machine::`; then read the diff.
 //!
 //! Every command that changes the table takes `at=`, the stamp in milliseconds; without it no time passes. Sessions go by name.
 //!
@@ -33,7 +33,6 @@
 //! snapshot: continues with a table that is restored from its records          dump: the records
 //! ```
 
-#[path = "machine/format.rs"]
 mod format;
 
 use std::{error::Error, fs, panic, path::Path, str::FromStr};

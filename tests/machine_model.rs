@@ -11,9 +11,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test whose own values are bad has failed")]
 
-#[path = "machine_model/keyspace.rs"]
 mod keyspace;
-#[path = "machine_model/model.rs"]
 mod model;
 
 use std::{
@@ -111,7 +109,7 @@ fn histories_agree_with_the_model() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Apply(u64, Command),
     /// The replica is restored from the machine's records.
     Restore,

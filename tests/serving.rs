@@ -3,9 +3,6 @@
 #![expect(clippy::disallowed_methods, reason = "stalls and measures threads in real time")]
 #![expect(clippy::unwrap_used, reason = "a test fails by it, helpers included")]
 
-#[path = "cluster/support.rs"]
-mod support;
-
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, Read as _},
@@ -15,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{LONG, cluster_of, program};
 use lockkeeper::{
     local::{LocalCluster, Signal},
     raft::{
@@ -27,7 +25,6 @@ use openraft::{
     type_config::TypeConfigExt,
 };
 use rustix::process::{Pid, kill_process};
-use support::{LONG, cluster_of, program};
 
 /// The directory of a cluster of one node, which has ended. A node can be started on it.
 struct Place {

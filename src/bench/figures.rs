@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Latencies;
+
 /// A measured quantity. In documents it is named [`Figure::name`], with its unit last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Figure {
@@ -117,6 +119,15 @@ impl Figures {
         self.0.push((figure, value.into()));
     }
 
+    /// Adds the quantiles of these latencies; unknown if there are none.
+    pub(super) fn put_latencies(&mut self, latencies: &Latencies) {
+        use Figure::{Longest, P50, P90, P99, P999};
+        for (figure, fraction) in [(P50, 0.5), (P90, 0.9), (P99, 0.99), (P999, 0.999), (Longest, 1.0)] {
+            let latency = (latencies.count() > 0).then(|| latencies.quantile(fraction).as_secs_f64() * 1e6);
+            self.put(figure, latency);
+        }
+    }
+
     /// A figure; `None`: not measured or unknown.
     pub fn get(&self, figure: Figure) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == figure)?.1
@@ -199,7 +210,7 @@ pub struct Series {
     /// The results of each repetition.
     pub repetitions: Vec<Figures>,
     /// The latencies of all repetitions.
-    pub latencies: super::Latencies,
+    pub latencies: Latencies,
 }
 
 impl Series {

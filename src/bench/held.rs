@@ -65,7 +65,7 @@ impl Held {
         figures.put(Figure::Held, self.locks as f64);
         figures.put(Figure::Fill, filled.as_secs_f64());
         figures.put(Figure::PerSecond, self.locks as f64 / filled.as_secs_f64());
-        latencies.put_into(&mut figures);
+        figures.put_latencies(&latencies);
         let after = target.own().map(|cluster| Footprint::of(cluster));
         let per_lock =
             |bytes: fn(Footprint) -> Option<f64>| Some((bytes(after?)? - bytes(before?)?) / self.locks as f64);

@@ -4,8 +4,6 @@ use std::{fmt, time::Duration};
 
 use hdrhistogram::Histogram;
 
-use super::{Figure, Figures};
-
 const SHORTEST: Duration = Duration::from_micros(1);
 const LONGEST: Duration = Duration::from_secs(600);
 
@@ -41,15 +39,6 @@ impl Latencies {
     /// The latency that this fraction (0 to 1) of them does not exceed.
     pub fn quantile(&self, fraction: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(fraction))
-    }
-
-    /// Adds the quantiles to the figures; unknown if there are no latencies.
-    pub(super) fn put_into(&self, figures: &mut Figures) {
-        use Figure::{Longest, P50, P90, P99, P999};
-        for (figure, fraction) in [(P50, 0.5), (P90, 0.9), (P99, 0.99), (P999, 0.999), (Longest, 1.0)] {
-            let latency = (self.count() > 0).then(|| self.quantile(fraction).as_secs_f64() * 1e6);
-            figures.put(figure, latency);
-        }
     }
 }
 

@@ -171,7 +171,7 @@ impl Window {
         let share = |used: Option<Duration>| used.map(|used| used.as_secs_f64() / elapsed.as_secs_f64());
         let mut figures = Figures::default();
         figures.put(Figure::PerSecond, operations / elapsed.as_secs_f64());
-        self.latencies.put_into(&mut figures);
+        figures.put_latencies(&self.latencies);
         let of_servers = cpu.servers().filter(|_| operations > 0.0);
         figures.put(Figure::ServersPerOperation, of_servers.map(|used| used.as_secs_f64() * 1e6 / operations));
         figures.put(Figure::Servers, share(cpu.servers()));

@@ -26,7 +26,7 @@ use super::{
     traces,
 };
 use crate::{
-    planted::{Planted, planted},
+    planted::{CAN_HAVE_BUGS, planted},
     server::{
         self, ServeError,
         config::{Config, Overrides},
@@ -111,9 +111,10 @@ impl Serve {
 
         logging::start(config.node_id, &config.log, log_format);
         logging::abort_on_panic();
-        if cfg!(feature = "planted-bugs") {
-            let planted = planted().map_or("none", Planted::name);
-            warn!("THIS BUILD IS FOR TESTS ONLY: it can run with planted bugs; active now: {planted}");
+        if let Some(planted) = planted() {
+            warn!("THIS NODE RUNS WITH A PLANTED BUG: {}", planted.name());
+        } else if CAN_HAVE_BUGS {
+            info!("this is a development build: it can run with planted bugs, and none is on");
         }
         config.warnings().iter().for_each(|warning| warn!(file = %file.display(), "{warning}"));
 

@@ -2,17 +2,26 @@
 //!
 //! A search that finds nothing proves something only if it would find a bug that is there. Each planted bug is a mistake that a lock
 //! service could have, and that others have had; runs under faults and simulations must detect each of them. They exist only in builds
-//! with the cargo feature `planted-bugs`, which no release has: in all others, [`Planted::is_on`] is `false` at compile time.
+//! with the cargo feature `planted-bugs` and with debug assertions, so no release has them: in all others, [`Planted::is_on`] is `false`
+//! at compile time.
 //!
 //! At most one is on in a process: the one that the environment variable `LOCKKEEPER_PLANTED_BUG` names, or the one chosen by `choose`,
 //! for tests with many nodes in one process.
 
+use std::{
+    env,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+/// Whether this build can have planted bugs. A release cannot, whatever its features are.
+pub const CAN_HAVE_BUGS: bool = cfg!(all(feature = "planted-bugs", debug_assertions));
+
 /// The version of this build. A build that can have planted bugs is marked, so it cannot be taken for a release.
-#[cfg(feature = "planted-bugs")]
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+planted-bugs");
-/// The version of this build.
-#[cfg(not(feature = "planted-bugs"))]
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str =
+    if CAN_HAVE_BUGS { concat!(env!("CARGO_PKG_VERSION"), "+planted-bugs") } else { env!("CARGO_PKG_VERSION") };
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -223,61 +232,45 @@ impl Planted {
     }
 
     /// Whether this bug is on in this process.
-    #[cfg(feature = "planted-bugs")]
     pub fn is_on(self) -> bool {
-        planted() == Some(self)
-    }
-
-    /// Whether this bug is on in this process: never in this build.
-    #[cfg(not(feature = "planted-bugs"))]
-    pub const fn is_on(self) -> bool {
-        false
+        CAN_HAVE_BUGS && planted() == Some(self)
     }
 }
 
 /// The index in [`Planted::ALL`] of the chosen bug, [`NONE`], or [`BY_ENVIRONMENT`].
-#[cfg(feature = "planted-bugs")]
-static CHOSEN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(BY_ENVIRONMENT);
-#[cfg(feature = "planted-bugs")]
+static CHOSEN: AtomicU8 = AtomicU8::new(BY_ENVIRONMENT);
 const NONE: u8 = u8::MAX;
-#[cfg(feature = "planted-bugs")]
 const BY_ENVIRONMENT: u8 = u8::MAX - 1;
 
-/// Turns this bug on, or all off, in the whole process, whatever the environment says.
-#[cfg(feature = "planted-bugs")]
+/// Turns this bug on, or all off, in the whole process, whatever the environment says. Without effect in a build that can have none.
 pub fn choose(planted: Option<Planted>) {
     let place = planted.and_then(|planted| Planted::ALL.iter().position(|known| *known == planted));
     let place = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(NONE);
-    CHOSEN.store(place, std::sync::atomic::Ordering::Relaxed);
+    CHOSEN.store(place, Ordering::Relaxed);
 }
 
 /// The bug that is on, if this build can have any. An unknown name ends the process: otherwise a search without a bug would look like one
 /// that found none.
-#[cfg(feature = "planted-bugs")]
 pub fn planted() -> Option<Planted> {
-    match CHOSEN.load(std::sync::atomic::Ordering::Relaxed) {
-        BY_ENVIRONMENT => by_environment(),
+    if !CAN_HAVE_BUGS {
+        return None;
+    }
+
+    match CHOSEN.load(Ordering::Relaxed) {
+        BY_ENVIRONMENT => planted_by_environment(),
         place => Planted::ALL.get(usize::from(place)).copied(),
     }
 }
 
-#[cfg(feature = "planted-bugs")]
-fn by_environment() -> Option<Planted> {
-    use std::sync::OnceLock;
+fn planted_by_environment() -> Option<Planted> {
     static PLANTED: OnceLock<Option<Planted>> = OnceLock::new();
     *PLANTED.get_or_init(|| {
-        let name = std::env::var("LOCKKEEPER_PLANTED_BUG").ok().filter(|name| !name.is_empty())?;
+        let name = env::var("LOCKKEEPER_PLANTED_BUG").ok().filter(|name| !name.is_empty())?;
         let known = || Planted::ALL.map(Planted::name).join(", ");
         Some(Planted::named(&name).unwrap_or_else(|| {
             panic!("LOCKKEEPER_PLANTED_BUG names an unknown bug {name:?}; the known ones are {}", known())
         }))
     })
-}
-
-/// The bug that is on: none in this build.
-#[cfg(not(feature = "planted-bugs"))]
-pub const fn planted() -> Option<Planted> {
-    None
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{
+use super::{
     frames::PREFACE,
     sized,
     stage::{Descriptors, Stage, address},
-    support::{LONG, leader, until},
 };
+use crate::support::{LONG, leader, until};
 
 /// The full attack: more connections than a node accepts. The smaller one: more than it accepts without a complete preface.
 const FULL_HALF_PREFACES: usize = 10_050;

@@ -11,11 +11,11 @@ use lockkeeper::{
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{
+use super::{
     sized,
     stage::{Descriptors, Stage},
-    support::{LONG, leader, until},
 };
+use crate::support::{LONG, leader, until};
 
 /// Calls under way at one time.
 const AT_ONCE: usize = 64;

@@ -4,12 +4,12 @@ use http::Request;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tonic::{Code, Status};
 
-use crate::{
+use super::{
     frames::{EMPTY_MESSAGE, connect, data, farewell, headers, stream_id},
     sized,
     stage::{Descriptors, Stage},
-    support::{LONG, long_session},
 };
+use crate::support::{LONG, long_session};
 
 const ENHANCE_YOUR_CALM: u32 = 11;
 /// Calls of the attack, on one connection: more than the open calls and the refusals together that a connection may have.

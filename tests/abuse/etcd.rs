@@ -15,12 +15,12 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
 
-use crate::{
+use super::{
     arrivals::say,
     sized,
     stage::{Descriptors, Stage, address},
-    support::{LONG, leader},
 };
+use crate::support::{LONG, leader};
 
 /// Watches that one stream may have.
 const OF_A_STREAM: usize = 4_096;

@@ -9,11 +9,11 @@ use lockkeeper::{
 };
 use tokio::time::timeout;
 
-use crate::{
+use super::{
     sized,
     stage::{Descriptors, Stage},
-    support::{LONG, client, leader, long_session},
 };
+use crate::support::{LONG, client, leader, long_session};
 
 /// Concurrent calls of a flood.
 const AT_ONCE: usize = 64;

@@ -11,14 +11,14 @@ use lockkeeper::{
 };
 use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
-use crate::{
+use super::{
     arrivals::say,
     frames::{EMPTY_SETTINGS, PREFACE},
     resets::{ENHANCE_YOUR_CALM, reset_a_few},
     sized,
     stage::{Descriptors, Stage, address},
-    support::{LONG, client},
 };
+use crate::support::{LONG, client};
 
 /// The head of a record of TLS that holds a ClientHello of 512 bytes, which does not come.
 const HALF_A_HANDSHAKE: &[u8] = b"\x16\x03\x01\x02\x00\x01";

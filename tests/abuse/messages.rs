@@ -9,12 +9,12 @@ use lockkeeper::proto::v1::{
 use prost::Message as _;
 use tokio::time::timeout;
 
-use crate::{
+use super::{
     frames::framed,
     sized,
     stage::{Descriptors, Stage},
-    support::{LONG, long_session, until},
 };
+use crate::support::{LONG, long_session, until};
 
 /// This number of frames once closed the connection: "GOAWAY 11, too_many_data_frames".
 const MANY: usize = 3_000;

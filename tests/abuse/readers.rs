@@ -16,12 +16,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
+use super::{
     frames::framed,
     sized,
     stage::{Descriptors, Stage},
-    support::{LONG, long_session},
 };
+use crate::support::{LONG, long_session};
 
 /// The client reads nothing for this time: longer than the server's write deadline of 10 s.
 const IDLE: Duration = Duration::from_secs(12);

@@ -7,12 +7,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{
+use super::{
     frames::{EMPTY_MESSAGE, connect, data, farewell, headers, reset, stream_id},
     sized,
     stage::{Descriptors, Stage},
-    support::LONG,
 };
+use crate::support::LONG;
 
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 /// Bytes of the full attack: 143 MiB.

@@ -17,12 +17,13 @@ use lockkeeper::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 use tokio::{
-    sync::{Mutex as Turn, MutexGuard},
+    sync::MutexGuard,
     time::{Instant, sleep, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{LONG, client, cluster_with, leader, long_session, program, until};
+use crate::turns;
 
 /// Memory that a node may keep after an abuse, beyond its size when it was idle, in MiB.
 pub(crate) const MEMORY_SLACK_MIB: u64 = 64;
@@ -35,9 +36,6 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// Three times the default: three nodes without optimizations share few processors.
 const ELECTION_TIMEOUT_MS: (u64, u64) = (3_000, 6_000);
-
-/// One test runs at a time: each needs the whole machine.
-static MACHINE: Turn<()> = Turn::const_new(());
 
 pub(crate) struct Stage {
     pub(crate) cluster: LocalCluster,
@@ -70,7 +68,7 @@ impl Stage {
 
     /// The same with other options.
     pub(crate) async fn open_with(descriptors: Descriptors, change: impl FnOnce(&mut Options)) -> Self {
-        let machine = MACHINE.lock().await;
+        let machine = turns::whole_machine().await;
         raise_own_limit();
         let (wrapper, program) = match descriptors {
             Descriptors::AsTheyAre => (None, under_test()),

@@ -5,11 +5,11 @@ use lockkeeper::proto::v1::{WatchRequest, locks_client::LocksClient, watch_respo
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::{
+use super::{
     sized,
     stage::{Descriptors, Stage},
-    support::LONG,
 };
+use crate::support::LONG;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_of_locks_that_do_not_change_harm_no_other_client() {

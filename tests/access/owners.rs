@@ -8,10 +8,8 @@ use lockkeeper::{
 };
 use tonic::Code;
 
-use crate::{
-    stage::{POLICY, Stage, acquire, from, open, options, reason, refusal},
-    support::{LONG, leader, until},
-};
+use super::stage::{POLICY, Stage, acquire, from, open, options, reason, refusal};
+use crate::support::{LONG, leader, until};
 
 const ID: &str = "000000000000000000000000000000aa";
 const NOBODYS: &str = "000000000000000000000000000000bb";

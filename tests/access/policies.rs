@@ -4,10 +4,8 @@ use std::fs;
 
 use lockkeeper::client::{Error, Refusal};
 
-use crate::{
-    stage::{POLICY, Stage, acquire, end, from, open, options, reason, refusal},
-    support::{LONG, lockkeeper, output, text, until},
-};
+use super::stage::{POLICY, Stage, acquire, end, from, open, options, reason, refusal};
+use crate::support::{LONG, lockkeeper, output, text, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_rule_allows_is_refused_and_the_refusal_says_which_rule_would() {

@@ -2,10 +2,8 @@
 
 use std::fs;
 
-use crate::{
-    stage::{POLICY, Stage, token},
-    support::{lockkeeper, output, text},
-};
+use super::stage::{POLICY, Stage, token};
+use crate::support::{lockkeeper, output, text};
 
 async fn run(arguments: &[&str]) -> (i32, String, String) {
     text(&output(&mut lockkeeper(arguments)).await)

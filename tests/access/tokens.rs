@@ -8,10 +8,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::{
-    stage::{Stage, end, from, open, reason, token, tokens, with_token},
-    support::{LONG, until},
-};
+use super::stage::{Stage, end, from, open, reason, token, tokens, with_token};
+use crate::support::{LONG, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_tokens_are_refused_and_shown_nowhere() {

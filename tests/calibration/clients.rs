@@ -12,10 +12,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::{
-    fake::{Call, Node},
-    mutants::alone::{Gate, soon},
-};
+use super::alone::{Gate, soon};
+use crate::client::fake::{Call, Node};
 
 /// The keep-alive stream renews after each third of it.
 const TTL: Duration = Duration::from_secs(3);

@@ -10,10 +10,8 @@ use lockkeeper::{
 };
 use tonic_types::StatusExt as _;
 
-use crate::{
-    mutants::alone::soon,
-    support::{client, cluster, cluster_of, leader, long_session, until},
-};
+use super::alone::soon;
+use crate::support::{client, cluster, cluster_of, leader, long_session, until};
 
 /// The initial state is sent in parts, and flow control stops it while the watcher does not read. Changes made meanwhile must follow the
 /// state, or the state is sent again.

@@ -10,7 +10,7 @@ use lockkeeper::{
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-use crate::mutants::alone::{Alone, Disk, LONG, open, soon};
+use super::alone::{Alone, Disk, LONG, open, soon};
 
 const ANN: SessionId = SessionId(1);
 const BOB: SessionId = SessionId(2);

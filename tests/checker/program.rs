@@ -11,7 +11,7 @@ use lockkeeper::chaos::{
     history::{History, Writer},
 };
 
-use crate::reference;
+use super::reference;
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checker/histories");

@@ -9,7 +9,7 @@ use lockkeeper::chaos::{
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 
-use crate::{mutations, reference};
+use super::{mutations, reference};
 
 fn findings(events: Vec<Event>) -> Vec<Finding> {
     check(&History::of(events).expect("a history")).expect("it was read")

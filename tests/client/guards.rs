@@ -11,7 +11,7 @@ use lockkeeper::{
 };
 use tonic::Code;
 
-use crate::{
+use super::{
     TTL, client,
     fake::{Answer, Call, Node},
     open, soon,

@@ -24,10 +24,8 @@ use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
 use tonic::Code;
 
-use crate::{
-    support::{LONG, client, cluster, cluster_of, leader, lockkeeper, long_session, output, text, until},
-    terminal::Terminal,
-};
+use super::terminal::Terminal;
+use crate::support::{LONG, client, cluster, cluster_of, leader, lockkeeper, long_session, output, text, until};
 
 /// The TTL of a holder that is lost with its cluster: its lock stays closed for this time after a restore.
 const SHORT: Duration = Duration::from_secs(8);

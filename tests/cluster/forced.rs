@@ -5,10 +5,8 @@ use std::time::Duration;
 use lockkeeper::client::{Client, Error, Loss, Session, SessionOptions};
 use tokio::time::timeout;
 
-use crate::{
-    cable::Cable,
-    support::{LONG, client, cluster, cluster_of, leader, long_session, until},
-};
+use super::cable::Cable;
+use crate::support::{LONG, client, cluster, cluster_of, leader, long_session, until};
 
 fn dead() -> Loss {
     Loss::Revoked { reason: "dead".to_owned() }

@@ -15,10 +15,8 @@ use lockkeeper::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::{
-    cable::Cable,
-    support::{LONG, client, cluster, leader, long_session, until},
-};
+use super::cable::Cable;
+use crate::support::{LONG, client, cluster, leader, long_session, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partitioned_holder_knows_its_loss_before_another_is_granted() {

@@ -5,10 +5,8 @@ use lockkeeper::{
     proto::v1::{AcquireRequest, GetRequest, Role, Want, locks_client::LocksClient},
 };
 
-use crate::{
-    load::Load,
-    support::{LONG, client, cluster, cluster_with, leader, long_session, until},
-};
+use super::load::Load;
+use crate::support::{LONG, client, cluster, cluster_with, leader, long_session, until};
 
 /// With these election timeouts a follower by itself waits for 110 s at least, which is longer than this test does.
 #[tokio::test(flavor = "multi_thread")]
@@ -39,6 +37,7 @@ async fn followers_agree_that_the_leader_is_silent_and_elect_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: pauses, beside those of chaos"]
 async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
     let mut cluster = cluster().await;
     let mut load = Load::start(&client(&cluster), 8);

@@ -6,10 +6,8 @@ use lockkeeper::{local::LocalCluster, server::config::Member};
 
 use tokio::time::Instant;
 
-use crate::{
-    door::Door,
-    support::{LONG, client, cluster_with, leader, long_session, until},
-};
+use super::door::Door;
+use crate::support::{LONG, client, cluster_with, leader, long_session, until};
 
 /// Longer than a follower needs to decide whether the leader lives.
 const VERDICT: Duration = Duration::from_secs(10);

@@ -17,11 +17,8 @@ use lockkeeper::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    growth,
-    mounts::bytes_used,
-    support::{LONG, client, cluster_with, leader, long_session, until},
-};
+use super::{growth, mounts::bytes_used};
+use crate::support::{LONG, client, cluster_with, leader, long_session, until};
 
 const DATA_BYTES: usize = 16 << 10;
 const LOCKS: usize = 8;

@@ -16,11 +16,12 @@ use lockkeeper::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::{
+use super::{
     mounts::{self, Disks},
     short::cluster_on,
-    support::{LONG, leader, until},
 };
+use crate::children;
+use crate::support::{LONG, leader, until};
 
 const DATA: [u8; 16 << 10] = [5; 16 << 10];
 /// Tasks that acquire.
@@ -112,7 +113,10 @@ async fn must_be_held(client: &Client, grants: &[(String, Token)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disks_of_one_two_and_all_nodes_lose_nothing_that_was_acknowledged() {
-    if !mounts::is_inside("full::full_disks_of_one_two_and_all_nodes_lose_nothing_that_was_acknowledged") {
+    if !mounts::is_inside(&children::full_name(
+        module_path!(),
+        "full_disks_of_one_two_and_all_nodes_lose_nothing_that_was_acknowledged",
+    )) {
         return;
     }
     let disks = Disks::mount(3, 160);

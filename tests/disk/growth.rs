@@ -1,7 +1,7 @@
 //! How sled's files grow while the log is purged.
 //!
 //! ```text
-//! LOCKKEEPER_GROWTH_ENTRIES=2000000 cargo test --release --test disk -- --ignored --nocapture growth
+//! LOCKKEEPER_GROWTH_ENTRIES=2000000 cargo test --release --test node -- --ignored --nocapture growth
 //! ```
 
 use std::{env, fs, path::Path};

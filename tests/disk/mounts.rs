@@ -10,6 +10,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::children;
+
 const INNER: &str = "LOCKKEEPER_DISK_TEST_INNER";
 /// Fails if the namespace or the mount is not permitted; otherwise runs its arguments.
 const TRY: &str = r#"mount -t tmpfs -o size=1m lockkeeper-test "$0" || exit 77; exec "$@""#;
@@ -28,7 +30,7 @@ pub(crate) fn is_inside(name: &str) -> bool {
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", TRY])
         .arg(place.path())
         .arg(own)
-        .args([name, "--exact", "--nocapture"])
+        .args(children::arguments(name))
         .env(INNER, "1")
         .output();
     let Output { status, stdout, stderr } = match run {

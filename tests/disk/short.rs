@@ -11,10 +11,9 @@ use lockkeeper::{
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::{
-    mounts::{self, Disks},
-    support::{LONG, client, cluster_with, leader, lockkeeper, long_session, output, text, until},
-};
+use super::mounts::{self, Disks};
+use crate::children;
+use crate::support::{LONG, client, cluster_with, leader, lockkeeper, long_session, output, text, until};
 
 /// Data of a lock.
 const DATA: [u8; 16 << 10] = [7; 16 << 10];
@@ -75,7 +74,10 @@ async fn until_known_as_short(cluster: &LocalCluster, short: &[u64]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acquires_that_fill_the_disks_are_refused_and_all_else_goes_on() {
-    if !mounts::is_inside("short::acquires_that_fill_the_disks_are_refused_and_all_else_goes_on") {
+    if !mounts::is_inside(&children::full_name(
+        module_path!(),
+        "acquires_that_fill_the_disks_are_refused_and_all_else_goes_on",
+    )) {
         return;
     }
     let disks = Disks::mount(3, 48);
@@ -163,7 +165,10 @@ async fn session(client: &Client) -> Session {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_short_disk_refuses_nothing_and_a_quorums_worth_does() {
-    if !mounts::is_inside("short::one_short_disk_refuses_nothing_and_a_quorums_worth_does") {
+    if !mounts::is_inside(&children::full_name(
+        module_path!(),
+        "one_short_disk_refuses_nothing_and_a_quorums_worth_does",
+    )) {
         return;
     }
     let disks = Disks::mount(3, 48);

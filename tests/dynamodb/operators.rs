@@ -16,7 +16,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::LONG;
+use super::LONG;
 
 const NAME: &str = "dynamodb/locks/jobs";
 

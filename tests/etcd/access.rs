@@ -6,13 +6,10 @@ use lockkeeper::server::config::AuthConfig;
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::Token;
 
-use crate::{
-    etcdctl::Ctl,
-    unmodified::{
-        debian,
-        packages::{command, run},
-    },
-    with_timing,
+use super::{etcdctl::Ctl, with_timing};
+use crate::unmodified::{
+    debian,
+    packages::{command, run},
 };
 
 const POLICY: &str = r#"

@@ -4,7 +4,8 @@ use std::{path::Path, process::Stdio, time::Duration};
 
 use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
 
-use crate::{LONG, locks::Contender, steady_cluster, unmodified::debian};
+use super::{LONG, locks::Contender, steady_cluster};
+use crate::unmodified::debian;
 
 /// `etcdctl` with the endpoints of a cluster.
 pub(crate) struct Ctl<'a> {
@@ -42,6 +43,7 @@ impl Ctl<'_> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: a package of Debian"]
 async fn etcdctl_reads_writes_leases_and_shows_the_members() {
     let programs = match debian::etcd().await {
         Ok(programs) => programs,
@@ -101,6 +103,7 @@ async fn next(program: &mut Contender, count: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: a package of Debian"]
 async fn etcdctl_watches_observes_and_compacts() {
     let programs = match debian::etcd().await {
         Ok(programs) => programs,

@@ -13,7 +13,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{LONG, cluster, unmodified::debian};
+use super::{LONG, cluster};
+use crate::unmodified::debian;
 
 /// An `etcdctl` that goes on until it is told to end.
 pub(crate) struct Contender {
@@ -126,11 +127,13 @@ async fn hand_over(kind: &str, arguments: impl Fn(usize) -> Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: a package of Debian"]
 async fn locks_are_handed_over_in_order_while_a_leader_dies() {
     hand_over("jobs", |_| ["lock", "jobs", "--ttl=60"].map(str::to_owned).into()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: a package of Debian"]
 async fn leaders_are_elected_in_order_while_a_leader_of_the_cluster_dies() {
     hand_over("boss", |number| vec!["elect".to_owned(), "boss".to_owned(), format!("candidate-{number}")]).await;
 }

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tonic::{Request, Status, transport::Channel};
 
-use crate::{
+use super::{
     LONG,
     clients::{leader_and_other, until_keys},
     cluster,

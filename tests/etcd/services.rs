@@ -31,14 +31,14 @@ use tokio::{
 };
 use tonic::{Streaming, transport::Channel};
 
-use crate::{
+use super::{
     LONG,
     clients::{leader_and_other, until_keys},
     cluster,
     http::Answer,
     locks::Contender,
-    unmodified::debian,
 };
+use crate::unmodified::debian;
 
 /// Of leases that are not renewed, and of those of `etcdctl`, seconds.
 const TTL: i64 = 600;

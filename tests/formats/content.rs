@@ -15,7 +15,7 @@ use lockkeeper::{
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 use tokio::runtime::Builder;
 
-use crate::node;
+use super::node;
 
 /// The identity, the vote, the ends of log and snapshot, and the table that follows from snapshot and log.
 pub(crate) fn of(directory: &Path) -> String {

@@ -5,7 +5,7 @@ use std::{env, fs};
 use lockkeeper::proto::v1;
 use tokio::time::{Duration, sleep};
 
-use crate::{
+use super::{
     archive, content, fixtures,
     node::{self, SNAPSHOT_ENTRIES, locks},
     samples::samples,

@@ -9,7 +9,7 @@ use std::{
 
 /// The file of a target.
 pub(crate) fn file(target: &str) -> PathBuf {
-    Path::new(crate::CORPUS).join(format!("{target}.txt"))
+    Path::new(super::CORPUS).join(format!("{target}.txt"))
 }
 
 /// The inputs of a target's file. Panics on a line that is no input.

@@ -5,19 +5,21 @@ use std::{
     env,
     io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
 use lockkeeper::raft::types::Vote;
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 
-use crate::support::*;
+use super::support::*;
+use crate::children;
 
 const ROUNDS: u64 = 30;
 const DIRECTORY: &str = "LOCKKEEPER_TEST_LOG_DIRECTORY";
 
-/// The process that is killed: this test program, running only this test.
+/// The process that is killed.
 #[tokio::test]
+#[ignore = "the entry point of a child process"]
 async fn victim() {
     let Some(directory) = env::var_os(DIRECTORY) else { return };
     write_until_killed(Path::new(&directory)).await;
@@ -82,9 +84,7 @@ impl Said {
 
 /// Starts a victim and kills it after this number of lines; 0: while it opens.
 fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
-    let program = env::current_exe().expect("known");
-    let mut victim = Command::new(program)
-        .args(["crash::victim", "--exact", "--nocapture"])
+    let mut victim = children::command(&children::full_name(module_path!(), "victim"))
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -116,6 +116,7 @@ fn kill_after(directory: &Path, lines: u64, said: &mut Said) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: thirty processes, beside those of power::kills"]
 async fn acknowledged_entries_and_votes_survive_a_kill() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut said = Said::default();

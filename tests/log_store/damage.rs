@@ -15,7 +15,7 @@ use lockkeeper::raft::{
 use openraft::storage::RaftLogStorage;
 use tempfile::TempDir;
 
-use crate::support::*;
+use super::support::*;
 
 /// A closed log with records of all kinds, and its contents.
 struct Original {

@@ -9,7 +9,7 @@ use lockkeeper::raft::{
 use rand::{SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
 
-use crate::support::*;
+use super::support::*;
 
 /// A node's data directory.
 struct Home(TempDir);

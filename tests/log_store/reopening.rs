@@ -8,7 +8,7 @@ use lockkeeper::raft::{
 };
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 
-use crate::support::*;
+use super::support::*;
 
 /// Changes a log, closes it, opens it again, and requires the same contents.
 macro_rules! reopened {

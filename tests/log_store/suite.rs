@@ -7,7 +7,7 @@ use openraft::{
 };
 use tempfile::TempDir;
 
-use crate::{machine::Machine, support};
+use super::{machine::Machine, support};
 
 /// A log in its own directory, which is removed once the log is closed.
 struct Place {

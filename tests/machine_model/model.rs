@@ -3,7 +3,6 @@
 //!
 //! It predicts the reply to a command and the waits and sessions that end; changes of single locks are checked against its views.
 
-#[path = "model/keyspace.rs"]
 mod keyspace;
 
 use std::collections::BTreeMap;

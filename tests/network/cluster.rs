@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::{
+use super::{
     log::MemoryLog,
     table::{MemorySink, MemorySnapshot, Table},
     wires::{End, Wires},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::*;
+use super::cluster::*;
 
 /// A cluster of three, and the index of a follower.
 async fn cluster_and_follower(lab: &Lab) -> (Vec<TestNode>, Vec<Disk>, usize) {

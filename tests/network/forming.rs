@@ -10,7 +10,7 @@ use lockkeeper::raft::{
 };
 use tokio::time::timeout;
 
-use crate::cluster::*;
+use super::cluster::*;
 
 fn plan() -> FormingConfig {
     FormingConfig { bootstrap: true, members: members(1..=3) }

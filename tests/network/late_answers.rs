@@ -18,7 +18,7 @@ use lockkeeper::raft::{
 use openraft::raft::ReadPolicy;
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::*;
+use super::cluster::*;
 
 /// Bytes of append A. The timeout of an append grows with its size: this one allows seconds.
 const LARGE: usize = 3 << 20;
@@ -150,7 +150,7 @@ async fn a_late_answer_confirms_no_read() {
 
 /// The same with a learner that hears L alone, and so confirms whatever L sends: it must not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "seldom comes to its order of events beside other tests; the calibration runs it by itself, with its bug"]
+#[ignore = "seldom comes to its order of events beside other tests; the calibration runs it alone, with its bug and without"]
 async fn a_learners_answers_confirm_no_read() {
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();

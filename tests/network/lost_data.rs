@@ -7,7 +7,7 @@ use lockkeeper::raft::{
     identity::Stage,
 };
 
-use crate::cluster::*;
+use super::cluster::*;
 
 /// Two followers have exchanged calls only with the leader; then one loses its data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

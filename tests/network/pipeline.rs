@@ -37,7 +37,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, service::Routes};
 
-use crate::{cluster::*, table::MemorySnapshot};
+use super::{cluster::*, table::MemorySnapshot};
 
 /// Receives every append; answers only if `answers` is set.
 #[derive(Clone, Default)]

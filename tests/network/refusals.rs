@@ -15,7 +15,7 @@ use tokio::{
 };
 use tonic::{Code, Request, Status};
 
-use crate::cluster::*;
+use super::cluster::*;
 
 /// Sender and receiver in the metadata of a call.
 #[derive(Clone)]

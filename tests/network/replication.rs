@@ -13,7 +13,7 @@ use lockkeeper::{
 use openraft::{RaftMetrics, async_runtime::WatchReceiver};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::*;
+use super::cluster::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn appends_are_pipelined() {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, env, path::Path, sync::Mutex, thread};
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     driver,
     history::{History, Phase},
     recording::{GENERATIONS, Recording, record},

@@ -21,7 +21,7 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::trace::{Call, Record};
+use super::trace::{Call, Record};
 
 const SECTOR_BYTES: usize = 512;
 

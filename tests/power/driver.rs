@@ -1,5 +1,5 @@
 //! The driver uses a log as a node does and reports its operations. It runs in a child process: this test program again, with only
-//! the test `driver::drive`.
+//! the test `drive`.
 //!
 //! Its reports go to a file next to the log, one write per line: so the layer below records them in one order with the calls of the
 //! store, and they survive a kill.
@@ -24,11 +24,12 @@ use openraft::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     disk::SAID,
     history::{History, Id, Operation, Said},
     support::{JOURNAL_BYTES, entry, id, log_id},
 };
+use crate::children;
 
 /// The directory of the log, below the driver's.
 pub(crate) const LOG: &str = "log";
@@ -49,17 +50,14 @@ const STALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A driver that performs `operations` in this directory and ends.
 pub(crate) fn command(root: &Path, seed: u64, operations: u64) -> Command {
-    let mut command = Command::new(env::current_exe().expect("a program knows its name"));
-    command
-        .args(["driver::drive", "--exact", "--nocapture"])
-        .env(ROOT, root)
-        .env(SEED, seed.to_string())
-        .env(OPERATIONS, operations.to_string());
+    let mut command = children::command(&children::full_name(module_path!(), "drive"));
+    command.env(ROOT, root).env(SEED, seed.to_string()).env(OPERATIONS, operations.to_string());
     command
 }
 
-/// The child's main function. Among the tests it does nothing.
+/// The child's main function.
 #[test]
+#[ignore = "the entry point of a child process"]
 fn drive() {
     let Some(root) = env::var_os(ROOT).map(PathBuf::from) else { return };
     let number = |name| env::var(name).ok().and_then(|value| value.parse().ok()).expect("the parent sets it");
@@ -134,7 +132,7 @@ impl Driver {
 
     /// Reads the state of the log, reports it and continues from it.
     async fn opened(&mut self) {
-        let state = crate::support::state(&mut self.store).await.expect("an opened log is consistent");
+        let state = super::support::state(&mut self.store).await.expect("an opened log is consistent");
         self.committed = self.store.read_committed().await.expect("readable").map(id);
         let (vote, purged, last) = (state.vote, state.purged, state.last());
         say(&mut self.voice, &Said::Opened { vote, purged, last });

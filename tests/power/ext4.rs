@@ -14,7 +14,7 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     disk::SAID,
     driver,
     history::History,
@@ -22,6 +22,7 @@ use crate::{
     support::{PATIENCE, number, scaled, seed, temporary},
     trial::{self, Outcome},
 };
+use crate::children;
 
 const CUTS: &str = "LOCKKEEPER_EXT4_CUTS";
 const IMAGE_MIB: &str = "64M";
@@ -79,6 +80,7 @@ fn make_image(image: &Path, at: &Path) -> Result<(), String> {
 }
 
 #[test]
+#[ignore = "nightly: root, and a file system of its own"]
 fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
     let shutdown = compile("shutdown.c", "shutdown", &[]);
     if let Some(why) = obstacle(&shutdown) {
@@ -87,7 +89,7 @@ fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
     let program = env::current_exe().expect("a program knows its name");
     let child = unshared()
         .arg(program)
-        .args(["ext4::cut_again_and_again", "--exact", "--nocapture"])
+        .args(children::arguments(&children::full_name(module_path!(), "cut_again_and_again")))
         .env(CUTS, scaled(24).to_string())
         .output();
     let child = child.expect("unshare worked before");
@@ -96,8 +98,9 @@ fn a_real_power_failure_loses_nothing_that_was_acknowledged() {
     output.lines().filter(|line| line.contains("seed")).for_each(|line| println!("{line}"));
 }
 
-/// The child's main function. Among the tests it does nothing.
+/// The child's main function.
 #[test]
+#[ignore = "the entry point of a child process"]
 fn cut_again_and_again() {
     let Some(cuts) = number(CUTS) else { return };
     let shutdown = compile("shutdown.c", "shutdown", &[]);

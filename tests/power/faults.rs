@@ -10,7 +10,7 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     disk::{read_image, write_image},
     driver,
     history::{History, Phase, Said},

@@ -10,7 +10,7 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     driver,
     history::{History, Phase},
     layer::{self, Fault},

@@ -14,7 +14,7 @@ use std::{
 use lockkeeper::raft::log::EXIT_FAILED;
 use tempfile::TempDir;
 
-use crate::{driver, support::PATIENCE};
+use super::{driver, support::PATIENCE};
 
 /// Duration of a sync in the layer, microseconds: long enough for other calls during it.
 const SYNC_US: u32 = 200;

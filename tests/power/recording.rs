@@ -8,7 +8,7 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     disk::{Disk, read_image, write_image},
     layer::{self, Fault},
     support::temporary,

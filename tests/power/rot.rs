@@ -21,7 +21,7 @@ use openraft::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use crate::{
+use super::{
     disk::{Image, write_image},
     driver,
     history::{History, Said, State},

@@ -15,7 +15,7 @@ use lockkeeper::raft::{
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 use tempfile::TempDir;
 
-use crate::history::{Id, State};
+use super::history::{Id, State};
 
 /// Small, so that the journal is moved to sled often.
 pub(crate) const JOURNAL_BYTES: u64 = 32 << 10;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{
+use super::{
     disk::{Image, write_image},
     driver::LOG,
     history::{History, Id, State},

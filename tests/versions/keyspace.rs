@@ -14,7 +14,7 @@ use lockkeeper::{
 };
 use tonic::{Code, Request, Response, Status, transport::Channel};
 
-use crate::nodes::{Cluster, LONG, until};
+use super::nodes::{Cluster, LONG, until};
 
 const TODAY: Versions = Versions::OWN;
 /// A program from before the keyspace.

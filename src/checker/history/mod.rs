@@ -71,6 +71,7 @@
 mod event;
 mod line;
 mod operations;
+mod read_error;
 mod reader;
 mod values;
 mod writer;
@@ -78,7 +79,14 @@ mod writer;
 pub use self::{
     event::{Answer, Call, Event, Fact, Function, Lease, What},
     operations::{Ended, Operation, operations},
-    reader::{History, ReadError},
+    read_error::ReadError,
     values::{Acquire, Found, Holder, Meta, Mode, Modes, Session, View, Wait, Waiter},
     writer::Writer,
 };
+
+/// A whole history.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The events, each with the number of its line: the first line of a file is 1.
+    pub events: Vec<(usize, Event)>,
+}

@@ -1,37 +1,8 @@
 //! Reads a history line by line.
 
-use std::io::{self, BufRead};
+use std::io::BufRead;
 
-use super::{Event, Fact, Meta, What, line, operations, values::FORMAT};
-
-/// A whole history.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    /// The events, each with the number of its line: the first line of a file is 1.
-    pub events: Vec<(usize, Event)>,
-}
-
-/// Why a history cannot be checked.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// It could not be read to its end.
-    #[error("the history cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// A line is invalid.
-    #[error("line {line}: {what}")]
-    Line {
-        /// Number of the line, from 1.
-        line: usize,
-        /// The error, for people.
-        what: String,
-    },
-}
-
-impl ReadError {
-    pub(super) fn line(line: usize, what: impl Into<String>) -> Self {
-        Self::Line { line, what: what.into() }
-    }
-}
+use super::{Event, Fact, History, Meta, ReadError, What, line, operations, values::FORMAT};
 
 impl History {
     /// Reads a whole history and validates it: a `meta` first, times that do not decrease, operations that begin before

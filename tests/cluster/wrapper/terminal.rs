@@ -4,11 +4,9 @@ use std::fs;
 
 use rustix::process::Pid;
 
+use super::super::terminal::Terminal;
 use super::{Next, one_node, work::Work};
-use crate::{
-    support::{client, long_session, until},
-    terminal::Terminal,
-};
+use crate::support::{client, long_session, until};
 
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";

@@ -9,8 +9,8 @@ use lockkeeper::{
     },
 };
 
+use super::super::samples::samples;
 use super::says;
-use crate::samples::samples;
 
 /// The samples of these names.
 pub(super) fn sampled(prefix: &str) -> Vec<Vec<u8>> {

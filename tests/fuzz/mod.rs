@@ -4,10 +4,6 @@
 //!
 //! The process may map 3 GiB at most: a parser that allocates what a length of four bytes claims ends the test.
 
-#[path = "../formats/samples.rs"]
-#[allow(dead_code, reason = "the checks of the samples are those of tests/formats")]
-mod samples;
-
 mod corpus;
 mod mutate;
 mod targets;
@@ -22,7 +18,8 @@ use std::{
 use rand::{SeedableRng as _, rngs::StdRng};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use targets::{TARGETS, Target};
+use self::targets::{TARGETS, Target};
+use crate::formats::samples;
 
 /// The directory of the corpus.
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus");

@@ -31,7 +31,7 @@
 #![cfg(target_os = "linux")]
 
 mod cuts;
-mod disk;
+pub(crate) mod disk;
 mod driver;
 mod ext4;
 mod faults;
@@ -40,8 +40,6 @@ mod kills;
 mod layer;
 mod recording;
 mod rot;
-#[path = "../skipped/mod.rs"]
-mod skipped;
 mod support;
-mod trace;
+pub(crate) mod trace;
 mod trial;

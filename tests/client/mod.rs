@@ -5,7 +5,7 @@
 
 mod attached;
 mod blocking;
-mod fake;
+pub(crate) mod fake;
 mod guards;
 mod program;
 mod watches;

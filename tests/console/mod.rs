@@ -1,16 +1,12 @@
 //! The console in a real browser, against a real cluster.
 //!
-//! Pictures of the page, for eyes: `LOCKKEEPER_SCREENSHOTS=DIRECTORY cargo test --test console`. With `LOCKKEEPER_RELEASE=PROGRAM`, a
+//! Pictures of the page, for eyes: `LOCKKEEPER_SCREENSHOTS=DIRECTORY scripts/nightly.sh browser`. With `LOCKKEEPER_RELEASE=PROGRAM`, a
 //! release build, the large table is larger: 100,000 locks and 10,000 waiters.
 
 #![expect(clippy::print_stderr, reason = "a test that is skipped, or waits for long, says so")]
 
 mod browser;
 mod requests;
-#[path = "../skipped/mod.rs"]
-mod skipped;
-#[path = "../cluster/support.rs"]
-mod support;
 
 use std::{env, fs, path::PathBuf, time::Duration};
 
@@ -25,15 +21,13 @@ use lockkeeper_etcd::proto::{
 };
 use lockkeeper_policy::Token;
 use lockkeeper_types::Identity;
-use tokio::{sync::Mutex, task::JoinHandle};
+use tokio::task::JoinHandle;
 
+use self::browser::Browser;
 use crate::{
-    browser::Browser,
     support::{client, cluster_with, leader, long_session, until},
+    turns,
 };
-
-/// Browsers at a time: more of them only wait for the processor.
-static ONE: Mutex<()> = Mutex::const_new(());
 
 const ENTER: char = '\u{E007}';
 const ESCAPE: char = '\u{E00C}';
@@ -80,8 +74,9 @@ fn wait_for(session: &Session, name: &'static str) -> JoinHandle<Guard> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn it_shows_who_leads_and_a_queue_that_changes_without_a_reload() {
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
     let (leads, node) = (leader(&cluster).await, follower(&cluster).await);
@@ -135,9 +130,10 @@ async fn it_shows_who_leads_and_a_queue_that_changes_without_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn names_are_text_whatever_they_contain() {
     const MARKUP: &str = "<img src=x onerror=\"window.hacked=1\"></td><script>window.hacked=1</script>'\">&amp;{{7*7}}";
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
     let client = client(&cluster);
@@ -172,8 +168,9 @@ async fn names_are_text_whatever_they_contain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn a_lock_is_taken_back_with_a_reason() {
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
     let client = client(&cluster);
@@ -205,8 +202,9 @@ async fn a_lock_is_taken_back_with_a_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn a_lock_of_another_protocol_opens_at_once_and_the_dialog_says_so() {
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady_with(|options| options.etcd = true).await;
     let endpoint = format!("http://{}", cluster.etcd_endpoints()[0]);
@@ -240,8 +238,9 @@ async fn a_lock_of_another_protocol_opens_at_once_and_the_dialog_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn it_says_that_it_lost_its_node_or_the_node_its_leader_and_recovers() {
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let mut cluster = steady().await;
     let client = client(&cluster);
@@ -292,8 +291,9 @@ async fn it_says_that_it_lost_its_node_or_the_node_its_leader_and_recovers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn it_is_used_by_keyboard() {
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
     let ann = long_session(&client(&cluster)).await;
@@ -333,6 +333,7 @@ async fn it_is_used_by_keyboard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn with_a_policy_it_asks_who_is_there_and_shows_what_they_may_see() {
     const POLICY: &str = r#"
 [[rule]]
@@ -344,7 +345,7 @@ who = ["shop"]
 may = ["acquire", "read", "watch"]
 prefix = "seats/"
 "#;
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let directory = tempfile::tempdir().expect("a directory");
     let secret = |byte| Token::of_random([byte; 32]);
@@ -401,12 +402,13 @@ prefix = "seats/"
 
 /// What is shown stays a page of it, and what it costs too.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: a browser"]
 async fn many_locks_and_a_long_queue_are_shown_a_page_at_a_time() {
     // Debug builds check the whole table now and then: that alone would take minutes with more of them.
     let release = env::var_os("LOCKKEEPER_RELEASE").map(PathBuf::from);
     let (locks, waiters) = if release.is_some() { (100_000, 10_000) } else { (20_000, 2_000) };
     let grouped = |number: usize| format!("{},{:03}", number / 1000, number % 1000);
-    let _one = ONE.lock().await;
+    let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     // A check of the whole table, which debug builds make now and then, is no reason to elect.
     let cluster = cluster_with(|options| {

@@ -52,10 +52,7 @@ mod refusals;
 mod rolling;
 mod services;
 mod shell;
-#[path = "../skipped/mod.rs"]
-mod skipped;
 mod snapshots;
-mod support;
 mod terminal;
 mod top;
 mod vacancies;

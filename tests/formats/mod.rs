@@ -11,7 +11,7 @@
 mod archive;
 mod content;
 mod node;
-mod samples;
+pub(crate) mod samples;
 mod write;
 
 use std::{

@@ -8,8 +8,6 @@
 
 mod chaos;
 mod operators;
-#[path = "../skipped/mod.rs"]
-mod skipped;
 #[path = "../unmodified/mod.rs"]
 #[expect(dead_code, reason = "each suite uses a part of it")]
 mod unmodified;
@@ -26,7 +24,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use unmodified::{
+use crate::unmodified::{
     npm,
     packages::{self, command},
     program::Program,
@@ -97,10 +95,11 @@ async fn leader(cluster: &LocalCluster) -> u64 {
 
 /// All clients at the same time: the leader is killed when all of them contend.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: packages of others"]
 async fn unmodified_clients_work_while_a_leader_dies() {
     let (programs, problems) = programs().await;
     for problem in problems {
-        skipped::skipped(&problem);
+        crate::skipped::skipped(&problem);
     }
     if programs.is_empty() {
         return;

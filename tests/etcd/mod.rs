@@ -16,8 +16,6 @@ mod locks;
 mod nodes;
 mod patroni;
 mod services;
-#[path = "../skipped/mod.rs"]
-mod skipped;
 #[path = "../unmodified/mod.rs"]
 #[expect(dead_code, reason = "each suite uses a part of it")]
 mod unmodified;
@@ -27,16 +25,10 @@ use std::time::Duration;
 
 use lockkeeper::local::{LocalCluster, Options};
 use lockkeeper_etcd::proto::etcdserverpb::{MemberListRequest, cluster_client::ClusterClient};
-use tokio::{
-    sync::Mutex,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 /// A bound on failures.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Tests with dozens of clients, one at a time: their leases are short, and this machine may have two processors.
-static HEAVY: Mutex<()> = Mutex::const_new(());
 
 /// Three nodes that serve the API, and have told each other where. A busy machine is no reason to elect: a write that an election cuts off
 /// has an answer that clients do not expect.

@@ -4,8 +4,6 @@
 //! that is silent or gone costs spans, not service.
 
 mod collector;
-#[path = "../cluster/support.rs"]
-mod support;
 
 use std::{future::IntoFuture as _, time::Duration};
 

@@ -5,9 +5,14 @@
 //!
 //! The use of the standard library, which has files, clocks and threads too, is not checked.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use serde_json::Value;
+
+use crate::{cargo, modules::Modules, root};
 
 /// The allowed dependencies of a crate.
 struct Layer {
@@ -144,13 +149,6 @@ const fn layer_with(
     Layer { name, feature: Some(feature), members, others }
 }
 
-fn cargo(arguments: &[&str]) -> String {
-    let cargo =
-        Command::new(env!("CARGO")).args(arguments).args(["--locked", "--offline"]).output().expect("cargo runs");
-    assert!(cargo.status.success(), "cargo {arguments:?}: {}", String::from_utf8_lossy(&cargo.stderr));
-    String::from_utf8(cargo.stdout).expect("cargo writes UTF-8")
-}
-
 /// The dependencies of a layer, direct and transitive: members of the workspace, and other crates.
 fn reached(layer: &Layer) -> (BTreeSet<String>, BTreeSet<String>) {
     let package = format!("lockkeeper-{}", layer.name);
@@ -199,5 +197,61 @@ fn every_member_is_tested_by_default_and_has_a_layer() {
     let names: BTreeSet<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
     let with_layer = LAYERS.iter().map(|layer| format!("lockkeeper-{}", layer.name)).collect::<BTreeSet<_>>();
     let without: Vec<_> = names.into_iter().filter(|name| !with_layer.contains(*name)).collect();
-    assert_eq!(without, ["lockkeeper"]);
+    assert_eq!(without, ["lockkeeper", "lockkeeper-rules"]);
+}
+
+/// The direct dependencies of each crate of the workspace on others of it, by the crate's folder.
+fn direct() -> BTreeMap<String, BTreeSet<String>> {
+    let metadata: Value =
+        serde_json::from_str(&cargo(&["metadata", "--format-version", "1", "--no-deps"])).expect("JSON");
+    let mut found = BTreeMap::new();
+    for package in metadata["packages"].as_array().expect("a list of packages") {
+        let manifest = package["manifest_path"].as_str().expect("a path");
+        let folder = manifest.strip_suffix("/Cargo.toml").and_then(|folder| folder.strip_prefix(root().to_str()?));
+        let dependencies = package["dependencies"].as_array().expect("a list of dependencies");
+        let usual = dependencies.iter().filter(|dependency| dependency["kind"].is_null());
+        let ours = usual.filter_map(|dependency| dependency["name"].as_str()?.strip_prefix("lockkeeper-"));
+        let folder = folder.expect("below the root").trim_start_matches('/').to_owned();
+        found.insert(folder, ours.map(str::to_owned).collect());
+    }
+    found
+}
+
+/// What the folders of the root package import: each other, and crates.
+fn imported_by_folders() -> BTreeMap<String, BTreeSet<String>> {
+    let modules = Modules::read(&root().join("src/lib.rs"));
+    let mut found = BTreeMap::<String, BTreeSet<String>>::new();
+    for path in modules.paths() {
+        let Some(folder) = path.first() else { continue };
+        let names = modules.top_level_names(path).into_iter().filter(|name| name != folder);
+        found.entry(format!("src/{folder}")).or_default().extend(names);
+    }
+    found
+}
+
+/// The last column of the table of parts says what a crate, or a folder of the root package, is built on. It cannot differ from the code.
+#[test]
+fn the_table_of_the_parts_says_what_each_is_built_on() {
+    let readme = fs::read_to_string(root().join("src/README.md")).expect("the page of the source");
+    let table = readme.lines().skip_while(|line| !line.starts_with("| folder | crate |")).skip(2);
+    let mut built_on = direct();
+    built_on.extend(imported_by_folders());
+
+    let mut rows = 0;
+    let mut wrong = Vec::new();
+    for row in table.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let folder = cells[1].trim_matches('`');
+        let mut expected =
+            built_on.remove(folder).unwrap_or_else(|| panic!("{folder} is neither a crate nor a folder"));
+        // All of them use it: the page says so below the table.
+        expected.remove("planted");
+        let expected = expected.into_iter().collect::<Vec<_>>().join(", ");
+        if cells[5] != expected && cells[5] != "all" {
+            wrong.push(format!("{folder}: | {expected} |"));
+        }
+        rows += 1;
+    }
+    assert!(rows > 20, "only {rows} rows: the search no longer finds the table");
+    assert!(wrong.is_empty(), "the last column of the table in src/README.md must be: {wrong:#?}");
 }

@@ -39,8 +39,6 @@ mod messages;
 mod readers;
 mod resets;
 mod stage;
-#[path = "../cluster/support.rs"]
-mod support;
 mod watches;
 
 /// The size of an attack: `full`, or `small` for a debug build.

@@ -17,7 +17,3 @@ mod full;
 mod growth;
 mod mounts;
 mod short;
-#[path = "../skipped/mod.rs"]
-mod skipped;
-#[path = "../cluster/support.rs"]
-mod support;

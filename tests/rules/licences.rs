@@ -1,12 +1,10 @@
 //! The licences and sources of all dependencies, without a network: the part of `scripts/dependencies.sh` that needs no cargo-deny.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command};
+use std::{collections::BTreeSet, fs};
 
 use toml::Value;
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use crate::{cargo, root};
 
 /// A file of TOML in the root.
 fn table(file: &str) -> Value {
@@ -67,11 +65,8 @@ fn one(words: &[&str], at: &mut usize, allowed: &BTreeSet<String>) -> bool {
 #[test]
 fn each_dependency_has_an_allowed_licence() {
     let allowed = ALLOWED.map(str::to_owned).into();
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["tree", "--locked", "--offline", "--workspace", "--edges", "normal,build,dev", "--prefix", "none"]);
-    let output = command.args(["--format", "{p}|{l}"]).current_dir(root()).output().expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = String::from_utf8(output.stdout).expect("UTF-8");
+    let edges = ["--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}|{l}"];
+    let lines = cargo(&[&["tree", "--workspace"], &edges[..]].concat());
     let found: BTreeSet<(&str, &str)> =
         lines.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|')).collect();
     assert!(found.len() > 100, "only {found:?}");

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# What is too long for scripts/check.sh, needs root, or needs programs of others. Each section has a small part in the check too.
+#
+#   scripts/nightly.sh                  all sections, one after the other
+#   scripts/nightly.sh SECTION…         these
+#   scripts/nightly.sh --list           their names, each with what it does
+#
+# A section that fails does not stop the others. A table of the sections stands at the end.
+#
+# Exit code: 0 if all sections passed, 1 if one failed, 2 for an unknown section.
+#
+# Packages of others are installed by it, into the build directory or by apt-get. Times are for two processors.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+sections=(
+    'plain        all tests of a build that can have no planted bugs'
+    'docs         examples in the docs, and docs of private items with all warnings'
+    'chaos        real processes under each kind of fault, and while nodes come and go'
+    'convictions  bugs that chaos must find'
+    'simulation   ten minutes of fresh seeds'
+    'hunt         bugs that seeds must find'
+    'etcd         clients of etcd from PyPI, npm and Debian; a walk beside etcd'
+    'patroni      Patroni with PostgreSQL'
+    'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
+    'browser      the console in Chromium'
+    'deployment   the Debian package, Kubernetes schemas, rules of alerts by promtool'
+    'disks        a real ext4 that is shut down; processes that are killed while they write'
+    'cluster      nodes that are killed and paused under load'
+    'bench        each benchmark, for a few seconds'
+    'fuzz         each parser for two minutes, guided by coverage'
+)
+
+# ignored PROGRAM FILTER…: runs the ignored tests of a test program whose names contain a filter.
+ignored() {
+    local program=$1
+    shift
+    cargo test --locked --test "$program" -- --ignored --nocapture --test-threads "${LOCKKEEPER_TEST_THREADS:-2}" "$@"
+}
+
+apt() {
+    command -v "$1" >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends "$2"; }
+}
+
+section() {
+    case $1 in
+    plain) cargo test --locked --workspace --no-default-features -- --test-threads 4 ;;
+    docs)
+        cargo test --locked --workspace --doc &&
+            RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
+        ;;
+    chaos) ignored node chaos::all_holds etcd::chaos dynamodb::chaos ;;
+    convictions) ignored node calibration::convictions ;;
+    simulation) LOCKKEEPER_SIMULATION_SECONDS=600 cargo test --locked --test simulation fresh_seeds -- --nocapture ;;
+    hunt) scripts/simulate.sh --planted ;;
+    etcd) ignored node etcd::etcdctl etcd::walk etcd::lock_set etcd::locks && scripts/etcd-clients.sh ;;
+    patroni) scripts/patroni.sh ;;
+    dynamodb) scripts/dynamodb-clients.sh ;;
+    browser) ignored node console:: ;;
+    deployment) ignored node deployment:: ;;
+    disks) apt mkfs.ext4 e2fsprogs && ignored node power::ext4::a_real log_store::crash::acknowledged ;;
+    cluster) ignored node cluster::kills cluster::pauses cluster::load ;;
+    bench) ignored node bench_program:: ;;
+    fuzz) scripts/fuzz.sh all 120 ;;
+    *) return 2 ;;
+    esac
+}
+
+if [[ ${1:-} == --list ]]; then
+    printf '%s\n' "${sections[@]}"
+    exit 0
+fi
+if [[ $# == 0 ]]; then
+    set -- "${sections[@]%% *}"
+fi
+for name; do
+    if ! printf '%s\n' "${sections[@]%% *}" | grep -qxF -- "$name"; then
+        echo "there is no section \"$name\"; the sections are: ${sections[*]%% *}" >&2
+        exit 2
+    fi
+done
+
+failed=0
+table=''
+for name; do
+    began=$SECONDS
+    outcome=passed
+    echo "== $name" >&2
+    section "$name" || { outcome=FAILED && failed=1; }
+    table+=$(printf '%-12s %6d s  %s' "$name" $((SECONDS - began)) "$outcome")$'\n'
+done
+printf '\n%-12s %8s  %s\n%s' SECTION TIME OUTCOME "$table"
+exit "$failed"

@@ -1,0 +1,12 @@
+//! Tells the program the name of the profile that it was built with, so that figures can name it.
+
+use std::{env, path::Path};
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/build.rs");
+
+    // Cargo's own variable says `release` for each profile that inherits it. The directory is TARGET/PROFILE/build/PACKAGE/out.
+    let out = env::var_os("OUT_DIR").expect("cargo sets it");
+    let profile = Path::new(&out).ancestors().nth(3).and_then(Path::file_name).and_then(|name| name.to_str());
+    println!("cargo:rustc-env=LOCKKEEPER_PROFILE={}", profile.unwrap_or("unknown"));
+}
