@@ -34,6 +34,19 @@ with_results() {
     grep '^test result:' "$notes/output" >>"$results"
 }
 
+# The tests of the program `node`, in two processes side by side: those that each need the whole machine one after the other, and the others,
+# which wait most of the time, some at a time.
+node() {
+    local heavy=(abuse:: bench_program:: chaos:: runtimes:: slow_disk::)
+    local skipped=("${heavy[@]/#/--skip=}")
+    cargo test --locked --test node -- --test-threads 1 "${heavy[@]}" >"$notes/heavy" 2>&1 &
+    local beside=$! failed=0
+    cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "${skipped[@]}" || failed=1
+    wait "$beside" || failed=1
+    cat "$notes/heavy"
+    return "$failed"
+}
+
 # Whether `cargo NAME` works: installs it with rustup if possible, otherwise reports that the step is skipped.
 has() {
     local name=$1 component=$2
@@ -59,8 +72,7 @@ RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --work
 step 'build of all tests' cargo test --locked --workspace --no-run
 tests 'tests of crates' cargo test --locked --workspace --lib
 tests 'pure: table, formats, parsers' cargo test --locked --test pure
-# Most of these tests wait for others most of the time.
-tests 'node: clusters, disks, ports' cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-6}"
+tests 'node: clusters, disks, ports' node
 tests simulation cargo test --locked --test simulation -- --nocapture
 
 printf '\n%s\n' 'STEP                         TIME'
