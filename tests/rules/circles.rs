@@ -34,7 +34,7 @@ fn way_back(edges: &BTreeMap<ModulePath, BTreeSet<ModulePath>>, start: &ModulePa
                     return Some(way);
                 }
                 if seen.insert(next.clone()) {
-                    longer.push([&way[..], &[next.clone()]].concat());
+                    longer.push(way.iter().chain([next]).cloned().collect());
                 }
             }
         }

@@ -55,7 +55,13 @@ impl Visit<'_> for Module {
             Item::Trait(item) => (&item.attrs, Some(&item.ident)),
             Item::Type(item) => (&item.attrs, Some(&item.ident)),
             Item::Impl(item) => (&item.attrs, None),
-            _ => return visit::visit_item(self, item),
+            Item::ExternCrate(_)
+            | Item::ForeignMod(_)
+            | Item::Macro(_)
+            | Item::TraitAlias(_)
+            | Item::Union(_)
+            | Item::Use(_) => (&[][..], None),
+            unknown => panic!("an item of an unknown kind: {:?}", syn::spanned::Spanned::span(unknown)),
         };
         if is_test(attributes) {
             return;
