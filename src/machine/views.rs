@@ -132,6 +132,11 @@ impl Machine {
         self.waits.keys().copied()
     }
 
+    /// Those of them whose requests have no id: nobody can repeat them.
+    pub fn waits_without_request(&self) -> impl Iterator<Item = Ticket> + '_ {
+        self.waits.iter().filter(|(_, waiting)| waiting.request.is_none()).map(|(ticket, _)| *ticket)
+    }
+
     /// The acquires that wait, in the order of arrival, each with the locks that it wants.
     pub fn queued(&self) -> impl Iterator<Item = (Ticket, &[Want])> {
         self.waits.iter().map(|(ticket, waiting)| (*ticket, waiting.acquire.wants()))

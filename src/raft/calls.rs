@@ -6,7 +6,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tokio::sync::{mpsc, oneshot};
@@ -21,6 +24,8 @@ pub struct WaitingCalls {
     // Unbounded, since `drop` cannot wait: it holds at most one message for each admitted call.
     broken: mpsc::UnboundedSender<BrokenCall>,
     breaks: Mutex<Option<mpsc::UnboundedReceiver<BrokenCall>>>,
+    /// How often this node broke off all calls.
+    times_broken_off: AtomicU64,
 }
 
 /// A call broke off.
@@ -35,12 +40,18 @@ pub struct BrokenCall {
 impl Default for WaitingCalls {
     fn default() -> Self {
         let (broken, breaks) = mpsc::unbounded_channel();
-        Self { waiting: Mutex::default(), broken, breaks: Mutex::new(Some(breaks)) }
+        Self {
+            waiting: Mutex::default(),
+            broken,
+            breaks: Mutex::new(Some(breaks)),
+            times_broken_off: AtomicU64::new(0),
+        }
     }
 }
 
 impl WaitingCalls {
-    pub(super) fn begin(&self, ticket: Ticket) -> WaitingCall {
+    /// `is_repeatable`: the client can repeat the request. Known from the start, since the call may be dropped before anybody looks at it.
+    pub(super) fn begin(&self, ticket: Ticket, is_repeatable: bool) -> WaitingCall {
         let (call, end) = oneshot::channel();
         let mut waiting = self.waiting();
         let calls = waiting.entry(ticket).or_default();
@@ -48,7 +59,7 @@ impl WaitingCalls {
             true => std::mem::forget(call),
             false => calls.push(call),
         }
-        WaitingCall { ticket, end, broken: self.broken.clone(), is_repeatable: true, is_over: false }
+        WaitingCall { ticket, end, broken: self.broken.clone(), is_repeatable, is_over: false }
     }
 
     pub(super) fn end(&self, ticket: Ticket, end: &WaitEnd) {
@@ -62,7 +73,13 @@ impl WaitingCalls {
     /// Ends all calls without a result, for a node that stopped leading. Clients repeat them at the new leader, which would cancel the
     /// wait of a call that it does not see.
     pub fn break_off(&self) {
+        self.times_broken_off.fetch_add(1, Ordering::AcqRel);
         self.waiting().clear();
+    }
+
+    /// How often this node broke off all calls. Whoever finds it changed may have calls to look for that the node does not know any more.
+    pub fn times_broken_off(&self) -> u64 {
+        self.times_broken_off.load(Ordering::Acquire)
     }
 
     /// Whether a call waits for the end of this wait.
@@ -108,15 +125,11 @@ pub struct WaitingCall {
 }
 
 impl WaitingCall {
-    /// Marks that the client cannot repeat the request.
-    pub fn is_not_repeatable(&mut self) {
-        self.is_repeatable = false;
-    }
-
     /// The end of the wait. `None`: this node no longer leads.
     pub async fn end(mut self) -> Option<WaitEnd> {
         let end = (&mut self.end).await;
-        self.is_over = true;
+        // A repeatable call goes on at the node that leads next. Of another one its client learns only that it broke off.
+        self.is_over = end.is_ok() || self.is_repeatable;
         end.ok()
     }
 }
@@ -141,9 +154,8 @@ mod tests {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
         assert!(calls.breaks().is_none());
-        drop(calls.begin(TICKET));
-        let mut second = calls.begin(TICKET);
-        second.is_not_repeatable();
+        drop(calls.begin(TICKET, true));
+        let second = calls.begin(TICKET, false);
         assert!(calls.is_awaited(TICKET));
         drop(second);
         let broken = |is_repeatable| Some(BrokenCall { ticket: TICKET, is_repeatable });
@@ -157,12 +169,23 @@ mod tests {
     async fn an_answered_or_redirected_call_has_not_broken_off() {
         let calls = WaitingCalls::default();
         let mut breaks = calls.breaks().expect("the only listener");
-        let call = calls.begin(TICKET);
+        let call = calls.begin(TICKET, true);
         calls.end(TICKET, &WaitEnd::Cancelled);
         assert_eq!(call.end().await, Some(WaitEnd::Cancelled));
-        let call = calls.begin(TICKET);
+        let call = calls.begin(TICKET, true);
         calls.break_off();
         assert_eq!(call.end().await, None);
         assert!(breaks.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_cannot_be_repeated_has_broken_off_also_when_the_node_broke_it_off() {
+        let calls = WaitingCalls::default();
+        let mut breaks = calls.breaks().expect("the only listener");
+        let call = calls.begin(TICKET, false);
+        assert_eq!(calls.times_broken_off(), 0);
+        calls.break_off();
+        assert_eq!((call.end().await, calls.times_broken_off()), (None, 1));
+        assert_eq!(breaks.recv().await, Some(BrokenCall { ticket: TICKET, is_repeatable: false }));
     }
 }

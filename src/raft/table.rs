@@ -355,7 +355,7 @@ impl Table {
             self.notify_all(log_id.index, wall, std::mem::take(&mut events));
         }
         let deliveries = match answer {
-            true => replies.into_iter().map(|reply| self.deliver(reply)).collect(),
+            true => replies.into_iter().map(|(reply, is_repeatable)| self.deliver(reply, is_repeatable)).collect(),
             false => Vec::new(),
         };
         self.notify_all(log_id.index, wall, events);
@@ -363,14 +363,15 @@ impl Table {
         super::types::Deliveries { replies: deliveries, applied: None }
     }
 
-    /// Runs the commands of an entry, and makes the audit lines of each.
+    /// Runs the commands of an entry, and makes the audit lines of each. Beside each reply: whether the client can repeat the command, to
+    /// the same effect.
     fn run(
         &self,
         applied: &mut Applied,
         index: u64,
         batch: Batch,
         events: &mut Vec<Event>,
-    ) -> (Vec<Reply>, trail::Entry) {
+    ) -> (Vec<(Reply, bool)>, trail::Entry) {
         let Batch { time, limits, commands } = batch;
         let Applied { machine, trail, .. } = applied;
         let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
@@ -380,9 +381,10 @@ impl Table {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
             let (act, before) = (Act::of(machine, &command), events.len());
+            let is_repeatable = matches!(command, Command::Session { request: Some(_), .. });
             let reply = machine.step(command, events);
             lines.command(act, &reply, machine, &events[before..]);
-            replies.push(reply);
+            replies.push((reply, is_repeatable));
         }
         *trail = lines.trail();
         (replies, lines)
@@ -457,8 +459,8 @@ impl Table {
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }
 
-    fn deliver(&self, reply: Reply) -> Delivery {
-        let wait = if let Reply::Queued(ticket) = reply { Some(self.calls.begin(ticket)) } else { None };
+    fn deliver(&self, reply: Reply, is_repeatable: bool) -> Delivery {
+        let wait = if let Reply::Queued(ticket) = reply { Some(self.calls.begin(ticket, is_repeatable)) } else { None };
         Delivery { reply, wait, times: None }
     }
 
@@ -608,7 +610,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::Token;
+    use crate::calls::BrokenCall;
+    use lockkeeper_machine::{
+        Acquire, Label, LockName, Mode, OpenIds, Operation, Request, Ticket, Token, Ttl, Wait, Want,
+    };
 
     fn notice() -> Notice {
         let reason = lockkeeper_machine::Reason::new("dead").expect("short");
@@ -631,5 +636,30 @@ mod tests {
         table.notify(notice());
         assert!(notices.next().await.is_none(), "also while it still listens for other sessions");
         assert!(lock(&table.listeners).is_empty());
+    }
+
+    fn acquire(request: Option<u64>) -> Command {
+        let name = LockName::new("a").unwrap();
+        let want = Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false };
+        let operation = Operation::Acquire(Acquire::new(vec![want], Wait::Forever, 0).unwrap());
+        let request = request.map(|id| Request { id, open: OpenIds::default() });
+        Command::Session { session: SessionId(1), request, operation }
+    }
+
+    /// The proposer drops a reply whose caller is gone.
+    #[tokio::test]
+    async fn a_wait_whose_call_was_gone_before_it_queued_is_repeatable_only_with_a_request_id() {
+        let table = Table::default();
+        let mut breaks = table.calls().breaks().expect("the only listener");
+        let (ttl, label) = (Ttl::from_millis(5000).unwrap(), Label::new("").unwrap());
+        let open = Command::Open { session: SessionId(1), ttl, label, address: None, owner: None };
+        let commands = vec![open, acquire(None), acquire(None), acquire(Some(1))];
+        let time = Time { stamp: Stamp(1), wall: WallTime(1) };
+        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 1 };
+        drop(table.apply(log_id, Batch { time, limits: Limits::default(), commands }, true));
+        let broken = |ticket, is_repeatable| Some(BrokenCall { ticket: Ticket(ticket), is_repeatable });
+        assert_eq!((breaks.recv().await, breaks.recv().await), (broken(1, false), broken(2, true)));
+        let unnamed: Vec<_> = table.read(|applied| applied.machine.waits_without_request().collect());
+        assert_eq!(unnamed, [Ticket(1)]);
     }
 }

@@ -227,6 +227,26 @@ async fn the_next_leader_removes_waits_whose_clients_do_not_return() {
     patient.await.expect("no panic").expect("granted").release().await.expect("it was held");
 }
 
+/// Nobody can repeat a request without an id, so a grant to it would be known to nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_leader_removes_a_wait_without_a_request_id_first() {
+    let mut cluster = cluster().await;
+    let client = client(&cluster);
+    let held = long_session(&client).await.acquire("seat").await.expect("free");
+    let leading = leader(&cluster).await;
+    let gone = Plain::open(cluster.node(leading).channel().await.expect("it serves")).await;
+    let named = gone.acquire(Some(1), "seat");
+    let place = until_waiting(&client, "seat", 1).await;
+    let unnamed = gone.acquire(None, "seat");
+    until_waiting(&client, "seat", 2).await;
+    cluster.node_mut(leading).kill().await;
+    for lost in [named, unnamed] {
+        lost.await.expect("no panic").expect_err("its node is gone, and it does not ask again");
+    }
+    assert_eq!(until_waiting(&client, "seat", 1).await, place, "the one that could be repeated is kept for longer");
+    held.release().await.expect("it was held");
+}
+
 /// A new leader removes the waits that it found and that no call repeated. A wait whose repeated call broke off again is not removed at
 /// once, whenever that happens.
 #[tokio::test(flavor = "multi_thread")]

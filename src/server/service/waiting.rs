@@ -4,6 +4,10 @@
 //! unless the same request was repeated meanwhile and a call listens again. A new leader does the same for the waits that it finds in the
 //! table without a call: their calls were at another node.
 //!
+//! A request without an id cannot be repeated, so nobody will ever learn of a grant to it: its wait is cancelled at once, by the leader at
+//! which its call broke off, and by a new leader as soon as it leads. A grant that comes before the cancellation stays with its session,
+//! since a client that looks (`Get`) may already count on it.
+//!
 //! A leader that is cut off from most members breaks off all calls that wait at it: another node may lead, and would cancel their waits. It
 //! notices that it is cut off after [`Replica::silence_max`] at the latest, so a new leader waits that much longer. If it leads on, it acts
 //! like a leader that was elected at that moment.
@@ -25,7 +29,7 @@ use tokio::{
 
 use super::patience::PATIENCE;
 use crate::api::Error;
-use lockkeeper_machine::{Command, Ticket, WaitEnd};
+use lockkeeper_machine::{Command, Machine, Ticket, WaitEnd};
 use lockkeeper_raft::{
     NoReply, Replica,
     calls::{BrokenCall, WaitingCall},
@@ -41,20 +45,13 @@ const CANCELLATIONS: usize = 64;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Returns when the wait ends. Dropping the future breaks the call off.
-pub(super) async fn end_of_wait(
-    replica: &Replica,
-    mut call: WaitingCall,
-    is_repeatable: bool,
-) -> Result<WaitEnd, Error> {
+pub(super) async fn end_of_wait(replica: &Replica, call: WaitingCall) -> Result<WaitEnd, Error> {
     let broken_off = || {
         Error::broken_off(
             "this node no longer leads, or is cut off from most members: repeat the request with the same id, here or at \
              another node, to keep its place",
         )
     };
-    if !is_repeatable {
-        call.is_not_repeatable();
-    }
     // Leadership may be lost between the proposal and this line: then the waiting calls were broken off before this one was among them. The
     // new leader does not know of this call, so it must be repeated there.
     if !replica.leads() {
@@ -114,41 +111,61 @@ pub(crate) async fn give_up_places(replica: Replica) {
     }
 }
 
-/// Cancels the waits whose requests were not repeated here, once this node has led for long enough without being cut off: see the
-/// [module](self).
+/// Cancels the waits whose requests were not repeated here, once this node has led for long enough without being cut off; and those
+/// without a request id at once: see the [module](self).
 pub(crate) async fn sweep(replica: Replica) {
     let mut led = replica.led();
     let patience = replica.silence_max() + GRACE;
     while led.wait_for(Option::is_some).await.is_ok() {
-        if serves_for(&replica, patience).await {
-            cancel_all_unless_awaited(&replica).await;
-            while serves_for(&replica, LOOK).await {}
+        let reign = Reign::at_present(&replica);
+        if reign.lasts_for(&replica, Duration::ZERO).await {
+            cancel_all_unless_awaited(&replica, |machine| machine.waits_without_request().collect()).await;
+        }
+        if reign.lasts_for(&replica, patience).await {
+            cancel_all_unless_awaited(&replica, |machine| machine.waits().collect()).await;
+            while reign.lasts_for(&replica, LOOK).await {}
         }
         // It may still lead, and be cut off.
         sleep(LOOK).await;
     }
 }
 
-/// Whether this node leads for this time from now on, in one term and without being cut off. Returns as soon as it does not.
-async fn serves_for(replica: &Replica, time: Duration) -> bool {
-    let term = || replica.led().borrow().as_ref().map(|led| led.term);
-    let (began, began_in) = (Instant::now(), term());
-    loop {
-        let serves = began_in.is_some() && term() == began_in && !replica.cut_off();
-        if !serves || began.elapsed() >= time {
-            return serves;
+/// A time in which this node leads, in one term, and breaks off no calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reign {
+    /// `None`: it does not lead.
+    term: Option<u64>,
+    /// A node that was cut off for a moment may lead on in the same term: the calls that it broke off are looked for like those of another
+    /// leader.
+    times_broken_off: u64,
+}
+
+impl Reign {
+    fn at_present(replica: &Replica) -> Self {
+        let term = replica.led().borrow().as_ref().map(|led| led.term);
+        Self { term, times_broken_off: replica.table().calls().times_broken_off() }
+    }
+
+    /// Whether it lasts for this time from now on, without being cut off. Returns as soon as it does not.
+    async fn lasts_for(self, replica: &Replica, time: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            let lasts = self.term.is_some() && Self::at_present(replica) == self && !replica.cut_off();
+            if !lasts || began.elapsed() >= time {
+                return lasts;
+            }
+            sleep(LOOK.min(time)).await;
         }
-        sleep(LOOK.min(time)).await;
     }
 }
 
-/// Cancels the waits in the table that have had no call on this node.
-async fn cancel_all_unless_awaited(replica: &Replica) {
+/// Cancels those of these waits in the table that have had no call on this node.
+async fn cancel_all_unless_awaited(replica: &Replica, waits: impl FnOnce(&Machine) -> Vec<Ticket>) {
     let table = replica.table();
     let found = table.read(Clone::clone);
     calls_are_known(replica, found.index()).await;
     // If a wait had a call here that broke off, its time counts from then, not from the election.
-    let left = found.machine.waits().filter(|ticket| !table.calls().has_come(*ticket));
+    let left = waits(&found.machine).into_iter().filter(|ticket| !table.calls().has_come(*ticket));
     let cancellations = left.map(|ticket| cancel_unless_awaited(replica, ticket));
     stream::iter(cancellations).buffer_unordered(CANCELLATIONS).collect::<()>().await;
 }
