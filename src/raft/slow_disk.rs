@@ -6,12 +6,14 @@
 //!
 //! **The measure.** About every `INTERVAL` while entries are written, the leader takes the newest entry, and the times from its append
 //! until it is durable here, and until each peer has acknowledged it. The latter contain the network and the peer's own sync. The disk is
-//! slow if the median of the last `SAMPLES` times here is at least `SLOW` and at least `RATIO` times the median of a peer. That peer
-//! gets the leadership, if it is a voter that answers and has almost the whole log ([`super::handover`]).
+//! slow if the median of the last `SAMPLES` times here is at least `SLOW` and at least `RATIO` times the median of a voter. The fastest
+//! such voter that answers and has almost the whole log gets the leadership ([`super::handover`]). Learners are not measured: they cannot
+//! lead, and no commit waits for them.
 //!
 //! **Stability.** If all disks are slow, the ratio is not reached, and nothing happens. The new leader measures the slow disk in the
 //! acknowledgements of the former leader, and does not hand back. One slow sync does not change a median; samples older than `AGE_MAX`
-//! do not count; and a node hands over at most once in `REST`.
+//! do not count; and a node hands over at most once in `REST`. If no voter is fit to lead, nothing was done, and the node tries again after
+//! `REST_REFUSED`.
 //!
 //! Deliberately absent: a hand-over by an idle leader, since nothing is written, so nobody waits.
 
@@ -20,13 +22,14 @@ use std::{
     time::Duration,
 };
 
-use openraft::async_runtime::WatchReceiver;
+use openraft::{RaftMetrics, async_runtime::WatchReceiver};
 use tokio::time::{Instant, sleep};
 
 use super::{
     handover,
     leadership::{Leadership, Led},
     replica::Replica,
+    types::TypeConfig,
 };
 
 /// Time between two samples.
@@ -45,6 +48,8 @@ const SLOW: Duration = Duration::from_millis(100);
 const RATIO: u32 = 4;
 /// The shortest time between two hand-overs by this node.
 const REST: Duration = Duration::from_secs(60);
+/// The shortest time between two attempts, of which the first found no voter that is fit to lead.
+const REST_REFUSED: Duration = Duration::from_secs(5);
 /// How long the successor may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -60,29 +65,29 @@ struct Sample {
 #[derive(Debug, Default)]
 struct Window(VecDeque<Sample>);
 
-/// A slow disk, and the peer that should lead.
+/// A slow disk, and the voters that should lead.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Verdict {
-    successor: u64,
-    /// Medians.
+    /// The median here.
     here: Duration,
-    there: Duration,
+    /// The medians of the voters that are fast enough, and their ids: the fastest first.
+    successors: Vec<(Duration, u64)>,
 }
 
 /// Hands leadership over when this node's disk is slow: see the [module](self). Returns when Raft stops.
 pub async fn watch(replica: Replica) {
     let mut led: Led = replica.led();
-    let mut handed_over: Option<Instant> = None;
+    let mut rests_until = Instant::now();
     while led.wait_for(Option::is_some).await.is_ok() {
         let Some(term) = term(&led) else { continue };
         let mut window = Window::default();
         while let Some(sample) = sample(&replica, &led, term).await {
             window.note(sample);
-            let has_rested = handed_over.is_none_or(|at| at.elapsed() >= REST);
+            let has_rested = Instant::now() >= rests_until;
             if let Some(verdict) = window.verdict().filter(|_| has_rested) {
-                handed_over = Some(Instant::now());
                 window = Window::default();
-                hand_over(&replica, &verdict).await;
+                let was_tried = hand_over(&replica, &verdict).await;
+                rests_until = Instant::now() + if was_tried { REST } else { REST_REFUSED };
             }
             sleep(INTERVAL).await;
         }
@@ -93,12 +98,27 @@ fn term(led: &Led) -> Option<u64> {
     led.borrow().as_ref().map(|led: &std::sync::Arc<Leadership>| led.term)
 }
 
-async fn hand_over(replica: &Replica, Verdict { successor, here, there }: &Verdict) {
-    let (here_ms, there_ms) = (here.as_millis() as u64, there.as_millis() as u64);
-    tracing::warn!(here_ms, successor, there_ms, "this leader's disk is slow; see to it. Leadership is handed over");
-    if let Err(error) = handover::transfer(replica, Some(*successor), PATIENCE).await {
-        tracing::warn!(%error, "leadership was not handed over");
+/// Hands over to the fastest voter that can lead now. `false`: none can, so nothing was done.
+async fn hand_over(replica: &Replica, Verdict { here, successors }: &Verdict) -> bool {
+    let here_ms = here.as_millis() as u64;
+    for (there, successor) in successors {
+        if let Err(error) = handover::successor(replica, Some(*successor)) {
+            tracing::warn!(here_ms, successor, %error, "this leader's disk is slow; see to it. This voter cannot take over");
+            continue;
+        }
+        let there_ms = there.as_millis() as u64;
+        tracing::warn!(
+            here_ms,
+            successor,
+            there_ms,
+            "this leader's disk is slow; see to it. Leadership is handed over"
+        );
+        if let Err(error) = handover::transfer(replica, Some(*successor), PATIENCE).await {
+            tracing::warn!(%error, "leadership was not handed over");
+        }
+        return true;
     }
+    false
 }
 
 /// Waits for the next new entry, and measures it. `None`: this leadership has ended.
@@ -124,15 +144,7 @@ async fn sample(replica: &Replica, led: &Led, leading: u64) -> Option<Sample> {
         here = here.or(flushed.then_some(passed));
         let others = {
             let metrics = metrics.borrow_watched();
-            let replication = metrics.replication.as_ref()?;
-            let mut others = 0;
-            for (peer, matched) in replication.iter().filter(|(peer, _)| **peer != metrics.id) {
-                others += 1;
-                if matched.as_ref().is_some_and(|matched| matched.index >= target) {
-                    peers.entry(*peer).or_insert(passed);
-                }
-            }
-            others
+            note_acknowledgements(&metrics, target, passed, &mut peers)?
         };
         // What is not durable by now takes at least this long. A peer that did not acknowledge has no time, and is no successor.
         if (here.is_some() && peers.len() >= others) || passed >= TIME_MAX {
@@ -145,6 +157,26 @@ async fn sample(replica: &Replica, led: &Led, leading: u64) -> Option<Sample> {
     }
 }
 
+/// Notes the other voters that have acknowledged the entry `target` for the first time, and returns the number of other voters. `None`: this
+/// node does not lead.
+fn note_acknowledgements(
+    metrics: &RaftMetrics<TypeConfig>,
+    target: u64,
+    passed: Duration,
+    peers: &mut BTreeMap<u64, Duration>,
+) -> Option<usize> {
+    let replication = metrics.replication.as_ref()?;
+    let mut others = 0;
+    for voter in metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id) {
+        others += 1;
+        let matched = replication.get(&voter).and_then(Option::as_ref);
+        if matched.is_some_and(|matched| matched.index >= target) {
+            peers.entry(voter).or_insert(passed);
+        }
+    }
+    Some(others)
+}
+
 impl Window {
     fn note(&mut self, sample: Sample) {
         let now = sample.at;
@@ -154,7 +186,7 @@ impl Window {
         }
     }
 
-    /// `None`: the disk is not slow, or that of each peer is as slow.
+    /// `None`: the disk is not slow, or that of each voter is as slow.
     fn verdict(&self) -> Option<Verdict> {
         if self.0.len() < SAMPLES {
             return None;
@@ -164,8 +196,9 @@ impl Window {
             let times = self.0.iter().map(|sample| sample.peers.get(peer).copied().unwrap_or(TIME_MAX));
             (median(times), *peer)
         });
-        let (there, successor) = peers.min()?;
-        (here >= SLOW && here >= RATIO * there).then_some(Verdict { successor, here, there })
+        let mut successors: Vec<(Duration, u64)> = peers.filter(|(there, _)| here >= RATIO * *there).collect();
+        successors.sort_unstable();
+        (here >= SLOW && !successors.is_empty()).then_some(Verdict { here, successors })
     }
 }
 
@@ -178,7 +211,10 @@ fn median(times: impl Iterator<Item = Duration>) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::types::{CommittedLeaderId, LogId, Membership, Node, StoredMembership};
 
     /// `samples` times here, and of peers 2 and 3, in milliseconds.
     fn window(samples: &[[u64; 3]], interval: Duration) -> Window {
@@ -191,7 +227,39 @@ mod tests {
     }
 
     fn successor(samples: &[[u64; 3]]) -> Option<u64> {
-        window(samples, INTERVAL).verdict().map(|verdict| verdict.successor)
+        successors(samples).first().copied()
+    }
+
+    fn successors(samples: &[[u64; 3]]) -> Vec<u64> {
+        let verdict = window(samples, INTERVAL).verdict();
+        verdict.map_or(Vec::new(), |verdict| verdict.successors.iter().map(|(_, successor)| *successor).collect())
+    }
+
+    /// Of node 1, which leads voters 1 and 2 and learner 3. `matched`: of 2 and 3.
+    fn metrics(matched: [u64; 2]) -> RaftMetrics<TypeConfig> {
+        let log_id = |index| LogId { leader_id: CommittedLeaderId::new(1), index };
+        let nodes: BTreeMap<u64, Node> = (1..=3).map(|id| (id, Node::default())).collect();
+        let membership = Membership::new(vec![[1, 2].into()], nodes).unwrap();
+        let mut metrics = RaftMetrics::new_initial(1);
+        metrics.membership_config = Arc::new(StoredMembership::new(None, membership));
+        metrics.replication = Some([2, 3].into_iter().zip(matched.map(|index| Some(log_id(index)))).collect());
+        metrics
+    }
+
+    #[test]
+    fn a_learner_is_not_measured_since_it_cannot_lead() {
+        let mut peers = BTreeMap::new();
+        let (early, late) = (Duration::from_millis(1), Duration::from_millis(30));
+        assert_eq!(note_acknowledgements(&metrics([6, 7]), 7, early, &mut peers), Some(1));
+        assert!(peers.is_empty(), "only the learner has the entry: {peers:?}");
+        assert_eq!(note_acknowledgements(&metrics([7, 7]), 7, late, &mut peers), Some(1));
+        assert_eq!(peers, BTreeMap::from([(2, late)]));
+    }
+
+    #[test]
+    fn all_voters_that_are_fast_enough_are_tried_the_fastest_first() {
+        assert_eq!(successors(&[[400, 30, 20]; SAMPLES]), [3, 2]);
+        assert_eq!(successors(&[[400, 30, 101]; SAMPLES]), [2]);
     }
 
     #[test]
