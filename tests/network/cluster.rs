@@ -97,7 +97,7 @@ pub(crate) fn members(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Node>
     ids.into_iter().map(|id| (id, node(id))).collect()
 }
 
-fn config() -> Arc<Config> {
+pub(crate) fn config() -> Arc<Config> {
     let config = Config {
         heartbeat_interval: 200,
         election_timeout_min: 1000,

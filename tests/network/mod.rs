@@ -5,6 +5,7 @@
 mod cluster;
 mod copies;
 mod forming;
+mod ids;
 mod late_answers;
 mod log;
 mod lost_data;

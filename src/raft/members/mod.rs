@@ -233,12 +233,14 @@ impl Members {
     ) -> Result<(), MemberError> {
         let incarnation = self.ask(node_id, incarnation, &peer_address).await?;
         let candidate = Candidate { node_id, incarnation, peer_address, client_address, stays_learner };
-        self.change_if(|view| match rules::add(view, &candidate)? {
+        let judge = |view: &View<'_>| match rules::add(view, &candidate)? {
             Admission::IsMember => Ok(None),
             Admission::Change(change) => Ok(Some(change)),
-        })
-        .await?;
-        Ok(())
+        };
+        self.ensure_leads()?;
+        let term = self.term();
+        let judged = self.applied_membership().await?;
+        self.change_from(&judged, term, judge).await
     }
 
     /// Lets a learner that waits for it become a voter, once it has caught up.
@@ -305,16 +307,45 @@ impl Members {
         &self,
         judge: impl FnOnce(&View<'_>) -> Result<Option<Change>, MemberError>,
     ) -> Result<(), MemberError> {
-        if !self.replica.leads() || self.replica.cut_off() {
-            return Err(MemberError::NotLeader);
-        }
+        self.ensure_leads()?;
         let term = self.term();
-        let judged = self.membership();
-        let change = self.judge(&judged, judge)?;
-        match change {
-            None => self.confirm(&judged, term).await,
-            Some(change) => self.commit(&judged, change).await,
+        self.change_from(&self.membership(), term, judge).await
+    }
+
+    /// The same, provided that the membership is this one, which was the newest in `term`.
+    async fn change_from(
+        &self,
+        judged: &StoredMembership,
+        term: u64,
+        judge: impl FnOnce(&View<'_>) -> Result<Option<Change>, MemberError>,
+    ) -> Result<(), MemberError> {
+        match self.judge(judged, judge)? {
+            None => self.confirm(judged, term).await,
+            Some(change) => self.commit(judged, change).await,
         }
+    }
+
+    fn ensure_leads(&self) -> Result<(), MemberError> {
+        match self.replica.leads() && !self.replica.cut_off() {
+            true => Ok(()),
+            false => Err(MemberError::NotLeader),
+        }
+    }
+
+    /// The newest membership, once this node has applied it: only then does the table know each id that was a member's before. The log may
+    /// be far ahead of the table, and an id that was removed in between would be given again.
+    async fn applied_membership(&self) -> Result<Arc<StoredMembership>, MemberError> {
+        let applied = async {
+            loop {
+                let membership = self.membership();
+                if membership.log_id().is_none_or(|log_id| self.replica.table().index() >= log_id.index) {
+                    return membership;
+                }
+                sleep(CONFIRM_PAUSE).await;
+            }
+        };
+        let too_late = |_| MemberError::under_way("this node has not applied the last one yet");
+        timeout(CHANGE_TIMEOUT, applied).await.map_err(too_late)
     }
 
     /// Waits until this membership, which was the newest in `term`, is committed: what has only been written may be overwritten by another
