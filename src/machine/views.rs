@@ -127,6 +127,11 @@ impl Machine {
         })
     }
 
+    /// Whether a session is over, and some of what it held is not cleared away yet.
+    pub fn is_clearing_away(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.ending.is_some())
+    }
+
     /// The acquires that wait, in the order of arrival.
     pub fn waits(&self) -> impl Iterator<Item = Ticket> + '_ {
         self.waits.keys().copied()

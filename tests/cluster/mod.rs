@@ -7,8 +7,8 @@
 //!   before that; `forced`: a holder learns of a forced release; `wrapper`: no command outlives its lock;
 //! * `elections`: leaders follow each other in order, and observers see it; `waits`: places in the queue are kept;
 //! * `snapshots`: a node that was down for long catches up with a snapshot; `entries`: watches of the keyspace go on where they ended;
-//! * `services`, `watches`: the answers of the services; `bad_input`: to invalid requests; `deadlines`: at a call's deadline; `crowded`,
-//!   `overload`: at limits;
+//! * `services`, `closing`, `watches`: the answers of the services; `bad_input`: to invalid requests; `deadlines`: at a call's deadline;
+//!   `crowded`, `overload`: at limits;
 //! * `members`: nodes join, leave and are replaced, and the leadership is handed over;
 //! * `rolling`: all nodes are restarted one after the other, and no call fails;
 //! * `audit`: all nodes write the same audit lines, and these are sound;
@@ -32,6 +32,7 @@ mod backups;
 mod bad_input;
 mod cable;
 mod certificates;
+mod closing;
 mod copies;
 mod crowded;
 mod deadlines;

@@ -1,5 +1,9 @@
 //! How a node executes requests about sessions.
 
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
 use super::{
     local::{Local, Serve, page_size},
     patience::PATIENCE,
@@ -9,10 +13,12 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_machine::{Command, Renewal, Reply, SessionId};
-use lockkeeper_raft::table::Applied;
+use lockkeeper_raft::{NoReply, table::Applied};
 
 /// Sessions in one page of a list, at the most.
 const PAGE_MAX: usize = 1000;
+/// How often a close looks whether all is free that the session held.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Serve for OpenSession {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionOpened>, Error> {
@@ -49,8 +55,27 @@ impl Serve for CloseSession {
             let (from, reason) = (caller.shown(), reason.as_str());
             tracing::info!(%session, %from, reason, "an operator closed a session");
         }
+        until_cleared_away(node, session).await?;
         Ok(Form::Typed(SessionClosed))
     }
+}
+
+/// Waits until all is free that a closed session held. One entry of the log ends the session for everybody, and frees a bounded number of
+/// its locks; the next ones free the rest. Whoever closes a session, and hands its locks to others, counts on all of them.
+///
+/// Fails if that takes too long, or if this node leads no longer: the close can be repeated, and then waits for the rest.
+async fn until_cleared_away(node: &Local, session: SessionId) -> Result<(), Error> {
+    let is_cleared = || !node.replica.table().read(|applied| applied.machine.is_clearing_away(session));
+    let cleared = async {
+        while !is_cleared() {
+            if !node.replica.leads() {
+                return Err(Error::no_reply(NoReply::Unknown));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    };
+    timeout(PATIENCE, cleared).await.unwrap_or(Err(Error::no_reply(NoReply::Unknown)))
 }
 
 impl Serve for ListSessions {
