@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 use super::{
     exit::Exit,
     logging::{self, LogFormat},
-    signals::{Ending, Signals},
+    signals::{self, Ending, Signals},
     traces,
 };
 use crate::{
@@ -161,6 +161,7 @@ const RAFT_WORKERS: usize = 1;
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
     let (raft, clients) = (raft_runtime()?, clients_runtime()?);
     let served: Result<(), ServeError> = raft.block_on(async {
+        signals::fail_beyond_file_limit()?;
         let signals = Signals::listen()?;
         let told_to_stop = told_to_stop(signals, until_stdin_closes);
         Ok::<_, io::Error>(server::serve(config, clients.handle().clone(), told_to_stop).await)

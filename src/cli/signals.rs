@@ -52,6 +52,15 @@ impl Signals {
     }
 }
 
+/// From now on a write beyond the limit of the size of files (`ulimit -f`) fails with an error that says so. Otherwise the kernel ends the
+/// process with SIGXFSZ, without a word.
+///
+/// Needs a runtime. The handler stays for as long as the process lives; a command that it starts has the kernel's default again.
+pub(super) fn fail_beyond_file_limit() -> io::Result<()> {
+    drop(signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?);
+    Ok(())
+}
+
 /// The signals that this process ignores, signal n as bit n - 1. 0 if that cannot be determined.
 pub(super) fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -20,7 +20,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::panics::{FREE_SPACE, tells_of_full_disk};
+use super::panics::NoRoom;
 
 /// Why the log cannot continue. Writes that were not acknowledged by then may or may not be on the disk.
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +37,10 @@ pub enum Failure {
 }
 
 impl Failure {
-    fn is_full_disk(&self) -> bool {
+    fn no_room(&self) -> Option<NoRoom> {
         match self {
-            Self::Disk(error) => tells_of_full_disk(error),
-            Self::Stalled(_) | Self::Panicked => false,
+            Self::Disk(error) => NoRoom::told_by(error),
+            Self::Stalled(_) | Self::Panicked => None,
         }
     }
 }
@@ -55,10 +55,7 @@ pub const EXIT_FAILED: u8 = 20;
 pub fn end_the_process() -> FailureHandler {
     Arc::new(|directory, failure| {
         let directory = directory.display();
-        let what_to_do = match failure.is_full_disk() {
-            true => format!(": the disk is full: {FREE_SPACE}"),
-            false => String::new(),
-        };
+        let what_to_do = failure.no_room().map_or_else(String::new, |no_room| format!(": {no_room}"));
         tracing::error!(%directory, %failure, "the log failed; this process ends so that nothing unsynced is acknowledged{what_to_do}");
         // Logging may be off or buffered, and the reader of stderr may be gone.
         let _ = writeln!(

@@ -9,6 +9,7 @@
 use std::{
     any::Any,
     cell::RefCell,
+    fmt,
     panic::PanicHookInfo,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -59,6 +60,36 @@ pub fn tells_of_full_disk(message: &impl ToString) -> bool {
     ["StorageFull", "No space left", "QuotaExceeded", "quota exceeded"].iter().any(|words| message.contains(words))
 }
 
+/// Why nothing more can be written to a disk that works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoRoom {
+    /// The disk, or a quota, is full.
+    Disk,
+    /// A file is as large as this process may make it (RLIMIT_FSIZE).
+    FileSize,
+}
+
+impl NoRoom {
+    /// What a panic or an error says of it.
+    pub fn told_by(message: &impl ToString) -> Option<Self> {
+        let message = message.to_string();
+        let is_file_size = ["FileTooLarge", "File too large"].iter().any(|words| message.contains(words));
+        match tells_of_full_disk(&message) {
+            true => Some(Self::Disk),
+            false => is_file_size.then_some(Self::FileSize),
+        }
+    }
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk => write!(f, "the disk is full: {FREE_SPACE}"),
+            Self::FileSize => write!(f, "a file is as large as this process may make it: {RAISE_FILE_LIMIT}"),
+        }
+    }
+}
+
 /// What a panic means that was caused by a log's files, and what to do. `None`: it is a bug of the program.
 pub fn explain_panic(panic: &PanicHookInfo<'_>) -> Option<String> {
     let is_of_sled = panic.location().is_some_and(|location| location.file().contains("sled-0."));
@@ -85,8 +116,8 @@ fn is_sleds_own() -> bool {
 
 fn advice(directory: &Path, doing: Doing, panic: &str) -> String {
     let directory = directory.display();
-    if tells_of_full_disk(&panic) {
-        return format!("the log in {directory} cannot be written: the disk is full: {FREE_SPACE} ({panic})");
+    if let Some(no_room) = NoRoom::told_by(&panic) {
+        return format!("the log in {directory} cannot be written: {no_room} ({panic})");
     }
     let first = match doing {
         // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
@@ -100,6 +131,10 @@ fn advice(directory: &Path, doing: Doing, panic: &str) -> String {
 
 /// The remedy for a full disk.
 pub const FREE_SPACE: &str = "no acknowledged write is lost; free some space, then start this node again";
+
+/// The remedy for a limit of the size of files.
+pub const RAISE_FILE_LIMIT: &str = "no acknowledged write is lost; raise the limit (`ulimit -f unlimited`, or `LimitFSIZE=infinity` \
+    in the unit of systemd), then start this node again";
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +164,11 @@ mod tests {
         }));
         let doing = if thread.ends_with("serving") { Doing::Serving } else { Doing::Opening };
         let _advice = advise(Path::new("/some/log"), doing);
-        let what = if thread.contains("full") { "StorageFull" } else { "tried to serialize Uninitialized" };
+        let what = match &thread {
+            thread if thread.contains("full") => "StorageFull",
+            thread if thread.contains("limit") => "File too large",
+            _ => "tried to serialize Uninitialized",
+        };
         if thread.starts_with("here") {
             panic!("{what}");
         }
@@ -145,6 +184,7 @@ mod tests {
             ("here", "replace this node"),
             ("sled-io-1", "replace this node"),
             ("sled-io-full", "free some space"),
+            ("sled-io-limit", "ulimit -f"),
             // These two are bugs of the program.
             ("here-serving", "explained: no"),
             ("another", "explained: no"),

@@ -3,6 +3,7 @@
 //! By module:
 //! * `short`: below the reserve the cluster refuses what adds, and says so; one short disk of three refuses nothing;
 //! * `full`: a disk without a free byte ends its node with a clear message; what was acknowledged is there once space is freed;
+//! * `file_size`: a limit of the size of files ends its node with a clear message, too;
 //! * `bound`: under load a node stays within the bound that `cluster-configs/README.md` states; restarts remove leftovers;
 //! * `growth`: measures sled's files over many entries; run it by hand.
 //!
@@ -13,6 +14,7 @@
 #![expect(clippy::print_stdout, reason = "real processes run in real time; figures are for people to read")]
 
 mod bound;
+mod file_size;
 mod full;
 mod growth;
 mod mounts;

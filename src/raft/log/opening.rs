@@ -34,7 +34,7 @@ use lockkeeper_storage::{
     disk::{Disk, SledDisk},
     files,
     journaled::Journaled,
-    panics::{self, Doing, FREE_SPACE, tells_of_full_disk},
+    panics::{self, Doing, NoRoom},
 };
 
 /// Why a log was not opened. Nothing was changed or lost.
@@ -91,11 +91,13 @@ pub enum OpenError {
         /// The time limit.
         limit: Duration,
     },
-    /// The disk is full.
-    #[error("the log in {} cannot be opened: the disk is full: {FREE_SPACE} ({source})", directory.display())]
+    /// Nothing more can be written.
+    #[error("the log in {} cannot be opened: {no_room} ({source})", directory.display())]
     Full {
         /// The log's directory.
         directory: PathBuf,
+        /// Why.
+        no_room: NoRoom,
         /// The system's error.
         source: io::Error,
     },
@@ -114,9 +116,9 @@ pub enum OpenError {
 impl OpenError {
     pub(super) fn io(directory: &Path, action: &'static str, source: io::Error) -> Self {
         let directory = directory.to_owned();
-        match tells_of_full_disk(&source) {
-            true => Self::Full { directory, source },
-            false => Self::Io { directory, action, source },
+        match NoRoom::told_by(&source) {
+            Some(no_room) => Self::Full { directory, no_room, source },
+            None => Self::Io { directory, action, source },
         }
     }
 }
@@ -212,13 +214,15 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
     database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
         GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
         GuardedError::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
-        GuardedError::Panicked(panic) if tells_of_full_disk(&panic) => {
-            Err(OpenError::Full { directory: directory.clone(), source: io::Error::other(panic) })
-        }
-        // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
-        GuardedError::Panicked(panic) => {
-            Err(damaged(directory, format!("sled panicked on it (unless the disk itself reports errors): {panic}")))
-        }
+        GuardedError::Panicked(panic) => match NoRoom::told_by(&panic) {
+            Some(no_room) => {
+                Err(OpenError::Full { directory: directory.clone(), no_room, source: io::Error::other(panic) })
+            }
+            // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
+            None => {
+                Err(damaged(directory, format!("sled panicked on it (unless the disk itself reports errors): {panic}")))
+            }
+        },
     })
 }
 
