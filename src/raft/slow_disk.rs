@@ -157,8 +157,8 @@ async fn sample(replica: &Replica, led: &Led, leading: u64) -> Option<Sample> {
     }
 }
 
-/// Notes the other voters that have acknowledged the entry `target` for the first time, and returns the number of other voters. `None`: this
-/// node does not lead.
+/// Notes the other voters that have acknowledged the entry `target` for the first time, and returns the number of other voters. `None`:
+/// this node does not lead.
 fn note_acknowledgements(
     metrics: &RaftMetrics<TypeConfig>,
     target: u64,
