@@ -5,6 +5,7 @@
 //! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
 //!   leader's [`clock`]; [`fast_election`], [`silent_leader`] and [`liveness`]: fast detection of a leader whose process was killed, or
 //!   that fell silent; [`handover`]: transfer of leadership to another voter; [`slow_disk`]: when a leader does so by itself;
+//!   [`members`]: who takes part; [`addresses`]: where the members are reached;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
@@ -21,6 +22,7 @@
 //! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster. [`types`], [`wire`],
 //! [`commands`], [`records`] and [`messages`]: shared types and their encodings.
 
+pub mod addresses;
 pub mod backup;
 pub mod calls;
 mod change_history;

@@ -7,10 +7,10 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
 use super::{
     Raft,
+    addresses::Addresses,
     disk::Disks,
     leadership::{Led, follow_leadership},
     liveness::PeerLiveness,
-    members::Addresses,
     network::Acknowledgements,
     notes::Notes,
     proposer::{self, NoReply, Proposer},

@@ -44,12 +44,13 @@ use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
 use lockkeeper_raft::{
     Raft, Replica,
+    addresses::Addresses,
     disk::Disks,
     disk_watch, fast_election,
     forming::{FormingConfig, FormingError},
     identity::{ClusterId, Identity, IdentityError},
     log::{self, LogStore, OpenError},
-    members::{Addresses, Members},
+    members::Members,
     network::{Network, PeerService, hello},
     silent_leader, slow_disk, slow_followers,
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},

@@ -11,7 +11,8 @@ use lockkeeper::{
     machine::{Command, Limits},
     raft::{
         Raft, Replica,
-        members::{Addresses, Greet, MemberError, Members},
+        addresses::Addresses,
+        members::{Greet, MemberError, Members},
         messages::HelloResponse,
         network::Network,
         snapshot::{SnapshotFile, SnapshotStore},

@@ -8,12 +8,11 @@
 //! * `rules`: which of it is allowed now;
 //! * `run`: the leader's task. It promotes learners that have caught up, and ends exchanges of voters that an earlier leader began. What is
 //!   still to be done is in the replicated membership, so the next leader goes on with it;
-//! * [`Addresses`]: where the members are reached.
+//! * [`Addresses`](crate::addresses::Addresses), below this module: where the members are reached.
 //!
 //! Voters change by openraft's joint consensus (§4.3 of Ongaro's thesis): an entry with both sets of voters, then one with the new set.
 //! Each request names the membership that it was judged by, so of two requests at the same time one is refused.
 
-mod addresses;
 mod catch_up;
 mod rules;
 #[cfg(test)]
@@ -33,7 +32,6 @@ use tokio::{
 };
 use tonic::Status;
 
-pub use self::addresses::Addresses;
 use self::{
     catch_up::CatchUp,
     rules::{Admission, Change, Step, View},

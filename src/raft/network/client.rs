@@ -21,9 +21,9 @@ use super::{
     snapshot,
 };
 use crate::{
+    addresses::Addresses,
     disk::Disks,
     identity::Identity,
-    members::Addresses,
     messages::{self as pb, peer_client::PeerClient as Stub},
     slow_followers::StreamCuts,
     types::*,

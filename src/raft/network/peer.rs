@@ -16,9 +16,9 @@ use super::{
 };
 use crate::messages::{DiskSpace, peer_client::PeerClient as Stub};
 use crate::{
+    addresses::Addresses,
     disk::Disks,
     identity::{Identity, Incarnation},
-    members::Addresses,
     types::*,
     versions::PeerVersions,
     wire::Malformed,
