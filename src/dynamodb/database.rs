@@ -18,7 +18,7 @@ use crate::{
     key,
     lock_name::lock_name,
     recipes,
-    tables::{Attribute, Table},
+    schema::{Attribute, Table},
 };
 
 /// Schemas in memory. Beyond it all are forgotten, and read again as they are used.

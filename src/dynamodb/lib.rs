@@ -42,6 +42,7 @@ mod options;
 mod query;
 mod recipes;
 mod request;
+mod schema;
 mod sigv4;
 mod store;
 mod tables;

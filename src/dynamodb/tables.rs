@@ -6,9 +6,7 @@
 //! Accepted and without effect: throughput, billing mode, table class, streams, encryption, and the time to live of items, which clients
 //! read back. Refused: secondary indexes, which no known lock client uses.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -17,36 +15,12 @@ use crate::{
     error::{Error, Kind, Result},
     key,
     request::{read, required, table_name},
+    schema::{Attribute, FORMAT, Table},
 };
 
-/// The format of a table's entry.
-const FORMAT: u8 = 1;
 /// Items removed at a time, after their table was deleted.
 const SWEEP_ITEMS: usize = 64;
 const LIST_MAX: usize = 100;
-
-/// What is known of a table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Table {
-    format: u8,
-    pub(crate) name: String,
-    pub(crate) partition: Attribute,
-    pub(crate) sort: Option<Attribute>,
-    created_ms: u64,
-    /// Read and write units; `None`: paid for by request.
-    throughput: Option<(u64, u64)>,
-    time_to_live: Option<String>,
-    protected: bool,
-    tags: BTreeMap<String, String>,
-}
-
-/// An attribute of a key.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Attribute {
-    pub(crate) name: String,
-    /// `S`, `N` or `B`.
-    pub(crate) kind: String,
-}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -102,22 +76,6 @@ struct TimeToLive {
 }
 
 impl Table {
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let table: Option<Self> = serde_json::from_slice(bytes).ok();
-        table.filter(|table| table.format == FORMAT).ok_or_else(|| {
-            Error::new(Kind::InternalServerError, "the entry of this table is none that this version can read")
-        })
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("texts and numbers are JSON")
-    }
-
-    /// The attributes of its key, the partition first.
-    pub(crate) fn key_names(&self) -> impl Iterator<Item = &str> {
-        [Some(&self.partition), self.sort.as_ref()].into_iter().flatten().map(|attribute| &*attribute.name)
-    }
-
     /// From a request, whose parts must agree.
     fn requested(name: &str, request: &TableRequest, created_ms: u64) -> Result<Self> {
         let definitions = required(request.attribute_definitions.as_ref(), "AttributeDefinitions")?;
