@@ -1,9 +1,11 @@
-//! The keeper: runs the command, and kills it when the wrapper does not extend its time.
+//! The keepers: the inner one runs the command, and kills it when the wrapper does not extend its time; the outer one runs the inner one,
+//! passes on what the two say, and kills for the same reasons.
 //!
-//! It uses only the link, never the terminal: it is in a background process group, where terminal output could stop it.
+//! A keeper uses only its links, never the terminal: it is in a background process group, where terminal output could stop it.
 
 use std::{
     ffi::OsString,
+    iter,
     os::{
         fd::OwnedFd,
         unix::process::{CommandExt as _, ExitStatusExt as _},
@@ -26,7 +28,7 @@ use super::{
     descendants::{self, adopt_orphans, kill_descendants, reap, signal_all},
     link::{Link, Message},
     signals::Signals,
-    this_program,
+    start_keeper, this_program,
 };
 use crate::{
     cli::{Exit, Failure},
@@ -42,6 +44,9 @@ pub(in crate::cli) struct Keep {
     /// Process group for the command; 0: a new one
     #[arg(long)]
     group: i32,
+    /// Be the outer keeper: run another one, which runs the command
+    #[arg(long)]
+    outer: bool,
     /// The command, after `--`
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -52,8 +57,16 @@ impl Keep {
         adopt_orphans()?;
         // A signal to all processes of a service is meant for the command, not for its keeper.
         let _held_off = Signals::new()?;
-        let mut child_ended = unix::signal(SignalKind::child())?;
         let (link, kill_at, stdin) = Link::inherited()?;
+        if self.outer {
+            let inner =
+                start_keeper(kill_at, stdin, &["keep", "--group", &self.group.to_string()], &self.command, &[])?;
+            let mut relay = Relay { wrapper: link, inner, kill_at };
+            relay.until_all_ended().await;
+            kill_descendants(KILLING_MAX).await;
+            return Ok(Exit::Success);
+        }
+        let mut child_ended = unix::signal(SignalKind::child())?;
         let pid = match self.launch(stdin) {
             Ok(pid) => pid,
             Err(failure) => {
@@ -76,7 +89,63 @@ impl Keep {
     }
 }
 
-/// The state of the keeper.
+/// The messages that have arrived. After a stop of this process, one of them may extend the time.
+async fn arrived(link: &mut Link) -> Vec<Message> {
+    // Lets tokio poll the socket.
+    yield_now().await;
+    iter::from_fn(|| link.next().now_or_never().flatten()).collect()
+}
+
+/// The state of the outer keeper.
+struct Relay {
+    wrapper: Link,
+    inner: Link,
+    kill_at: Moment,
+}
+
+impl Relay {
+    /// Returns when the inner keeper has ended, or all must be killed: the wrapper is gone, or the time is over.
+    async fn until_all_ended(&mut self) {
+        loop {
+            let left = self.kill_at.since(BootClock.now());
+            tokio::select! {
+                biased;
+                message = self.wrapper.next() => match message {
+                    Some(message) => self.pass_on(message),
+                    None => return,
+                },
+                message = self.inner.next() => match message {
+                    Some(message) => _ = self.wrapper.tell(message),
+                    None => return,
+                },
+                () = sleep(left.min(TIMER_MAX)) => {}
+            }
+            if self.is_time().await {
+                self.wrapper.tell(Message::Expired);
+                return;
+            }
+        }
+    }
+
+    fn pass_on(&mut self, message: Message) {
+        if let Message::KillAt(moment) = message {
+            self.kill_at = moment;
+        }
+        self.inner.tell(message);
+    }
+
+    async fn is_time(&mut self) -> bool {
+        if self.kill_at > BootClock.now() {
+            return false;
+        }
+        for message in arrived(&mut self.wrapper).await {
+            self.pass_on(message);
+        }
+        self.kill_at <= BootClock.now()
+    }
+}
+
+/// The state of the inner keeper.
 struct Watch {
     link: Link,
     kill_at: Moment,
@@ -133,14 +202,11 @@ impl Watch {
         self.ended.map_or(left, |ended| left.min(LEFT_BEHIND_GRACE.saturating_sub(ended.elapsed())))
     }
 
-    /// Whether it is time to kill. After a stop of this process, the socket may hold a message that extends the time.
     async fn is_time(&mut self) -> bool {
         if self.kill_at > BootClock.now() {
             return false;
         }
-        // Lets tokio poll the socket.
-        yield_now().await;
-        while let Some(Some(message)) = self.link.next().now_or_never() {
+        for message in arrived(&mut self.link).await {
             self.hear(message);
         }
         self.kill_at <= BootClock.now()

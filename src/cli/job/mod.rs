@@ -1,21 +1,27 @@
 //! Runs a command while a lock is held, and never longer.
 //!
 //! ```text
-//! lockkeeper lock      the wrapper: holds the lock, forwards signals; subreaper
-//!   │ link             (a socket: deadline and exit status; closed when the wrapper is gone)
-//!   └ lockkeeper keep  the keeper, in its own process group: a dead-man's switch; subreaper
-//!       └ COMMAND      killed by the kernel when its parent dies
-//!           └ …        its descendants
+//! lockkeeper lock        the wrapper: holds the lock, forwards signals; subreaper
+//!   │ link               (a socket: deadline and exit status; closed when the wrapper is gone)
+//!   └ lockkeeper keep    the outer keeper, in its own process group: a dead-man's switch; subreaper
+//!       │ link           (the same)
+//!       └ lockkeeper keep  the inner keeper, likewise
+//!           └ COMMAND    killed by the kernel when its parent dies
+//!               └ …      its descendants
 //! ```
 //!
-//! Each of these processes can be killed or stopped at any moment; all processes of the command still end in time:
+//! Any two of the first three processes can be killed or stopped at any moment, one after the other or together; all processes of the
+//! command still end in time:
 //!
 //! * Without contact to the cluster, the *wrapper* sends SIGTERM to the command a little before the deadline, and
 //!   SIGKILL just before it. It uses a local timer and needs no server.
-//! * The *keeper* knows the deadline too. It kills when the deadline is near (the wrapper is stopped) or the link
-//!   closes (the wrapper is dead).
-//! * When the keeper is dead, the kernel kills the command. The command's descendants are adopted by the wrapper, which
-//!   kills them.
+//! * Each *keeper* knows the deadline too. It kills when the deadline is near (the process above it is stopped) or its link
+//!   to that one closes (it is dead).
+//! * When the inner keeper is dead, the kernel kills the command. The command's descendants are adopted by the next process
+//!   above that lives. That one, and each further one above, sees its link downwards close, and kills them.
+//!
+//! With one keeper, two faults left the command alive: wrapper and keeper both stopped, or one stopped and the other one killed. Three
+//! faults at once still can.
 //!
 //! A process that was stopped together with the others reads the clock first when it continues. The clock counts
 //! suspension: see [`crate::client::Clock`].
@@ -25,13 +31,12 @@
 //!
 //! **Terminals.** Without a terminal, the command has its own process group. With one, it stays in the wrapper's group
 //! and is in the foreground or background together with the wrapper: Ctrl-C reaches it, it can read from the terminal,
-//! and `fg`, `bg` and pipelines work. Ctrl-Z stops it and the wrapper; the keeper is in another group, continues to
-//! count, and kills the command if it is stopped for too long.
+//! and `fg`, `bg` and pipelines work. Ctrl-Z stops it and the wrapper; the keepers are in groups of their own, continue to
+//! count, and kill the command if it is stopped for too long.
 //!
 //! Not covered: processes that do not belong to this user any more (`sudo`) or never were descendants (a container that
-//! a daemon started for the command); and, if the wrapper *and* the keeper are killed at the same time, the command's
-//! descendants. Platforms other than Linux have no subreaper and no parent-death signal: there, only the command and
-//! its process group are killed, and processes that it left behind stay.
+//! a daemon started for the command); and three faults at once. Platforms other than Linux have no subreaper and no parent-death signal:
+//! there is one keeper, only the command and its process group are killed, and processes that it left behind stay.
 
 mod descendants;
 mod keeper;
@@ -40,15 +45,25 @@ mod link;
 mod signals;
 mod wrapper;
 
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::{fd::AsFd, unix::process::CommandExt as _},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
 use tokio::time::sleep;
 
 use super::{Exit, Failure, complain, show};
 use crate::client::{BootClock, Clock as _, Guard, Moment};
 
-use self::wrapper::{End, Job};
 pub(super) use self::{keeper::Keep, launch::Launch, signals::Signals};
+use self::{
+    link::Link,
+    wrapper::{End, Job},
+};
 
 /// Longest timer. Timers stop while the machine is suspended; the deadline does not.
 const TIMER_MAX: Duration = Duration::from_millis(250);
@@ -83,7 +98,24 @@ pub(super) async fn run_while_held(
     }
 }
 
-/// The running program, even if its file was replaced: the three processes must be of one version.
+/// Starts a keeper, in its own process group, with this program's arguments before the `--`. Returns this end of the link to it. `stdin`
+/// is the command's.
+fn start_keeper(
+    kill_at: Moment,
+    stdin: impl AsFd,
+    arguments: &[impl AsRef<OsStr>],
+    command: &[OsString],
+    environment: &[(&str, String)],
+) -> io::Result<Link> {
+    let (link, theirs) = Link::new(kill_at, stdin)?;
+    let mut keeper = Command::new(this_program()?);
+    keeper.arg0("lockkeeper").args(arguments).arg("--").args(command);
+    keeper.envs(environment.iter().map(|(name, value)| (name, value))).stdin(theirs).process_group(0);
+    keeper.spawn()?;
+    Ok(link)
+}
+
+/// The running program, even if its file was replaced: all its processes must be of one version.
 fn this_program() -> io::Result<PathBuf> {
     match cfg!(any(target_os = "linux", target_os = "android")) {
         true => Ok("/proc/self/exe".into()),
@@ -100,7 +132,7 @@ fn exit(end: End) -> Exit {
             Exit::Lost
         }
         End::KeeperKilled => {
-            complain("the keeper process of the command was killed, and the kernel killed the command");
+            complain("a keeper process of the command was killed, and the command with it");
             Exit::Signal(rustix::process::Signal::KILL.as_raw())
         }
     }

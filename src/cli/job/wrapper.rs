@@ -1,21 +1,15 @@
 //! The wrapper: starts the keeper, communicates with it, and takes over its work if the keeper is dead or late.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    process::{Command, ExitStatus},
-    time::Duration,
-};
+use std::{ffi::OsString, io, os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
 use rustix::process::{Pid, Signal, getpgrp};
 use tokio::time::sleep;
 
 use super::{
     KILLING_MAX,
-    descendants::{adopt_orphans, kill_descendants},
+    descendants::{self, adopt_orphans, kill_descendants},
     link::{Link, Message},
-    this_program,
+    start_keeper,
 };
 use crate::{
     cli::{Exit, Failure, complain, terminal},
@@ -57,12 +51,13 @@ impl Job {
     ) -> Result<Self, Failure> {
         // If the keeper is killed, its descendants become ours.
         adopt_orphans()?;
-        let (link, theirs) = Link::new(kill_at, io::stdin())?;
         let group = if terminal::is_there() { getpgrp().as_raw_pid() } else { 0 };
-        let mut keeper = Command::new(this_program()?);
-        keeper.arg0("lockkeeper").args(["keep", "--group", &group.to_string(), "--"]).args(command);
-        keeper.envs(environment.iter().map(|(name, value)| (name, value))).stdin(theirs).process_group(0);
-        keeper.spawn()?;
+        let mut arguments = vec!["keep".to_owned(), "--group".to_owned(), group.to_string()];
+        // Where a keeper does not find descendants, an outer one could kill only the inner one.
+        if descendants::KNOWN {
+            arguments.push("--outer".to_owned());
+        }
+        let link = start_keeper(kill_at, io::stdin(), &arguments, command, environment)?;
         Ok(Self { link, kill_at, end: None })
     }
 
@@ -110,7 +105,7 @@ impl Job {
     }
 }
 
-/// Includes the keeper, which could be stopped.
+/// Includes the keepers, which could be stopped.
 async fn kill_all() {
     let left: Vec<String> = kill_descendants(KILLING_MAX).await.iter().map(Pid::to_string).collect();
     if !left.is_empty() {

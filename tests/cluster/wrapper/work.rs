@@ -41,11 +41,6 @@ impl Work {
         Self { script: format!("trap '' TERM; {}", obedient.script), ..obedient }
     }
 
-    /// One process.
-    pub(super) fn alone() -> Self {
-        Self::new(1, &format!("echo $$ >> pids; exec sleep {}", NEVER.as_secs()))
-    }
-
     /// A process that writes its token to stdout in a loop, as to a remote resource.
     pub(super) fn writing_its_token() -> Self {
         Self::new(1, r#"echo $$ >> pids; while :; do echo "$LOCKKEEPER_TOKEN"; done"#)
@@ -115,9 +110,14 @@ impl Wrapper {
         Pid::from_raw(pid.cast_signed()).expect("a process id is positive")
     }
 
-    /// Its only child.
+    /// The outer one: the wrapper's only child.
     pub(super) fn keeper(&self) -> Pid {
         descendants(self.pid())[0]
+    }
+
+    /// The outer keeper's only child.
+    pub(super) fn inner_keeper(&self) -> Pid {
+        descendants(self.pid())[1]
     }
 
     pub(super) fn signal(&self, what: Signal) {
