@@ -13,3 +13,6 @@ pub const LEADER_KEY: &str = "lockkeeper-leader";
 /// The descriptors of [`v1`], for gRPC reflection.
 #[cfg(feature = "server")]
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/public_descriptors.bin"));
+
+#[cfg(test)]
+mod tests;

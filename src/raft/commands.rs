@@ -102,7 +102,7 @@ fn write_command(command: &Command) -> pb::Command {
             by: write_identity(by.as_ref()),
         }),
         Command::Txn(txn) => Kind::Txn(write_txn(txn)),
-        Command::Compact { revision } => Kind::Compact(pb::Compact { revision: revision.0 }),
+        Command::Compact { revision } => Kind::Compact(pb::Compaction { revision: revision.0 }),
         Command::Tick => Kind::Tick(pb::Tick {}),
         Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
         Command::Note(Note { who, act, target, reason, omitted }) => Kind::Note(pb::Note {
@@ -208,7 +208,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
         Kind::Txn(txn) => Command::Txn(read_txn(txn)?),
-        Kind::Compact(pb::Compact { revision }) => Command::Compact { revision: Revision(revision) },
+        Kind::Compact(pb::Compaction { revision }) => Command::Compact { revision: Revision(revision) },
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
         Kind::Note(pb::Note { who, act, target, reason, omitted }) => {

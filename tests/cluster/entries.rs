@@ -91,7 +91,7 @@ async fn commit(peers: &BTreeMap<u64, String>, txn: &pb::Txn) -> u64 {
 }
 
 async fn compact(peers: &BTreeMap<u64, String>, revision: u64) -> Result<u64, Status> {
-    let compacted = ask(peers, async |mut keyspace| keyspace.compact(pb::Compact { revision }).await).await;
+    let compacted = ask(peers, async |mut keyspace| keyspace.compact(pb::Compaction { revision }).await).await;
     compacted.map(|compacted| compacted.revision)
 }
 

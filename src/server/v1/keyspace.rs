@@ -30,7 +30,7 @@ impl<B: Backend> Keyspace for Adapter<B> {
         self.call::<SelectEntries>(request).await
     }
 
-    async fn compact(&self, request: Request<pb::Compact>) -> Result<Response<pb::Compacted>, Status> {
+    async fn compact(&self, request: Request<pb::Compaction>) -> Result<Response<pb::Compacted>, Status> {
         self.call::<CompactEntries>(request).await
     }
 

@@ -223,10 +223,10 @@ impl Encode for EntriesSelected {
 }
 
 impl Encode for CompactEntries {
-    type Message = pb::Compact;
+    type Message = pb::Compaction;
 
     fn encode(self) -> Self::Message {
-        pb::Compact { revision: self.revision.0 }
+        pb::Compaction { revision: self.revision.0 }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
@@ -330,7 +330,7 @@ mod tests {
             Ok(Response::new(pb::EntriesSelected { revision: 5, ..Default::default() }))
         }
 
-        async fn compact(&self, _: Request<pb::Compact>) -> Result<Response<pb::Compacted>, Status> {
+        async fn compact(&self, _: Request<pb::Compaction>) -> Result<Response<pb::Compacted>, Status> {
             Ok(Response::new(pb::Compacted { revision: 4 }))
         }
 
