@@ -52,6 +52,11 @@ impl Wait {
     }
 }
 
+/// Fails on a lock-delay over [`LOCK_DELAY_MS_MAX`].
+pub fn ensure_lock_delay(ms: u32) -> Result<(), Invalid> {
+    number("the lock-delay in milliseconds", ms, 0, LOCK_DELAY_MS_MAX).map(drop)
+}
+
 impl Acquire {
     /// Sorts the locks by name. Fails on none or more than [`WANTS_MAX`], on a name given twice, on a wait outside 1 to [`WAIT_MS_MAX`],
     /// and on a lock-delay over [`LOCK_DELAY_MS_MAX`].
@@ -60,7 +65,7 @@ impl Acquire {
         if let Wait::Millis(ms) = wait {
             number("the wait in milliseconds", ms, 1, WAIT_MS_MAX)?;
         }
-        number("the lock-delay in milliseconds", lock_delay_ms, 0, LOCK_DELAY_MS_MAX)?;
+        ensure_lock_delay(lock_delay_ms)?;
         wants.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(pair) = wants.windows(2).find(|pair| pair[0].name == pair[1].name) {
             return Err(Invalid(format!("the lock {:?} is named twice in one acquire: name it once", pair[0].name)));

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use lockkeeper::proto::v1::{
     AcquireRequest, CheckRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, GetResponse, Mode,
-    OpenSessionRequest, ReleaseRequest, RenewSessionRequest, RequestId, UpdateRequest, Want, acquire_request,
-    locks_client::LocksClient, mode, release_request, sessions_client::SessionsClient,
+    OpenSessionRequest, ReleaseRequest, RenewSessionRequest, RequestId, UpdateRequest, Want, WatchRequest,
+    acquire_request, locks_client::LocksClient, mode, release_request, sessions_client::SessionsClient,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -98,7 +98,9 @@ async fn bad_acquires(clients: &mut Clients) {
     let request = AcquireRequest { wait: too_long, ..clients.acquire_of(vec![want("a")]) };
     assert_says(clients.acquire(request).await, INVALID.0, INVALID.1, &["wait_ms", "604800001"]);
     let request = AcquireRequest { lock_delay_ms: 3_600_001, ..clients.acquire_of(vec![want("a")]) };
-    assert_says(clients.acquire(request).await, INVALID.0, INVALID.1, &["lock-delay", "3600001"]);
+    assert_says(clients.acquire(request).await, INVALID.0, INVALID.1, &["lock_delay_ms", "3600001"]);
+    let watched = WatchRequest { prefix: long.clone(), ..WatchRequest::default() };
+    assert_says(clients.locks.watch(watched).await.map(drop), INVALID.0, INVALID.1, &["prefix", "513", "512"]);
     let get = clients.locks.get(GetRequest { name: "a".repeat(600), ..GetRequest::default() }).await.map(drop);
     assert_says(get, INVALID.0, INVALID.1, &["600 bytes"]);
 }

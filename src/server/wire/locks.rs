@@ -52,6 +52,8 @@ impl Encode for AcquireLocks {
             Some(acquire_request::Wait::WaitForever(false)) => Wait::Never,
         };
         let wants = message.locks.into_iter().map(want).collect::<Result<Vec<_>, _>>()?;
+        // Here, since an error names its field; the others below are about the locks.
+        ensure_lock_delay(message.lock_delay_ms).map_err(Error::invalid_value("lock_delay_ms"))?;
         let acquire = Acquire::new(wants, wait, message.lock_delay_ms).map_err(Error::invalid_value("locks"))?;
         Ok(Self { session: session_id(&message.session_id)?, request: request(message.request)?, acquire })
     }
@@ -521,7 +523,10 @@ impl Forward for LiftDelay {
 fn ensure_prefix(prefix: &str) -> Result<(), Error> {
     match prefix.len() {
         ..=NAME_BYTES_MAX => Ok(()),
-        bytes => Err(Error::invalid("prefix", format!("has {bytes} bytes: the limit is {NAME_BYTES_MAX}"))),
+        bytes => Err(Error::invalid(
+            "prefix",
+            format!("has {bytes} bytes: the limit is {NAME_BYTES_MAX}, that of a lock's name"),
+        )),
     }
 }
 
