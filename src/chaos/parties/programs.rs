@@ -30,6 +30,9 @@ use tokio::{
 use super::clients::part;
 use crate::chaos::record::Timeline;
 
+/// What the names of their parts of the history begin with; a number follows.
+pub(in crate::chaos) const PROGRAM: &str = "program";
+
 /// What all programs of a run are told.
 #[derive(Clone, Debug)]
 pub(in crate::chaos) struct Surroundings {
@@ -99,7 +102,7 @@ fn spawn(number: usize, command: &str, surroundings: &Surroundings) -> io::Resul
 
 /// Its part of the history, whose directory may be named relative to this process.
 fn history(parts: &Path, number: usize) -> io::Result<PathBuf> {
-    Ok(part(&parts.canonicalize()?, &format!("program{number}")))
+    Ok(part(&parts.canonicalize()?, &format!("{PROGRAM}{number}")))
 }
 
 #[expect(clippy::disallowed_methods, reason = "every language has this clock; the history's own counts suspension too")]

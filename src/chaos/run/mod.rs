@@ -428,8 +428,13 @@ impl Run {
         drop((observer, clients));
         cluster.kill().await;
         drop(links);
-        merge::merge(parts.path(), meta(options.seed), &outcome.history)
+        let left_out = merge::merge(parts.path(), meta(options.seed), &outcome.history)
             .inspect_err(|_| parts.disable_cleanup(true))?;
+        if !left_out.is_empty() {
+            // For whoever mends the program.
+            parts.disable_cleanup(true);
+        }
+        outcome.troubles.extend(left_out);
         Ok(outcome)
     }
 
