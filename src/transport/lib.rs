@@ -17,6 +17,8 @@ mod windows;
 #[cfg(feature = "serve")]
 mod accept;
 #[cfg(feature = "serve")]
+mod authority;
+#[cfg(feature = "serve")]
 mod calls;
 #[cfg(feature = "serve")]
 mod connection;

@@ -47,6 +47,7 @@ use tower::Service;
 
 use super::{
     Listen, accept,
+    authority::WithoutScheme,
     calls::CallHandler,
     connection::{Connection, ReadState},
     log_throttle::LogThrottle,
@@ -138,6 +139,7 @@ async fn connection<S, V>(
     };
     match told {
         Ok(Ok((stream, true))) => {
+            let stream = WithoutScheme::new(stream);
             to_its_end(http2.serve_connection(TokioIo::new(stream), answers), slot, remote, stopping).await;
         }
         Ok(Ok((mut stream, false))) => {

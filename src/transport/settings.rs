@@ -101,7 +101,7 @@ impl Settings {
         Self { connections_max, ..self }
     }
 
-    /// The same settings, for a port that speaks HTTP/1.1 too.
+    /// The same settings, for a port that speaks HTTP/1.1 too, and takes an authority with a scheme: etcd's.
     #[must_use]
     pub const fn with_http1(self) -> Self {
         Self { speaks_http1: true, ..self }

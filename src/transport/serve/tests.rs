@@ -238,3 +238,35 @@ async fn a_refusal_names_the_number_of_slots() {
     refused.end().await.expect("GOAWAY without an error");
     assert!(busy.iter().all(|(client, ..)| !client.connection.is_finished()));
 }
+
+/// As Go's client of etcd 3.4 sends it, and then by its place in the table of fields.
+#[tokio::test(start_paused = true)]
+async fn an_authority_with_a_scheme_is_taken_where_clients_of_etcd_are_served() {
+    // POST, http, a path, and `http://127.0.0.1:2379`, the latter two added to the table.
+    let first = b"\x83\x86\x44\x05/call\x41\x8f\x9d\x29\xae\xe3\x0c\x04\x4e\xae\x05\xc0\xb8\x6e\x09\x97\x5f";
+    let again = b"\x83\x86\xbf\xbe";
+    let headers = |stream: u8, block: &[u8]| {
+        let length = u8::try_from(block.len()).expect("short");
+        [&[0, 0, length, 1, 5, 0, 0, 0, stream], block].concat()
+    };
+    let request = [PREFACE, &headers(1, first), &headers(3, again)].concat();
+    // The types of the frames that answer these streams: HEADERS is 1, RST_STREAM 3.
+    let answered = async |settings: Settings| {
+        let mut stream = Port::open(settings).connect().await;
+        stream.write_all(&request).await.expect("there is room");
+        let mut answers = Vec::new();
+        while answers.len() < 2 {
+            let mut header = [0; 9];
+            stream.read_exact(&mut header).await.expect("a frame");
+            let length = usize::from(header[1]) << 8 | usize::from(header[2]);
+            stream.read_exact(&mut vec![0; length]).await.expect("its payload");
+            if header[8] != 0 {
+                answers.push((header[8], header[3]));
+            }
+        }
+        answers.sort_unstable();
+        answers
+    };
+    assert_eq!(answered(Settings::CLIENTS.with_http1()).await, [(1, 1), (3, 1)]);
+    assert_eq!(answered(Settings::CLIENTS).await, [(1, 3), (3, 3)], "elsewhere it is malformed");
+}
