@@ -16,6 +16,8 @@ pub struct Etcd<S> {
     pub(crate) store: S,
     /// The highest revision that an answer had: see `header`.
     pub(crate) shown: Arc<AtomicU64>,
+    /// The number of the next lease whose id the client leaves to us.
+    pub(crate) leases: Arc<AtomicU64>,
 }
 
 impl<S: Store> Etcd<S> {
@@ -40,10 +42,31 @@ pub(crate) fn requires_leader(headers: &HeaderMap) -> bool {
 
 /// A method that a service does not have. The name of a service ends with the last slash.
 pub(crate) fn unknown_method(path: &str) -> Status {
-    match parts(path) {
-        (service, _) if service.contains('/') => unknown_service(path),
-        (service, method) => Status::unimplemented(format!("unknown method {method} for service {service}")),
+    let (service, method) = parts(path);
+    if service.contains('/') {
+        return unknown_service(path);
     }
+    let instead = instead_of(service, method).map(|instead| format!(": {instead}")).unwrap_or_default();
+    Status::unimplemented(format!("unknown method {method} for service {service}{instead}"))
+}
+
+/// What a user of etcd does here instead of a call that is etcd's, and is not served.
+fn instead_of(service: &str, method: &str) -> Option<&'static str> {
+    Some(match (service, method) {
+        ("etcdserverpb.Cluster", "MemberAdd" | "MemberRemove" | "MemberUpdate" | "MemberPromote") => {
+            "Lockkeeper's members are changed by `lockkeeper member`"
+        }
+        ("etcdserverpb.Maintenance", "Snapshot") => "save a backup by `lockkeeper snapshot save`",
+        ("etcdserverpb.Maintenance", "Defragment") => "there is nothing to do, the nodes free the space themselves",
+        ("etcdserverpb.Maintenance", "Hash" | "HashKV") => {
+            "the nodes compare their tables themselves, see `lockkeeper status`"
+        }
+        ("etcdserverpb.Maintenance", "MoveLeader") => "move the leadership by `lockkeeper transfer-leader`",
+        ("etcdserverpb.Auth", _) => {
+            "users are the identities in the nodes' auth.tokens, and roles the rules in their auth.policy"
+        }
+        _ => return None,
+    })
 }
 
 /// A path whose service there is none of.

@@ -1,7 +1,7 @@
 //! Elections, for clients that leave the recipe to the server.
 //!
-//! The leader is the oldest key under `NAME/`, and what it proclaims is the value of this key. A candidate brings its lease, as for a
-//! [lock](super::lock).
+//! The leader is the oldest key under `NAME/`, and what it proclaims is the value of this key. A candidate brings its lease, or gets one
+//! that nobody keeps alive, as for a [lock](super::lock).
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -48,11 +48,10 @@ impl<S: Store> Election for Etcd<S> {
     async fn campaign(&self, request: Request<CampaignRequest>) -> Result<Response<CampaignResponse>, Status> {
         let caller = self.caller(&request)?;
         let CampaignRequest { name, lease, value } = request.into_inner();
-        if lease == 0 {
-            return Err(Error::NoLease { what: "a candidate" }.into());
-        }
-        let turn = self.turn(&caller, &name, lease, &value).await?;
-        let leader = LeaderKey { name, key: key::shown(&turn.key).to_vec(), rev: number(turn.created), lease };
+        let lease = self.lease_or_lent(&caller, lease).await?;
+        let turn = self.turn(&caller, &name, lease.id(), &value).await?;
+        let (key, rev) = (key::shown(&turn.key).to_vec(), number(turn.created));
+        let leader = LeaderKey { name, key, rev, lease: lease.keep() };
         Ok(Response::new(CampaignResponse { header: self.header(turn.revision), leader: Some(leader) }))
     }
 

@@ -62,9 +62,6 @@ pub(crate) enum Error {
     NotLeader,
     #[error("\"leader\" field must be provided")]
     LeaderMissing,
-    /// Not one of etcd's, which makes a lease that nobody keeps alive.
-    #[error("etcdserver: {what} needs a lease: grant one, keep it alive, and name it in the request")]
-    NoLease { what: &'static str },
     /// Not one of etcd's, which deletes any key.
     #[error("etcdserver: {key:?} is not the key of a lock: unlock with the key that the lock was answered with")]
     NotLocked { key: String },
@@ -92,7 +89,6 @@ impl Error {
             | Self::TooLarge
             | Self::UserEmpty
             | Self::LeaderMissing
-            | Self::NoLease { .. }
             | Self::AuthFailed => Code::InvalidArgument,
             Self::Compacted | Self::Future | Self::TtlTooLarge => Code::OutOfRange,
             Self::NoSpace | Self::TooManyRequests | Self::AnswerTooLarge { .. } => Code::ResourceExhausted,

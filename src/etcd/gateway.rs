@@ -7,7 +7,7 @@
 //!   server's; an error is a last line `{"error":…}`, and the status too if nothing came before it (but for an election's observer). The
 //!   body may stay open. A watch goes on after the end of the body.
 //! * **An error** is `{"error":…,"message":…,"code":…}`, with gRPC's code and the status of HTTP that the gateway has for it.
-//! * `GET /version` and `GET /health` are for those who look.
+//! * `GET /version` and `GET /health` are for those who look; `GET /metrics` says where the metrics are.
 
 use std::{future::Future, time::Duration};
 
@@ -79,6 +79,7 @@ type Items<T> = BoxStream<'static, Result<T, Status>>;
 /// The calls and streams as JSON. A call of gRPC to a service that is none of the router's is answered with UNIMPLEMENTED.
 pub(crate) fn gateway<S: Store>(etcd: Etcd<S>) -> Router {
     let mut router = Router::new().route("/version", get(version)).route("/health", get(health::<S>));
+    router = router.route("/metrics", get(metrics));
     for prefix in PREFIXES {
         for (path, method) in methods() {
             router = router.route(&format!("{prefix}{path}"), method.fallback(async || not_allowed()));
@@ -186,6 +187,13 @@ async fn health<S: Store>(State(etcd): State<Etcd<S>>) -> HttpResponse {
         Some(_) => answer(StatusCode::OK, &json!({ "health": "true" })),
         None => answer(StatusCode::SERVICE_UNAVAILABLE, &json!({ "health": "false", "reason": "no leader" })),
     }
+}
+
+/// They are served where scrapers cannot hinder clients.
+async fn metrics() -> HttpResponse {
+    failed(&Status::not_found(
+        "the metrics of this node are at /metrics of another port: that of http.listen in its configuration",
+    ))
 }
 
 async fn unknown(uri: Uri, headers: HeaderMap) -> HttpResponse {

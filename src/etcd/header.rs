@@ -12,6 +12,10 @@ use crate::{
     proto::{etcdserverpb::ResponseHeader, mvccpb::KeyValue},
 };
 
+/// The revision of etcd's store before its first write. Its recipes rely on it: they ask for keys that were created before their own one,
+/// at its revision less one, and 0 there asks for all.
+pub(crate) const FIRST: Revision = Revision(1);
+
 impl<S: Store> Etcd<S> {
     /// The header of an answer that shows this revision.
     pub(crate) fn header(&self, revision: Revision) -> Option<ResponseHeader> {
@@ -22,10 +26,10 @@ impl<S: Store> Etcd<S> {
     }
 
     /// The header of an answer that shows no data: with the revision that this node has applied, or one that it has shown: a client sees
-    /// none fall.
+    /// none fall, and none below the first one.
     pub(crate) fn header_now(&self) -> Option<ResponseHeader> {
         let shown = Revision(self.shown.load(Ordering::Relaxed));
-        self.header(self.store.facts().revision.max(shown))
+        self.header(self.store.facts().revision.max(shown).max(FIRST))
     }
 }
 

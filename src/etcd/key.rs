@@ -61,17 +61,24 @@ pub(crate) fn lease(session: SessionId) -> Option<i64> {
     (session.0 >> 64 == LEASES).then_some(lower.cast_signed())
 }
 
+/// A lease as etcd's recipes write it into their keys: Go's `%x` of a signed number is a sign and the digits of its amount.
+pub(crate) fn hex(lease: i64) -> String {
+    let sign = if lease < 0 { "-" } else { "" };
+    format!("{sign}{:x}", lease.unsigned_abs())
+}
+
 /// The first and the last session that can be a lease.
 pub(crate) fn sessions() -> (SessionId, SessionId) {
     (session(0), session(-1))
 }
 
 /// The lock that a key of a known recipe stands for: `etcd/NAME` for the key `NAME/LEASE`, where LEASE is its lease in hexadecimal, with or
-/// without leading zeros, or in decimal. So name the keys of etcd's own recipes, and those of its clients in other languages. `None`: it is
-/// another key.
+/// without leading zeros, or in decimal; a negative one with a sign, as Go writes it, or as its 64 bits. So name the keys of etcd's own
+/// recipes, and those of its clients in other languages. `None`: it is another key.
 pub(crate) fn queue(key: &Key, lease: i64) -> Option<LockName> {
     let (name, last) = std::str::from_utf8(shown(key)).ok()?.rsplit_once('/')?;
-    let is_lease = [format!("{lease:x}"), format!("{lease:016x}"), lease.to_string()].iter().any(|it| it == last);
+    let forms = [hex(lease), format!("{lease:x}"), format!("{lease:016x}"), lease.to_string()];
+    let is_lease = forms.iter().any(|form| form == last);
     let lock = LockName::new(&format!("{PREFIX}{name}"));
     lock.ok().filter(|_| is_lease && !name.is_empty())
 }
@@ -122,6 +129,10 @@ mod tests {
             assert_eq!(named(key, 123).as_deref(), Some("etcd/jobs"));
         }
         assert_eq!(named(b"/a/b/7b", 123).as_deref(), Some("etcd//a/b"));
+        for key in [&b"jobs/-7b"[..], b"jobs/ffffffffffffff85", b"jobs/-123"] {
+            assert_eq!(named(key, -123).as_deref(), Some("etcd/jobs"));
+        }
+        assert_eq!((hex(-123), hex(i64::MIN), hex(123)), ("-7b".into(), "-8000000000000000".into(), "7b".into()));
         for key in [&b"jobs/7c"[..], b"jobs", b"7b", b"/7b", b"\xff/7b", b"jobs/07b"] {
             assert_eq!(named(key, 123), None, "{}", key.escape_ascii());
         }

@@ -61,10 +61,13 @@ impl<S: Store> Kv for Etcd<S> {
 
     async fn compact(&self, request: Request<CompactionRequest>) -> Result<Response<CompactionResponse>, Status> {
         let caller = self.caller(&request)?;
-        let revision = Revision(u64::try_from(request.into_inner().revision).unwrap_or_default());
-        // A revision that is forgotten already cannot be read: etcd refuses to compact it again.
-        self.store.get(&caller, vec![key::of(&[0])?], Some(revision)).await?;
-        self.store.compact(&caller, revision).await?;
+        let revision = u64::try_from(request.into_inner().revision).map_err(|_| Error::Compacted)?;
+        // etcd refuses what is compacted already, and the compacted revision itself, whose state can still be read: then that of the
+        // revision before it cannot.
+        for known in [revision, revision.saturating_sub(1)] {
+            self.store.get(&caller, Vec::new(), Some(Revision(known))).await?;
+        }
+        self.store.compact(&caller, Revision(revision)).await?;
         Ok(Response::new(CompactionResponse { header: self.header_now() }))
     }
 }

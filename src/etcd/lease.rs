@@ -3,7 +3,7 @@
 //! A lease has [`TTL_MIN`] to 86,400 seconds (`TTL_MS_MAX`): less is raised, more is refused. An id that the client chooses is kept; one
 //! that was in use not long ago counts as in use.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
 use futures::{
     StreamExt as _,
@@ -11,6 +11,7 @@ use futures::{
 };
 use lockkeeper_machine::{SessionId, Ttl};
 use tokio::{
+    runtime::Handle,
     sync::mpsc,
     time::{Instant, Interval, MissedTickBehavior, interval, sleep},
 };
@@ -30,6 +31,8 @@ use crate::{
 
 /// Seconds of a lease, at the least.
 const TTL_MIN: i64 = 1;
+/// Seconds of the lease that a lock or a candidate without one gets. etcd's.
+pub(crate) const LENT_TTL: i64 = 60;
 /// Attempts to find an id that is not in use.
 const ATTEMPTS_MAX: usize = 8;
 /// How long renewals wait for a leader.
@@ -111,8 +114,7 @@ impl<S: Store> Etcd<S> {
             return Ok((id, seconds));
         }
         for _ in 0..ATTEMPTS_MAX {
-            // Positive: clients write it in hexadecimal into their keys.
-            let id = (self.store.random() >> 1).cast_signed().max(1);
+            let id = self.next_lease();
             match self.store.open(caller, key::session(id), ttl).await {
                 Ok(()) => return Ok((id, seconds)),
                 Err(StoreError::SessionExists) => {}
@@ -120,6 +122,22 @@ impl<S: Store> Etcd<S> {
             }
         }
         Err(Error::LeaseExists)
+    }
+
+    /// An id that is not in use, most likely: from a random one on they rise by one, so that leases of one millisecond are listed in the
+    /// order in which this node granted them. Positive, since clients write it in hexadecimal into their keys.
+    fn next_lease(&self) -> i64 {
+        let number = self.leases.fetch_add(1, Ordering::Relaxed) & i64::MAX.cast_unsigned();
+        number.cast_signed().max(1)
+    }
+
+    /// The lease of a lock or of a candidate: the caller's own, or a new one of [`LENT_TTL`] that nobody keeps alive.
+    pub(crate) async fn lease_or_lent(&self, caller: &S::Caller, id: i64) -> Result<LeaseOfCall<S>, Error> {
+        if id != 0 {
+            return Ok(LeaseOfCall { id, lent: None });
+        }
+        let (id, _) = self.grant(caller, 0, LENT_TTL).await?;
+        Ok(LeaseOfCall { id, lent: Some((self.clone(), caller.clone())) })
     }
 
     /// The answers to a stream of renewals.
@@ -150,6 +168,39 @@ impl<S: Store> Etcd<S> {
                 Err(error) => Some((Err(error), None)),
             }
         })
+    }
+}
+
+/// The lease of a request for a lock or a candidacy. One that was granted for the request ends with it, unless it is kept: nobody knows of
+/// a lease whose request had no answer.
+pub(crate) struct LeaseOfCall<S: Store> {
+    id: i64,
+    /// Who lent it to whom. `None`: the caller brought it.
+    lent: Option<(Etcd<S>, S::Caller)>,
+}
+
+impl<S: Store> LeaseOfCall<S> {
+    pub(crate) fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// The request succeeds with it.
+    pub(crate) fn keep(mut self) -> i64 {
+        self.lent = None;
+        self.id
+    }
+}
+
+impl<S: Store> Drop for LeaseOfCall<S> {
+    fn drop(&mut self) {
+        let Some((etcd, caller)) = self.lent.take() else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let session = key::session(self.id);
+        runtime.spawn(async move {
+            if let Err(error) = etcd.patiently(|| etcd.store.close(&caller, session)).await {
+                tracing::debug!(%error, "a lease that was lent to a request which failed stays until it ends");
+            }
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Locks, for clients that leave the recipe to the server.
 //!
-//! The caller's lease is the lock's: a lock without one, which etcd grants with a lease that nobody keeps alive, is refused. Only a key
-//! that is a place in a lock's queue is unlocked; etcd deletes whatever key it is given.
+//! The caller's lease is the lock's. A caller without one gets a lease of [`LENT_TTL`](crate::lease::LENT_TTL) that nobody keeps alive, as
+//! in etcd. Only a key that is a place in a lock's queue is unlocked; etcd deletes whatever key it is given.
 
 use lockkeeper_machine::{Entry, Key};
 use tonic::{Request, Response, Status};
@@ -18,10 +18,9 @@ impl<S: Store> Lock for Etcd<S> {
     async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
         let caller = self.caller(&request)?;
         let LockRequest { name, lease } = request.into_inner();
-        if lease == 0 {
-            return Err(Error::NoLease { what: "a lock" }.into());
-        }
-        let turn = self.turn(&caller, &name, lease, &[]).await?;
+        let lease = self.lease_or_lent(&caller, lease).await?;
+        let turn = self.turn(&caller, &name, lease.id(), &[]).await?;
+        lease.keep();
         Ok(Response::new(LockResponse { header: self.header(turn.revision), key: key::shown(&turn.key).to_vec() }))
     }
 
@@ -43,6 +42,6 @@ impl<S: Store> Lock for Etcd<S> {
 fn is_place(key: &Key, entry: &Entry) -> bool {
     let lease = entry.lease.and_then(|lease| key::lease(lease.session));
     lease.is_some_and(|lease| {
-        key::queue(key, lease).is_some() || key::shown(key).ends_with(format!("/{lease:x}").as_bytes())
+        key::queue(key, lease).is_some() || key::shown(key).ends_with(format!("/{}", key::hex(lease)).as_bytes())
     })
 }

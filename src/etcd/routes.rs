@@ -1,6 +1,6 @@
 //! The services, as gRPC and as JSON.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use axum::{
     extract::Request as HttpRequest,
@@ -25,7 +25,9 @@ use crate::{
 
 /// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
 pub fn routes<S: Store>(store: S) -> Routes {
-    let etcd = Etcd { store, shown: Arc::default() };
+    // A quarter of all numbers is beyond it: as many leases are never granted.
+    let leases = Arc::new(AtomicU64::new(store.random() >> 2));
+    let etcd = Etcd { store, shown: Arc::default(), leases };
     let routes = Routes::from(gateway(etcd.clone()))
         .add_service(KvServer::new(etcd.clone()))
         .add_service(LeaseServer::new(etcd.clone()))

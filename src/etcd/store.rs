@@ -159,6 +159,8 @@ pub enum StoreError {
 
 /// A keyspace with revisions, transactions, leases and events.
 ///
+/// No write of a caller has revision 1 (see `header::FIRST`), and a call finds the keyspace at revision 1 at the least.
+///
 /// Each call that takes a caller is linearizable unless said otherwise, and ends within some seconds
 /// ([`StoreError::TimedOut`]). Dropping its future abandons it: a change may still take effect. While no leader is known a call waits for
 /// one, as long.
@@ -189,7 +191,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The members, in the order of their ids.
     fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<Member>, StoreError>> + Send;
 
-    /// The entries of some keys; `at`: as they were at this revision.
+    /// The entries of some keys; `at`: as they were at this revision, which must be known even if there are no keys.
     fn get(
         &self,
         caller: &Self::Caller,
@@ -247,7 +249,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         keys: bool,
     ) -> impl Future<Output = Result<Option<Session>, StoreError>> + Send;
 
-    /// The open sessions of a range of ids, both ends included, that are the caller's to see.
+    /// The open sessions of a range of ids, both ends included, that are the caller's to see, in the order in which they were opened; those
+    /// of one millisecond in the order of their ids.
     fn sessions(
         &self,
         caller: &Self::Caller,

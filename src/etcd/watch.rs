@@ -26,7 +26,7 @@ use crate::{
     call::requires_leader,
     error::Error,
     follow::Followed,
-    header::{key_value, number},
+    header::{FIRST, key_value, number},
     key,
     proto::{
         etcdserverpb::{
@@ -249,7 +249,7 @@ impl<S: Store> Watcher<S> {
         let before = u64::try_from(watching.request.start_revision.saturating_sub(1)).unwrap_or_default();
         let revision = match &first {
             // From now on: a client that hears of nothing else goes on from here.
-            Ok(first) if watching.request.start_revision <= 0 => first.complete,
+            Ok(first) if watching.request.start_revision <= 0 => first.complete.max(FIRST),
             // Clients take it for the last revision that they have seen: npm's `etcd3`, whose stream breaks before the first events, goes
             // on after it, and would miss them.
             Ok(_) => present.min(Revision(before)),

@@ -9,7 +9,15 @@
 //! **Where the members are**: each node that serves the API writes its address under [`ADDRESSES`] when it starts, so that all of them can
 //! name all. These keys are out of reach of the API.
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{FutureExt as _, StreamExt as _, future::ready, stream::BoxStream};
 use http::{Extensions, HeaderMap, HeaderName, header::AUTHORIZATION};
@@ -22,8 +30,8 @@ use super::{
     api::{
         Caller, Deadline, Error, Reason, Retry,
         requests::{
-            CloseSession, CompactEntries, GetEntries, KeepAlive, KeepAliveEvent, KeepAliveEventKind, ListEntries,
-            ListSessions, OpenSession, SelectEntries, WatchEntries,
+            CloseSession, CompactEntries, EntriesCompacted, GetEntries, KeepAlive, KeepAliveEvent, KeepAliveEventKind,
+            ListEntries, ListSessions, OpenSession, SelectEntries, WatchEntries,
         },
     },
     config::Config,
@@ -44,6 +52,8 @@ const ADDRESSES: &str = "etcd-members/";
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks whether this node has applied what the leader has.
+const COPY_PAUSE: Duration = Duration::from_millis(2);
 /// Between two attempts to write the node's address.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(200);
 /// The header in which etcd's clients send their token.
@@ -56,6 +66,10 @@ pub(crate) struct Keyspace {
     service: Service,
     cluster_id: u64,
     random: Arc<dyn Random>,
+    /// Where clients reach this node: a URL.
+    url: Arc<str>,
+    /// The keyspace has a revision: see [`Keyspace::begun`].
+    has_begun: Arc<AtomicBool>,
 }
 
 /// Where clients reach this node's API: a URL.
@@ -75,15 +89,15 @@ fn reachable(address: &str, own: &str) -> String {
 }
 
 impl Keyspace {
-    pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>) -> Self {
-        Self { service, cluster_id: number_of(cluster_id), random }
+    /// `url`: where clients reach this node.
+    pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>, url: &str) -> Self {
+        Self { service, cluster_id: number_of(cluster_id), random, url: url.into(), has_begun: Arc::default() }
     }
 
     /// Tells the other members where clients reach this node. Returns when it stops.
-    pub(crate) async fn announce(self, url: String, stopping: CancellationToken) {
-        let node_id = self.service.replica().node_id();
+    pub(crate) async fn announce(self, stopping: CancellationToken) {
         let announced = async {
-            while let Err(error) = self.write_address(node_id, &url).await {
+            while let Err(error) = self.write_address().await {
                 tracing::debug!(%error, "the address for etcd's clients is not written yet");
                 sleep(ANNOUNCE_PAUSE).await;
             }
@@ -92,19 +106,41 @@ impl Keyspace {
         stopping.cancelled().await;
     }
 
-    async fn write_address(&self, node_id: u64, url: &str) -> Result<(), StoreError> {
+    async fn write_address(&self) -> Result<(), StoreError> {
         let invalid = |what: &dyn std::fmt::Display| StoreError::Other(what.to_string());
-        let key = address_key(node_id)?;
-        let value = Value::new(url.as_bytes()).map_err(|error| invalid(&error))?;
+        let key = address_key(self.service.replica().node_id())?;
+        let value = Value::new(self.url.as_bytes()).map_err(|error| invalid(&error))?;
         let operand = Operand::Value(value.clone());
         let unchanged = Compare { key: key.clone(), up_to: None, relation: Relation::Equal, operand };
         let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
         let txn = Txn::new(vec![unchanged], Vec::new(), vec![put]).map_err(|error| invalid(&error))?;
-        self.commit(&itself(), txn).await.map(drop)
+        self.send(&itself(), txn).await.map(drop)
+    }
+
+    /// Returns once the keyspace has a revision: no write of a client is its first one.
+    ///
+    /// etcd's store is at revision 1 before its first write, and its recipes rely on it: a contender asks for the keys that were created
+    /// before its own, at its revision less one, and 0 there asks for all. With revision 1 it would wait for its own key for ever.
+    async fn begun(&self) -> Result<(), StoreError> {
+        if self.has_begun.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        // The address of a node has a revision, whenever it was written.
+        if self.service.replica().table().notified_revision() == Revision(0) {
+            self.write_address().await?;
+        }
+        self.has_begun.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Answers a request of a client.
+    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
+        self.begun().await?;
+        self.send(caller, request).await
     }
 
     /// Answers a request. While no leader is known it waits for one.
-    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
+    async fn send<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let caller = Caller { deadline: Some(Deadline::at(deadline)), ..caller.clone() };
         let call = async {
@@ -268,7 +304,18 @@ impl Store for Keyspace {
     }
 
     async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), StoreError> {
-        self.call(caller, CompactEntries { revision }).await.map(drop)
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        let EntriesCompacted { revision } = self.call(caller, CompactEntries { revision }).await?;
+        // The leader has forgotten them. A watch is served from this node's copy: who has the answer must find none there.
+        let history = self.service.replica().table().history_of_entries();
+        while history.borrow().compacted() < revision {
+            if Instant::now() >= deadline {
+                return Err(StoreError::TimedOut);
+            }
+            // Nobody is woken by a compaction.
+            sleep(COPY_PAUSE).await;
+        }
+        Ok(())
     }
 
     fn random(&self) -> u64 {
@@ -310,12 +357,15 @@ impl Store for Keyspace {
         let mut all = Vec::new();
         loop {
             let page = self.call(caller, ListSessions { after, page_size: 0, stale: false }).await?;
-            all.extend(page.sessions.iter().map(|view| view.session).take_while(|session| *session <= last));
+            let within = page.sessions.iter().take_while(|view| view.session <= last);
+            all.extend(within.map(|view| (view.opened, view.session)));
             after = page.more_after.filter(|after| *after < last);
             if after.is_none() {
-                return Ok(all);
+                break;
             }
         }
+        all.sort_unstable();
+        Ok(all.into_iter().map(|(_, session)| session).collect())
     }
 
     async fn keep_alive(
@@ -340,6 +390,7 @@ impl Store for Keyspace {
         from: Option<Revision>,
         with_previous: bool,
     ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
+        self.begun().await?;
         let request = WatchEntries { range, from, with_previous };
         let events = self.begin(|| self.service.watch_entries(caller, request.clone())).await?;
         let events = events.map(|event| match event {

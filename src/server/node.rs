@@ -439,9 +439,9 @@ where
     }
     if let Some(listener) = etcd {
         let (random, service) = (Arc::clone(&environment.random), services.service.clone());
-        let store = etcd_endpoint::Keyspace::new(service, &services.cluster.cluster_id, random);
-        let address = etcd_endpoint::url(&config, tls.is_some());
-        let announcing = store.clone().announce(address, stopping.clone());
+        let url = etcd_endpoint::url(&config, tls.is_some());
+        let store = etcd_endpoint::Keyspace::new(service, &services.cluster.cluster_id, random, &url);
+        let announcing = store.clone().announce(stopping.clone());
         environment.clients.spawn(&mut client_server, async move {
             announcing.await;
             Ok(())

@@ -85,17 +85,17 @@ async fn calls_take_numbers_and_texts_and_leave_out_what_is_default() {
     let read = json!({ "key": KEY, "range_end": END, "sort_order": 2, "sort_target": "CREATE", "serializable": true });
     let read = ok(&api, "/v3alpha/kv/range", read).await;
     let expected = json!({
-        "key": KEY, "value": ONE, "lease": "77", "version": "1", "create_revision": "1", "mod_revision": "1",
+        "key": KEY, "value": ONE, "lease": "77", "version": "1", "create_revision": "2", "mod_revision": "2",
     });
     assert_eq!(read, json!({ "header": read["header"], "kvs": [expected], "count": "1" }));
     let compare = json!([{ "key": KEY, "target": "VALUE", "result": "EQUAL", "value": ONE }]);
     let delete = json!([{ "request_delete_range": { "key": KEY } }]);
     let txn = json!({ "compare": compare, "success": delete, "failure": [{ "request_range": { "key": KEY } }] });
     let done = ok(&api, "/v3/kv/txn", txn.clone()).await;
-    assert_eq!((&done["succeeded"], done["header"]["revision"].clone()), (&json!(true), json!("2")));
+    assert_eq!((&done["succeeded"], done["header"]["revision"].clone()), (&json!(true), json!("3")));
     assert_eq!(done["responses"][0]["response_delete_range"]["deleted"], json!("1"));
     let again = ok(&api, "/v3/kv/txn", txn).await;
-    assert_eq!((again.get("succeeded"), again["header"]["revision"].clone()), (None, json!("2")));
+    assert_eq!((again.get("succeeded"), again["header"]["revision"].clone()), (None, json!("3")));
     for path in ["/v3/lease/timetolive", "/v3/kv/lease/timetolive"] {
         assert_eq!(ok(&api, path, json!({ "ID": 77, "keys": true })).await["grantedTTL"], json!("60"));
     }
@@ -150,6 +150,9 @@ async fn the_version_and_the_health_are_shown() {
     let version = json!({ "etcdserver": "3.4.23", "etcdcluster": "3.4.0" });
     assert_eq!(get(&api, "/version").await, (200, version));
     assert_eq!(get(&api, "/health").await, (200, json!({ "health": "true" })));
+    let (status, metrics) = get(&api, "/metrics").await;
+    assert_eq!(status, 404);
+    assert!(metrics["message"].as_str().is_some_and(|text| text.contains("http.listen")), "{metrics}");
     api.store.be_leaderless(true);
     assert_eq!(get(&api, "/health").await.0, 503);
 }
@@ -175,10 +178,10 @@ async fn a_watch_goes_on_after_the_body_and_in_it() {
     for lines in [&mut ended, &mut open] {
         let put = lines.next().await.unwrap();
         let kv = json!({
-            "key": KEY, "value": ONE, "version": "1", "create_revision": "1", "mod_revision": "1",
+            "key": KEY, "value": ONE, "version": "1", "create_revision": "2", "mod_revision": "2",
         });
         assert_eq!(put["result"]["events"], json!([{ "kv": kv }]));
-        let deleted = json!([{ "type": "DELETE", "kv": { "key": KEY, "mod_revision": "2" } }]);
+        let deleted = json!([{ "type": "DELETE", "kv": { "key": KEY, "mod_revision": "3" } }]);
         assert_eq!(lines.next().await.unwrap()["result"]["events"], deleted);
     }
     more.send(Ok(Bytes::from_static(b"{\"cancel_request\":{}}"))).await.unwrap();

@@ -37,6 +37,23 @@ async fn a_lease_is_granted_shown_listed_and_revoked() {
     assert_eq!((shown.ttl, shown.granted_ttl), (-1, 0));
 }
 
+/// Whatever their ids are. Those of one millisecond, too, if the ids are left to the node.
+#[tokio::test]
+async fn leases_are_listed_in_the_order_in_which_they_were_granted() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    let mut granted = Vec::new();
+    for id in [900, 5, 77, 0, 0, 0] {
+        let one = lease.lease_grant(LeaseGrantRequest { ttl: 60, id }).await.unwrap().into_inner();
+        granted.push(one.id);
+        if id != 0 {
+            api.store.pass(1);
+        }
+    }
+    let listed = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
+    assert_eq!(listed.leases.iter().map(|lease| lease.id).collect::<Vec<_>>(), granted);
+}
+
 #[tokio::test]
 async fn errors_are_etcds() {
     let mut lease = Api::new().lease();

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::*;
 use crate::proto::{
-    etcdserverpb::{LeaseGrantRequest, LeaseRevokeRequest},
+    etcdserverpb::{LeaseGrantRequest, LeaseLeasesRequest, LeaseRevokeRequest, LeaseStatus, LeaseTimeToLiveRequest},
     v3lockpb::{LockRequest, LockResponse, UnlockRequest},
 };
 
@@ -229,12 +229,56 @@ async fn only_keys_of_locks_are_unlocked() {
     until(&api, |keys| keys == ["jobs/78", "plain"]).await;
 }
 
+/// Of a minute, and nobody keeps it alive; it ends with a request that is given up.
+#[tokio::test]
+async fn a_lock_without_a_lease_gets_one() {
+    let api = with_leases(&[]).await;
+    let held = lock(&api, "jobs", 0).await.unwrap();
+    let entry = api.kv().range(prefix("jobs/")).await.unwrap().into_inner().kvs.remove(0);
+    assert_eq!(held.key, format!("jobs/{:x}", entry.lease).into_bytes());
+    let leases = async || api.lease().lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner().leases;
+    assert_eq!(leases().await, [LeaseStatus { id: entry.lease }]);
+    let request = LeaseTimeToLiveRequest { id: entry.lease, keys: false };
+    let lent = api.lease().lease_time_to_live(request).await.unwrap().into_inner();
+    assert_eq!(lent.granted_ttl, 60);
+
+    let (mut client, request) = (api.lock(), LockRequest { name: "jobs".into(), lease: 0 });
+    let given_up = tokio::spawn(async move { client.lock(request).await });
+    until(&api, |keys| keys.len() == 2).await;
+    given_up.abort();
+    until(&api, |keys| keys.len() == 1).await;
+    let revoked = async {
+        while leases().await.len() > 1 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, revoked).await.expect("in time");
+
+    api.store.pass(30_000);
+    api.lease().lease_grant(LeaseGrantRequest { ttl: 60, id: 0x77 }).await.unwrap();
+    let next = queue(&api, "jobs", 0x77).await;
+    api.store.pass(30_001);
+    assert_eq!(ended(next).await.unwrap().key, b"jobs/77");
+}
+
+/// Go writes a negative number with a sign, in hexadecimal too.
+#[tokio::test]
+async fn a_negative_lease_has_the_key_that_etcd_gives_it() {
+    let api = with_leases(&[-0x7b, i64::MIN]).await;
+    let first = lock(&api, "jobs", -0x7b).await.unwrap();
+    assert_eq!(first.key, b"jobs/-7b");
+    let (mut client, request) = (api.lock(), LockRequest { name: "jobs".into(), lease: i64::MIN });
+    let waiting = tokio::spawn(async move { Ok(client.lock(request).await?.into_inner()) });
+    until(&api, |keys| keys.len() == 2).await;
+    let shown = api.store.machine().lock(&LockName::new("etcd/jobs").unwrap(), PAGE);
+    assert_eq!((shown.holders.len(), shown.waiters.len()), (1, 1), "operators see the queue");
+    unlock(&api, "jobs/-7b").await.unwrap();
+    assert_eq!(ended(waiting).await.unwrap().key, b"jobs/-8000000000000000");
+}
+
 #[tokio::test]
 async fn a_lock_needs_a_lease_that_lives() {
     let api = with_leases(&[]).await;
-    let error = lock(&api, "jobs", 0).await.unwrap_err();
-    assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    assert!(error.message().contains("a lock needs a lease"), "{error:?}");
     let error = lock(&api, "jobs", 5).await.unwrap_err();
     assert_eq!(shown(&error), "5 etcdserver: requested lease not found");
     until(&api, <[String]>::is_empty).await;

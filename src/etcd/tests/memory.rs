@@ -10,8 +10,8 @@ use futures::{
 };
 use http::{Extensions, HeaderMap};
 use lockkeeper_machine::{
-    Command, Committed, EntryEvent, Key, KeyRange, Label, Limit, Machine, Refusal, Renewal, Reply, Revision,
-    RevisionError, Select, Selected, SessionId, Stamp, Time, Ttl, Txn, WallTime,
+    Command, Committed, EntryEvent, Key, KeyRange, Label, Limit, Machine, Put, PutLease, Refusal, Renewal, Reply,
+    Revision, RevisionError, Select, Selected, SessionId, Stamp, Time, Ttl, Txn, TxnOperation, Value, WallTime,
 };
 use tokio::{sync::watch, task::yield_now};
 
@@ -46,8 +46,13 @@ struct State {
 }
 
 impl Default for Memory {
+    /// At revision 1, as a store is: by a write that is none of etcd's.
     fn default() -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) }) }
+        let memory = Self { shared: Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) }) };
+        let (key, value) = (Key::new(b"members/1").expect("a key"), Value::new(b"").expect("a value"));
+        let first = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
+        memory.apply(Command::Txn(Txn::new(Vec::new(), vec![first], Vec::new()).expect("in bounds")));
+        memory
     }
 }
 
@@ -158,6 +163,7 @@ impl Store for Memory {
     async fn get(&self, _caller: &(), keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
         let machine = self.led()?;
         let revision = machine.revision();
+        machine.ensure_known(at.unwrap_or(revision)).map_err(past)?;
         let entry = |key| machine.entry_at(key, at.unwrap_or(revision)).map_err(past);
         Ok(Found { entries: keys.iter().map(entry).collect::<Result<_, _>>()?, revision })
     }
@@ -246,8 +252,10 @@ impl Store for Memory {
 
     async fn sessions(&self, _caller: &(), first: SessionId, last: SessionId) -> Result<Vec<SessionId>, StoreError> {
         let machine = self.led()?;
-        let all = machine.sessions(SessionId(first.0 - 1).into()).map(|view| view.session);
-        Ok(all.take_while(|session| *session <= last).collect())
+        let all = machine.sessions(SessionId(first.0 - 1).into()).take_while(|view| view.session <= last);
+        let mut all: Vec<_> = all.map(|view| (view.opened, view.session)).collect();
+        all.sort_unstable();
+        Ok(all.into_iter().map(|(_, session)| session).collect())
     }
 
     async fn keep_alive(

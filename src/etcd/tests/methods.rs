@@ -16,13 +16,25 @@ async fn call(path: &str) -> Status {
 async fn what_is_unknown_is_named_as_etcd_does() {
     for (path, error) in [
         ("/etcdserverpb.KV/NoSuch", "12 unknown method NoSuch for service etcdserverpb.KV"),
-        ("/etcdserverpb.Maintenance/Snapshot", "12 unknown method Snapshot for service etcdserverpb.Maintenance"),
+        ("/etcdserverpb.Maintenance/NoSuch", "12 unknown method NoSuch for service etcdserverpb.Maintenance"),
         ("/etcdserverpb.Watch/a/b", "12 unknown service etcdserverpb.Watch/a"),
         ("/etcdserverpb.KVs/Range", "12 unknown service etcdserverpb.KVs"),
         ("/grpc.health.v1.Health/Check", "12 unknown service grpc.health.v1.Health"),
         ("/nothing", "12 unknown service nothing"),
     ] {
         assert_eq!(shown(&call(path).await), error, "{path}");
+    }
+    // What etcd has, and is not served, is told with what to do instead.
+    for (path, instead) in [
+        ("/etcdserverpb.Maintenance/Snapshot", "`lockkeeper snapshot save`"),
+        ("/etcdserverpb.Maintenance/Defragment", "there is nothing to do"),
+        ("/etcdserverpb.Maintenance/MoveLeader", "`lockkeeper transfer-leader`"),
+        ("/etcdserverpb.Maintenance/HashKV", "`lockkeeper status`"),
+        ("/etcdserverpb.Cluster/MemberAdd", "`lockkeeper member`"),
+        ("/etcdserverpb.Auth/UserAdd", "auth.tokens"),
+    ] {
+        let error = shown(&call(path).await);
+        assert!(error.starts_with("12 unknown method ") && error.contains(instead), "{path}: {error}");
     }
     // A method that is known keeps its own errors.
     assert_ne!(call("/etcdserverpb.KV/Range").await.code(), tonic::Code::Unimplemented);

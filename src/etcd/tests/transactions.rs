@@ -243,7 +243,7 @@ async fn a_leader_key_is_a_lock_without_a_condition_too() {
     };
     // As Patroni does after it has founded a cluster; its members' keys are no locks.
     let leader = "/service/demo/leader";
-    for (lease, token) in [(77, 1), (77, 1), (78, 3)] {
+    for (lease, token) in [(77, 2), (77, 2), (78, 4)] {
         kv.put(PutRequest { lease, ..put(leader, "one") }).await.unwrap();
         assert_eq!(held(leader), [token]);
     }

@@ -158,6 +158,11 @@ impl Machine {
         &self.history
     }
 
+    /// Fails on a revision whose state cannot be shown: below the compacted one, and above the present one.
+    pub fn ensure_known(&self, revision: Revision) -> Result<(), RevisionError> {
+        self.events_since(revision).map(drop)
+    }
+
     /// What the keyspace had under a key at a revision. Fails below the compacted revision, and above the present one.
     pub fn entry_at(&self, key: &Key, revision: Revision) -> Result<Option<Arc<Entry>>, RevisionError> {
         let mut since = self.events_since(revision)?;

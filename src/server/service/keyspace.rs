@@ -37,6 +37,7 @@ impl Serve for GetEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesFound>, Error> {
         let (machine, _) = node.frozen(false).await?;
         let at = self.at.unwrap_or_else(|| machine.revision());
+        machine.ensure_known(at).map_err(Error::revision)?;
         let mut page = Page::of(PAGE_MAX);
         let mut entries = Vec::new();
         for key in self.keys {
