@@ -348,7 +348,7 @@ impl Store for Keyspace {
         let after = session.0.checked_sub(1).map(SessionId);
         let page = self.call(caller, ListSessions { after, page_size: 1, stale: false }).await?;
         let Some(view) = page.sessions.into_iter().find(|view| view.session == session) else { return Ok(None) };
-        let keys = if keys { self.keys_of(caller, session).await? } else { Vec::new() };
+        let keys = if keys { self.keys_of(session).await? } else { Vec::new() };
         Ok(Some(Session { ttl: view.ttl, remaining_ms: view.remaining_ms, keys }))
     }
 
@@ -402,13 +402,14 @@ impl Store for Keyspace {
 }
 
 impl Keyspace {
-    /// The keys whose lease is this session. Beyond a page, keys that come and go meanwhile may be missed.
-    async fn keys_of(&self, caller: &Caller, session: SessionId) -> Result<Vec<Key>, StoreError> {
+    /// The keys whose lease is this session, for a caller to whom it was shown: its owner has put them. As the node itself, since they may
+    /// lie anywhere, and the caller needs no right to all keys. Beyond a page, keys that come and go meanwhile may be missed.
+    async fn keys_of(&self, session: SessionId) -> Result<Vec<Key>, StoreError> {
         let (mut keys, mut range) = (Vec::new(), lockkeeper_etcd::all_keys());
         loop {
             let leased_by = Some(session);
             let request = ListEntries { range: range.clone(), backwards: false, page_size: 0, at: None, leased_by };
-            let page = self.call(caller, request).await?;
+            let page = self.call(&itself(), request).await?;
             let last = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
             // An older node that leads lists all.
             let own = page.entries.into_iter().filter(|(_, entry)| entry.lease.is_some_and(|it| it.session == session));

@@ -4,7 +4,7 @@
 //! still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights expire.
 
 use crate::api::requests::*;
-use lockkeeper_machine::{ForceRelease, Key, KeyRange, SessionId, Txn, TxnOperation, Wait, Want};
+use lockkeeper_machine::{ForceRelease, Key, KeyRange, Put, SessionId, Txn, TxnOperation, Wait, Want};
 use lockkeeper_policy::{Right, What};
 
 /// What a request concerns.
@@ -57,21 +57,63 @@ fn session(session: SessionId) -> Needs<'static> {
     Needs { right: None, session: Some(session), for_others: false, adds: None, txn: None }
 }
 
+/// What DynamoDB's adapter remembers for itself: answers to requests, and what a table is. No client can name these keys.
+const ANSWERS: &[u8] = b"dynamodb/once/";
+const TABLES: &[u8] = b"dynamodb/table/";
+/// What the keys of its items begin with, and the names of their locks.
+const ITEMS: &[u8] = b"dynamodb/item/";
+const ITEM_LOCKS: &str = "dynamodb/";
+
+/// Whether an adapter does this for itself, and not for its client: then a rule for the keys that the client names suffices. To create,
+/// change or delete a table is the client's doing.
+pub(crate) fn is_of_adapter(right: Right, key: &[u8]) -> bool {
+    key.starts_with(ANSWERS) || right == Right::Read && key.starts_with(TABLES)
+}
+
 /// The rights that a transaction needs: to read what it compares and shows, and to acquire what it puts and deletes, with the lease that
-/// it has. To open a session needs the right to acquire anywhere.
+/// it has, and the locks that its puts claim. To open a session needs the right to acquire anywhere.
 pub(crate) fn rights_of(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
+    let is_asked = |(right, what): &(Right, What<'_>)| match what {
+        What::Key(key) => !is_of_adapter(*right, key),
+        What::Name(_) | What::Under(_) | What::Keys { .. } | What::Anywhere | What::Cluster => true,
+    };
     let compares = txn.compares().iter().map(|compare| {
         let (from, to) = (compare.key.as_bytes(), compare.up_to.as_ref().map(Key::as_bytes));
         (Right::Read, if to.is_some() { What::Keys { from, to } } else { What::Key(from) })
     });
-    compares.chain(txn.operations().map(|operation| match operation {
+    let claims = txn.operations().filter_map(right_to_claim);
+    let operations = txn.operations().map(|operation| match operation {
         TxnOperation::Get(key) => (Right::Read, What::Key(key.as_bytes())),
         TxnOperation::Select(select) => (Right::Read, keys_of(&select.range)),
         TxnOperation::Put(put) => (Right::Acquire, What::Key(put.key.as_bytes())),
         TxnOperation::Delete(key) => (Right::Acquire, What::Key(key.as_bytes())),
         TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
         TxnOperation::Open(_) => (Right::Acquire, What::Anywhere),
-    }))
+    });
+    compares.chain(operations).chain(claims).filter(is_asked)
+}
+
+/// The right to the lock that a put claims. `None`: it claims none, or one that belongs to its key alone, for which the right to the key
+/// suffices.
+///
+/// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places: that needs the right to all keys of the queue.
+/// A rule for less would let a client hold a lock that the rule does not name.
+fn right_to_claim(operation: &TxnOperation) -> Option<(Right, What<'_>)> {
+    let TxnOperation::Put(Put { key, claims: Some(lock), .. }) = operation else { return None };
+    let (key, lock) = (key.as_bytes(), lock.as_str());
+    if key == lock.as_bytes() || is_of_item(key, lock) {
+        return None;
+    }
+    let is_place = key.strip_prefix(lock.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
+    let what = if is_place { What::Key(&key[..=lock.len()]) } else { What::Name(lock) };
+    Some((Right::Acquire, what))
+}
+
+/// Whether the lock is that of an item of DynamoDB's under this key: its name is made from the key, in the same table.
+fn is_of_item(key: &[u8], lock: &str) -> bool {
+    let table = lock.strip_prefix(ITEM_LOCKS).and_then(|rest| Some(rest.split_once('/')?.0));
+    let of_table = table.zip(key.strip_prefix(ITEMS)).and_then(|(table, rest)| rest.strip_prefix(table.as_bytes()));
+    of_table.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 fn added_by(txn: &Txn) -> Adds {
@@ -154,7 +196,7 @@ guarded! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{Compare, Operand, Put, PutLease, Relation, Revision, Value};
+    use lockkeeper_machine::{AtLeaseEnd, Compare, Lease, LockName, Operand, PutLease, Relation, Revision, Value};
 
     #[test]
     fn a_watch_needs_its_range_and_a_compaction_the_cluster() {
@@ -187,6 +229,48 @@ mod tests {
             (Right::Read, What::Key(b"c")),
             (Right::Acquire, What::Key(b"d")),
             (Right::Acquire, What::Keys { from: b"", to: Some(b"e") }),
+        ];
+        assert!(rights_of(&txn).eq(expected), "{:?}", rights_of(&txn).collect::<Vec<_>>());
+    }
+
+    /// The rights that a put of this key with this claim needs.
+    fn rights_to_put(key: &[u8], lock: &str) -> Vec<String> {
+        let (key, claims) = (Key::new(key).expect("a key"), Some(LockName::new(lock).expect("a name")));
+        let lease = PutLease::Given(Lease { session: SessionId(1), at_end: AtLeaseEnd::Delete });
+        let put = Put { key, value: Value::new(b"").expect("a value"), lease, claims };
+        let txn = Txn::new(Vec::new(), vec![TxnOperation::Put(put)], Vec::new()).expect("a transaction");
+        rights_of(&txn).map(|(right, what)| format!("{right} {what}")).collect()
+    }
+
+    #[test]
+    fn a_claim_needs_a_right_to_its_lock_unless_it_is_that_of_its_key_alone() {
+        let (place, queue) = (r#"acquire the key "etcd/jobs/7b""#, r#"acquire the key "etcd/jobs/""#);
+        assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/jobs"), [place, queue]);
+        assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/jobs/7b"), [place]);
+        assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/job"), [place, r#"acquire "etcd/job""#]);
+        let item = r#"acquire the key "dynamodb/item/locks/7/jobs""#;
+        assert_eq!(rights_to_put(b"dynamodb/item/locks/7/jobs", "dynamodb/locks/jobs"), [item]);
+        let other = rights_to_put(b"dynamodb/item/locks/7/jobs", "dynamodb/lock/jobs");
+        assert_eq!(other, [item, r#"acquire "dynamodb/lock/jobs""#]);
+    }
+
+    #[test]
+    fn an_adapter_reads_and_remembers_what_is_its_own_without_a_right_of_its_client() {
+        let key = |key: &str| Key::new(key.as_bytes()).expect("a key");
+        let compare = |name: &str| Compare {
+            key: key(name),
+            up_to: None,
+            relation: Relation::Equal,
+            operand: Operand::Modified(Revision(0)),
+        };
+        let delete = |name: &str| TxnOperation::Delete(key(name));
+        let compares =
+            vec![compare("dynamodb/table/locks"), compare("dynamodb/once/1"), compare("dynamodb/item/locks/7/a")];
+        let then = vec![delete("dynamodb/once/1"), delete("dynamodb/table/locks")];
+        let txn = Txn::new(compares, then, Vec::new()).expect("a transaction");
+        let expected = [
+            (Right::Read, What::Key(b"dynamodb/item/locks/7/a")),
+            (Right::Acquire, What::Key(b"dynamodb/table/locks")),
         ];
         assert!(rights_of(&txn).eq(expected), "{:?}", rights_of(&txn).collect::<Vec<_>>());
     }

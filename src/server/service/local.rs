@@ -13,7 +13,7 @@ use super::{browse::Browse, keep_alive, patience::PATIENCE, watch, watch_entries
 use crate::{
     access::{
         Access,
-        guard::{Adds, Concern, Guarded, keys_of, rights_of},
+        guard::{Adds, Concern, Guarded, is_of_adapter, keys_of, rights_of},
     },
     api::{
         Caller, Error, Reason,
@@ -22,7 +22,7 @@ use crate::{
     wire::{Form, Forward, status::outcome},
 };
 use lockkeeper_environment::Random;
-use lockkeeper_machine::{Command, Identity, Machine, Note, Reply, SessionId};
+use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_policy::{Right, What};
 use lockkeeper_raft::{
@@ -197,7 +197,8 @@ impl Local {
                 wants.iter().try_for_each(|want| self.access.check(caller, right, What::Name(want.name.as_str())))?;
             }
             Some((right, Concern::Keys(keys))) => {
-                keys.iter().try_for_each(|key| self.access.check(caller, right, What::Key(key.as_bytes())))?;
+                let mut asked = keys.iter().map(Key::as_bytes).filter(|key| !is_of_adapter(right, key));
+                asked.try_for_each(|key| self.access.check(caller, right, What::Key(key)))?;
             }
         }
         if let Some(txn) = needs.txn {
