@@ -4,6 +4,9 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{Item, StoreError};
 
+/// Maximum bytes of a message. Some messages repeat parts of a request, which may be large.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
 /// The result of an operation.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -43,6 +46,8 @@ pub(crate) enum Kind {
     ResourceInUse,
     ResourceNotFound,
     Serialization,
+    /// No node can answer now, and nothing happened.
+    ServiceUnavailable,
     Throttled,
     TransactionCanceled,
     UnknownOperation,
@@ -67,6 +72,7 @@ impl Kind {
             Self::ResourceInUse => ("com.amazonaws.dynamodb.v20120810#ResourceInUseException", 400),
             Self::ResourceNotFound => ("com.amazonaws.dynamodb.v20120810#ResourceNotFoundException", 400),
             Self::Serialization => ("com.amazon.coral.service#SerializationException", 400),
+            Self::ServiceUnavailable => ("com.amazonaws.dynamodb.v20120810#ServiceUnavailable", 503),
             Self::Throttled => ("com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException", 400),
             Self::TransactionCanceled => ("com.amazonaws.dynamodb.v20120810#TransactionCanceledException", 400),
             Self::UnknownOperation => ("com.amazon.coral.service#UnknownOperationException", 400),
@@ -78,7 +84,12 @@ impl Kind {
 
 impl Error {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), item: None, reasons: Vec::new() }
+        let mut message = message.into();
+        if message.len() > MESSAGE_BYTES_MAX {
+            message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+            message.push('…');
+        }
+        Self { kind, message, item: None, reasons: Vec::new() }
     }
 
     /// A request that can never succeed.
@@ -127,9 +138,8 @@ impl Serialize for Error {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("__type", self.kind.shape().0)?;
+        // Not `Message` as well: rusoto takes both for one member, and reads an error that has it twice as none. All SDKs read this one.
         map.serialize_entry("message", &self.message)?;
-        // Some SDKs read the one, some the other.
-        map.serialize_entry("Message", &self.message)?;
         if let Some(item) = &self.item {
             map.serialize_entry("Item", item)?;
         }
@@ -143,13 +153,55 @@ impl Serialize for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
-            // SDKs back off at this one.
-            StoreError::Overloaded(message) => Self::new(Kind::Throttled, message),
+            // SDKs back off at this one, and lock clients go on. A store that is full has room again when something has been given back.
+            StoreError::Overloaded(message) | StoreError::Full(message) => Self::new(Kind::Throttled, message),
             StoreError::Denied(message) => Self::new(Kind::AccessDenied, message),
             StoreError::TooLarge(message) => Self::validation(message),
-            StoreError::Unavailable(message) | StoreError::Unknown(message) => {
-                Self::new(Kind::InternalServerError, message)
-            }
+            StoreError::Unavailable(message) => Self::new(Kind::ServiceUnavailable, message),
+            StoreError::Unknown(message) => Self::new(Kind::InternalServerError, message),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What rusoto reads an error into: two members of one meaning are an error of their own.
+    #[derive(serde::Deserialize)]
+    struct AsRusotoReads {
+        #[serde(rename = "__type")]
+        kind: Option<String>,
+        #[serde(alias = "Message")]
+        message: Option<String>,
+    }
+
+    #[test]
+    fn an_error_has_one_message() {
+        let reasons = vec![Reason { code: "None", message: None, item: None }];
+        for error in [Error::condition_failed(None), Error::cancelled(reasons), Error::no_table()] {
+            let json = serde_json::to_string(&error).unwrap();
+            let read: AsRusotoReads = serde_json::from_str(&json).unwrap_or_else(|problem| panic!("{json}: {problem}"));
+            assert_eq!(read.message, Some(error.message));
+            assert!(read.kind.is_some_and(|kind| kind.contains('#')));
+        }
+    }
+
+    #[test]
+    fn each_failure_of_the_store_has_the_type_that_sdks_treat_right() {
+        let shape = |error: StoreError| Error::from(error).kind.shape();
+        let text = String::new;
+        let (full, status) = shape(StoreError::Full(text()));
+        assert!(full.ends_with("#ProvisionedThroughputExceededException") && status == 400, "{full} {status}");
+        let (unavailable, status) = shape(StoreError::Unavailable(text()));
+        assert!(unavailable.ends_with("#ServiceUnavailable") && status == 503, "{unavailable} {status}");
+        let (unknown, status) = shape(StoreError::Unknown(text()));
+        assert!(unknown.ends_with("#InternalServerError") && status == 500, "{unknown} {status}");
+    }
+
+    #[test]
+    fn a_message_that_repeats_a_large_value_is_cut() {
+        let error = Error::validation("ü".repeat(1 << 20));
+        assert!(error.message.len() <= MESSAGE_BYTES_MAX + '…'.len_utf8(), "{}", error.message.len());
     }
 }

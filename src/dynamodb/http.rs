@@ -37,6 +37,8 @@ use crate::{
 const HEADER_BYTES_MAX: usize = 32 << 10;
 /// Bodies are counted in these.
 const BODY_UNIT: usize = 4 << 10;
+/// How long after an operation's deadline the store may still say why it did not answer.
+const DEADLINE_SLACK: Duration = Duration::from_secs(1);
 /// Pause after a failure to remove the items of a deleted table.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Time for one step of that removal.
@@ -107,7 +109,7 @@ impl<S: Store> Endpoint<S> {
         let caller = Caller { identity, address: client, deadline };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
         let answer = self.database.call(&caller, operation, invocation, &body);
-        timeout_at(deadline, answer).await.unwrap_or_else(|_| {
+        timeout_at(deadline + DEADLINE_SLACK, answer).await.unwrap_or_else(|_| {
             Err(Error::new(
                 Kind::InternalServerError,
                 format!(

@@ -134,9 +134,12 @@ pub enum StoreError {
     /// Nothing happened: the caller may not do this.
     #[error("{0}")]
     Denied(String),
-    /// Nothing happened: a key, a value, or the transaction is larger than the store allows; or the store is full.
+    /// Nothing happened: a key, a value, or the transaction is larger than the store allows.
     #[error("{0}")]
     TooLarge(String),
+    /// Nothing happened: the store is full, or the part of it that the caller may have.
+    #[error("{0}")]
+    Full(String),
     /// Nothing happened: no node can answer now.
     #[error("{0}")]
     Unavailable(String),

@@ -3,8 +3,8 @@
 //! A table is there at once, and gone at once. Its items are removed afterwards, by the node that removes it or, after a crash, by any
 //! (`Database::sweep`): a record of the removal stays until they are.
 //!
-//! Accepted and without effect: throughput, billing mode, table class, streams, encryption, and the time to live of items, which clients
-//! read back. Refused: secondary indexes, which no known lock client uses.
+//! Accepted and without effect: throughput, billing mode, table class, encryption, and the time to live of items, which clients read back.
+//! Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its owner relies on.
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
@@ -21,6 +21,9 @@ use crate::{
 /// Items removed at a time, after their table was deleted.
 const SWEEP_ITEMS: usize = 64;
 const LIST_MAX: usize = 100;
+/// Maximum attributes that a request defines, and tags that it gives.
+const DEFINITIONS_MAX: usize = 255;
+const TAGS_MAX: usize = 50;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -33,6 +36,9 @@ struct TableRequest {
     local_secondary_indexes: Option<Vec<Json>>,
     global_secondary_indexes: Option<Vec<Json>>,
     global_secondary_index_updates: Option<Vec<Json>>,
+    stream_specification: Option<StreamSpecification>,
+    resource_policy: Option<String>,
+    replica_updates: Option<Vec<Json>>,
     deletion_protection_enabled: Option<bool>,
     tags: Option<Vec<Tag>>,
     time_to_live_specification: Option<TimeToLive>,
@@ -63,6 +69,12 @@ struct Throughput {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
+struct StreamSpecification {
+    stream_enabled: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 struct Tag {
     key: String,
     value: String,
@@ -86,6 +98,10 @@ impl Table {
                  GlobalSecondaryIndexes",
             ));
         }
+        request.check_what_is_not_there()?;
+        check_count(schema.len(), 2, "keySchema")?;
+        check_count(definitions.len(), DEFINITIONS_MAX, "attributeDefinitions")?;
+        check_count(request.tags.as_ref().map_or(0, Vec::len), TAGS_MAX, "tags")?;
         for (element, position) in schema.iter().zip(1..) {
             if !["HASH", "RANGE"].contains(&&*element.key_type) {
                 let at = format!("keySchema.{position}.member.keyType");
@@ -196,6 +212,31 @@ impl Table {
     }
 }
 
+impl TableRequest {
+    /// Refuses parameters that promise what no table has here.
+    fn check_what_is_not_there(&self) -> Result<()> {
+        let has_stream = self.stream_specification.as_ref().is_some_and(|stream| stream.stream_enabled != Some(false));
+        let asked = if has_stream {
+            "streams are not supported here: leave out StreamSpecification, or set StreamEnabled to false"
+        } else if self.resource_policy.is_some() {
+            "resource policies are not supported here: leave out ResourcePolicy, and use the policy of the cluster"
+        } else if self.replica_updates.as_ref().is_some_and(|updates| !updates.is_empty()) {
+            "replicas in other regions are not supported here: leave out ReplicaUpdates"
+        } else {
+            return Ok(());
+        };
+        Err(Error::parameters(asked))
+    }
+}
+
+fn check_count(count: usize, count_max: usize, at: &str) -> Result<()> {
+    if count <= count_max {
+        return Ok(());
+    }
+    let constraint = format!("Member must have length less than or equal to {count_max}");
+    Err(Error::constraint(format!("{count} elements"), at, &constraint))
+}
+
 /// `None`: paid for by request.
 fn throughput(request: &TableRequest) -> Result<Option<(u64, u64)>> {
     let units = request.provisioned_throughput.as_ref();
@@ -251,6 +292,7 @@ impl<S: Store> Database<S> {
         if request.global_secondary_index_updates.is_some() {
             return Err(Error::parameters("secondary indexes are not supported here: GlobalSecondaryIndexUpdates"));
         }
+        request.check_what_is_not_there()?;
         let name = table_name(request.table_name.as_ref())?;
         let changes_throughput = request.billing_mode.is_some() || request.provisioned_throughput.is_some();
         let throughput = changes_throughput.then(|| throughput(&request)).transpose()?;

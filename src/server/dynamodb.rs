@@ -97,7 +97,7 @@ impl dynamodb::Store for Keyspace {
         keys: Vec<Vec<u8>>,
     ) -> Result<Vec<Option<dynamodb::Entry>>, dynamodb::StoreError> {
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let entries = self.entries(&self.caller(caller), keys).await.map_err(|error| failed(&error))?;
+        let entries = self.entries(&self.caller(caller), keys).await?;
         Ok(entries.iter().map(|entry| entry.as_deref().map(shown)).collect())
     }
 
@@ -162,11 +162,15 @@ impl Keyspace {
     }
 
     /// All entries of these keys, each page as of one moment.
-    async fn entries(&self, caller: &Caller, mut keys: Vec<Key>) -> Result<Vec<Option<Arc<Entry>>>, Error> {
+    async fn entries(
+        &self,
+        caller: &Caller,
+        mut keys: Vec<Key>,
+    ) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::StoreError> {
         let mut entries = Vec::with_capacity(keys.len());
         while !keys.is_empty() {
             let request = GetEntries { keys: keys.clone(), at: None };
-            let found = self.call(caller, request).await?;
+            let found = self.call(caller, request).await.map_err(|error| failed(&error))?;
             keys.drain(..found.entries.len().clamp(1, keys.len()));
             entries.extend(found.entries);
         }
@@ -259,18 +263,24 @@ fn shortened(owner: &str) -> String {
 }
 
 fn failed(error: &Error) -> dynamodb::StoreError {
-    use dynamodb::StoreError::{Denied, Overloaded, TooLarge, Unavailable, Unknown};
+    use dynamodb::StoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
     let is = |reasons: &[Reason]| reasons.contains(&error.reason);
     let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
         Denied
-    } else if is(&[Reason::LimitReached, Reason::InvalidArgument]) {
-        TooLarge
-    } else if is(&[Reason::Overloaded, Reason::DiskSpaceLow]) {
+    } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
+        match error.about("limit") {
+            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
+            _ => Full,
+        }
+    } else if is(&[Reason::LimitReached, Reason::Overloaded, Reason::DiskSpaceLow]) {
         Overloaded
-    } else if error.retry == Retry::SameId || is(&[Reason::DeadlineExceeded]) {
-        Unknown
-    } else {
+    } else if is(&[Reason::InvalidArgument]) {
+        TooLarge
+    } else if error.retry == Retry::Safe {
+        // No leader, no quorum, no answer in time to a request that changes nothing.
         Unavailable
+    } else {
+        Unknown
     };
     kind(error.message.to_string())
 }
@@ -293,6 +303,25 @@ mod tests {
         let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
         let [then, _] = txn.opens();
         assert_eq!(then.count(), 100);
+    }
+
+    /// A client that hears of a bad request gives up. So only what no repetition helps is one: neither a full table nor a missing quorum.
+    #[test]
+    fn a_full_table_and_a_missing_quorum_are_no_bad_requests() {
+        use lockkeeper_machine::{Limit, Refusal};
+        let limit = |limit| failed(&Error::refused(Refusal::Limit(limit)));
+        for full in [Limit::Sessions, Limit::Locks, Limit::TableBytes, Limit::Entries] {
+            assert!(matches!(limit(full), dynamodb::StoreError::Full(_)), "{full:?}");
+        }
+        assert!(matches!(limit(Limit::TxnWrites), dynamodb::StoreError::TooLarge(_)));
+        let is_unavailable = |error: &Error| matches!(failed(error), dynamodb::StoreError::Unavailable(_));
+        assert!(is_unavailable(&Error::no_leader()));
+        assert!(is_unavailable(&Error::deadline_passed(false)), "a request that changes nothing");
+        assert!(matches!(failed(&Error::deadline_passed(true)), dynamodb::StoreError::Unknown(_)));
+        let who = Identity::new("ann").expect("a name");
+        let over = |is_passing| failed(&Error::over_limit(&who, "sessions", 1, 1, is_passing));
+        assert!(matches!(over(false), dynamodb::StoreError::Full(_)));
+        assert!(matches!(over(true), dynamodb::StoreError::Overloaded(_)));
     }
 
     #[test]

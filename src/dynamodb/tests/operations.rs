@@ -94,6 +94,13 @@ async fn what_is_wrong_with_a_table_is_said() {
         ("PAY_PER_REQUEST", "FREE", "Member must satisfy enum value set: [PROVISIONED, PAY_PER_REQUEST]"),
         (r#""BillingMode""#, r#""LocalSecondaryIndexes":[],"BillingMode""#, "secondary indexes are not supported here"),
         (
+            r#""BillingMode""#,
+            r#""StreamSpecification":{"StreamEnabled":true,"StreamViewType":"NEW_IMAGE"},"BillingMode""#,
+            "streams are not supported here: leave out StreamSpecification, or set StreamEnabled to false",
+        ),
+        (r#""BillingMode""#, r#""StreamSpecification":{},"BillingMode""#, "streams are not supported here"),
+        (r#""BillingMode""#, r#""ResourcePolicy":"{}","BillingMode""#, "resource policies are not supported here"),
+        (
             r#""KeySchema""#,
             r#""Schema""#,
             "Value null at 'keySchema' failed to satisfy constraint: Member must not be null",
@@ -103,6 +110,15 @@ async fn what_is_wrong_with_a_table_is_said() {
         assert!(error.contains(problem), "{to}: {error}");
     }
     assert!(api.error("CreateTable", &table("locks", &["k", "k"])).await.contains("have the same name"));
+    let without_stream = r#""StreamSpecification":{"StreamEnabled":false},"BillingMode""#;
+    api.ok("CreateTable", &table("plain", &["k"]).replace(r#""BillingMode""#, without_stream)).await;
+    for (update, problem) in [
+        (r#""StreamSpecification":{"StreamEnabled":true}"#, "streams are not supported here"),
+        (r#""ReplicaUpdates":[{"Create":{"RegionName":"eu-west-1"}}]"#, "replicas in other regions are not supported"),
+    ] {
+        let error = api.error("UpdateTable", &format!(r#"{{"TableName":"plain",{update}}}"#)).await;
+        assert!(error.contains(problem), "{update}: {error}");
+    }
     api.ok(
         "CreateTable",
         &table("safe", &["k"]).replace("\"BillingMode\"", "\"DeletionProtectionEnabled\":true,\"BillingMode\""),
