@@ -1,6 +1,6 @@
 //! Many items in one request, each for itself; and many at once, in transactions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,19 +8,22 @@ use crate::{
     Caller, Item, Store, Txn,
     database::{Database, TRIES, Wanted},
     error::{Error, Kind, Reason, Result},
-    expression::Path,
+    expression::evaluate::Projection,
+    item::bytes_of,
     items::{Prepared, Role, projected, projection},
     key, once,
+    query::ANSWER_BYTES_MAX,
     request::{Capacity, ReadRequest, WriteRequest, read, read_units, required, table_name},
-    value::item_size,
+    value::{item_size, json_bytes},
+    work::{Exhausted, Work},
 };
 
 /// Maximum items in a request, by operation.
 const BATCH_GETS_MAX: usize = 100;
 const BATCH_WRITES_MAX: usize = 25;
 const TRANSACTION_MAX: usize = 100;
-/// Maximum bytes of items in an answer.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Maximum bytes of all items of a transaction.
+const TRANSACTION_BYTES_MAX: usize = 4 << 20;
 /// Items read from the store at a time.
 const GETS_AT_A_TIME: usize = 16;
 
@@ -177,19 +180,22 @@ impl<S: Store> Database<S> {
     pub(crate) async fn batch_get_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
         let request: BatchGet = read(body)?;
         let asked = required(request.request_items.as_ref(), "RequestItems")?;
+        // Their number is looked at first: everything below takes time for each of them.
+        let keys_of = |of_table: &ReadRequest| of_table.keys.as_ref().map_or(0, Vec::len);
+        if asked.len() > BATCH_GETS_MAX || asked.values().map(keys_of).sum::<usize>() > BATCH_GETS_MAX {
+            return Err(Error::validation("Too many items requested for the BatchGetItem call"));
+        }
         let mut wanted: Vec<(&String, Wanted<'_>)> = Vec::new();
-        let mut projections: BTreeMap<&String, Option<Vec<Path>>> = BTreeMap::new();
+        let mut projections: BTreeMap<&String, Option<Projection>> = BTreeMap::new();
         for (name, of_table) in asked {
             let table = table_name(Some(name))?;
             projections.insert(name, projection(of_table)?);
             let keys = required(of_table.keys.as_ref(), "RequestItems.member.keys")?;
-            if keys.iter().enumerate().any(|(index, key)| keys[..index.min(BATCH_GETS_MAX)].contains(key)) {
+            let mut different = BTreeSet::new();
+            if !keys.iter().all(|key| different.insert(bytes_of(key))) {
                 return Err(duplicates());
             }
             wanted.extend(keys.iter().map(|attributes| (name, Wanted { table, attributes, is_key: true })));
-            if wanted.len() > BATCH_GETS_MAX {
-                return Err(Error::validation("Too many items requested for the BatchGetItem call"));
-            }
         }
         if wanted.is_empty() {
             return Err(Error::validation(
@@ -199,10 +205,19 @@ impl<S: Store> Database<S> {
         }
         let mut responses: BTreeMap<_, _> = asked.keys().map(|name| (name.clone(), Vec::new())).collect();
         let mut unprocessed_keys = BTreeMap::<String, UnprocessedKeys>::new();
-        let (mut costs, mut bytes) = (Costs::default(), 0);
+        let mut costs = Costs::default();
+        let (mut answer_bytes, work) = (0, Work::default());
         for chunk in wanted.chunks(GETS_AT_A_TIME) {
-            if bytes > ANSWER_BYTES_MAX {
-                for (name, wanted) in chunk {
+            let is_full = |answer_bytes: usize| answer_bytes >= ANSWER_BYTES_MAX || work.is_exhausted();
+            let mut located = Vec::new();
+            if !is_full(answer_bytes) {
+                let parts: Vec<_> = chunk.iter().map(|(_, wanted)| Wanted { ..*wanted }).collect();
+                (located, _) = self.locate(caller, &parts, &[]).await?;
+            }
+            let mut located = located.into_iter();
+            for (name, wanted) in chunk {
+                // The client asks again for those that are left.
+                let Some(located) = located.next().filter(|_| !is_full(answer_bytes)) else {
                     let left = unprocessed_keys.entry((*name).clone()).or_insert_with(|| UnprocessedKeys {
                         consistent_read: asked[*name].consistent_read,
                         projection_expression: asked[*name].projection_expression.clone(),
@@ -211,17 +226,16 @@ impl<S: Store> Database<S> {
                         ..UnprocessedKeys::default()
                     });
                     left.keys.push(wanted.attributes.clone());
-                }
-                continue;
-            }
-            let parts: Vec<_> = chunk.iter().map(|(_, wanted)| Wanted { ..*wanted }).collect();
-            let (located, _) = self.locate(caller, &parts, &[]).await?;
-            for ((name, _), located) in chunk.iter().zip(located) {
+                    continue;
+                };
                 let size = located.shown.as_ref().map_or(0, item_size);
-                bytes += size;
+                // A budget that this item uses up ends the answer behind it.
+                let (Ok(()) | Err(Exhausted)) = work.spend_stored(size);
                 costs.add(&located.known.table.name, read_units(size, asked[*name].consistent_read.unwrap_or(false)));
                 if let (Some(item), Some(items)) = (located.shown, responses.get_mut(*name)) {
-                    items.push(projected(item, projections[*name].as_deref()));
+                    let shown = projected(item, projections[*name].as_ref());
+                    answer_bytes += json_bytes(&shown);
+                    items.push(shown);
                 }
             }
         }
@@ -268,8 +282,11 @@ impl<S: Store> Database<S> {
             ));
         }
         // Everything is checked before anything is written.
-        let prepared: Vec<_> =
-            changes.iter().map(|(_, _, (request, role))| Prepared::new(request, *role)).collect::<Result<_>>()?;
+        let work = Work::default();
+        let prepared: Vec<_> = changes
+            .iter()
+            .map(|(_, _, (request, role))| Prepared::new(request, *role, &work))
+            .collect::<Result<_>>()?;
         let wanted: Vec<_> = prepared.iter().map(|prepared| Wanted { ..prepared.wanted }).collect();
         let (located, _) = self.locate(caller, &wanted, &[]).await?;
         if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key)) {
@@ -298,7 +315,8 @@ impl<S: Store> Database<S> {
         let request: TransactWrite = read(body)?;
         let parts = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
-        let prepared: Vec<_> = parts.iter().map(TransactPart::prepared).collect::<Result<_>>()?;
+        let work = Work::default();
+        let prepared: Vec<_> = parts.iter().map(|part| part.prepared(&work)).collect::<Result<_>>()?;
         let wanted: Vec<_> = prepared.iter().map(|prepared| Wanted { ..prepared.wanted }).collect();
         let mark = request.client_request_token.as_ref().map(|token| once::transaction_mark(caller, token));
         let answer_key: Vec<_> = mark.iter().map(|mark| key::of_answer(mark)).collect();
@@ -316,6 +334,8 @@ impl<S: Store> Database<S> {
             {
                 return Err(Error::validation("Transaction request cannot include multiple operations on one item"));
             }
+            let read = located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum();
+            check_bytes(read)?;
             let plans: Vec<_> = prepared
                 .iter()
                 .zip(&located)
@@ -363,12 +383,13 @@ impl<S: Store> Database<S> {
             projections.push(projection(get)?);
         }
         let (located, _) = self.locate(caller, &wanted, &[]).await?;
+        check_bytes(located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum())?;
         let mut costs = Costs::default();
         let mut responses = Vec::with_capacity(parts.len());
         for (located, projection) in located.into_iter().zip(&projections) {
             let size = located.shown.as_ref().map_or(0, item_size);
             costs.add(&located.known.table.name, 2.0 * read_units(size, true));
-            responses.push(TransactGetItem { item: located.shown.map(|item| projected(item, projection.as_deref())) });
+            responses.push(TransactGetItem { item: located.shown.map(|item| projected(item, projection.as_ref())) });
         }
         let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
         Ok(json(&TransactGetResponse { responses, consumed_capacity }))
@@ -386,6 +407,15 @@ fn check_count(count: usize) -> Result<()> {
     Ok(())
 }
 
+fn check_bytes(bytes: usize) -> Result<()> {
+    if bytes > TRANSACTION_BYTES_MAX {
+        return Err(Error::validation(format!(
+            "the items of the transaction have {bytes} bytes, and the limit is {TRANSACTION_BYTES_MAX}: name fewer of them"
+        )));
+    }
+    Ok(())
+}
+
 fn reason(error: Option<Error>) -> Reason {
     match error {
         None => Reason { code: "None", message: None, item: None },
@@ -397,7 +427,7 @@ fn reason(error: Option<Error>) -> Reason {
 }
 
 impl TransactPart {
-    fn prepared(&self) -> Result<Prepared<'_>> {
+    fn prepared<'a>(&'a self, work: &'a Work) -> Result<Prepared<'a>> {
         let parts = [
             (&self.put, Role::Put),
             (&self.update, Role::Update),
@@ -406,7 +436,7 @@ impl TransactPart {
         ];
         let mut given = parts.into_iter().filter_map(|(request, role)| Some((request.as_ref()?, role)));
         match (given.next(), given.next()) {
-            (Some((request, role)), None) => Prepared::new(request, role),
+            (Some((request, role)), None) => Prepared::new(request, role, work),
             _ => Err(Error::validation("TransactItems can only contain one of Check, Put, Update or Delete")),
         }
     }

@@ -67,6 +67,13 @@ impl Record {
     }
 }
 
+/// The bytes of attributes, the same for the same attributes.
+pub(crate) fn bytes_of(item: &Item) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_item(&mut out, item);
+    out
+}
+
 fn put_number(out: &mut Vec<u8>, mut number: u128) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);

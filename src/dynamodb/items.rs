@@ -10,7 +10,7 @@ use crate::{
     database::{Database, ITEM_BYTES_MAX, Located, TRIES, Wanted},
     error::{Error, Kind, Result},
     expression::{
-        Action, Condition, Path, evaluate::project, names::Placeholders, parse_condition, parse_projection,
+        Action, Condition, Path, evaluate::Projection, names::Placeholders, parse_condition, parse_projection,
         parse_update, paths, update,
     },
     item::{Mark, Record},
@@ -21,6 +21,7 @@ use crate::{
         table_name, write_units,
     },
     value::item_size,
+    work::Work,
 };
 
 /// A change, read and checked as far as its request goes.
@@ -29,6 +30,8 @@ pub(crate) struct Prepared<'a> {
     condition: Option<Condition>,
     change: Change<'a>,
     shows_old_on_failure: bool,
+    /// The budget of the whole request.
+    work: &'a Work,
 }
 
 /// What is done to an item.
@@ -91,7 +94,7 @@ struct GetResponse {
 }
 
 impl<'a> Prepared<'a> {
-    pub(crate) fn new(request: &'a WriteRequest, role: Role) -> Result<Self> {
+    pub(crate) fn new(request: &'a WriteRequest, role: Role, work: &'a Work) -> Result<Self> {
         let table = table_name(request.table_name.as_ref())?;
         let placeholders = Placeholders::new(
             request.expression_attribute_names.as_ref(),
@@ -146,6 +149,7 @@ impl<'a> Prepared<'a> {
             condition,
             change,
             shows_old_on_failure: on_failure.is_some_and(|value| value == "ALL_OLD"),
+            work,
         })
     }
 
@@ -176,7 +180,9 @@ impl<'a> Prepared<'a> {
         }
         let nothing = Item::new();
         let seen = located.shown.as_ref();
-        if self.condition.as_ref().is_some_and(|condition| !condition.holds(seen.unwrap_or(&nothing))) {
+        if let Some(condition) = &self.condition
+            && !condition.holds(seen.unwrap_or(&nothing), self.work)?
+        {
             return Err(Error::condition_failed(seen.filter(|_| self.shows_old_on_failure).cloned()));
         }
         let old_bytes = seen.map_or(0, item_size);
@@ -252,7 +258,8 @@ impl<S: Store> Database<S> {
     ) -> Result<Vec<u8>> {
         let returned = returned(request, role)?;
         one_of(request.return_consumed_capacity.as_ref(), "returnConsumedCapacity", &["INDEXES", "TOTAL", "NONE"])?;
-        let prepared = Prepared::new(request, role)?;
+        let work = Work::default();
+        let prepared = Prepared::new(request, role, &work)?;
         let changes_nothing_twice = role == Role::Delete && prepared.condition.is_none();
         let keeps_answer = matches!(returned, Returned::AllOld | Returned::UpdatedOld)
             || (role == Role::Delete && !changes_nothing_twice);
@@ -330,8 +337,8 @@ impl<S: Store> Database<S> {
             Returned::None => None,
             Returned::AllOld => old.cloned(),
             Returned::AllNew => new.cloned(),
-            Returned::UpdatedOld => old.map(|old| project(old, prepared.updated())),
-            Returned::UpdatedNew => new.map(|new| project(new, prepared.updated())),
+            Returned::UpdatedOld => old.map(|old| Projection::new(prepared.updated()).of_item(old)),
+            Returned::UpdatedNew => new.map(|new| Projection::new(prepared.updated()).of_item(new)),
         };
         let attributes = attributes.filter(|attributes| !attributes.is_empty());
         let asked = request.return_consumed_capacity.as_deref();
@@ -349,40 +356,35 @@ impl<S: Store> Database<S> {
         let shown = located.pop().and_then(|located| located.shown);
         let units = read_units(shown.as_ref().map_or(0, item_size), request.consistent_read.unwrap_or(false));
         let consumed_capacity = Capacity::new(request.return_consumed_capacity.as_deref(), table, units);
-        let item = shown.map(|item| projected(item, projection.as_deref()));
+        let item = shown.map(|item| projected(item, projection.as_ref()));
         Ok(json(&GetResponse { item, consumed_capacity }))
     }
 }
 
-/// The paths of a request that reads, if it asks for some and not for all.
-pub(crate) fn projection(request: &ReadRequest) -> Result<Option<Vec<Path>>> {
+/// What a request that reads asks for, if that is not all.
+pub(crate) fn projection(request: &ReadRequest) -> Result<Option<Projection>> {
     let has_expression = one_generation(
         &[("ProjectionExpression", request.projection_expression.is_some())],
         &[("AttributesToGet", request.attributes_to_get.is_some())],
     )?;
     let placeholders = Placeholders::new(request.expression_attribute_names.as_ref(), None)?;
-    let paths = projection_with(request, &placeholders)?;
+    let projection = projection_with(request, &placeholders)?;
     placeholders.finish(has_expression)?;
-    Ok(paths)
+    Ok(projection)
 }
 
-pub(crate) fn projection_with(request: &ReadRequest, placeholders: &Placeholders<'_>) -> Result<Option<Vec<Path>>> {
-    match (&request.projection_expression, &request.attributes_to_get) {
-        (Some(text), _) => parse_projection(text, placeholders).map(Some).map_err(invalid("ProjectionExpression")),
-        (None, Some(names)) => {
-            let repeated = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name));
-            match repeated {
-                Some((_, name)) => Err(Error::parameters(format!("Duplicate value in attribute name: {name}"))),
-                None => Ok(Some(names.iter().map(|name| Path::attribute(name)).collect())),
-            }
-        }
-        (None, None) => Ok(None),
-    }
+pub(crate) fn projection_with(request: &ReadRequest, placeholders: &Placeholders<'_>) -> Result<Option<Projection>> {
+    let paths = match (&request.projection_expression, &request.attributes_to_get) {
+        (Some(text), _) => parse_projection(text, placeholders).map_err(invalid("ProjectionExpression"))?,
+        (None, Some(names)) => legacy::paths(names)?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(Projection::new(&paths)))
 }
 
-pub(crate) fn projected(item: Item, paths: Option<&[Path]>) -> Item {
-    match paths {
-        Some(paths) => project(&item, paths),
+pub(crate) fn projected(item: Item, projection: Option<&Projection>) -> Item {
+    match projection {
+        Some(projection) => projection.of_item(&item),
         None => item,
     }
 }

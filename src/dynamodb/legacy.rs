@@ -1,16 +1,22 @@
 //! The parameters of before expressions: `Expected`, `AttributeUpdates`, `KeyConditions`, `QueryFilter`, `ScanFilter`, `AttributesToGet`.
 //!
-//! They become the trees that expressions become. The Kinesis Client Library sends them.
+//! They become the trees that expressions become, and have the same limits. The Kinesis Client Library sends them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
 use crate::{
     Value,
     error::{Error, Result},
-    expression::{Action, Comparison, Condition, Operand, Path, Source, evaluate},
+    expression::{
+        Action, Comparison, Condition, OPERANDS_OF_IN_MAX, OPERATORS_MAX, Operand, Path, Source, evaluate,
+        too_many_of_in,
+    },
 };
+
+/// Maximum names of `AttributesToGet`.
+const NAMES_MAX: usize = 255;
 
 /// What one attribute is compared to.
 #[derive(Debug, Default, Deserialize)]
@@ -34,6 +40,12 @@ pub(crate) type Expectations = BTreeMap<String, Expectation>;
 
 /// The condition of `Expected`, or of a filter.
 pub(crate) fn condition(expectations: &Expectations, operator: Option<&str>) -> Result<Condition> {
+    if expectations.len() > OPERATORS_MAX {
+        return Err(Error::validation(format!(
+            "the request has conditions for {} attributes, and the limit is {OPERATORS_MAX}",
+            expectations.len()
+        )));
+    }
     let parts = expectations.iter().map(|(name, expectation)| expectation.condition(name)).collect::<Result<_>>()?;
     match operator {
         None | Some("AND") => Ok(Condition::All(parts)),
@@ -130,6 +142,7 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
         "NULL" => Ok(Condition::NotExists(path)),
         "NOT_NULL" => Ok(Condition::Exists(path)),
         "IN" if count == 0 => Err(wrong_count()),
+        "IN" if count > OPERANDS_OF_IN_MAX => Err(Error::validation(too_many_of_in(count))),
         "IN" => Ok(Condition::In(left, values.iter().cloned().map(Operand::Value).collect())),
         "BETWEEN" => match values {
             [low, high] if evaluate::order(low, high).is_none_or(std::cmp::Ordering::is_le) => {
@@ -147,6 +160,19 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
              BEGINS_WITH, GE, CONTAINS]",
         )),
     }
+}
+
+/// The paths of `AttributesToGet`.
+pub(crate) fn paths(names: &[String]) -> Result<Vec<Path>> {
+    if !(1..=NAMES_MAX).contains(&names.len()) {
+        let constraint = format!("Member must have length between 1 and {NAMES_MAX}");
+        return Err(Error::constraint(format!("{} names", names.len()), "attributesToGet", &constraint));
+    }
+    let mut different = BTreeSet::new();
+    if let Some(name) = names.iter().find(|name| !different.insert(*name)) {
+        return Err(Error::parameters(format!("Duplicate value in attribute name: {name}")));
+    }
+    Ok(names.iter().map(|name| Path::attribute(name)).collect())
 }
 
 /// The actions of `AttributeUpdates`.

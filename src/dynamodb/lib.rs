@@ -11,6 +11,7 @@
 //!             DynamoDB's own words, in and out
 //! value  number  item  key
 //!             attributes, and how they lie in the store
+//! work        what a request may cost
 //! store       the keyspace: a parameter
 //! ```
 //!
@@ -49,6 +50,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod value;
+mod work;
 
 pub use http::serve;
 pub use lockkeeper_http1::Listen;

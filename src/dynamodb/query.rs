@@ -1,4 +1,7 @@
 //! Many items in the order of their keys: query and scan.
+//!
+//! A page ends at its limit, at [`PAGE_BYTES_MAX`], at [`ANSWER_BYTES_MAX`], or when the request's budget of work is used up: items that a
+//! segment or a filter leaves out, and locks that read as absent, cost as much as those that are shown.
 
 use serde::Serialize;
 
@@ -7,7 +10,8 @@ use crate::{
     database::{Database, Known, Wanted, check_key_value},
     error::{Error, Result},
     expression::{
-        Comparison, Condition, Path,
+        Comparison, Condition,
+        evaluate::Projection,
         keys::{KeyCondition, SortCondition},
         names::Placeholders,
         parse_condition, paths,
@@ -15,11 +19,14 @@ use crate::{
     items::{invalid, projected, projection_with},
     key, legacy,
     request::{Capacity, ReadRequest, check_depth, one_generation, one_of, read, read_units, table_name},
-    value::item_size,
+    value::{item_size, json_bytes},
+    work::{Exhausted, Work},
 };
 
 /// Bytes of items after which a page ends.
 const PAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of an answer after which a page ends.
+pub(crate) const ANSWER_BYTES_MAX: usize = 2 << 20;
 /// Entries asked of the store at a time.
 const ENTRIES_AT_A_TIME: usize = 128;
 
@@ -46,7 +53,7 @@ struct Range {
 struct Reading<'a> {
     request: &'a ReadRequest,
     filter: Option<Condition>,
-    projection: Option<Vec<Path>>,
+    projection: Option<Projection>,
     limit: usize,
 }
 
@@ -152,29 +159,54 @@ impl<S: Store> Database<S> {
         backwards: bool,
         is_wanted: impl Fn(&Item) -> bool,
     ) -> Result<Answer> {
-        let (mut items, mut bytes) = (Vec::new(), 0);
+        let (mut items, mut bytes, mut answer_bytes) = (Vec::new(), 0, 0);
         let mut answer = Answer::default();
+        let work = Work::default();
+        // The last item that was dealt with, shown or not: the next page goes on behind it.
+        let mut last_key: Option<Item> = None;
         'pages: loop {
             let at_a_time = ENTRIES_AT_A_TIME.min(reading.limit - answer.scanned_count);
             let page = self.store.range(caller, range.from.clone(), range.to.clone(), at_a_time, backwards).await?;
             let Some((last, _)) = page.entries.last() else { break };
             let last = last.clone();
             for (key, entry) in page.entries {
+                let is_affordable = work.spend_stored(entry.value.len());
                 let located = self.located(std::sync::Arc::clone(known), key, Some(entry))?;
-                let Some(item) = located.shown.filter(&is_wanted) else { continue };
-                answer.scanned_count += 1;
-                bytes += item_size(&item);
-                let key = known.key_attributes(&item);
-                if reading.filter.as_ref().is_none_or(|filter| filter.holds(&item)) {
-                    answer.count += 1;
-                    if !reading.counts_only() {
-                        items.push(projected(item, reading.projection.as_deref()));
+                let key = located.stored.as_ref().map(|(record, _)| known.key_attributes(&record.item));
+                let item = located.shown.filter(&is_wanted);
+                let is_found = is_affordable.and_then(|()| match &item {
+                    Some(item) => reading.finds(item, &work),
+                    None => Ok(false),
+                });
+                let is_found = match is_found {
+                    Ok(is_found) => is_found,
+                    Err(exhausted) if last_key.is_none() => return Err(exhausted.into()),
+                    Err(Exhausted) => {
+                        answer.last_evaluated_key = last_key;
+                        break 'pages;
+                    }
+                };
+                if let Some(item) = item {
+                    answer.scanned_count += 1;
+                    bytes += item_size(&item);
+                    if is_found {
+                        answer.count += 1;
+                    }
+                    if is_found && !reading.counts_only() {
+                        let shown = projected(item, reading.projection.as_ref());
+                        answer_bytes += json_bytes(&shown);
+                        items.push(shown);
                     }
                 }
-                if answer.scanned_count == reading.limit || bytes >= PAGE_BYTES_MAX {
-                    answer.last_evaluated_key = Some(key);
+                let is_full = answer.scanned_count == reading.limit
+                    || bytes >= PAGE_BYTES_MAX
+                    || answer_bytes >= ANSWER_BYTES_MAX
+                    || work.is_exhausted();
+                if is_full {
+                    answer.last_evaluated_key = key;
                     break 'pages;
                 }
+                last_key = key;
             }
             if !page.more {
                 break;
@@ -212,6 +244,14 @@ impl<'a> Reading<'a> {
             return Err(Error::validation("Cannot specify the AttributesToGet when choosing to get only the Count"));
         }
         Ok(Self { request, filter, projection, limit: limit.transpose()?.unwrap_or(usize::MAX) })
+    }
+
+    /// Whether an item passes the filter.
+    fn finds(&self, item: &Item, work: &Work) -> Result<bool, Exhausted> {
+        match &self.filter {
+            Some(filter) => filter.holds(item, work),
+            None => Ok(true),
+        }
     }
 
     fn counts_only(&self) -> bool {

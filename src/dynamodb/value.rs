@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::{self, Formatter},
+    io,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -116,6 +117,24 @@ impl Value {
 /// Bytes of names and values, as DynamoDB counts them.
 pub(crate) fn item_size(item: &Item) -> usize {
     item.iter().map(|(name, value)| name.len() + value.size()).sum()
+}
+
+/// Bytes of an item's JSON. A number of three bytes may have 130 digits there.
+pub(crate) fn json_bytes(item: &Item) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, item).expect("texts and numbers are JSON");
+    count.0
 }
 
 impl Serialize for Value {

@@ -30,6 +30,8 @@ use lockkeeper_machine::{
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
+/// Maximum bytes that one request reads of entries that it names: four times those of the items of a transaction.
+const ENTRIES_BYTES_MAX: usize = 16 << 20;
 /// Between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -168,9 +170,16 @@ impl Keyspace {
         mut keys: Vec<Key>,
     ) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::StoreError> {
         let mut entries = Vec::with_capacity(keys.len());
+        let mut bytes = 0;
         while !keys.is_empty() {
             let request = GetEntries { keys: keys.clone(), at: None };
             let found = self.call(caller, request).await.map_err(|error| failed(&error))?;
+            bytes += found.entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
+            if bytes > ENTRIES_BYTES_MAX {
+                return Err(too_large(format!(
+                    "the items of the request have more than {ENTRIES_BYTES_MAX} bytes, the limit: name fewer of them"
+                )));
+            }
             keys.drain(..found.entries.len().clamp(1, keys.len()));
             entries.extend(found.entries);
         }

@@ -27,9 +27,9 @@ impl KeyCondition {
                 return Err("KeyConditionExpressions must only contain one condition per key".to_owned());
             }
             conditions.push((name, condition));
-        }
-        if conditions.len() > 2 {
-            return Err("Conditions can be of length 1 or 2 only".to_owned());
+            if conditions.len() > 2 {
+                return Err("Conditions can be of length 1 or 2 only".to_owned());
+            }
         }
         let mut take = |name: &str| {
             let index = conditions.iter().position(|(other, _)| other == name)?;

@@ -4,13 +4,16 @@
 //! parameters of 2012 become the same trees ([`legacy`](crate::legacy)). The grammar needs one token of lookahead, so the parser is a
 //! function for each of its rules; an error names the token that fits no rule, and its neighbours, as DynamoDB does.
 //!
-//! Bounded: [`TEXT_BYTES_MAX`], [`DEPTH_MAX`] and [`OPERATORS_MAX`].
+//! Bounded: [`TEXT_BYTES_MAX`], [`DEPTH_MAX`], [`OPERATORS_MAX`], [`OPERANDS_OF_IN_MAX`], the steps of a path, and what placeholders stand
+//! for ([`names`]). To read an expression takes time linear in its text and in what it stands for; what it costs to apply it is charged to
+//! the request's [`Work`](crate::work::Work).
 
 pub(crate) mod evaluate;
 pub(crate) mod keys;
 pub(crate) mod names;
 mod parse;
 mod reserved;
+mod search;
 mod tokens;
 pub(crate) mod update;
 
@@ -18,7 +21,7 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::Value;
 
-pub(crate) use parse::{parse_condition, parse_projection, parse_update};
+pub(crate) use parse::{parse_condition, parse_projection, parse_update, too_many_of_in};
 
 /// Maximum bytes of an expression.
 pub(crate) const TEXT_BYTES_MAX: usize = 4096;
@@ -26,6 +29,8 @@ pub(crate) const TEXT_BYTES_MAX: usize = 4096;
 pub(crate) const DEPTH_MAX: usize = 64;
 /// Maximum operators and functions in an expression.
 pub(crate) const OPERATORS_MAX: usize = 300;
+/// Maximum values of one `IN`.
+pub(crate) const OPERANDS_OF_IN_MAX: usize = 100;
 
 /// A place in an item: `a.b[2]`. Its first step is a name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,24 @@
 //! `ExpressionAttributeNames` and `ExpressionAttributeValues`: what the placeholders of a request's expressions stand for.
+//!
+//! An expression may name a placeholder as often as it likes, and each time stands for all of its value. So these bytes are bounded too.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
 };
 
 use crate::{
     Item, Value,
     error::{Error, Result},
+    value::item_size,
 };
+
+/// Maximum bytes of all placeholders and of what they stand for.
+const BYTES_MAX: usize = 2 << 20;
+/// Maximum bytes of the name of an attribute.
+const NAME_BYTES_MAX: usize = 65_535;
+/// Maximum bytes of what the expressions of a request stand for, each placeholder as often as it is used.
+const USED_BYTES_MAX: usize = 4 << 20;
 
 /// The placeholders of a request, and which of them its expressions have used.
 #[derive(Debug, Default)]
@@ -16,6 +26,7 @@ pub(crate) struct Placeholders<'a> {
     names: Option<&'a BTreeMap<String, String>>,
     values: Option<&'a Item>,
     used: RefCell<BTreeSet<String>>,
+    used_bytes: Cell<usize>,
 }
 
 impl<'a> Placeholders<'a> {
@@ -41,7 +52,33 @@ impl<'a> Placeholders<'a> {
                 "ExpressionAttributeValues contains invalid key: Syntax error; key: \"{key}\""
             )));
         }
-        Ok(Self { names, values, used: RefCell::default() })
+        let names_bytes: usize = names.into_iter().flatten().map(|(key, name)| key.len() + name.len()).sum();
+        let bytes = names_bytes + values.map_or(0, item_size);
+        if bytes > BYTES_MAX {
+            return Err(Error::validation(format!(
+                "ExpressionAttributeNames and ExpressionAttributeValues have {bytes} bytes, and the limit is {BYTES_MAX}"
+            )));
+        }
+        if let Some(name) = names.into_iter().flatten().map(|(_, name)| name).find(|name| name.len() > NAME_BYTES_MAX) {
+            return Err(Error::validation(format!(
+                "ExpressionAttributeNames contains a name of {} bytes, and the limit is {NAME_BYTES_MAX}",
+                name.len()
+            )));
+        }
+        Ok(Self { names, values, ..Self::default() })
+    }
+
+    fn note_use(&self, placeholder: &str, bytes: usize) -> Result<(), String> {
+        let bytes = self.used_bytes.get() + bytes;
+        self.used_bytes.set(bytes);
+        if bytes > USED_BYTES_MAX {
+            return Err(format!(
+                "the placeholders of the request's expressions stand for more than {USED_BYTES_MAX} bytes, each as often as it is used: \
+                 use {placeholder} less often"
+            ));
+        }
+        self.used.borrow_mut().insert(placeholder.to_owned());
+        Ok(())
     }
 
     /// What `#name` stands for.
@@ -51,7 +88,7 @@ impl<'a> Placeholders<'a> {
                 "An expression attribute name used in the document path is not defined; attribute name: {placeholder}"
             )
         })?;
-        self.used.borrow_mut().insert(placeholder.to_owned());
+        self.note_use(placeholder, name.len())?;
         Ok(name.clone())
     }
 
@@ -60,7 +97,7 @@ impl<'a> Placeholders<'a> {
         let value = self.values.and_then(|values| values.get(placeholder)).ok_or_else(|| {
             format!("An expression attribute value used in expression is not defined; attribute value: {placeholder}")
         })?;
-        self.used.borrow_mut().insert(placeholder.to_owned());
+        self.note_use(placeholder, value.size())?;
         Ok(value.clone())
     }
 

@@ -1,12 +1,15 @@
 //! From text to trees.
 
+use std::collections::BTreeMap;
+
 use super::{
-    Action, Comparison, Condition, DEPTH_MAX, OPERATORS_MAX, Operand, Path, Source, Step, TEXT_BYTES_MAX,
+    Action, Comparison, Condition, DEPTH_MAX, OPERANDS_OF_IN_MAX, OPERATORS_MAX, Operand, Path, Source, Step,
+    TEXT_BYTES_MAX,
     names::Placeholders,
     reserved::is_reserved,
     tokens::{Kind, Token, tokens},
 };
-use crate::Value;
+use crate::{Value, value};
 
 /// The problem of an expression, in DynamoDB's words; the name of the parameter goes before it.
 type Result<T> = std::result::Result<T, String>;
@@ -58,23 +61,52 @@ pub(crate) fn parse_update(text: &str, placeholders: &Placeholders<'_>) -> Resul
     Ok(actions)
 }
 
+/// Where some paths go on.
+#[derive(Default)]
+struct Fork<'a> {
+    /// The first path that comes through here.
+    first: usize,
+    /// A path ends here.
+    is_end: bool,
+    inner: BTreeMap<&'a Step, Fork<'a>>,
+}
+
 /// Checks that no path is, or lies inside, another, and that no two see one place as a list and as a map.
 fn apart(paths: &[&Path]) -> Result<()> {
-    for (index, second) in paths.iter().enumerate() {
-        for first in &paths[..index] {
-            let differs = first.0.iter().zip(&second.0).find(|(a, b)| a != b);
-            let problem = match differs {
-                None => "overlap",
-                Some((Step::Name(_), Step::Index(_)) | (Step::Index(_), Step::Name(_))) => "conflict",
-                Some(_) => continue,
-            };
+    let mut root = Fork::default();
+    for (index, path) in paths.iter().enumerate() {
+        if let Some((first, problem)) = root.add(index, path) {
             return Err(format!(
                 "Two document paths {problem} with each other; must remove or rewrite one of these paths; path one: \
-                 {first}, path two: {second}"
+                 {}, path two: {path}",
+                paths[first]
             ));
         }
     }
     Ok(())
+}
+
+impl<'a> Fork<'a> {
+    /// Adds a path; or says which one is in its way, and how.
+    fn add(&mut self, index: usize, path: &'a Path) -> Option<(usize, &'static str)> {
+        let mut place = self;
+        for step in &path.0 {
+            if place.is_end {
+                return Some((place.first, "overlap"));
+            }
+            if let Some((other, _)) = place.inner.first_key_value()
+                && matches!(other, Step::Name(_)) != matches!(step, Step::Name(_))
+            {
+                return Some((place.first, "conflict"));
+            }
+            place = place.inner.entry(step).or_insert_with(|| Fork { first: index, ..Fork::default() });
+        }
+        if place.is_end || !place.inner.is_empty() {
+            return Some((place.first, "overlap"));
+        }
+        place.is_end = true;
+        None
+    }
 }
 
 /// What a rule of conditions can turn out to be, before its place shows which of both is needed.
@@ -249,6 +281,9 @@ impl<'a> Parser<'a> {
             self.operator()?;
             self.expect("(")?;
             let list = self.deeper(|parser| parser.list(Self::operand))?;
+            if list.len() > OPERANDS_OF_IN_MAX {
+                return Err(too_many_of_in(list.len()));
+            }
             Condition::In(left, list)
         } else {
             return Ok(Parsed::Operand(left));
@@ -409,6 +444,11 @@ impl<'a> Parser<'a> {
     fn path(&mut self) -> Result<Path> {
         let mut steps = vec![Step::Name(self.name()?)];
         loop {
+            // No item is deeper.
+            if steps.len() > value::DEPTH_MAX + 1 {
+                let levels_max = value::DEPTH_MAX;
+                return Err(format!("The document path has too many nesting elements; maximum: {levels_max}"));
+            }
             if self.accept(".") {
                 steps.push(Step::Name(self.name()?));
             } else if self.accept("[") {
@@ -542,6 +582,14 @@ impl<'a> Parser<'a> {
         }
         Ok(Source::ListAppend(Box::new(first), Box::new(second)))
     }
+}
+
+/// The problem with an `IN` of too many values.
+pub(crate) fn too_many_of_in(count: usize) -> String {
+    format!(
+        "The IN operator is provided with too many operands; number of operands: {count}, maximum number of operands: \
+         {OPERANDS_OF_IN_MAX}"
+    )
 }
 
 /// Words that are operators of conditions wherever they stand.

@@ -1,64 +1,96 @@
 //! What an update makes of an item.
 //!
-//! All new values are computed from the item as it was; then the paths are written. Elements are removed from lists last, the later ones
-//! first, so that each index means what it meant in the item as it was.
+//! All new values are computed from the item as it was; then the paths are written. Elements are removed from lists last, so that each
+//! index means what it meant in the item as it was.
 
-use std::cmp::Reverse;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::{Action, Path, Source, Step, evaluate::at};
-use crate::{Item, NumberError, Value};
+use crate::{Item, NumberError, Value, database::ITEM_BYTES_MAX};
+
+/// Bytes of values that an update may make. They lie in one item afterwards, but for operands of sums and of sets.
+const MADE_BYTES_MAX: usize = 2 * ITEM_BYTES_MAX;
 
 /// The item after the actions; or the problem, in DynamoDB's words.
 pub(crate) fn apply(item: &Item, actions: &[Action]) -> Result<Item, String> {
     let mut updated = item.clone();
+    let mut room = Room(MADE_BYTES_MAX);
+    let mut removed = Vec::new();
     for action in actions {
         match action {
-            Action::Set(path, source) => put(&mut updated, path, source.value(item)?)?,
+            Action::Set(path, source) => put(&mut updated, path, source.value(item, &mut room)?)?,
             Action::Add(path, value) => {
+                room.take(value)?;
                 let sum = match at(item, path) {
                     None => value.clone(),
-                    Some(existing) => added(existing, value).ok_or_else(wrong_type)??,
+                    Some(existing) => {
+                        room.take(existing)?;
+                        added(existing, value).ok_or_else(wrong_type)??
+                    }
                 };
                 put(&mut updated, path, sum)?;
             }
             Action::Delete(path, value) => {
                 let Some(existing) = at(item, path) else { continue };
+                room.take(existing)?;
                 let left = without(existing, value).ok_or_else(wrong_type)?;
                 match left {
                     Some(left) => put(&mut updated, path, left)?,
-                    None => remove(&mut updated, path)?,
+                    None => removed.push(path),
                 }
             }
-            Action::Remove(_) => {}
+            Action::Remove(path) => removed.push(path),
         }
     }
-    let mut removed: Vec<_> =
-        actions.iter().filter_map(|action| if let Action::Remove(path) = action { Some(path) } else { None }).collect();
-    removed.sort_by_key(|path| Reverse(&path.0));
-    removed.into_iter().try_for_each(|path| remove(&mut updated, path))?;
+    remove(&mut updated, removed)?;
     Ok(updated)
 }
 
+/// How much more may be made.
+struct Room(usize);
+
+impl Room {
+    fn take(&mut self, value: &Value) -> Result<(), String> {
+        let left = self.0.checked_sub(value.size());
+        self.0 = left.ok_or_else(|| "Item size to update has exceeded the maximum allowed size".to_owned())?;
+        Ok(())
+    }
+
+    fn copy(&mut self, value: &Value) -> Result<Value, String> {
+        self.take(value)?;
+        Ok(value.clone())
+    }
+}
+
 impl Source {
-    fn value(&self, item: &Item) -> Result<Value, String> {
+    fn value(&self, item: &Item, room: &mut Room) -> Result<Value, String> {
         match self {
-            Self::Value(value) => Ok(value.clone()),
-            Self::Path(path) => at(item, path).cloned().ok_or_else(|| {
-                "The provided expression refers to an attribute that does not exist in the item".to_owned()
-            }),
+            Self::Value(value) => room.copy(value),
+            Self::Path(path) => {
+                let value = at(item, path).ok_or_else(|| {
+                    "The provided expression refers to an attribute that does not exist in the item".to_owned()
+                })?;
+                room.copy(value)
+            }
             Self::IfNotExists(path, otherwise) => match at(item, path) {
-                Some(value) => Ok(value.clone()),
-                None => otherwise.value(item),
+                Some(value) => room.copy(value),
+                None => otherwise.value(item, room),
             },
-            Self::ListAppend(first, second) => match (first.value(item)?, second.value(item)?) {
-                (Value::L(first), Value::L(second)) => Ok(Value::L([first, second].concat())),
+            Self::ListAppend(first, second) => match (first.value(item, room)?, second.value(item, room)?) {
+                (Value::L(mut first), Value::L(second)) => {
+                    first.extend(second);
+                    Ok(Value::L(first))
+                }
                 _ => Err(wrong_type()),
             },
-            Self::Plus(left, right) => match (left.value(item)?, right.value(item)?) {
+            Self::Plus(left, right) => match (left.value(item, room)?, right.value(item, room)?) {
                 (Value::N(left), Value::N(right)) => number(left.plus(right)),
                 _ => Err(wrong_type()),
             },
-            Self::Minus(left, right) => match (left.value(item)?, right.value(item)?) {
+            Self::Minus(left, right) => match (left.value(item, room)?, right.value(item, room)?) {
                 (Value::N(left), Value::N(right)) => number(left.minus(right)),
                 _ => Err(wrong_type()),
             },
@@ -97,21 +129,18 @@ fn without(existing: &Value, less: &Value) -> Option<Option<Value>> {
     Some(left)
 }
 
-/// Where a path ends.
-enum Place<'a> {
-    Map(&'a mut Item, &'a str),
-    List(&'a mut Vec<Value>, usize),
+/// What a value lies in.
+enum Parent<'a> {
+    Map(&'a mut Item),
+    List(&'a mut Vec<Value>),
 }
 
-fn place<'a>(item: &'a mut Item, path: &'a Path) -> Result<Place<'a>, String> {
-    let invalid = || "The document path provided in the update expression is invalid for update".to_owned();
-    let (last, parents) = path.0.split_last().ok_or_else(invalid)?;
-    let Some((first, inner)) = parents.split_first() else {
-        return match last {
-            Step::Name(name) => Ok(Place::Map(item, name)),
-            Step::Index(_) => Err(invalid()),
-        };
-    };
+fn invalid() -> String {
+    "The document path provided in the update expression is invalid for update".to_owned()
+}
+
+fn parent<'a>(item: &'a mut Item, steps: &[Step]) -> Result<Parent<'a>, String> {
+    let Some((first, inner)) = steps.split_first() else { return Ok(Parent::Map(item)) };
     let Step::Name(head) = first else { return Err(invalid()) };
     let mut value = item.get_mut(head).ok_or_else(invalid)?;
     for step in inner {
@@ -122,36 +151,54 @@ fn place<'a>(item: &'a mut Item, path: &'a Path) -> Result<Place<'a>, String> {
         }
         .ok_or_else(invalid)?;
     }
-    match (value, last) {
-        (Value::M(map), Step::Name(name)) => Ok(Place::Map(map, name)),
-        (Value::L(list), Step::Index(index)) => Ok(Place::List(list, *index)),
-        _ => Err(invalid()),
+    match value {
+        Value::M(map) => Ok(Parent::Map(map)),
+        Value::L(list) => Ok(Parent::List(list)),
+        Value::S(_) | Value::N(_) | Value::B(_) | Value::Bool(_) | Value::Null => Err(invalid()),
+        Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => Err(invalid()),
     }
 }
 
 fn put(item: &mut Item, path: &Path, value: Value) -> Result<(), String> {
-    match place(item, path)? {
-        Place::Map(map, name) => {
+    let (last, parents) = path.0.split_last().ok_or_else(invalid)?;
+    match (parent(item, parents)?, last) {
+        (Parent::Map(map), Step::Name(name)) => {
             map.insert(name.to_owned(), value);
         }
         // Beyond its end, a list grows by one element.
-        Place::List(list, index) => match list.get_mut(index) {
+        (Parent::List(list), Step::Index(index)) => match list.get_mut(*index) {
             Some(element) => *element = value,
             None => list.push(value),
         },
+        (Parent::Map(_), Step::Index(_)) | (Parent::List(_), Step::Name(_)) => return Err(invalid()),
     }
     Ok(())
 }
 
-fn remove(item: &mut Item, path: &Path) -> Result<(), String> {
-    match place(item, path)? {
-        Place::Map(map, name) => {
-            map.remove(name);
-        }
-        Place::List(list, index) => {
-            if index < list.len() {
-                list.remove(index);
+/// Removes what lies at paths. The deepest go first, and all elements of one list together: each of them would move those behind it.
+fn remove(item: &mut Item, paths: Vec<&Path>) -> Result<(), String> {
+    let mut by_parent = BTreeMap::<_, Vec<_>>::new();
+    for path in paths {
+        let (last, parents) = path.0.split_last().ok_or_else(invalid)?;
+        by_parent.entry((Reverse(parents.len()), parents)).or_default().push(last);
+    }
+
+    for ((_, parents), lasts) in by_parent {
+        let mut place = parent(item, parents)?;
+        let mut indexes = BTreeSet::new();
+        for last in lasts {
+            match (&mut place, last) {
+                (Parent::Map(map), Step::Name(name)) => _ = map.remove(name),
+                (Parent::List(_), Step::Index(index)) => _ = indexes.insert(*index),
+                (Parent::Map(_), Step::Index(_)) | (Parent::List(_), Step::Name(_)) => return Err(invalid()),
             }
+        }
+        if let Parent::List(list) = place {
+            let mut index = 0;
+            list.retain(|_| {
+                index += 1;
+                !indexes.contains(&(index - 1))
+            });
         }
     }
     Ok(())

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use crate::{
     Item,
     expression::{
-        evaluate::project, keys::KeyCondition, names::Placeholders, parse_condition, parse_projection, parse_update,
+        evaluate::Projection, keys::KeyCondition, names::Placeholders, parse_condition, parse_projection, parse_update,
         update::apply,
     },
     value::tests::any_value,
+    work::Work,
 };
 
 fn item(json: &str) -> Item {
@@ -36,7 +37,8 @@ fn names() -> BTreeMap<String, String> {
 fn holds(text: &str) -> Result<bool, String> {
     let (names, values) = (names(), item(VALUES));
     let placeholders = Placeholders::new(Some(&names), Some(&values)).unwrap();
-    parse_condition(text, &placeholders).map(|condition| condition.holds(&item(ITEM)))
+    let condition = parse_condition(text, &placeholders)?;
+    Ok(condition.holds(&item(ITEM), &Work::default()).expect("it costs little"))
 }
 
 #[test]
@@ -230,7 +232,8 @@ fn projections_show_parts() {
     let shown = |text: &str| {
         let names = names();
         let placeholders = Placeholders::new(Some(&names), None).unwrap();
-        parse_projection(text, &placeholders).map(|paths| serde_json::to_string(&project(&item(ITEM), &paths)).unwrap())
+        let projection = Projection::new(&parse_projection(text, &placeholders)?);
+        Ok::<_, String>(serde_json::to_string(&projection.of_item(&item(ITEM))).unwrap())
     };
     assert_eq!(shown("#n, id, absent").as_deref(), Ok(r#"{"id":{"S":"x"},"n":{"N":"5"}}"#));
     assert_eq!(shown("#m.b.c, mp.a").as_deref(), Ok(r#"{"mp":{"M":{"a":{"N":"1"},"b":{"M":{"c":{"S":"deep"}}}}}}"#));
@@ -346,11 +349,11 @@ proptest! {
         let placeholders = Placeholders::new(Some(&names), Some(&values)).unwrap();
         let item: Item = [("a".to_owned(), value)].into();
         if let Ok(condition) = parse_condition(&text, &placeholders) {
-            condition.holds(&item);
+            condition.holds(&item, &Work::default()).expect("it costs little");
             let _ = KeyCondition::new(&condition, "a", Some("b"));
         }
         if let Ok(paths) = parse_projection(&text, &placeholders) {
-            let shown = project(&item, &paths);
+            let shown = Projection::new(&paths).of_item(&item);
             prop_assert!(shown.keys().all(|name| item.contains_key(name)));
         }
         if let Ok(actions) = parse_update(&text, &placeholders) {

@@ -9,6 +9,7 @@ mod python;
 mod requests;
 #[path = "../../../tests/skipped/mod.rs"]
 mod skipped;
+mod work;
 
 use std::time::Duration;
 
