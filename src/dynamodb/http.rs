@@ -104,7 +104,8 @@ impl<S: Store> Endpoint<S> {
                 parts.method
             ))
         })?;
-        let identity = sigv4::identity(parts, &body, options.secrets.as_ref(), (options.wall_ms)())?;
+        let claim = sigv4::claim(parts, options.secrets.as_ref(), (options.wall_ms)())?;
+        let identity = claim.prove(parts, &body)?;
         let deadline = Instant::now() + options.operation_timeout;
         let caller = Caller { identity, address: client, deadline };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());

@@ -2,8 +2,14 @@
 //!
 //! The access key is the caller's identity. Where secrets are configured, the signature must be that key's over exactly this request;
 //! otherwise the identity is what the client says. Source: "Create a signed AWS API request" in the IAM user guide.
+//!
+//! In two steps: [`claim`] checks the headers, before anything is kept for the client, and [`Claim::prove`] the signature, which covers the
+//! body. The signature must cover what decides over the request: its host, its time and its operation ([`SIGNED`]).
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use hmac::{Hmac, Mac as _};
 use http::request::Parts;
@@ -13,6 +19,13 @@ use subtle::ConstantTimeEq as _;
 use crate::error::{Error, Kind, Result};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// Headers that a signature must cover, and how messages name them.
+const SIGNED: [(&str, &str); 3] = [("host", "Host"), ("x-amz-date", "X-Amz-Date"), ("x-amz-target", "X-Amz-Target")];
+/// Maximum headers that a signature covers.
+const SIGNED_HEADERS_MAX: usize = 100;
+/// The service that a signature is for, and the last part of its scope.
+const SERVICE: &str = "dynamodb";
+const TERMINATOR: &str = "aws4_request";
 /// How far the clocks of a client and of this node may be apart.
 const SKEW_MS_MAX: u64 = 15 * 60 * 1000;
 
@@ -34,7 +47,7 @@ impl fmt::Debug for Secrets {
 }
 
 /// An `Authorization` header, taken apart.
-struct Authorization<'a> {
+pub(crate) struct Authorization<'a> {
     access_key: &'a str,
     /// `date/region/service/aws4_request`.
     scope: &'a str,
@@ -42,19 +55,43 @@ struct Authorization<'a> {
     signature: &'a str,
 }
 
-/// The access key that a request names. `secrets`: it must have signed the request, not long before `now_ms` or after.
-pub(crate) fn identity(parts: &Parts, body: &[u8], secrets: Option<&Secrets>, now_ms: u64) -> Result<Option<String>> {
+/// Whose a request is, as its headers say.
+pub(crate) enum Claim<'a> {
+    /// Signatures are not checked.
+    Believed(Option<String>),
+    /// The access key is known, and its signature covers what it must.
+    Signed { authorization: Authorization<'a>, time: &'a str, secret: &'a str },
+}
+
+/// Reads who a request says that it is from. `secrets`: its access key is one of them, and it was signed not long before `now_ms` or after.
+pub(crate) fn claim<'a>(parts: &'a Parts, secrets: Option<&'a Secrets>, now_ms: u64) -> Result<Claim<'a>> {
     let header = parts.headers.get(http::header::AUTHORIZATION);
     let Some(secrets) = secrets else {
         let authorization =
             header.and_then(|header| header.to_str().ok()).and_then(|text| Authorization::read(text).ok());
-        return Ok(authorization.map(|authorization| authorization.access_key.to_owned()));
+        return Ok(Claim::Believed(authorization.map(|authorization| authorization.access_key.to_owned())));
     };
     let missing = || Error::new(Kind::MissingAuthenticationToken, "Request is missing Authentication Token");
     let text = header.ok_or_else(missing)?.to_str().map_err(|_| missing())?;
     let authorization = Authorization::read(text)?;
-    authorization.verify(parts, body, secrets, now_ms)?;
-    Ok(Some(authorization.access_key.to_owned()))
+    let time = authorization.check(parts, now_ms)?;
+    let Some(secret) = secrets.0.get(authorization.access_key) else {
+        return Err(Error::new(Kind::UnrecognizedClient, "The security token included in the request is invalid."));
+    };
+    Ok(Claim::Signed { authorization, time, secret })
+}
+
+impl Claim<'_> {
+    /// The access key of a request with this body. Fails if the signature is not its own.
+    pub(crate) fn prove(self, parts: &Parts, body: &[u8]) -> Result<Option<String>> {
+        match self {
+            Self::Believed(access_key) => Ok(access_key),
+            Self::Signed { authorization, time, secret } => {
+                authorization.verify(parts, body, time, secret)?;
+                Ok(Some(authorization.access_key.to_owned()))
+            }
+        }
+    }
 }
 
 fn incomplete(message: impl Into<String>) -> Error {
@@ -93,30 +130,49 @@ impl<'a> Authorization<'a> {
         })
     }
 
-    fn verify(&self, parts: &Parts, body: &[u8], secrets: &Secrets, now_ms: u64) -> Result<()> {
-        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-        let Some(time) = header("x-amz-date") else {
-            return Err(incomplete(
-                "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.",
-            ));
-        };
+    /// Checks all but the signature itself. The time at which it was made.
+    fn check<'b>(&self, parts: &'b Parts, now_ms: u64) -> Result<&'b str> {
+        let time = parts.headers.get("x-amz-date").and_then(|value| value.to_str().ok()).ok_or_else(|| {
+            incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
+        })?;
         let signed_ms = basic_time_ms(time)
             .ok_or_else(|| incomplete(format!("Date must be in ISO-8601 'basic format'. Got '{time}'.")))?;
         if signed_ms.abs_diff(now_ms) > SKEW_MS_MAX {
             return Err(mismatch(format!("Signature expired: {time} is more than 15 min. from this server's clock")));
         }
-        if !self.signed_headers.contains(&"host") {
-            return Err(mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization."));
+
+        // Each header once: what is signed has all of their values.
+        let signed: BTreeSet<&str> = self.signed_headers.iter().copied().collect();
+        if signed.len() > SIGNED_HEADERS_MAX || signed.len() < self.signed_headers.len() {
+            return Err(incomplete(format!(
+                "'SignedHeaders' must name each header once, and no more than {SIGNED_HEADERS_MAX} of them."
+            )));
         }
-        if !self.scope.ends_with("/aws4_request") || !time.starts_with(self.scope.split('/').next().unwrap_or_default())
-        {
-            return Err(mismatch(
-                "Credential should be scoped with a valid terminator: 'aws4_request', and to the date of 'X-Amz-Date'.",
-            ));
+        if let Some((_, shown)) = SIGNED.into_iter().find(|(name, _)| !signed.contains(name)) {
+            return Err(mismatch(format!("'{shown}' must be a 'SignedHeader' in the AWS Authorization.")));
         }
-        let Some(secret) = secrets.0.get(self.access_key) else {
-            return Err(Error::new(Kind::UnrecognizedClient, "The security token included in the request is invalid."));
+
+        let scope: Vec<&str> = self.scope.split('/').collect();
+        let [date, _region, service, terminator] = scope[..] else {
+            return Err(mismatch("Credential should be scoped to a date, a region, a service and 'aws4_request'."));
         };
+        if terminator != TERMINATOR {
+            return Err(mismatch(format!(
+                "Credential should be scoped with a valid terminator: '{TERMINATOR}', not '{terminator}'."
+            )));
+        }
+        if service != SERVICE {
+            return Err(mismatch(format!("Credential should be scoped to correct service: '{SERVICE}'.")));
+        }
+        if time.split('T').next() != Some(date) {
+            return Err(mismatch(format!(
+                "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: '{date}' != '{time}'."
+            )));
+        }
+        Ok(time)
+    }
+
+    fn verify(&self, parts: &Parts, body: &[u8], time: &str, secret: &str) -> Result<()> {
         let key =
             self.scope.split('/').fold(format!("AWS4{secret}").into_bytes(), |key, part| hmac(&key, part.as_bytes()));
         // SDKs sign the path as it is sent, or without its empty segments.
@@ -205,42 +261,96 @@ mod tests {
     }
 
     /// The request of the published test suite `get-vanilla`, whose signature is known.
-    fn vanilla(signature: &str) -> Parts {
-        let authorization = format!(
-            "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, \
-             SignedHeaders=host;x-amz-date, Signature={signature}"
-        );
-        let request = Request::get("/")
-            .header("host", "example.amazonaws.com")
-            .header("x-amz-date", "20150830T123600Z")
-            .header("authorization", authorization);
+    fn vanilla() -> Parts {
+        let request =
+            Request::get("/").header("host", "example.amazonaws.com").header("x-amz-date", "20150830T123600Z");
         request.body(()).unwrap().into_parts().0
     }
 
+    const TIME: &str = "20150830T123600Z";
     const SIGNATURE: &str = "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31";
 
     #[test]
     fn a_published_signature_is_right_and_any_other_is_not() {
-        let identity = |signature: &str, body: &[u8], now_ms| {
-            identity(&vanilla(signature), body, Some(&secrets()), now_ms).map_err(|error| error.kind)
+        assert_eq!(basic_time_ms(TIME), Some(NOW_MS));
+        let verify = |signature: &str, body: &[u8]| {
+            let signed_headers = vec!["host", "x-amz-date"];
+            let scope = "20150830/us-east-1/service/aws4_request";
+            let authorization = Authorization { access_key: "AKIDEXAMPLE", scope, signed_headers, signature };
+            authorization.verify(&vanilla(), body, TIME, SECRET).map_err(|error| error.kind)
         };
-        assert_eq!(basic_time_ms("20150830T123600Z"), Some(NOW_MS));
-        assert_eq!(identity(SIGNATURE, b"", NOW_MS), Ok(Some("AKIDEXAMPLE".to_owned())));
-        assert_eq!(identity(&SIGNATURE.replace('5', "6"), b"", NOW_MS), Err(Kind::InvalidSignature));
-        assert_eq!(identity(SIGNATURE, b"x", NOW_MS), Err(Kind::InvalidSignature), "another body");
-        assert_eq!(identity(SIGNATURE, b"", NOW_MS + SKEW_MS_MAX + 1), Err(Kind::InvalidSignature), "replayed later");
-        assert_eq!(identity("", b"", NOW_MS), Err(Kind::InvalidSignature));
+        assert_eq!(verify(SIGNATURE, b""), Ok(()));
+        assert_eq!(verify(&SIGNATURE.replace('5', "6"), b""), Err(Kind::InvalidSignature));
+        assert_eq!(verify(SIGNATURE, b"x"), Err(Kind::InvalidSignature), "another body");
+        assert_eq!(verify("", b""), Err(Kind::InvalidSignature));
+    }
+
+    const SCOPE: &str = "20150830/us-east-1/dynamodb/aws4_request";
+    const HEADERS: &str = "content-type;host;x-amz-date;x-amz-target";
+
+    /// A request of DynamoDB's, rightly signed over these headers with this scope.
+    fn signed(scope: &str, signed_headers: &str, target: &str) -> Parts {
+        let request = |authorization: &str| {
+            let request = Request::post("/").header("host", "node").header("x-amz-date", TIME);
+            let request = request.header("content-type", "application/x-amz-json-1.0").header("x-amz-target", target);
+            request.header("authorization", authorization).body(()).unwrap().into_parts().0
+        };
+        let unsigned = request("?");
+        let signed_headers_list = signed_headers.split(';').collect();
+        let authorization =
+            Authorization { access_key: "AKIDEXAMPLE", scope, signed_headers: signed_headers_list, signature: "" };
+        let canonical = authorization.canonical_request(&unsigned, "/", b"{}");
+        let text = format!("{ALGORITHM}\n{TIME}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
+        let key = scope.split('/').fold(format!("AWS4{SECRET}").into_bytes(), |key, part| hmac(&key, part.as_bytes()));
+        let signature = hex(&hmac(&key, text.as_bytes()));
+        request(&format!(
+            "{ALGORITHM} Credential=AKIDEXAMPLE/{scope}, SignedHeaders={signed_headers}, Signature={signature}"
+        ))
+    }
+
+    fn identity(parts: &Parts, now_ms: u64) -> Result<Option<String>, (Kind, String)> {
+        let secrets = secrets();
+        let proven = claim(parts, Some(&secrets), now_ms).and_then(|claim| claim.prove(parts, b"{}"));
+        proven.map_err(|error| (error.kind, error.message))
+    }
+
+    #[test]
+    fn a_signature_covers_host_date_and_target_and_its_scope_is_that_of_the_request() {
+        let get = "DynamoDB_20120810.GetItem";
+        assert_eq!(identity(&signed(SCOPE, HEADERS, get), NOW_MS), Ok(Some("AKIDEXAMPLE".to_owned())));
+        let (kind, _) = identity(&signed(SCOPE, HEADERS, get), NOW_MS + SKEW_MS_MAX + 1).unwrap_err();
+        assert_eq!(kind, Kind::InvalidSignature, "replayed later");
+        let repeated = ["host;"; 101].concat() + HEADERS;
+        for (scope, headers, problem) in [
+            (SCOPE, "host;x-amz-date", "'X-Amz-Target' must be a 'SignedHeader'"),
+            (SCOPE, "host;x-amz-target", "'X-Amz-Date' must be a 'SignedHeader'"),
+            (SCOPE, "x-amz-date;x-amz-target", "'Host' must be a 'SignedHeader'"),
+            (SCOPE, &*repeated, "must name each header once"),
+            ("20150830/us-east-1/s3/aws4_request", HEADERS, "scoped to correct service: 'dynamodb'"),
+            ("20150829/us-east-1/dynamodb/aws4_request", HEADERS, "Date in Credential scope does not match"),
+            ("2015/us-east-1/dynamodb/aws4_request", HEADERS, "Date in Credential scope does not match"),
+            ("/us-east-1/dynamodb/aws4_request", HEADERS, "Date in Credential scope does not match"),
+            ("20150830/us-east-1/dynamodb/aws3_request", HEADERS, "valid terminator: 'aws4_request'"),
+        ] {
+            let (_, message) = identity(&signed(scope, headers, get), NOW_MS).expect_err(problem);
+            assert!(message.contains(problem), "{scope} {headers}: {message}");
+        }
+        // The operation of a signed request cannot be changed on its way.
+        let mut parts = signed(SCOPE, HEADERS, get);
+        parts.headers.insert("x-amz-target", "DynamoDB_20120810.DeleteTable".parse().unwrap());
+        assert_eq!(identity(&parts, NOW_MS).map_err(|(kind, _)| kind), Err(Kind::InvalidSignature));
     }
 
     #[test]
     fn without_secrets_the_key_is_only_read() {
-        assert_eq!(identity(&vanilla("?"), b"", None, 0), Ok(Some("AKIDEXAMPLE".to_owned())));
+        let believed = |parts: &Parts| claim(parts, None, 0).and_then(|claim| claim.prove(parts, b""));
+        let parts = signed(SCOPE, HEADERS, "x");
+        assert_eq!(believed(&parts), Ok(Some("AKIDEXAMPLE".to_owned())));
         let bare = Request::get("/").body(()).unwrap().into_parts().0;
-        assert_eq!(identity(&bare, b"", None, 0), Ok(None));
-        let kind = |parts: &Parts| identity(parts, b"", Some(&secrets()), NOW_MS).map_err(|error| error.kind);
-        assert_eq!(kind(&bare), Err(Kind::MissingAuthenticationToken));
+        assert_eq!(believed(&bare), Ok(None));
+        assert_eq!(identity(&bare, NOW_MS).map_err(|(kind, _)| kind), Err(Kind::MissingAuthenticationToken));
         let other = Secrets::new([("OTHER".to_owned(), SECRET.to_owned())]);
-        let unknown = identity(&vanilla(SIGNATURE), b"", Some(&other), NOW_MS);
+        let unknown = claim(&parts, Some(&other), NOW_MS).map(drop);
         assert_eq!(unknown.map_err(|error| error.kind), Err(Kind::UnrecognizedClient));
     }
 
