@@ -8,6 +8,21 @@ use crate::{
     once,
 };
 
+/// Maximum bytes of a body about items. An item has 400 KiB at most, and six times as many in JSON where each byte is escaped.
+const ITEM_BODY_BYTES_MAX: usize = 4 << 20;
+/// Maximum bytes of a body about tables, or of an operation that is not there.
+const TABLE_BODY_BYTES_MAX: usize = 256 << 10;
+
+/// Maximum bytes of the body of an operation. `most`: of any.
+pub(crate) fn body_bytes_max(operation: &str, most: usize) -> usize {
+    match operation {
+        "BatchWriteItem" | "TransactWriteItems" => most,
+        "GetItem" | "PutItem" | "UpdateItem" | "DeleteItem" | "Query" | "Scan" | "BatchGetItem"
+        | "TransactGetItems" => most.min(ITEM_BODY_BYTES_MAX),
+        _ => most.min(TABLE_BODY_BYTES_MAX),
+    }
+}
+
 impl<S: Store> Database<S> {
     /// Executes an operation: the body of its answer. `invocation`: the same for all tries of an SDK.
     pub(crate) async fn call(

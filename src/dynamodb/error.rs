@@ -129,6 +129,12 @@ impl Error {
         Self { reasons, ..Self::new(Kind::TransactionCanceled, message) }
     }
 
+    /// The same, without items that a client asked to see.
+    pub(crate) fn without_items(self) -> Self {
+        let reasons = self.reasons.into_iter().map(|reason| Reason { item: None, ..reason }).collect();
+        Self { item: None, reasons, ..self }
+    }
+
     pub(crate) fn status(&self) -> u16 {
         self.kind.shape().1
     }

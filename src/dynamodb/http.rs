@@ -1,11 +1,14 @@
 //! The endpoint: HTTP/1.1, one operation a POST.
 //!
 //! What a connection costs is bounded: its headers ([`HEADER_BYTES_MAX`]) and the time for them, the body's bytes and the time for them,
-//! the bytes of all bodies under way, and the time of an operation ([`Options`]). A client that exceeds one is told in DynamoDB's words
-//! where HTTP still allows an answer.
+//! the bytes of all bodies under way ([`bodies`](crate::bodies)), the time of an operation ([`Options`]), and the bytes of answers that
+//! nobody reads ([`unread`](crate::unread)). A client that exceeds one is told in DynamoDB's words where HTTP still allows an answer.
+//!
+//! Nothing is kept for a client before its headers were checked: they name an operation, and where signatures are checked, an access key
+//! that is known, a time that is near, and the scope of DynamoDB ([`sigv4`]).
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,14 +16,13 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
 use lockkeeper_http1::{Limits, Listen};
 use sha2::{Digest as _, Sha256};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
@@ -28,15 +30,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Caller, Options, Store,
+    bodies::{self, Bodies, BodyShare},
+    call::body_bytes_max,
     database::Database,
     error::{Error, Kind, Result},
-    sigv4,
+    sigv4::{self, Claim},
+    unread::{Answer, NoRoom, Unread},
 };
 
 /// Maximum bytes of a request's line and headers.
 const HEADER_BYTES_MAX: usize = 32 << 10;
-/// Bodies are counted in these.
-const BODY_UNIT: usize = 4 << 10;
+/// What the target of each request begins with.
+const TARGET: &str = "DynamoDB_20120810.";
 /// How long after an operation's deadline the store may still say why it did not answer.
 const DEADLINE_SLACK: Duration = Duration::from_secs(1);
 /// Pause after a failure to remove the items of a deleted table.
@@ -47,8 +52,8 @@ const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// What all connections share.
 struct Endpoint<S> {
     database: Database<S>,
-    /// For the bytes of bodies.
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Bodies>,
+    unread: Arc<Unread>,
     requests: AtomicU64,
 }
 
@@ -57,11 +62,15 @@ struct Endpoint<S> {
 pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options, stopping: CancellationToken) {
     let Options { connections_max, header_timeout, .. } = options;
     let limits = Limits { connections_max, header_bytes_max: HEADER_BYTES_MAX, header_timeout };
-    let bodies = Arc::new(Semaphore::new(options.all_bodies_bytes_max / BODY_UNIT));
-    let endpoint = Arc::new(Endpoint { database: Database::new(store, options), bodies, requests: AtomicU64::new(0) });
+    let bodies = Bodies::new(options.all_bodies_bytes_max, options.address_bodies_bytes_max);
+    let unread = Unread::new(options.unread);
+    let watching = Arc::clone(&unread).watch_over();
+    let database = Database::new(store, options);
+    let endpoint = Arc::new(Endpoint { database, bodies, unread, requests: AtomicU64::new(0) });
     let sweeping = Arc::clone(&endpoint);
-    let mut sweeper = JoinSet::new();
-    sweeper.spawn(async move { sweeping.sweep().await });
+    let mut duties = JoinSet::new();
+    duties.spawn(async move { sweeping.sweep().await });
+    duties.spawn(watching);
     let answer = move |request, client| {
         let endpoint = Arc::clone(&endpoint);
         async move { endpoint.answer(request, client).await }
@@ -70,42 +79,56 @@ pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options,
 }
 
 impl<S: Store> Endpoint<S> {
-    async fn answer(&self, request: Request<Incoming>, client: SocketAddr) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>, client: SocketAddr) -> Response<Answer> {
         let (parts, body) = request.into_parts();
         if parts.method == Method::GET {
-            return self.response(StatusCode::OK, "text/plain", Bytes::from_static(b"healthy: dynamodb\n"));
+            let body = Bytes::from_static(b"healthy: dynamodb\n");
+            return self.response(StatusCode::OK, "text/plain", crc32fast::hash(&body), Answer::Small(body));
         }
         let answer = self.operation(&parts, body, client).await;
-        let (status, body) = match answer {
-            Ok(body) => (StatusCode::OK, body),
-            Err(error) => {
-                let body = serde_json::to_vec(&error).expect("texts and numbers are JSON");
-                (StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
-            }
+        let answer = answer.and_then(|body| {
+            let checksum = crc32fast::hash(&body);
+            self.unread.answer(client.ip(), body.into()).map(|answer| (checksum, answer)).map_err(unread_error(&parts))
+        });
+        let (status, checksum, answer) = match answer {
+            Ok((checksum, answer)) => (StatusCode::OK, checksum, answer),
+            Err(error) => self.failure(client.ip(), error),
         };
-        self.response(status, "application/x-amz-json-1.0", body.into())
+        self.response(status, "application/x-amz-json-1.0", checksum, answer)
     }
 
-    async fn operation(&self, parts: &Parts, body: Incoming, client: SocketAddr) -> Result<Vec<u8>> {
+    /// The answer of an error. One that shows items may be too large, and then shows none.
+    fn failure(&self, client: IpAddr, error: Error) -> (StatusCode, u32, Answer) {
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let json = |error: &Error| Bytes::from(serde_json::to_vec(error).expect("texts and numbers are JSON"));
+        let body = json(&error);
+        let checksum = crc32fast::hash(&body);
+        self.unread.answer(client, body).map(|answer| (status, checksum, answer)).unwrap_or_else(|_| {
+            let body = json(&error.without_items());
+            (status, crc32fast::hash(&body), Answer::Small(body))
+        })
+    }
+
+    async fn operation(&self, parts: &Parts, mut body: Incoming, client: SocketAddr) -> Result<Vec<u8>> {
         let options = &self.database.options;
-        let started = Instant::now();
-        let (body, _counted) = timeout_at(started + options.body_timeout, self.body(body)).await.map_err(|_| {
+        let body_until = Instant::now() + options.body_timeout;
+        let (operation, claim) = match self.checked_head(parts) {
+            Ok(checked) => checked,
+            Err(error) => {
+                let _ = timeout_at(body_until, pass_over(&mut body)).await;
+                return Err(error);
+            }
+        };
+        let bytes_max = body_bytes_max(operation, options.body_bytes_max);
+        let read = timeout_at(body_until, self.body(body, bytes_max, client.ip())).await.map_err(|_| {
             Error::new(
                 Kind::Serialization,
                 format!("the body did not arrive within {} ms", options.body_timeout.as_millis()),
             )
-        })??;
-        let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
-        let unknown = |message: String| Error::new(Kind::UnknownOperation, message);
-        let operation = target.strip_prefix("DynamoDB_20120810.").filter(|_| parts.method == Method::POST);
-        let operation = operation.ok_or_else(|| {
-            unknown(format!(
-                "{} with X-Amz-Target '{target}': expected POST and 'DynamoDB_20120810.Operation'",
-                parts.method
-            ))
-        })?;
-        let claim = sigv4::claim(parts, options.secrets.as_ref(), (options.wall_ms)())?;
+        });
+        let (body, _share) = read??;
         let identity = claim.prove(parts, &body)?;
+
         let deadline = Instant::now() + options.operation_timeout;
         let caller = Caller { identity, address: client, deadline };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
@@ -121,38 +144,47 @@ impl<S: Store> Endpoint<S> {
         })
     }
 
+    /// The operation that a request is for, and who says that it is his.
+    fn checked_head<'a>(&'a self, parts: &'a Parts) -> Result<(&'a str, Claim<'a>)> {
+        let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+        let operation = target.strip_prefix(TARGET).filter(|_| parts.method == Method::POST).ok_or_else(|| {
+            let message =
+                format!("{} with X-Amz-Target '{target}': expected POST and '{TARGET}Operation'", parts.method);
+            Error::new(Kind::UnknownOperation, message)
+        })?;
+        let options = &self.database.options;
+        let claim = sigv4::claim(parts, options.secrets.as_ref(), (options.wall_ms)())?;
+        Ok((operation, claim))
+    }
+
     /// The whole body, and what counts it as long as it is in use.
-    async fn body(&self, mut body: Incoming) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>)> {
-        let bytes_max = self.database.options.body_bytes_max;
+    async fn body(&self, mut body: Incoming, bytes_max: usize, client: IpAddr) -> Result<(Vec<u8>, BodyShare)> {
         let too_large = || Error::new(Kind::RequestTooLarge, format!("the body is larger than {bytes_max} bytes"));
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(too_large());
         }
-        let mut read = BytesMut::new();
-        let mut counted: Option<OwnedSemaphorePermit> = None;
+        let mut read = Vec::new();
+        let mut share = self.bodies.share(client);
         while let Some(frame) = body.frame().await {
             let broken = |error: hyper::Error| Error::new(Kind::Serialization, format!("the body broke off: {error}"));
             let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
             if read.len() + data.len() > bytes_max {
                 return Err(too_large());
             }
+            share.grow_to(read.len() + data.len())?;
             read.extend_from_slice(&data);
-            let units = read.len().div_ceil(BODY_UNIT) - counted.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-            let more = Arc::clone(&self.bodies).try_acquire_many_owned(u32::try_from(units).unwrap_or(u32::MAX));
-            let more = more.map_err(|_| {
-                Error::new(Kind::Throttled, "the bodies of other requests take all memory for them: try again")
-            })?;
-            match &mut counted {
-                Some(counted) => counted.merge(more),
-                None => counted = Some(more),
-            }
         }
-        Ok((read.into(), counted))
+        Ok((read, share))
     }
 
-    fn response(&self, status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
-        let checksum = crc32fast::hash(&body);
-        let mut response = Response::new(Full::new(body));
+    fn response(
+        &self,
+        status: StatusCode,
+        content_type: &'static str,
+        checksum: u32,
+        answer: Answer,
+    ) -> Response<Answer> {
+        let mut response = Response::new(answer);
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -183,6 +215,32 @@ impl<S: Store> Endpoint<S> {
                 Ok(Ok(false)) => self.database.dropped.notified().await,
                 Ok(Err(_)) | Err(_) => sleep(PAUSE).await,
             }
+        }
+    }
+}
+
+/// Takes a small body and keeps nothing of it: a client that still sends would otherwise find a closed connection, and not the error.
+async fn pass_over(body: &mut Incoming) {
+    let mut left = bodies::SMALL_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        if bytes > left {
+            return;
+        }
+        left -= bytes;
+    }
+}
+
+/// The error that takes the place of an answer that may not wait. What reads is refused; what may have written has no answer yet.
+fn unread_error(parts: &Parts) -> impl Fn(NoRoom) -> Error {
+    let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    let operation = target.strip_prefix(TARGET).unwrap_or_default();
+    let reads = ["GetItem", "Query", "Scan", "BatchGetItem", "TransactGetItems"].contains(&operation);
+    move |NoRoom { problem, is_passing }| {
+        if reads {
+            Error::new(if is_passing { Kind::Throttled } else { Kind::Validation }, problem)
+        } else {
+            Error::new(Kind::InternalServerError, format!("{problem} (the operation took effect)"))
         }
     }
 }

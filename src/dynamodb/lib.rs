@@ -1,7 +1,8 @@
 //! DynamoDB's API over a keyspace with revisions and transactions: for the lock clients that speak it.
 //!
 //! ```text
-//! http        a request: its body, its signature, its time
+//! http  bodies  unread
+//!             a request: its body, its signature, its time, and how long its answer waits to be read
 //! call        which operation
 //! tables  items  query  batch
 //!             what it means: read, decide, commit if nothing has changed in between, or again
@@ -25,6 +26,7 @@
 //! is not there names it. The time to live of items is kept and described; no item is deleted by it.
 
 mod batch;
+mod bodies;
 mod call;
 mod database;
 mod error;
@@ -49,13 +51,14 @@ mod store;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod unread;
 mod value;
 mod work;
 
 pub use http::serve;
 pub use lockkeeper_http1::Listen;
 pub use number::{Number, NumberError};
-pub use options::Options;
+pub use options::{Options, UnreadLimits};
 pub use sigv4::Secrets;
 pub use store::{AtEnd, Caller, Committed, Entry, Lease, Page, Store, StoreError, Txn, Write};
 pub use value::{Item, Value};

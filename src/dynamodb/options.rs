@@ -23,8 +23,12 @@ pub struct Options {
     pub seed: u64,
     /// Maximum bytes of a body.
     pub body_bytes_max: usize,
-    /// Maximum bytes of all bodies under way.
+    /// Maximum bytes of all bodies under way, beyond the first 16 KiB of each.
     pub all_bodies_bytes_max: usize,
+    /// The same, of the bodies from one address.
+    pub address_bodies_bytes_max: usize,
+    /// Answers that clients do not read.
+    pub unread: UnreadLimits,
     /// Time for the headers of a request, from the one before; also for a handshake.
     pub header_timeout: Duration,
     /// Time for the body.
@@ -33,6 +37,26 @@ pub struct Options {
     pub operation_timeout: Duration,
     /// Maximum connections at one time.
     pub connections_max: usize,
+}
+
+/// How many bytes of answers may wait to be read, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct UnreadLimits {
+    /// Bytes of one connection.
+    pub connection: usize,
+    /// Bytes of all connections from one address.
+    pub address: usize,
+    /// Bytes of all connections.
+    pub node: usize,
+    /// How long an answer may wait without being read.
+    pub patience: Duration,
+}
+
+impl Default for UnreadLimits {
+    /// Those of the node's own ports.
+    fn default() -> Self {
+        Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) }
+    }
 }
 
 impl Options {
@@ -47,7 +71,10 @@ impl Options {
             wall_ms: Arc::new(wall_ms),
             seed,
             body_bytes_max: 16 << 20,
-            all_bodies_bytes_max: 64 << 20,
+            // With the beginnings of 1,024 bodies it is 64 MiB.
+            all_bodies_bytes_max: 48 << 20,
+            address_bodies_bytes_max: 16 << 20,
+            unread: UnreadLimits::default(),
             // Pools of SDKs keep connections for as long as a minute.
             header_timeout: Duration::from_secs(90),
             body_timeout: Duration::from_secs(10),

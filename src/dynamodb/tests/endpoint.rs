@@ -5,9 +5,9 @@ use std::{net::SocketAddr, time::Duration};
 use serde_json::Value as Json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -110,7 +110,7 @@ async fn bad_requests_are_told_so() {
 async fn a_body_is_bounded_in_bytes_and_time() {
     let mut options = options();
     options.body_bytes_max = 64 << 10;
-    options.all_bodies_bytes_max = 96 << 10;
+    options.all_bodies_bytes_max = 80 << 10;
     options.body_timeout = Duration::from_millis(300);
     let served = served(options).await;
     let target = "DynamoDB_20120810.ListTables";
@@ -141,6 +141,10 @@ async fn a_body_is_bounded_in_bytes_and_time() {
             slow.write_all(format!("{announced}content-length: 65536\r\n\r\n{most}").as_bytes()).await.unwrap();
         }
     }
+    // A small body always has room.
+    let mut other = TcpStream::connect(served.address).await.unwrap();
+    let (head, _) = exchange(&mut other, &post(target, "{}")).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
     let (_, body) = answer(&mut slow).await;
     assert!(body.contains("the body did not arrive within 300 ms"), "{body}");
     // All is free again.
@@ -168,6 +172,94 @@ async fn where_secrets_are_configured_a_signature_is_demanded() {
     let mut stream = TcpStream::connect(served.address).await.unwrap();
     let (_, body) = exchange(&mut stream, &post("DynamoDB_20120810.ListTables", "{}")).await;
     assert_eq!(kind(&body), "MissingAuthenticationTokenException");
+}
+
+#[tokio::test]
+async fn nothing_is_kept_for_a_client_whose_access_key_is_unknown() {
+    let mut options = options();
+    options.secrets = Some(Secrets::new([("AKID".to_owned(), "secret".to_owned())]));
+    // No body beyond its first bytes has room.
+    options.all_bodies_bytes_max = 0;
+    let served = served(options).await;
+    let body = "x".repeat(100 << 10);
+    for (authorization, expected) in [
+        ("", "MissingAuthenticationTokenException"),
+        (
+            "authorization: AWS4-HMAC-SHA256 Credential=OTHER/20250101/us-east-1/dynamodb/aws4_request, \
+             SignedHeaders=host;x-amz-date;x-amz-target, Signature=0\r\nx-amz-date: 20250101T000000Z\r\n",
+            "UnrecognizedClientException",
+        ),
+        (
+            "authorization: AWS4-HMAC-SHA256 Credential=AKID/20250101/us-east-1/s3/aws4_request, \
+             SignedHeaders=host;x-amz-date;x-amz-target, Signature=0\r\nx-amz-date: 20250101T000000Z\r\n",
+            "InvalidSignatureException",
+        ),
+        (
+            "authorization: AWS4-HMAC-SHA256 Credential=AKID/20250101/us-east-1/dynamodb/aws4_request, \
+             SignedHeaders=host;x-amz-date;x-amz-target, Signature=0\r\nx-amz-date: 20250101T000000Z\r\n",
+            "ProvisionedThroughputExceededException",
+        ),
+    ] {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: x\r\nx-amz-target: DynamoDB_20120810.GetItem\r\n{authorization}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        // Without its end: the answer does not wait for it.
+        stream.write_all(format!("{head}{}", &body[1..]).as_bytes()).await.unwrap();
+        let (_, answer) = answer(&mut stream).await;
+        assert_eq!(kind(&answer), expected, "{authorization}");
+    }
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_are_bounded_and_dropped() {
+    let mut options = options();
+    // Room for one answer, and not for another beside it.
+    options.unread.connection = 8_000_000;
+    options.unread.address = 8_000_000;
+    options.unread.patience = Duration::from_secs(5);
+    let served = served(options).await;
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    exchange(&mut stream, &post("DynamoDB_20120810.CreateTable", &table("large", &["key"]))).await;
+    // Three bytes a number in the store, and 120 in JSON: 6 MB. The operating system keeps 2.6 MB of it.
+    let numbers: Vec<_> = (1..50_000).map(|number| format!(r#""{number}E115""#)).collect();
+    let numbers = numbers.join(",");
+    let put = format!(r#"{{"TableName":"large","Item":{{"key":{{"S":"a"}},"n":{{"NS":[{numbers}]}}}}}}"#);
+    let (head, body) = exchange(&mut stream, &post("DynamoDB_20120810.PutItem", &put)).await;
+    assert!(head.starts_with("http/1.1 200"), "{body}");
+    let get = post("DynamoDB_20120810.GetItem", r#"{"TableName":"large","Key":{"key":{"S":"a"}}}"#);
+
+    // The beginning of an answer, of which no more is read.
+    let ask = async || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(served.address).await.unwrap();
+        stream.write_all(&get).await.unwrap();
+        let mut beginning = [0; 12];
+        timeout(PATIENCE, stream.read_exact(&mut beginning)).await.expect("an answer").unwrap();
+        (stream, &beginning == b"HTTP/1.1 200")
+    };
+    let mut unread = Vec::new();
+    let refused = loop {
+        let (mut stream, is_answered) = ask().await;
+        if !is_answered {
+            break answer(&mut stream).await.1;
+        }
+        unread.push(stream);
+        assert!(unread.len() < 64, "no limit was reached");
+    };
+    assert_eq!(kind(&refused), "ProvisionedThroughputExceededException");
+    assert!(refused.contains("to this address wait to be read, and the limit is 8000000"), "{refused}");
+    // Small answers go on, and all is free again when nobody has read for a while.
+    let (head, _) = exchange(&mut stream, &post("DynamoDB_20120810.ListTables", "{}")).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let free = async {
+        while !ask().await.1 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, free).await.expect("they are dropped");
 }
 
 #[tokio::test]

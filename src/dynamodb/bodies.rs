@@ -1,0 +1,148 @@
+//! The memory of bodies under way: who may have how much of it.
+//!
+//! The first [`SMALL_BYTES`] of each body are counted nowhere: the number of connections bounds them. All requests of lock clients fit, so
+//! no other client can keep a heartbeat or a release out. What is beyond counts against two limits: of the client's address, and of all.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::error::{Error, Kind, Result};
+
+/// Bytes of a body that are always there for it.
+pub(crate) const SMALL_BYTES: usize = 16 << 10;
+
+/// The bodies of all requests under way.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    all_max: usize,
+    address_max: usize,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    all: usize,
+    addresses: BTreeMap<IpAddr, usize>,
+}
+
+/// Bytes of one body. They are free again when it is dropped.
+#[derive(Debug)]
+pub(crate) struct BodyShare {
+    bodies: Arc<Bodies>,
+    origin: IpAddr,
+    counted: usize,
+}
+
+/// Whom a share belongs to: an address, or, of IPv6, a network of 64 bits, since one host has all of its addresses.
+pub(crate) fn origin(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64))
+        }
+        address @ (IpAddr::V4(_) | IpAddr::V6(_)) => address,
+    }
+}
+
+impl Bodies {
+    pub(crate) fn new(all_max: usize, address_max: usize) -> Arc<Self> {
+        Arc::new(Self { all_max, address_max, used: Mutex::default() })
+    }
+
+    pub(crate) fn share(self: &Arc<Self>, client: IpAddr) -> BodyShare {
+        BodyShare { bodies: Arc::clone(self), origin: origin(client), counted: 0 }
+    }
+
+    /// No code panics while it holds the lock.
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BodyShare {
+    /// The body has this many bytes by now.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<()> {
+        let more = bytes.saturating_sub(SMALL_BYTES).saturating_sub(self.counted);
+        if more == 0 {
+            return Ok(());
+        }
+        let Bodies { all_max, address_max, .. } = *self.bodies;
+        let mut used = self.bodies.used();
+        let of_address = used.addresses.get(&self.origin).copied().unwrap_or(0);
+        let (whose, used_bytes, bytes_max) = if of_address + more > address_max {
+            ("from this address", of_address, address_max)
+        } else if used.all + more > all_max {
+            ("of all clients", used.all, all_max)
+        } else {
+            used.all += more;
+            used.addresses.insert(self.origin, of_address + more);
+            self.counted += more;
+            return Ok(());
+        };
+        Err(Error::new(
+            Kind::Throttled,
+            format!(
+                "the bodies of other requests {whose} have {used_bytes} bytes, and {more} more exceed the limit of {bytes_max}: try again, \
+                 or send bodies of {SMALL_BYTES} bytes or less, which are always taken"
+            ),
+        ))
+    }
+}
+
+impl Drop for BodyShare {
+    fn drop(&mut self) {
+        if self.counted == 0 {
+            return;
+        }
+        let mut used = self.bodies.used();
+        used.all -= self.counted;
+        let left = used.addresses.get(&self.origin).map_or(0, |used| used - self.counted);
+        if left == 0 {
+            used.addresses.remove(&self.origin);
+        } else {
+            used.addresses.insert(self.origin, left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    #[test]
+    fn one_address_leaves_room_for_others_and_small_bodies_need_none() {
+        let bodies = Bodies::new(3000, 2000);
+        let mut greedy = bodies.share(address(1));
+        greedy.grow_to(SMALL_BYTES + 2000).expect("its whole share");
+        let mut more = bodies.share(address(1));
+        let error = more.grow_to(SMALL_BYTES + 1).expect_err("nothing is left of it");
+        assert!(error.kind == Kind::Throttled && error.message.contains("from this address"), "{error:?}");
+        more.grow_to(SMALL_BYTES).expect("a small body");
+
+        let mut other = bodies.share(address(2));
+        other.grow_to(SMALL_BYTES + 1000).expect("another address");
+        let error = other.grow_to(SMALL_BYTES + 1001).expect_err("all is used");
+        assert!(error.message.contains("of all clients"), "{error:?}");
+        bodies.share(address(3)).grow_to(SMALL_BYTES).expect("a small body of a third");
+
+        drop(greedy);
+        more.grow_to(SMALL_BYTES + 2000).expect("it is free again");
+        drop((more, other));
+        let used = bodies.used();
+        assert_eq!((used.all, used.addresses.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_host_has_one_share_whichever_of_its_addresses_it_uses() {
+        let text = |text: &str| origin(text.parse().expect("an address"));
+        assert_eq!(text("2001:db8::1"), text("2001:db8::ffff:2"));
+        assert_ne!(text("2001:db8::1"), text("2001:db8:0:1::1"));
+        assert_eq!(text("::ffff:192.0.2.1"), address(1));
+    }
+}
