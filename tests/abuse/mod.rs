@@ -13,6 +13,7 @@
 //! * `messages`: many small requests on one stream;
 //! * `readers`: clients that do not read their answers, for each kind of call;
 //! * `watches`: very many watches of locks;
+//! * `dynamodb`: DynamoDB's port: requests that ask for much work, unread answers, bodies that do not end;
 //! * `etcd`: etcd's port: very many watches, contenders that give up, unread events, bodies that do not end;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
@@ -31,6 +32,7 @@
 mod arrivals;
 mod bulk;
 mod calls;
+mod dynamodb;
 mod etcd;
 mod floods;
 mod frames;
