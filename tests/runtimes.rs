@@ -1,4 +1,4 @@
-//! A node serves its peers even while clients keep its other threads busy.
+//! A node serves its peers even while clients keep its other threads busy, and its clients even while adapters do.
 
 #![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
 
@@ -31,7 +31,8 @@ use lockkeeper::{
 };
 use tempfile::TempDir;
 use tokio::{
-    net::TcpListener,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
     runtime::{self, Runtime},
     sync::oneshot,
     time::{sleep, timeout},
@@ -71,13 +72,14 @@ impl Inspect for Gate {
 struct Node {
     client_address: String,
     peer_address: String,
+    http_address: String,
     stop: oneshot::Sender<()>,
     thread: thread::JoinHandle<()>,
     directory: TempDir,
 }
 
 impl Node {
-    fn start(inspector: Option<Arc<Gate>>, clients: Tasks) -> Self {
+    fn start(inspector: Option<Arc<Gate>>, clients: Tasks, adapters: Tasks) -> Self {
         let directory = tempfile::tempdir().expect("a place for temporary files");
         let own = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let bind = || async {
@@ -85,8 +87,8 @@ impl Node {
             let address = listener.local_addr().expect("it is bound").to_string();
             (listener, address)
         };
-        let ((clients_in, client_address), (peers_in, peer_address)) =
-            own.block_on(async { (bind().await, bind().await) });
+        let ((clients_in, client_address), (peers_in, peer_address), (http_in, http_address)) =
+            own.block_on(async { (bind().await, bind().await, bind().await) });
         let member = Member { node_id: 1, client_address: client_address.clone(), peer_address: peer_address.clone() };
         let config = Config {
             cluster_id: CLUSTER.to_owned(),
@@ -95,7 +97,7 @@ impl Node {
             members: vec![member],
             ..Config::default()
         };
-        let environment = Environment { clients, ..Environment::system() };
+        let environment = Environment { clients, adapters, ..Environment::system() };
         let (stop, stopped) = oneshot::channel();
         let parts = |directory: &Path| Parts {
             config,
@@ -104,7 +106,7 @@ impl Node {
             connector: TcpConnector,
             dynamodb: None,
             etcd: None,
-            http: None,
+            http: Some(http_in),
             tls: None,
             identity: identity(1),
             log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),
@@ -125,7 +127,7 @@ impl Node {
                 log.close().await.expect("closed");
             });
         });
-        Self { client_address, peer_address, stop, thread, directory }
+        Self { client_address, peer_address, http_address, stop, thread, directory }
     }
 
     /// Sends `hello` calls, as a peer does, until 25 are answered. The answers come from Raft's runtime, between the beats of its clock.
@@ -191,7 +193,7 @@ async fn acquire_much(url: String, session_id: String) {
 fn an_apply_that_takes_long_delays_no_peer() {
     let (gate, comes, go_on) = Gate::new();
     let (test, clients) = (threads(1), threads(1));
-    let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()));
+    let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()), Tasks::Here);
     let session = test.block_on(open_session(node.client_url()));
     let acquired = test.spawn(acquire_much(node.client_url(), session));
     comes.recv_timeout(LONG).expect("the acquire is being applied");
@@ -206,7 +208,7 @@ fn an_apply_that_takes_long_delays_no_peer() {
 #[test]
 fn clients_that_keep_their_threads_busy_delay_no_peer() {
     let (test, clients) = (threads(1), threads(1));
-    let node = Node::start(None, Tasks::On(clients.handle().clone()));
+    let node = Node::start(None, Tasks::On(clients.handle().clone()), Tasks::Here);
     test.block_on(open_session(node.client_url()));
     // Block the only client thread.
     let (go_on, let_go) = mpsc::channel::<()>();
@@ -227,5 +229,40 @@ fn clients_that_keep_their_threads_busy_delay_no_peer() {
     test.block_on(busy).expect("no panic");
     let status = test.block_on(async { timeout(LONG, status).await }).expect("in time").expect("no panic");
     assert!(status.into_inner().serving);
+    node.end();
+}
+
+/// The answer of a node's HTTP port to a probe.
+async fn probe(address: String) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("the kernel accepts the connection");
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.expect("the kernel takes it");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("answered");
+    answer
+}
+
+#[test]
+fn adapters_that_keep_their_threads_busy_delay_no_client() {
+    let (test, clients, adapters) = (threads(1), threads(1), threads(1));
+    let node = Node::start(None, Tasks::On(clients.handle().clone()), Tasks::On(adapters.handle().clone()));
+    test.block_on(open_session(node.client_url()));
+    // Block the only thread of the adapters.
+    let (go_on, let_go) = mpsc::channel::<()>();
+    let (came, comes) = mpsc::channel();
+    let busy = adapters.spawn(async move {
+        came.send(()).expect("the test receives");
+        let _ = let_go.recv_timeout(LONG);
+    });
+    comes.recv_timeout(LONG).expect("the thread of the adapters is blocked");
+    let probed = test.spawn(probe(node.http_address.clone()));
+    // Clients and peers are served meanwhile.
+    let session = test.block_on(open_session(node.client_url()));
+    test.block_on(acquire_much(node.client_url(), session));
+    test.block_on(node.answers_peers());
+    assert!(!probed.is_finished(), "the blocked thread answered a probe");
+    go_on.send(()).expect("the thread of the adapters waits");
+    test.block_on(busy).expect("no panic");
+    let answer = test.block_on(async { timeout(LONG, probed).await }).expect("in time").expect("no panic");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     node.end();
 }

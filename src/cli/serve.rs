@@ -28,7 +28,7 @@ use super::{
 use crate::{
     planted::{CAN_HAVE_BUGS, planted},
     server::{
-        self, ServeError,
+        self, Runtimes, ServeError,
         config::{Config, Overrides},
         descriptors,
     },
@@ -155,18 +155,20 @@ impl Serve {
 
 /// Threads of the Raft runtime. Its tasks wake each other for every entry; a second thread would be woken each time, which costs a third
 /// more CPU time for a pair at one worker, and a tenth of the throughput at 64. Long work runs elsewhere: clients' calls on their own
-/// runtime, large groups of entries on the apply thread, file writes on threads of their own.
+/// runtime, those of other protocols on another, large groups of entries on the apply thread, file writes on threads of their own.
 const RAFT_WORKERS: usize = 1;
 
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
-    let (raft, clients) = (raft_runtime()?, clients_runtime()?);
+    let (raft, clients, adapters) = (raft_runtime()?, runtime("clients")?, runtime("adapters")?);
     let served: Result<(), ServeError> = raft.block_on(async {
         signals::fail_beyond_file_limit()?;
         let signals = Signals::listen()?;
         let told_to_stop = told_to_stop(signals, until_stdin_closes);
-        Ok::<_, io::Error>(server::serve(config, clients.handle().clone(), told_to_stop).await)
+        let runtimes = Runtimes { clients: clients.handle().clone(), adapters: adapters.handle().clone() };
+        Ok::<_, io::Error>(server::serve(config, runtimes, told_to_stop).await)
     })?;
     // All work that matters has finished; the rest hangs.
+    adapters.shutdown_timeout(LEFTOVERS_MAX);
     clients.shutdown_timeout(LEFTOVERS_MAX);
     raft.shutdown_timeout(LEFTOVERS_MAX);
     Ok(served?)
@@ -177,15 +179,16 @@ fn raft_runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().thread_name("raft").worker_threads(RAFT_WORKERS).enable_all().build()
 }
 
-/// For the clients. It uses half of the processors, at least one: Raft, the log's threads and the kernel's network
-/// stack need the rest, and more threads mostly wake each other. `TOKIO_WORKER_THREADS` overrides the number.
-fn clients_runtime() -> io::Result<Runtime> {
+/// For the clients, or for the adapters: etcd's and DynamoDB's API, the console, probes and metrics. Each uses half of the processors, at
+/// least one: Raft, the log's threads and the kernel's network stack need the rest, and more threads mostly wake each other.
+/// `TOKIO_WORKER_THREADS` overrides the number.
+fn runtime(name: &'static str) -> io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if env::var_os("TOKIO_WORKER_THREADS").is_none() {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         builder.worker_threads((processors / 2).max(1));
     }
-    builder.thread_name("clients").enable_all().build()
+    builder.thread_name(name).enable_all().build()
 }
 
 /// Returns when the node is to stop. From then on a second signal, or [`DRAIN_MAX`], ends the process.

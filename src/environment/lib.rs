@@ -127,6 +127,9 @@ pub struct Environment {
     pub blocking: Blocking,
     /// Where it serves its clients.
     pub clients: Tasks,
+    /// Where it serves the clients of other protocols, and what watches it. Whatever goes wrong there delays no peer, no client and no
+    /// renewal.
+    pub adapters: Tasks,
     /// Where it counts.
     pub metrics: Metrics,
 }
@@ -135,7 +138,8 @@ impl Environment {
     /// A real machine's, with one runtime for all tasks.
     pub fn system() -> Self {
         let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
-        Self { clock, random, blocking: Blocking::OnThreads, clients: Tasks::Here, metrics: Metrics::default() }
+        let (clients, adapters) = Default::default();
+        Self { clock, random, blocking: Blocking::OnThreads, clients, adapters, metrics: Metrics::default() }
     }
 
     /// A random number generator, seeded from this environment's source.

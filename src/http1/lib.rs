@@ -1,42 +1,64 @@
 //! A port that speaks HTTP/1.1: for people, for what watches a node, and for clients of other protocols.
 //!
-//! What a connection costs is bounded: its handshake, its headers and the time for both ([`Limits`]), and the number of connections. Beyond
-//! that, clients wait in the operating system's queue. What an answer costs is the caller's business.
+//! What a connection costs is bounded: its handshake, its headers and the time for both ([`Limits`]), the time for which its client may
+//! leave an answer unread, and the number of connections. What an answer costs is the caller's business.
+//!
+//! **Which connections stay** is decided as at the ports of gRPC (`lockkeeper-accept`): each one is accepted at once, as an arrival; its
+//! first request establishes it. Each of the two kinds has slots of its own. So connections that say nothing, or half a request, displace
+//! each other and no other one; and of those with requests the idle ones go first.
+//!
+//! **Probes** ([`Limits::probes`]) need no slot of an established connection: they are answered while the connection is an arrival, and
+//! it is closed after the answer. Whatever else is slow or unread here, somebody who asks whether the node lives is told.
 
 use std::{
-    convert::Infallible, error::Error, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
+    convert::Infallible,
+    error::Error,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use http::{Extensions, Request, Response};
+use http::{Extensions, HeaderValue, Request, Response, StatusCode, header};
 use hyper::{
-    body::{Body, Incoming},
+    body::{Body, Frame, Incoming, SizeHint},
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use lockkeeper_accept::{NoSlot, OpenCall, Order, ReadState, Slot, SlotGuard, Slots, WriteDeadline};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinSet,
-    time::{sleep, timeout},
+    task::{JoinSet, yield_now},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
-/// Pause after a connection that could not be accepted: what was short may be there again then, and no more than one line a second says so.
-const PAUSE: Duration = Duration::from_secs(1);
+pub use lockkeeper_accept::Refusals;
+
 /// Time that connections have to end when the port stops.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Arrivals have half of all slots, and this many at the most. It is a larger part than at the ports of gRPC: probes are among them.
+const ARRIVALS_MAX: usize = 256;
 
 /// What a port takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Connections at a time: half of them, at most 256, for those without a request.
     pub connections_max: usize,
     /// Bytes of a request's line and headers; 8 KiB at least.
     pub header_bytes_max: usize,
     /// Time for the handshake, and for the headers of each request. An idle connection is closed after it.
     pub header_timeout: Duration,
+    /// The paths of probes: cheap questions whose short answers need no slot.
+    pub probes: &'static [&'static str],
+    /// Whether a new connection is refused while all slots have a request under way and no address has more than half of them. Otherwise
+    /// the oldest one of the address with the most goes: for a port where requests are short, and whoever asks again loses nothing.
+    pub refuses: bool,
 }
 
 /// Accepts connections. The part that takes time, such as a handshake, is a future of its own, so that one client delays no other.
@@ -52,6 +74,11 @@ pub trait Listen: Send + 'static {
     /// What each request of a connection is to know of it.
     fn describe(_stream: &Self::Stream) -> Extensions {
         Extensions::new()
+    }
+
+    /// Who is told of connections that are refused since no slot is free.
+    fn refusals(&self) -> Refusals {
+        Refusals::default()
     }
 }
 
@@ -76,42 +103,51 @@ where
     L: Listen,
     F: Fn(Request<Incoming>, SocketAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<B>> + Send + 'static,
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    B: Body<Data: From<String> + Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
 {
-    let slots = Arc::new(Semaphore::new(limits.connections_max));
+    let connections_max = limits.connections_max;
+    let arrivals_max = (connections_max / 2).min(ARRIVALS_MAX);
+    let slots = if limits.refuses {
+        Slots::with_arrivals(arrivals_max, connections_max, listener.refusals())
+    } else {
+        Slots::refusing_nobody(arrivals_max, connections_max)
+    };
     let mut connections = JoinSet::new();
     loop {
-        let slot = tokio::select! {
-            biased;
-            () = stopping.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            slot = Arc::clone(&slots).acquire_owned() => slot.expect("never closed"),
-        };
         let accepted = tokio::select! {
             biased;
             () = stopping.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        match accepted {
-            Ok((handshake, client)) => {
-                let (answer, stopping) = (answer.clone(), stopping.clone());
-                connections.spawn(async move {
-                    if let Ok(Ok(stream)) = timeout(limits.header_timeout, handshake).await {
-                        let known = L::describe(&stream);
-                        let answer = move |mut request: Request<Incoming>, client| {
-                            request.extensions_mut().extend(known.clone());
-                            answer(request, client)
-                        };
-                        connection(stream, client, limits, answer, stopping).await;
-                    }
-                    drop(slot);
-                });
-            }
+        let (handshake, client) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                sleep(PAUSE).await;
+                slots.note_failed_accept(&error).await;
+                continue;
             }
-        }
+        };
+
+        let slot_guard = slots.admit(client.ip(), ReadState::new(usize::MAX));
+        let (answer, stopping) = (answer.clone(), stopping.clone());
+        connections.spawn(async move {
+            let slot = Arc::clone(&slot_guard.0);
+            let handshake = tokio::select! {
+                handshake = timeout(limits.header_timeout, handshake) => handshake,
+                () = slot.must_end() => return,
+            };
+            if let Ok(Ok(stream)) = handshake {
+                let known = L::describe(&stream);
+                let answer = move |mut request: Request<Incoming>, client| {
+                    request.extensions_mut().extend(known.clone());
+                    answer(request, client)
+                };
+                connection(stream, client, limits, slot_guard, answer, stopping).await;
+            }
+        });
+        // Each connection has a turn before the next one is accepted: a request that is there already is read before a flood of arrivals
+        // can displace it.
+        yield_now().await;
     }
     drop(listener);
     let _ = timeout(CLOSING_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
@@ -121,28 +157,139 @@ async fn connection<F, A, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: SocketAddr,
     limits: Limits,
+    slot_guard: SlotGuard,
     answer: F,
     stopping: CancellationToken,
 ) where
     F: Fn(Request<Incoming>, SocketAddr) -> A,
     A: Future<Output = Response<B>>,
-    B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+    B: Body<Data: From<String>, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
-    let service = service_fn(move |request| {
-        let answer = answer(request, client);
-        async move { Ok::<_, Infallible>(answer.await) }
+    let slot = &slot_guard.0;
+    let calls = Arc::clone(slot);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let is_probe = limits.probes.contains(&request.uri().path());
+        let call = if is_probe { Ok(None) } else { calls.call().map(Some) };
+        let answered = call.map(|call| (answer(request, client), call));
+        async move {
+            let response = match answered {
+                Ok((response, call)) => response.await.map(|body| AnswerBody::Of { body, _call: call }),
+                Err(full) => refusal(full),
+            };
+            Ok::<_, Infallible>(if is_probe { closing(response) } else { response })
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(limits.header_bytes_max);
-    let mut served = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = served.as_mut() => ended,
-        () = stopping.cancelled() => {
-            served.as_mut().graceful_shutdown();
-            served.await
-        }
-    };
-    if let Err(error) = ended {
+
+    let stream = TokioIo::new(WriteDeadline::new(stream));
+    let ended = to_its_end(http.serve_connection(stream, service), slot, stopping).await;
+    if let Some(Err(error)) = ended {
         tracing::debug!(%client, %error, "a connection broke");
     }
 }
+
+/// Serves a connection until it ends or has to. `None`: another connection needed its slot.
+async fn to_its_end<C>(served: C, slot: &Slot, stopping: CancellationToken) -> Option<hyper::Result<()>>
+where
+    C: Served,
+{
+    let mut served = pin!(served);
+    let mut is_finishing = false;
+    loop {
+        let finishes = tokio::select! {
+            // First, since a request that has arrived is answered even if the connection must go then.
+            biased;
+            ended = served.as_mut() => return Some(ended),
+            () = stopping.cancelled(), if !is_finishing => true,
+            order = slot.ordered() => match order {
+                Order::Stay => false,
+                Order::Finish => true,
+                Order::GiveWay => return None,
+            },
+        };
+        if finishes {
+            is_finishing = true;
+            served.as_mut().finish();
+        }
+    }
+}
+
+/// A connection's server of HTTP.
+trait Served: Future<Output = hyper::Result<()>> {
+    /// Has it end after the answer to the request under way.
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<I, S, B> Served for http1::Connection<I, S>
+where
+    Self: Future<Output = hyper::Result<()>>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin,
+    S: hyper::service::HttpService<Incoming, ResBody = B>,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+fn refusal<B: Body<Data: From<String>>>(full: NoSlot) -> Response<AnswerBody<B>> {
+    let most = full.established_max;
+    let why = format!(
+        "all {most} slots for connections of this port are in use: close connections, or use another node of the cluster\n"
+    );
+    let mut response = Response::new(AnswerBody::Refusal(Some(why.into())));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
+fn closing<B>(mut response: Response<B>) -> Response<B> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The body of an answer. Its call is open until the body is sent or dropped.
+enum AnswerBody<B: Body> {
+    Of {
+        body: B,
+        /// `None`: a probe.
+        _call: Option<OpenCall>,
+    },
+    Refusal(Option<B::Data>),
+}
+
+// Nothing in it is pinned but the body, which is `Unpin` itself.
+impl<B: Body + Unpin> Unpin for AnswerBody<B> {}
+
+impl<B: Body + Unpin> Body for AnswerBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match &mut *self {
+            Self::Of { body, .. } => Poll::Ready(ready!(Pin::new(body).poll_frame(context))),
+            Self::Refusal(why) => Poll::Ready(why.take().map(|why| Ok(Frame::data(why)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Of { body, .. } => body.is_end_stream(),
+            Self::Refusal(why) => why.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Of { body, .. } => body.size_hint(),
+            Self::Refusal(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,37 +10,63 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const RESERVED: u64 = 128;
 /// One in this many of the remaining descriptors is for connections of peers.
 const PEERS_PART: u64 = 4;
-/// Connections of clients, and of peers, at the most.
+/// One in this many is for the port of probes and metrics, if there is one. The ports of clients share the rest.
+const HTTP_PART: u64 = 16;
+/// Connections at each port, at the most.
 const CLIENTS_MAX: usize = 10_000;
 const PEERS_MAX: usize = 1_000;
-/// Connections of clients, and of peers, at the least.
+const ETCD_MAX: usize = 10_000;
+const DYNAMODB_MAX: usize = 1_280;
+const HTTP_MAX: usize = 512;
+/// Connections at each port, at the least.
 const LEAST: u64 = 16;
 
-/// How many connections a node accepts.
+/// How many connections a node accepts at each port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     /// Of clients.
     pub clients: usize,
     /// Of peers.
     pub peers: usize,
+    /// Of etcd's clients.
+    pub etcd: usize,
+    /// Of DynamoDB's clients.
+    pub dynamodb: usize,
+    /// Of probes, scrapers and browsers.
+    pub http: usize,
+}
+
+/// Which ports a node has beside those of clients and peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FurtherPorts {
+    /// That of etcd's API.
+    pub etcd: bool,
+    /// That of DynamoDB's API.
+    pub dynamodb: bool,
+    /// That of probes, metrics and the console.
+    pub http: bool,
 }
 
 impl Default for Places {
     /// As many as a node accepts if descriptors do not limit it.
     fn default() -> Self {
-        Self { clients: CLIENTS_MAX, peers: PEERS_MAX }
+        Self { clients: CLIENTS_MAX, peers: PEERS_MAX, etcd: ETCD_MAX, dynamodb: DYNAMODB_MAX, http: HTTP_MAX }
     }
 }
 
 impl Places {
     /// As many as the descriptors of this process allow.
-    pub fn of_this_process() -> Self {
-        let places = getrlimit(Resource::Nofile).current.map_or_else(Self::default, Self::within);
-        if places != Self::default() {
-            let Self { clients, peers } = places;
+    pub fn of_this_process(ports: FurtherPorts) -> Self {
+        let usual = Self::within(u64::MAX, ports);
+        let places = getrlimit(Resource::Nofile).current.map_or(usual, |descriptors| Self::within(descriptors, ports));
+        if places != usual {
+            let Self { clients, peers, etcd, dynamodb, http } = places;
             tracing::warn!(
                 clients,
                 peers,
+                etcd,
+                dynamodb,
+                http,
                 "fewer connections than usual: the hard limit of file descriptors is low (ulimit -Hn)"
             );
         }
@@ -48,12 +74,25 @@ impl Places {
     }
 
     /// As many as this number of descriptors allows.
-    fn within(descriptors: u64) -> Self {
+    fn within(descriptors: u64, ports: FurtherPorts) -> Self {
         let left = descriptors.saturating_sub(RESERVED);
-        let peers = (left / PEERS_PART).clamp(LEAST, PEERS_MAX as u64);
-        let clients = left.saturating_sub(peers).clamp(LEAST, CLIENTS_MAX as u64);
-        let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
-        Self { clients: count(clients), peers: count(peers) }
+        let count = |descriptors: u64, most: usize| {
+            let descriptors = descriptors.clamp(LEAST, most as u64);
+            usize::try_from(descriptors).unwrap_or(most)
+        };
+        let count_if = |is_there: bool, descriptors, most| if is_there { count(descriptors, most) } else { 0 };
+        let peers = count(left / PEERS_PART, PEERS_MAX);
+        let http = count_if(ports.http, left / HTTP_PART, HTTP_MAX);
+
+        let for_clients = left.saturating_sub((peers + http) as u64);
+        let share = for_clients / (1 + u64::from(ports.etcd) + u64::from(ports.dynamodb));
+        Self {
+            clients: count(share, CLIENTS_MAX),
+            peers,
+            etcd: count_if(ports.etcd, share, ETCD_MAX),
+            dynamodb: count_if(ports.dynamodb, share, DYNAMODB_MAX),
+            http,
+        }
     }
 }
 
@@ -73,15 +112,22 @@ pub fn raise() {
 mod tests {
     use super::*;
 
+    const ALL: FurtherPorts = FurtherPorts { etcd: true, dynamodb: true, http: true };
+
     #[test]
     fn connections_leave_room_for_files() {
-        assert_eq!(Places::within(1 << 20), Places::default());
-        for descriptors in [256, 1_024, 4_096, 11_000] {
-            let Places { clients, peers } = Places::within(descriptors);
-            assert!((clients + peers) as u64 + RESERVED <= descriptors, "{clients} and {peers} of {descriptors}");
-            assert!(clients >= 3 * peers - 3);
+        assert_eq!(Places::within(1 << 20, ALL), Places::default());
+        for descriptors in [256, 1_024, 4_096, 11_000, 30_000] {
+            for ports in [ALL, FurtherPorts::default()] {
+                let places = Places::within(descriptors, ports);
+                let Places { clients, peers, etcd, dynamodb, http } = places;
+                let all = clients + peers + etcd + dynamodb + http;
+                assert!(all as u64 + RESERVED <= descriptors, "{places:?} of {descriptors}");
+            }
         }
-        assert_eq!(Places::within(1_024), Places { clients: 672, peers: 224 });
-        assert_eq!(Places::within(0), Places { clients: 16, peers: 16 });
+        let none = Places { clients: 672, peers: 224, etcd: 0, dynamodb: 0, http: 0 };
+        assert_eq!(Places::within(1_024, FurtherPorts::default()), none);
+        let least = Places { clients: 16, peers: 16, etcd: 16, dynamodb: 16, http: 16 };
+        assert_eq!(Places::within(0, ALL), least);
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn serve<L: Listen>(
     config: &DynamodbConfig,
     listener: L,
     acceptor: Option<Acceptor>,
+    connections_max: usize,
     service: Service,
     environment: &Environment,
     stopping: CancellationToken,
@@ -54,6 +55,7 @@ pub(super) fn serve<L: Listen>(
     let options = dynamodb::Options {
         plain_tables: config.plain_tables.iter().cloned().collect(),
         secrets: secrets.clone(),
+        connections_max,
         ..dynamodb::Options::new(move || clock.wall_ms(), seed)
     };
     let store = Keyspace { service, random, proven: secrets.is_some() };

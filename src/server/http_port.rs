@@ -5,7 +5,7 @@ use std::{future::Future, io, net::SocketAddr, sync::Arc};
 use http::Extensions;
 
 use lockkeeper_transport::{
-    Listen,
+    Listen, Refusals,
     tls::{self, Acceptor, PlainOrTls, Subject},
 };
 
@@ -41,5 +41,9 @@ impl<L: Listen> lockkeeper_http1::Listen for HttpPort<L> {
         let mut known = Extensions::new();
         known.insert(Shown(tls::subject(stream).map(Arc::new)));
         known
+    }
+
+    fn refusals(&self) -> Refusals {
+        self.listener.refusals()
     }
 }

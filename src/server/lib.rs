@@ -82,6 +82,6 @@ mod v1;
 mod web;
 mod wire;
 
-pub use node::{ServeError, serve};
+pub use node::{Runtimes, ServeError, serve};
 pub use service::waiting::GRACE;
 pub use wire::{MESSAGE_BYTES_MAX, status::DOMAIN};

@@ -29,7 +29,7 @@ use super::{
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig, TracesConfig},
     connections::{Counted, CountedPort},
     console::{Console, Hosts},
-    descriptors::Places,
+    descriptors::{FurtherPorts, Places},
     dynamodb as dynamodb_endpoint, etcd as etcd_endpoint, health,
     joining::{self, NotAdmitted},
     node_calls::{self, NodeCalls},
@@ -176,13 +176,21 @@ pub struct Parts<L, C, S> {
     pub replica: Option<oneshot::Sender<Replica>>,
 }
 
+/// Where the tasks of a node run that others cause. Both must outlive the node.
+#[derive(Clone, Debug)]
+pub struct Runtimes {
+    /// Those of clients.
+    pub clients: Handle,
+    /// Those of clients of other protocols (etcd's, DynamoDB's, HTTP): apart, so that whatever they cause costs their ports alone.
+    pub adapters: Handle,
+}
+
 /// Runs a node on this machine until `shutdown` completes, and then for about 4 s at the most, until the requests in flight are answered.
-/// Tasks that clients cause run on `clients_runtime`.
 ///
 /// Dropping the future ends the node at once, as a crash would.
 pub async fn serve(
     mut config: Config,
-    clients_runtime: Handle,
+    runtimes: Runtimes,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), ServeError> {
     let shutdown = shutdown.shared();
@@ -211,7 +219,9 @@ pub async fn serve(
     let dynamodb = listen_if("dynamodb.listen", &config.dynamodb.listen).await?;
     let etcd = listen_if("etcd.listen", &config.etcd.listen).await?;
     let http = listen_if("http.listen", &config.http.listen).await?;
-    let environment = Environment { clients: Tasks::On(clients_runtime), ..Environment::system() };
+    let (clients_runtime, adapters) = (Tasks::On(runtimes.clients), Tasks::On(runtimes.adapters));
+    let environment = Environment { clients: clients_runtime, adapters, ..Environment::system() };
+    let ports = FurtherPorts { etcd: etcd.is_some(), dynamodb: dynamodb.is_some(), http: http.is_some() };
     let opening = (config.clone(), environment.clone());
     let opened = tokio::task::spawn_blocking(move || open(&opening.0, &opening.1)).await;
     // The lock keeps other processes out of the data directory until the log is closed.
@@ -231,7 +241,7 @@ pub async fn serve(
         log: log.clone(),
         snapshots,
         disk,
-        places: Places::of_this_process(),
+        places: Places::of_this_process(ports),
         inspector: None,
         versions: Versions::OWN,
         replica: None,
@@ -422,45 +432,47 @@ where
     let serving = listen_to(clients, clients_acceptor, client_settings, clients_service, stopping.clone());
     environment.clients.spawn(&mut client_server, serving);
     if let Some(listener) = dynamodb {
-        let (settings, service) = (&config.dynamodb, services.service.clone());
+        let (settings, service) = (&config.dynamodb, services.adapters_service.clone());
         let serving = dynamodb_endpoint::serve(
             settings,
             Counted::new(listener, CountedPort::DynamoDb, metrics),
             http_acceptor.clone(),
+            places.dynamodb,
             service,
             &environment,
             stopping.clone(),
         );
         let serving = serving.map_err(ServeError::Config)?;
-        environment.clients.spawn(&mut client_server, async move {
+        environment.adapters.spawn(&mut client_server, async move {
             serving.await;
             Ok(())
         });
     }
     if let Some(listener) = etcd {
-        let (random, service) = (Arc::clone(&environment.random), services.service.clone());
+        let (random, service) = (Arc::clone(&environment.random), services.adapters_service.clone());
         let url = etcd_endpoint::url(&config, tls.is_some());
         let store = etcd_endpoint::Keyspace::new(service, &services.cluster.cluster_id, random, &url);
         let announcing = store.clone().announce(stopping.clone());
-        environment.clients.spawn(&mut client_server, async move {
+        environment.adapters.spawn(&mut client_server, async move {
             announcing.await;
             Ok(())
         });
-        let settings = Settings::CLIENTS.with_connections_max(places.clients).with_http1();
+        let settings = Settings::CLIENTS.with_connections_max(places.etcd).with_http1();
         let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::routes(store).prepare() };
-        let service = services.unread.layer(service);
+        let service = services.adapters_unread.layer(service);
         let listener = Counted::new(listener, CountedPort::Etcd, metrics);
         let serving = listen_to(listener, etcd_acceptor, settings, service, stopping.clone());
-        environment.clients.spawn(&mut client_server, serving);
+        environment.adapters.spawn(&mut client_server, serving);
     }
     if let Some(listener) = http {
-        let (cluster, service) = (services.cluster.clone(), services.service.clone());
+        let (cluster, service) = (services.cluster.clone(), services.adapters_service.clone());
         let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts(&config));
         let data = config.data_dir.as_path().into();
-        let web = Web { cluster, service, metrics: environment.metrics.clone(), console, data };
+        let (metrics_counted, page) = (environment.metrics.clone(), Default::default());
+        let web = Web { cluster, service, metrics: metrics_counted, console, data, page };
         let listener = Counted::new(listener, CountedPort::Http, metrics);
-        let serving = web::serve(listener, console_acceptor, web, stopping.clone());
-        environment.clients.spawn(&mut client_server, async move {
+        let serving = web::serve(listener, console_acceptor, places.http, web, stopping.clone());
+        environment.adapters.spawn(&mut client_server, async move {
             serving.await;
             Ok(())
         });
@@ -488,7 +500,8 @@ where
     background.spawn(duties::note_progress(identity, replica.clone(), acknowledgements));
     environment.clients.spawn(&mut background, waiting::give_up_places(replica.clone()));
     environment.clients.spawn(&mut background, waiting::sweep(replica.clone()));
-    environment.clients.spawn(&mut background, service::dispatch(replica.clone()));
+    environment.clients.spawn(&mut background, service::dispatch_watches(replica.clone()));
+    environment.adapters.spawn(&mut background, service::dispatch_entry_watches(replica.clone()));
     environment.clients.spawn(&mut background, waiting::break_off_when_cut_off(replica.clone()));
     let RaftConfig { keep_entries, backlog_bytes_max, .. } = config.raft;
     background.spawn(slow_followers::limit(replica.raft().metrics(), log_bytes, cuts, keep_entries, backlog_bytes_max));
@@ -505,6 +518,7 @@ where
     }
     environment.clients.spawn(&mut background, Arc::clone(&services.local.access).watch_files());
     environment.clients.spawn(&mut background, services.unread.clone().watch_over());
+    environment.adapters.spawn(&mut background, services.adapters_unread.clone().watch_over());
     environment.clients.spawn(&mut background, health::report(services.cluster.clone(), reporter.clone()));
 
     let ended = tokio::select! {

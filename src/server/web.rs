@@ -10,7 +10,17 @@
 //! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Whoever may not
 //! know how busy a cluster is must not reach the port. The console asks for the rights that gRPC asks for.
 
-use std::{convert::Infallible, fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fs, io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -18,6 +28,11 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
+};
+use bytes::Bytes;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -34,8 +49,14 @@ use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{Member, Role, StatusResponse};
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-const LIMITS: Limits =
-    Limits { connections_max: 256, header_bytes_max: 16 << 10, header_timeout: Duration::from_secs(10) };
+/// Bytes of a request's line and headers.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+/// Time for the headers of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is answered whatever else is slow or unread here.
+const PROBES: [&str; 2] = ["/livez", "/readyz"];
+/// Between the end of a page of metrics and the beginning of the next one.
+const BETWEEN_PAGES: Duration = Duration::from_millis(100);
 
 /// What the pages show.
 #[derive(Clone, Debug)]
@@ -46,10 +67,59 @@ pub(crate) struct Web {
     pub(crate) console: Console,
     /// The data directory.
     pub(crate) data: Arc<Path>,
+    pub(crate) page: MetricsPage,
+}
+
+/// The page of metrics. One is made at a time, for all who wait for it: however many ask, it costs no more than one of them often.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MetricsPage {
+    /// Pages that were begun.
+    begun: Arc<AtomicU64>,
+    /// Held while a page is made.
+    newest: Arc<Mutex<Option<MadePage>>>,
+}
+
+#[derive(Debug)]
+struct MadePage {
+    number: u64,
+    made: Instant,
+    text: Bytes,
+}
+
+impl MetricsPage {
+    /// A page that was begun after this call.
+    async fn get(&self, make: impl Future<Output = Bytes>) -> Bytes {
+        let wanted = self.begun.load(Ordering::Relaxed) + 1;
+        let mut newest = self.newest.lock().await;
+        if let Some(page) = &*newest {
+            if page.number >= wanted {
+                return page.text.clone();
+            }
+            sleep_until(page.made + BETWEEN_PAGES).await;
+        }
+
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let text = make.await;
+        *newest = Some(MadePage { number, made: Instant::now(), text: text.clone() });
+        text
+    }
 }
 
 /// Serves the port until `stopping`.
-pub(crate) async fn serve<L: Listen>(listener: L, acceptor: Option<Acceptor>, web: Web, stopping: CancellationToken) {
+pub(crate) async fn serve<L: Listen>(
+    listener: L,
+    acceptor: Option<Acceptor>,
+    connections_max: usize,
+    web: Web,
+    stopping: CancellationToken,
+) {
+    let limits = Limits {
+        connections_max,
+        header_bytes_max: HEADER_BYTES_MAX,
+        header_timeout: HEADER_TIMEOUT,
+        probes: &PROBES,
+        refuses: false,
+    };
     let console = web.console.clone().routes();
     let routes = Router::new()
         .route("/livez", get(alive))
@@ -65,7 +135,7 @@ pub(crate) async fn serve<L: Listen>(listener: L, acceptor: Option<Acceptor>, we
             answer.unwrap_or_else(|never| match never {})
         }
     };
-    lockkeeper_http1::serve(HttpPort { listener, acceptor }, LIMITS, answer, stopping).await;
+    lockkeeper_http1::serve(HttpPort { listener, acceptor }, limits, answer, stopping).await;
 }
 
 async fn alive(State(web): State<Web>) -> Response {
@@ -83,13 +153,22 @@ async fn ready(State(web): State<Web>) -> Response {
 }
 
 async fn metrics(State(web): State<Web>) -> Response {
-    let present = match web.cluster.condition(false).await {
-        Ok(status) => present(&status, &web.service, &web.data),
-        // Without a table hash it does not fail; what was counted is shown in any case.
-        Err(_) => Present::default(),
+    let text = web.page.get(metrics_text(&web)).await;
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE))], text).into_response()
+}
+
+async fn metrics_text(web: &Web) -> Bytes {
+    // Without a table hash it does not fail; what was counted is shown in any case.
+    let status = web.cluster.condition(false).await.ok();
+    let Web { service, metrics, data, .. } = web.clone();
+
+    // It reads files and directories, and a disk may take its time.
+    let make = move || {
+        let present = status.map_or_else(Present::default, |status| present(&status, &service, &data));
+        io::Result::Ok(Bytes::from(metrics.text(present)))
     };
-    let content_type = HeaderValue::from_static(CONTENT_TYPE);
-    ([(header::CONTENT_TYPE, content_type)], web.metrics.text(present)).into_response()
+    // An error means that the node ends.
+    web.cluster.blocking.run(make).await.unwrap_or_default()
 }
 
 /// The values of this moment.
@@ -196,4 +275,41 @@ fn of_process(now: &mut Present) {
     }
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     now.gauge("process_max_fds", "Limit of open file descriptors", most.unwrap_or(u64::MAX));
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_page_is_made_at_a_time_and_none_is_older_than_its_request() {
+        let (page, made) = (MetricsPage::default(), AtomicU64::new(0));
+        let asked = Instant::now();
+        let make = async || {
+            let began = asked.elapsed();
+            made.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_secs(1)).await;
+            Bytes::from(began.as_millis().to_string())
+        };
+        let asks = (0..300_u64).map(async |number| {
+            sleep(Duration::from_millis(number)).await;
+            let began = page.get(make()).await;
+            let began: u64 = String::from_utf8(began.to_vec()).expect("text").parse().expect("a number");
+            assert!(began >= number, "begun at {began}, asked for at {number}");
+        });
+        join_all(asks).await;
+        assert_eq!(made.load(Ordering::Relaxed), 2, "one for the first, one for all others");
+        assert_eq!(asked.elapsed(), Duration::from_secs(2) + BETWEEN_PAGES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_given_up_delays_no_other() {
+        let page = MetricsPage::default();
+        let gone = tokio::time::timeout(Duration::from_secs(1), page.get(std::future::pending())).await;
+        assert!(gone.is_err());
+        assert_eq!(page.get(async { Bytes::from_static(b"page") }).await, "page");
+    }
 }

@@ -32,11 +32,8 @@ use tokio::{
 use tonic::{Status, body::Body};
 use tower::{Service, ServiceExt as _};
 
-use super::{
-    connection::Remote,
-    settings::FIRST_MESSAGE_TIMEOUT,
-    slots::{NoSlot, OpenCall, Slot},
-};
+use super::{connection::Remote, settings::FIRST_MESSAGE_TIMEOUT};
+use lockkeeper_accept::{NoSlot, OpenCall, Slot};
 
 /// gRPC's compression flag and the message's length.
 const PREFIX_BYTES: usize = 5;

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll},
 };
@@ -14,6 +14,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::tls::Subject;
+use lockkeeper_accept::ReadState;
 
 /// Bytes of HTTP/2's connection preface, which is constant.
 const PREFACE_BYTES: usize = 24;
@@ -29,31 +30,6 @@ pub struct Connection<S> {
     token: Arc<Token>,
     preface: Preface,
     read_state: Arc<ReadState>,
-}
-
-/// The state of a connection that its server can see.
-#[derive(Debug)]
-pub(super) struct ReadState {
-    turn_bytes: usize,
-    /// The bytes that may still be read in this turn.
-    left: AtomicUsize,
-    is_handshake_complete: AtomicBool,
-}
-
-impl ReadState {
-    pub(super) fn new(turn_bytes: usize) -> Self {
-        Self { turn_bytes, left: AtomicUsize::new(turn_bytes), is_handshake_complete: AtomicBool::new(false) }
-    }
-
-    /// Begins another turn: the connection is polled again.
-    pub(super) fn begin_turn(&self) {
-        self.left.store(self.turn_bytes, Relaxed);
-    }
-
-    /// Whether the whole preface has arrived, including SETTINGS.
-    pub(super) fn is_handshake_complete(&self) -> bool {
-        self.is_handshake_complete.load(Relaxed)
-    }
 }
 
 /// The progress of the preface. HTTP/2 checks its content.
@@ -158,7 +134,7 @@ impl<S> Connection<S> {
     /// It speaks HTTP/1, which has no preface.
     pub(super) fn skip_preface(&mut self) {
         self.preface.seen = usize::MAX;
-        self.read_state.is_handshake_complete.store(true, Relaxed);
+        self.read_state.note_handshake(true);
     }
 
     /// One that nobody listened for: for tests of crates that are told of connections.
@@ -171,8 +147,7 @@ impl<S> Connection<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let left = this.read_state.left.load(Relaxed);
-        if left == 0 {
+        if this.read_state.left() == 0 {
             // There may be more to read, so the reader is woken again; but after all other tasks that are ready.
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -180,10 +155,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         let bytes = &buffer.filled()[before..];
-        this.read_state.left.store(left.saturating_sub(bytes.len()), Relaxed);
+        this.read_state.read(bytes.len());
         if !this.preface.is_over() {
             this.preface.take(bytes);
-            this.read_state.is_handshake_complete.store(this.preface.is_over(), Relaxed);
+            this.read_state.note_handshake(this.preface.is_over());
         }
         read
     }

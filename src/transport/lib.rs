@@ -4,7 +4,7 @@
 //! opens a socket. TLS is a layer over either ([`tls`], a feature of the same name). This module adds to both: gRPC channels that connect
 //! on first use, keep-alive, flow-control windows that let a large message pass at once, and a listener that survives bad connections.
 //!
-//! The life of a connection: [`serve`] accepts it (`accept`), gives it a slot, for which another connection may be closed (`slots`),
+//! The life of a connection: [`serve`] accepts it, gives it a slot, for which another connection may be closed (`lockkeeper-accept`),
 //! and enforces its deadlines; `connection` reads its bytes, `calls` handles its calls, [`Settings`] has all limits.
 //! All of that is the feature `serve`. Without it, this crate is the client's half: it opens connections, and accepts none.
 //!
@@ -15,23 +15,17 @@ pub mod tls;
 mod windows;
 
 #[cfg(feature = "serve")]
-mod accept;
-#[cfg(feature = "serve")]
 mod authority;
 #[cfg(feature = "serve")]
 mod calls;
 #[cfg(feature = "serve")]
 mod connection;
 #[cfg(feature = "serve")]
-mod log_throttle;
-#[cfg(feature = "serve")]
 mod plain;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(feature = "serve")]
 mod settings;
-#[cfg(feature = "serve")]
-mod slots;
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -49,7 +43,7 @@ use tonic::{
 #[cfg(feature = "serve")]
 pub use connection::{Connection, ConnectionId, Remote};
 #[cfg(feature = "serve")]
-pub use log_throttle::LogThrottle;
+pub use lockkeeper_accept::{LogThrottle, Refusals};
 #[cfg(feature = "serve")]
 pub use serve::serve;
 #[cfg(feature = "serve")]
@@ -91,33 +85,9 @@ pub trait Listen: Send + 'static {
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 
     /// Who is told of connections that are refused since no slot is free.
+    #[cfg(feature = "serve")]
     fn refusals(&self) -> Refusals {
         Refusals::default()
-    }
-}
-
-/// Who is told of refused connections.
-#[derive(Clone, Default)]
-pub struct Refusals(Option<Arc<dyn Fn() + Send + Sync>>);
-
-impl Refusals {
-    /// Calls this for each of them. It must not block.
-    pub fn told_to(told: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self(Some(told))
-    }
-
-    // Only a server refuses.
-    #[cfg(feature = "serve")]
-    fn tell(&self) {
-        if let Some(told) = &self.0 {
-            told();
-        }
-    }
-}
-
-impl std::fmt::Debug for Refusals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Refusals").field(&self.0.is_some()).finish()
     }
 }
 

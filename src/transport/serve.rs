@@ -8,7 +8,8 @@
 //! | its handshake of TLS, if there is TLS, and its preface, or the first bytes of HTTP/1.1, are not complete | [`HANDSHAKE_TIMEOUT`] | closed |
 //! | it makes no first call | [`FIRST_CALL_TIMEOUT`] | GOAWAY |
 //! | it has had no open call | [`IDLE_TIMEOUT`] | GOAWAY |
-//! | another connection needs its slot ([`slots`](super::slots)) | at once | GOAWAY, closed |
+//! | another connection needs its slot ([`Slots`]) | at once | GOAWAY, closed |
+//! | its client of HTTP/1.1 does not read | [`UNREAD_TIMEOUT`](lockkeeper_accept::UNREAD_TIMEOUT) | closed |
 //! | it was refused since no slot was free | its calls are refused | GOAWAY |
 //! | the node stops | its calls are answered | GOAWAY |
 //!
@@ -46,16 +47,15 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::{
-    Listen, accept,
+    Listen,
     authority::WithoutScheme,
     calls::CallHandler,
-    connection::{Connection, ReadState},
-    log_throttle::LogThrottle,
+    connection::Connection,
     plain::{self, Rewound},
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
-    slots::{Order, Slot, SlotGuard, Slots},
     tls::{Acceptor, ServerStream},
 };
+use lockkeeper_accept::{LogThrottle, Order, ReadState, Slot, SlotGuard, Slots, WriteDeadline};
 
 /// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
 ///
@@ -73,7 +73,7 @@ pub async fn serve<L, V>(
     V::Future: Send,
 {
     let slots = Slots::new(settings.connections_max, listener.refusals());
-    let (http, throttle) = ((settings.http2(), settings.http1()), LogThrottle::default());
+    let http = (settings.http2(), settings.http1());
     let handshakes = acceptor.map(|acceptor| Handshakes { acceptor, failed: Arc::default() });
     let mut connections = JoinSet::new();
     loop {
@@ -81,7 +81,7 @@ pub async fn serve<L, V>(
             biased;
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept::next(&mut listener, &slots, &throttle) => accepted,
+            accepted = next(&mut listener, &slots) => accepted,
         };
         let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
         let without_message = settings.without_message_max;
@@ -106,6 +106,16 @@ pub async fn serve<L, V>(
     // The operating system refuses new connections from now on, so clients use another node.
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// The next connection, and the address that opened it. Never fails: an error of one connection does not affect others.
+async fn next<L: Listen>(listener: &mut L, slots: &Slots) -> (L::Stream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => slots.note_failed_accept(&error).await,
+        }
+    }
 }
 
 /// HTTP/2, and HTTP/1.1 where it is spoken too.
@@ -144,7 +154,9 @@ async fn connection<S, V>(
         }
         Ok(Ok((mut stream, false))) => {
             stream.stream().skip_preface();
-            to_its_end(http1.serve_connection(TokioIo::new(stream), answers), slot, remote, stopping).await;
+            // HTTP/2 has its pings. Without a deadline, a client of HTTP/1 that does not read would keep its slot for ever.
+            let stream = TokioIo::new(WriteDeadline::new(stream));
+            to_its_end(http1.serve_connection(stream, answers), slot, remote, stopping).await;
         }
         Ok(Err(_)) | Err(_) => {}
     }

@@ -86,9 +86,15 @@ const LAYERS: &[Layer] = &[
             "zmij",
         ]),
     ),
+    // Which connections stay; not what they speak.
+    layer("accept", &[], Not(&["axum", "clap", "hyper", "openraft", "prost", "rand", "sled", "tonic"])),
     // DynamoDB's API over a keyspace that is a parameter: nothing of the cluster, and of randomness and clocks only what it is given.
-    layer("http1", &[], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
-    layer("dynamodb", &["http1"], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
+    layer("http1", &["accept"], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
+    layer(
+        "dynamodb",
+        &["accept", "http1"],
+        Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"]),
+    ),
     // etcd's API over the same: it speaks in the words of the table.
     layer("etcd", &["machine", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.
@@ -98,7 +104,7 @@ const LAYERS: &[Layer] = &[
     layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
     layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
     layer("transport", &[], Not(&["axum", "clap", "openraft", "prost", "sled"])),
-    layer_with("serve", "transport", &[], Not(&["clap", "openraft", "prost", "sled"])),
+    layer_with("serve", "transport", &["accept"], Not(&["clap", "openraft", "prost", "sled"])),
     layer("fence", &["types"], Only(&["pin-project-lite", "thiserror", "tokio"])),
     layer_with("disk", "fence", &["planted", "storage", "types"], Not(&["openraft", "prost", "tonic"])),
     // A client program links no server, no log, no command line, and no definition of a C symbol (`storage`).
@@ -110,12 +116,13 @@ const LAYERS: &[Layer] = &[
     layer("storage", &["planted"], Not(&["clap", "openraft", "prost", "tonic"])),
     layer(
         "raft",
-        &["audit", "environment", "machine", "metrics", "planted", "storage", "transport", "types"],
+        &["accept", "audit", "environment", "machine", "metrics", "planted", "storage", "transport", "types"],
         Not(&["hdrhistogram", "mimalloc", "tracing-subscriber"]),
     ),
     layer(
         "server",
         &[
+            "accept",
             "audit",
             "dynamodb",
             "environment",

@@ -114,6 +114,7 @@ impl Site {
             random: Arc::new(Chance(Mutex::new(random))),
             blocking: Blocking::Here,
             clients: Tasks::Here,
+            adapters: Tasks::Here,
             ..Environment::system()
         };
         let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });

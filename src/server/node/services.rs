@@ -35,10 +35,14 @@ pub(super) struct Services {
     pub(super) local: Local,
     /// At the clients' port.
     pub(super) service: LockService,
+    /// At the ports of other protocols, with connections of its own to the leader: a connection is served by the runtime that opened it.
+    pub(super) adapters_service: LockService,
     pub(super) cluster: Cluster,
     pub(super) unread: Unread,
-    /// The clients' runtime.
-    tasks: Tasks,
+    /// That of other protocols.
+    pub(super) adapters_unread: Unread,
+    clients: Tasks,
+    adapters: Tasks,
 }
 
 impl Services {
@@ -60,20 +64,21 @@ impl Services {
         let start = Arc::default();
         let tls = None;
         let cluster = Cluster { cluster_id, start, replica, tls, blocking, progress, members, pulse };
-        let unread = Unread::new(unread::Limits::CLIENTS);
-        let tasks = environment.clients.clone();
-        Self { local, service, cluster, unread, tasks }
+        let adapters_service = service.with_own_connections();
+        let [unread, adapters_unread] = [(); 2].map(|()| Unread::new(unread::Limits::CLIENTS));
+        let Environment { clients, adapters, .. } = environment.clone();
+        Self { local, service, adapters_service, cluster, unread, adapters_unread, clients, adapters }
     }
 
-    /// For requests that followers forward: they are executed here, or refused.
+    /// For requests that followers forward: they are executed here, or refused. Those for the keyspace come from adapters, all of them.
     pub(super) fn for_peers(&self) -> Routes {
         let (sessions, locks) = sessions_and_locks(self.local.clone());
         let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
         let keyspace = keyspace.max_decoding_message_size(MESSAGE_BYTES_MAX);
         Routes::default()
-            .add_service(Forwarded { service: sessions, tasks: self.tasks.clone() })
-            .add_service(Forwarded { service: locks, tasks: self.tasks.clone() })
-            .add_service(Forwarded { service: keyspace, tasks: self.tasks.clone() })
+            .add_service(Forwarded { service: sessions, tasks: self.clients.clone() })
+            .add_service(Forwarded { service: locks, tasks: self.clients.clone() })
+            .add_service(Forwarded { service: keyspace, tasks: self.adapters.clone() })
             .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.local.clone())))
     }
 

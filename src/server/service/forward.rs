@@ -78,7 +78,7 @@ type ChannelKey = (u64, String, Lane);
 #[derive(Clone)]
 pub(super) struct Forwarder {
     replica: Replica,
-    dial: Dial,
+    pub(super) dial: Dial,
     channels: Arc<Mutex<HashMap<ChannelKey, Channel>>>,
 }
 

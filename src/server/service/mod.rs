@@ -38,7 +38,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{
     Stream, StreamExt,
-    future::{self, ready},
+    future::ready,
     stream::{self, BoxStream},
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -62,9 +62,14 @@ use lockkeeper_raft::{Replica, types::Node};
 use lockkeeper_traces::{Origin, Traces};
 use lockkeeper_transport::Settings;
 
-/// Wakes the watches that applying leaves to it, until the replica is gone.
-pub(crate) async fn dispatch(replica: Replica) {
-    future::join(watch_entries::dispatch(&replica), watch::dispatch(&replica)).await;
+/// Wakes the watches of locks that applying leaves to it, until the replica is gone.
+pub(crate) async fn dispatch_watches(replica: Replica) {
+    watch::dispatch(&replica).await;
+}
+
+/// The same for watches of the keyspace.
+pub(crate) async fn dispatch_entry_watches(replica: Replica) {
+    watch_entries::dispatch(&replica).await;
 }
 
 /// A stream of replies.
@@ -99,6 +104,12 @@ impl Service {
     pub(crate) fn new(local: Local, dial: Dial, stopping: CancellationToken) -> Self {
         let forwarder = Forwarder::new(local.replica.clone(), dial);
         Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(WAITS_FORWARDED_MAX)) }
+    }
+
+    /// The same service, which shares no connection to the leader, and no limit of what is forwarded.
+    pub(crate) fn with_own_connections(&self) -> Self {
+        let Self { local, stopping, .. } = self.clone();
+        Self::new(local, Arc::clone(&self.forwarder.dial), stopping)
     }
 
     /// Answers a request. An acquire that waits is answered when its wait ends; dropping the future breaks it off, see [`waiting`].

@@ -4,6 +4,7 @@ use std::{convert::Infallible, io, time::Duration};
 
 use bytes::Bytes;
 use h2::{Reason, client::SendRequest};
+use lockkeeper_accept::UNREAD_TIMEOUT;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
     sync::mpsc,
@@ -218,6 +219,20 @@ async fn a_window_full_of_unread_small_frames_is_allowed() {
     }
     stream.send_data(Bytes::new(), true).expect("it is open");
     assert_eq!(code(response).await, Code::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_of_http1_that_does_not_read_is_closed() {
+    let port = Port::open(Settings::CLIENTS.with_http1());
+    let mut stream = port.connect().await;
+    let began = Instant::now();
+    // The answers are more than the connection takes.
+    let request = "POST /service/call HTTP/1.1\r\nhost: node\r\ncontent-length: 0\r\n\r\n";
+    let requests = request.repeat((1 << 20) / request.len());
+    stream.write_all(requests.as_bytes()).await.expect("there is room");
+    sleep(2 * UNREAD_TIMEOUT).await;
+    stream.read_to_end(&mut Vec::new()).await.expect("it was closed");
+    assert_eq!(began.elapsed(), 2 * UNREAD_TIMEOUT);
 }
 
 #[tokio::test(start_paused = true)]

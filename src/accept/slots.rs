@@ -9,7 +9,8 @@
 //!   oldest.
 //! * for an arrival that makes its first call: the established connection that has been without an open call for the longest time;
 //!   preferably of an address that has more than half of all slots. If all have open calls, such an address loses its youngest
-//!   connection to another address. Otherwise the new connection is refused, with an error.
+//!   connection to another address. Otherwise the new connection is refused, with an error; or, at a port whose calls are short and change
+//!   nothing ([`Slots::refusing_nobody`]), the oldest connection of the address that has the most of them goes.
 //!
 //! Some connections from this machine ([`OPERATORS`]) may be established beyond the limit, for operators.
 
@@ -24,16 +25,16 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Refusals, connection::ReadState, log_throttle::LogThrottle};
+use super::{LogThrottle, ReadState, Refusals};
 
-/// Arrivals have this part of all slots: 1 / `ARRIVALS_PART`.
+/// Arrivals have this part of all slots, unless the port says another number: 1 / `ARRIVALS_PART`.
 const ARRIVALS_PART: usize = 8;
 /// Established connections from this machine that are allowed beyond the limit.
 const OPERATORS: usize = 8;
 
 /// The slots of a port.
 #[derive(Clone, Debug)]
-pub(super) struct Slots {
+pub struct Slots {
     shared: Arc<Shared>,
 }
 
@@ -41,8 +42,10 @@ pub(super) struct Slots {
 struct Shared {
     arrivals_max: usize,
     established_max: usize,
+    refuses: bool,
     began: Instant,
     registry: Mutex<Registry>,
+    failed_accepts: LogThrottle,
     gave_way: LogThrottle,
     refused: LogThrottle,
     refusals: Refusals,
@@ -58,7 +61,8 @@ struct Registry {
 
 /// An order to a connection's task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub enum Order {
+    /// None.
     Stay,
     /// Send GOAWAY, answer the open calls, and end.
     Finish,
@@ -68,11 +72,12 @@ pub(super) enum Order {
 
 /// The slot of one connection.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub struct Slot {
     id: u64,
     origin: IpAddr,
     shared: Arc<Shared>,
-    pub(super) read_state: Arc<ReadState>,
+    /// What the connection has read.
+    pub read_state: Arc<ReadState>,
     is_established: AtomicU8,
     order: AtomicU8,
     ordered: Notify,
@@ -83,24 +88,45 @@ pub(super) struct Slot {
 
 /// Frees the slot when it is dropped.
 #[derive(Debug)]
-pub(super) struct SlotGuard(pub(super) Arc<Slot>);
+pub struct SlotGuard(
+    /// The slot.
+    pub Arc<Slot>,
+);
 
 /// An open call.
 #[derive(Debug)]
-pub(super) struct OpenCall(Arc<Slot>);
+pub struct OpenCall(Arc<Slot>);
 
 /// The refusal of a connection: all slots have connections in use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NoSlot {
-    pub(super) established_max: usize,
+pub struct NoSlot {
+    /// Slots for connections in use.
+    pub established_max: usize,
 }
 
 impl Slots {
-    pub(super) fn new(connections_max: usize, refusals: Refusals) -> Self {
-        let arrivals_max = (connections_max / ARRIVALS_PART).max(1);
+    /// Slots for this number of connections, of which an eighth is for arrivals.
+    pub fn new(connections_max: usize, refusals: Refusals) -> Self {
+        Self::with_arrivals(connections_max / ARRIVALS_PART, connections_max, refusals)
+    }
+
+    /// Slots for this number of connections, and how many of these are for arrivals.
+    pub fn with_arrivals(arrivals_max: usize, connections_max: usize, refusals: Refusals) -> Self {
+        Self::with(arrivals_max, connections_max, true, refusals)
+    }
+
+    /// The same, where a connection with an open call gives way too, rather than that a new one is refused.
+    pub fn refusing_nobody(arrivals_max: usize, connections_max: usize) -> Self {
+        Self::with(arrivals_max, connections_max, false, Refusals::default())
+    }
+
+    fn with(arrivals_max: usize, connections_max: usize, refuses: bool, refusals: Refusals) -> Self {
+        let arrivals_max = arrivals_max.max(1);
         let shared = Shared {
             arrivals_max,
             established_max: connections_max.saturating_sub(arrivals_max).max(1),
+            refuses,
+            failed_accepts: LogThrottle::default(),
             began: Instant::now(),
             registry: Mutex::default(),
             gave_way: LogThrottle::default(),
@@ -111,7 +137,7 @@ impl Slots {
     }
 
     /// A slot for a newly accepted connection.
-    pub(super) fn admit(&self, remote: IpAddr, read_state: ReadState) -> SlotGuard {
+    pub fn admit(&self, remote: IpAddr, read_state: ReadState) -> SlotGuard {
         let mut registry = self.shared.registry();
         if registry.arrivals.len() >= self.shared.arrivals_max {
             self.shared.one_arrival_gives_way(&mut registry, Some(origin(remote)));
@@ -132,9 +158,13 @@ impl Slots {
         SlotGuard(slot)
     }
 
+    pub(crate) fn failed_accepts(&self) -> &LogThrottle {
+        &self.shared.failed_accepts
+    }
+
     /// Ends one connection when file descriptors have run out: an arrival, or else the longest idle one, if there is one without an open
     /// call.
-    pub(super) fn make_room(&self) {
+    pub fn make_room(&self) {
         let mut registry = self.shared.registry();
         if self.shared.one_arrival_gives_way(&mut registry, None) {
             return;
@@ -182,12 +212,14 @@ impl Shared {
 
     /// Makes room for an established connection of `newcomer`, if one can be closed.
     fn one_established_gives_way(&self, registry: &mut Registry, newcomer: IpAddr) -> bool {
-        let heaviest = counts(&registry.established).into_iter().max_by_key(|(_, count)| *count);
-        let heaviest = heaviest.filter(|(_, count)| 2 * count > self.established_max).map(|(origin, _)| origin);
+        let most = counts(&registry.established).into_iter().max_by_key(|(_, count)| *count);
+        let heaviest = most.filter(|(_, count)| 2 * count > self.established_max).map(|(origin, _)| origin);
+        let oldest_of = |(origin, _)| registry.established.values().find(|slot| slot.origin == origin);
         let youngest_of = |origin| registry.established.values().rev().find(|slot| slot.origin == origin);
         let goes = longest_idle(&registry.established, heaviest)
             .or_else(|| longest_idle(&registry.established, None))
-            .or_else(|| heaviest.filter(|origin| *origin != newcomer).and_then(youngest_of).map(|slot| slot.id));
+            .or_else(|| heaviest.filter(|origin| *origin != newcomer).and_then(youngest_of).map(|slot| slot.id))
+            .or_else(|| most.filter(|_| !self.refuses).and_then(oldest_of).map(|slot| slot.id));
         let Some(slot) = goes.and_then(|id| registry.established.remove(&id)) else { return false };
         self.gives_way(&slot);
         true
@@ -221,7 +253,7 @@ const REFUSED: u8 = 2;
 
 impl Slot {
     /// Begins a call; the first one establishes the connection.
-    pub(super) fn call(self: &Arc<Self>) -> Result<OpenCall, NoSlot> {
+    pub fn call(self: &Arc<Self>) -> Result<OpenCall, NoSlot> {
         if self.is_established.load(Relaxed) != YES {
             self.establish()?;
         }
@@ -258,21 +290,23 @@ impl Slot {
         Ok(())
     }
 
-    pub(super) fn is_established(&self) -> bool {
+    /// Whether the connection has made a call.
+    pub fn is_established(&self) -> bool {
         self.is_established.load(Relaxed) == YES
     }
 
-    pub(super) fn open_calls(&self) -> usize {
+    /// The calls that are under way.
+    pub fn open_calls(&self) -> usize {
         self.open_calls.load(Relaxed)
     }
 
     /// When the last call ended, or the connection arrived.
-    pub(super) fn idle_since(&self) -> Instant {
+    pub fn idle_since(&self) -> Instant {
         self.shared.began + std::time::Duration::from_millis(self.idle_since_ms.load(Relaxed))
     }
 
     /// The connection is to end once its open calls have.
-    pub(super) fn finish(&self) {
+    pub fn finish(&self) {
         // An order to end at once stands.
         if self.order.load(Relaxed) == Order::Stay as u8 {
             self.tell(Order::Finish);
@@ -285,7 +319,7 @@ impl Slot {
     }
 
     /// Waits for the next order. Only the latest one counts.
-    pub(super) async fn ordered(&self) -> Order {
+    pub async fn ordered(&self) -> Order {
         self.ordered.notified().await;
         match self.order.load(Relaxed) {
             order if order == Order::GiveWay as u8 => Order::GiveWay,
@@ -295,7 +329,7 @@ impl Slot {
     }
 
     /// Returns once the connection must end.
-    pub(super) async fn must_end(&self) {
+    pub async fn must_end(&self) {
         while self.ordered().await == Order::Stay {}
     }
 }
@@ -407,6 +441,18 @@ mod tests {
         assert!(all.iter().all(|slot| order(slot) == Order::Stay));
         let operator = slots.admit(IpAddr::from([127, 0, 0, 1]), ReadState::new(1));
         let _call = call(&operator);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_refuses_nobody_closes_the_oldest_of_the_address_with_the_most() {
+        let slots = Slots::refusing_nobody(2, SLOTS);
+        let other = established(&slots, 2);
+        let all = [(); ESTABLISHED - 1].map(|()| established(&slots, 1));
+        let _busy: Vec<_> = all.iter().chain([&other]).map(call).collect();
+        let newcomer = come(&slots, 1);
+        let _call = call(&newcomer);
+        assert_eq!((order(&all[0]), order(&other), order(&newcomer)), (Order::GiveWay, Order::Stay, Order::Stay));
+        assert!(all.iter().skip(1).all(|slot| order(slot) == Order::Stay));
     }
 
     #[tokio::test(start_paused = true)]

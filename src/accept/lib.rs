@@ -1,0 +1,50 @@
+//! Which connections a port accepts, and which of them stay: one policy for all ports of a node, whatever they speak.
+//!
+//! ```text
+//! slots           a slot for each connection; which one is closed when they are short
+//! shortage        errors of accept(2), and what to do when file descriptors are short
+//! write_deadline  ends a connection whose client does not read
+//! read_state      the bytes that a connection may read in its turn
+//! log_throttle    at most one line in some seconds about what a client can cause
+//! ```
+//!
+//! A port admits each connection ([`Slots::admit`]), counts its calls ([`Slot::call`]), and ends it when it is told to
+//! ([`Slot::must_end`]). Deadlines of a protocol (its handshake, its headers) are the port's own.
+//!
+//! Deliberately absent: sockets and protocols.
+
+mod log_throttle;
+mod read_state;
+mod shortage;
+mod slots;
+mod write_deadline;
+
+use std::{fmt, sync::Arc};
+
+pub use log_throttle::LogThrottle;
+pub use read_state::ReadState;
+pub use slots::{NoSlot, OpenCall, Order, Slot, SlotGuard, Slots};
+pub use write_deadline::{UNREAD_TIMEOUT, WriteDeadline};
+
+/// Who is told of refused connections.
+#[derive(Clone, Default)]
+pub struct Refusals(Option<Arc<dyn Fn() + Send + Sync>>);
+
+impl Refusals {
+    /// Calls this for each of them. It must not block.
+    pub fn told_to(told: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self(Some(told))
+    }
+
+    fn tell(&self) {
+        if let Some(told) = &self.0 {
+            told();
+        }
+    }
+}
+
+impl fmt::Debug for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refusals").field(&self.0.is_some()).finish()
+    }
+}

@@ -1,0 +1,56 @@
+//! Errors of accept(2), and what to do when file descriptors are short.
+
+use std::{io, time::Duration};
+
+use rustix::io::Errno;
+use tokio::time::sleep;
+
+use super::Slots;
+
+/// Pause before the next attempt when the operating system lacks resources for a connection.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
+
+impl Slots {
+    /// A connection could not be accepted. Logs it; and when file descriptors are short, closes another connection and waits shortly: the
+    /// next attempt would fail at once otherwise.
+    pub async fn note_failed_accept(&self, error: &io::Error) {
+        if let Some(count) = self.failed_accepts().count() {
+            tracing::warn!(count, %error, "cannot accept a connection");
+        }
+        if is_shortage(error) {
+            self.make_room();
+            sleep(SHORTAGE_PAUSE).await;
+        }
+    }
+}
+
+/// Whether the error would occur again at once. Otherwise the other side broke off the connection, and the next one may succeed.
+fn is_shortage(error: &io::Error) -> bool {
+    const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    const BROKEN_OFF: [Errno; 3] = [Errno::CONNABORTED, Errno::CONNRESET, Errno::PERM];
+    match Errno::from_io_error(error) {
+        Some(errno) => SHORTAGES.contains(&errno) || !BROKEN_OFF.contains(&errno),
+        // Not an error of the operating system: for example, a simulated network that is down.
+        None => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{Order, ReadState, Refusals};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shortage_closes_a_connection_and_is_retried() {
+        let slots = Slots::new(16, Refusals::default());
+        let idle = slots.admit([127, 0, 0, 1].into(), ReadState::new(1));
+        let began = Instant::now();
+        for errno in [Errno::MFILE, Errno::CONNABORTED, Errno::NFILE] {
+            slots.note_failed_accept(&errno.into()).await;
+        }
+        assert_eq!(began.elapsed(), 2 * SHORTAGE_PAUSE);
+        assert_eq!(idle.0.ordered().await, Order::GiveWay);
+    }
+}
