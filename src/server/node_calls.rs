@@ -2,9 +2,12 @@
 //!
 //! * **Clients' port:** joining. A node that joins asks any node of the cluster for its status and to be added, and has no other
 //!   certificate. Whatever else it needs goes to the peers' port. So a node's key that is stolen does not make a client.
-//! * **Peers' port:** everything, until the node is removed. Its certificate stays valid until it expires, and is good for nothing then but
-//!   to learn of the removal: Raft's own calls are refused by [`lockkeeper_raft::network`], which also answers the node's question whether
-//!   it was removed, and this layer refuses the others: requests that a member forwards for its clients, which are believed.
+//! * **Peers' port:** everything, for members of the present membership. A request that a member forwards for its clients is believed, with
+//!   whatever it says of them; so this layer refuses it from others. A node that is no member may join, and ask for the status. A node that
+//!   was removed has a certificate that stays valid until it expires, and is good for nothing but to learn of the removal: Raft's own calls
+//!   are refused by [`lockkeeper_raft::network`], which also answers the node's question whether it was removed.
+//!
+//! Joining means: to ask for itself. Whom a node that is no member may add is checked where the message is known ([`may_add`]).
 
 use std::{
     convert::Infallible,
@@ -21,8 +24,9 @@ use tower::Service;
 
 use lockkeeper_raft::Replica;
 use lockkeeper_transport::Remote;
+use openraft::async_runtime::WatchReceiver as _;
 
-/// What a node may call at the clients' port.
+/// What a node may call at the clients' port, and a node that is no member at the peers' port.
 const JOINING: [&str; 2] = ["/lockkeeper.v1.Cluster/Status", "/lockkeeper.v1.Cluster/AddMember"];
 /// The service of Raft.
 const RAFT: &str = "/lockkeeper.internal.v1.Peer/";
@@ -32,7 +36,7 @@ const RAFT: &str = "/lockkeeper.internal.v1.Peer/";
 pub(crate) enum Port {
     /// That of clients.
     Clients,
-    /// That of peers; which of them were removed is known as far as this node has applied its log.
+    /// That of peers; who is a member is known as far as this node has its log, and who was removed as far as it has applied it.
     Peers(Replica),
 }
 
@@ -42,10 +46,32 @@ impl Port {
         match self {
             Self::Clients => (!JOINING.contains(&path))
                 .then(|| format!("this is the port of clients, and the certificate is node {node}'s: use a client's")),
-            Self::Peers(replica) => (!path.starts_with(RAFT) && replica.table().has_removed(node))
-                .then(|| format!("node {node} was removed from this cluster: its certificate counts no more")),
+            Self::Peers(_) if path.starts_with(RAFT) => None,
+            Self::Peers(replica) if replica.table().has_removed(node) => {
+                Some(format!("node {node} was removed from this cluster: its certificate counts no more"))
+            }
+            Self::Peers(replica) => (!JOINING.contains(&path) && !is_member(replica, node)).then(|| {
+                format!("node {node} is no member of this cluster, and only a member forwards calls: add it with `lockkeeper member add`")
+            }),
         }
     }
+}
+
+/// Whether the membership has this node: in its log, committed or not.
+fn is_member(replica: &Replica, node: u64) -> bool {
+    let metrics = replica.raft().server_metrics();
+    let metrics = metrics.borrow_watched();
+    metrics.membership_config.membership().get_node(&node).is_some()
+}
+
+/// Refuses that a node which is no member adds another one, or changes its addresses.
+pub(crate) fn may_add<T>(replica: &Replica, request: &tonic::Request<T>, added: u64) -> Result<(), Status> {
+    let asks = request.extensions().get::<Remote>().and_then(Remote::node);
+    let Some(node) = asks.filter(|node| *node != added && !is_member(replica, *node)) else { return Ok(()) };
+    let why = format!(
+        "the certificate is node {node}'s, which is no member: it may ask to be added itself, and not for node {added}"
+    );
+    Err(Status::permission_denied(why))
 }
 
 /// A service that refuses calls of nodes for which their certificates are not good.

@@ -6,7 +6,10 @@ use lockkeeper::{
     certs::{Authority, CERTIFICATE_DAYS, Files},
     client::{Client, Error, SessionOptions, Tls, TlsFiles},
     local::LocalCluster,
-    proto::v1::{GetRequest, locks_client::LocksClient},
+    proto::v1::{
+        AddMemberRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, RemoveMemberRequest, StatusRequest,
+        cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient,
+    },
     raft::messages::{HelloRequest, peer_client::PeerClient},
     transport::{SPEAKS_TLS, TcpConnector, channel, tls::TlsConnector},
 };
@@ -198,6 +201,56 @@ async fn a_node_that_was_removed_forwards_nothing_any_more() {
     let status = get().await.expect_err("it was removed");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("was removed from this cluster"), "{status:?}");
+}
+
+/// A certificate of the authority for a node that was never added, or is not yet.
+#[tokio::test]
+async fn a_node_that_is_no_member_forwards_nothing_and_adds_only_itself() {
+    let cluster = secure_cluster().await;
+    let leading = leader(&cluster).await;
+    let own = authority(&cluster);
+    let nine = tls(&own, Some(own.node(9, &hosts(), 1).expect("a certificate")));
+    let config = cluster.node(leading).config();
+    let at = |address: &str| channel(TlsConnector::for_client(TcpConnector, nine.clone()), address);
+    let (at_peers, at_clients) = (at(&config.peer_listen), at(&config.client_listen));
+
+    let held = client(&cluster).open(SessionOptions::default()).await.expect("a session");
+    let guard = held.acquire("held").await.expect("free");
+    let mut locks = LocksClient::new(at_peers.clone());
+    let force = ForceReleaseRequest { name: "held".to_owned(), reason: "it can".to_owned(), ..Default::default() };
+    let close = CloseSessionRequest { session_id: held.id().to_string(), ..Default::default() };
+    let refused = [
+        ("get", locks.get(GetRequest { name: "held".to_owned(), ..Default::default() }).await.map(drop)),
+        ("force", locks.force_release(force).await.map(drop)),
+        ("close", SessionsClient::new(at_peers.clone()).close(close).await.map(drop)),
+        (
+            "remove",
+            ClusterClient::new(at_peers.clone())
+                .remove_member(RemoveMemberRequest { node_id: leading })
+                .await
+                .map(drop),
+        ),
+    ];
+    for (what, answer) in refused {
+        let status = answer.expect_err(what);
+        assert_eq!(status.code(), Code::PermissionDenied, "{what}: {status:?}");
+        assert!(status.message().contains("node 9 is no member"), "{what}: {status:?}");
+    }
+    assert!(client(&cluster).check("held", guard.token()).await.expect("it serves").held);
+
+    for (port, channel) in [("peers", at_peers), ("clients", at_clients)] {
+        let mut asks = ClusterClient::new(channel);
+        asks.status(StatusRequest::default()).await.unwrap_or_else(|status| panic!("{port}: {status:?}"));
+        let another = AddMemberRequest {
+            node_id: leading % 3 + 1,
+            client_address: "127.0.0.1:1".to_owned(),
+            peer_address: "127.0.0.1:1".to_owned(),
+            ..Default::default()
+        };
+        let status = asks.add_member(another).await.expect_err("it is another node's place");
+        assert_eq!(status.code(), Code::PermissionDenied, "{port}: {status:?}");
+        assert!(status.message().contains("may ask to be added itself"), "{port}: {status:?}");
+    }
 }
 
 /// A certificate is made anew while the cluster runs, by the command that an operator uses.

@@ -7,7 +7,7 @@ use super::{Adapter, Backend, caller};
 use crate::{
     api::{Error, requests::*},
     cluster::Cluster,
-    safety,
+    node_calls, safety,
 };
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
@@ -46,6 +46,7 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::MembershipResponse>, Status> {
+        node_calls::may_add(&self.cluster.replica, &request, request.get_ref().node_id)?;
         self.adapter.call::<AddMember>(request).await
     }
 
