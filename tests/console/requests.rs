@@ -41,6 +41,18 @@ async fn send(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)], body
     stream
 }
 
+/// A request whose body does not arrive.
+async fn send_half(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)]) -> TcpStream {
+    let never = [headers, &[("transfer-encoding", "chunked")]].concat();
+    let url = cluster.node(1).http_endpoint().expect("it is on");
+    let address = url.trim_start_matches("http://");
+    let mut request = format!("{line} HTTP/1.1\r\nhost: {address}\r\n");
+    never.iter().for_each(|(name, value)| request += &format!("{name}: {value}\r\n"));
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(format!("{request}\r\n").as_bytes()).await.expect("it reads");
+    stream
+}
+
 const OWN: [(&str, &str); 2] = [("content-type", "application/json"), ("x-lockkeeper-console", "1")];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,6 +123,11 @@ async fn what_a_caller_sends_is_checked_and_bounded() {
             answer.contains("INVALID_ARGUMENT") && answer.contains(&format!("\"message\":\"{field}")),
             "{call}: {answer}"
         );
+    }
+    // Requests for feeds that do not arrive whole take no place.
+    let mut half = Vec::new();
+    for _ in 0..40 {
+        half.push(send_half(&cluster, "POST /console/api/feed", &OWN).await);
     }
     // Feeds are open at the same time up to a number; one that its reader leaves makes room.
     let mut feeds = Vec::new();

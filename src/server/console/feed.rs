@@ -65,10 +65,6 @@ pub(super) async fn open(
     Extension(remote): Extension<Remote>,
     request: Request,
 ) -> Response {
-    let Ok(permit) = console.feeds.clone().try_acquire_owned() else {
-        let message = "this node serves as many feeds as it can: close a page that shows it, or open another node's";
-        return json_with(StatusCode::TOO_MANY_REQUESTS, &Failure { reason: "LIMIT_REACHED", message });
-    };
     let begun = async {
         let (caller, body) = received(&console, &remote, request).await?;
         let caller = Caller { deadline: Some(Deadline::at(Instant::now() + LIFE)), ..caller };
@@ -79,11 +75,17 @@ pub(super) async fn open(
         let events = feed.begin(after.unwrap_or_default()).await?;
         Ok((feed, events))
     };
+    // A place is for a reader that said all, and may see what it asks for: anybody could take all of them otherwise.
     let (feed, events) = match timeout(super::CALL_TIMEOUT, begun).await {
         Ok(Ok(begun)) => begun,
         Ok(Err(error)) => return failed(&error),
         Err(_) => return failed(&Error::deadline_passed(false)),
     };
+    let Ok(permit) = console.feeds.try_acquire_owned() else {
+        let message = "this node serves as many feeds as it can: close a page that shows it, or open another node's";
+        return json_with(StatusCode::TOO_MANY_REQUESTS, &Failure { reason: "LIMIT_REACHED", message });
+    };
+
     let (sender, lines) = mpsc::channel(1);
     // On its own: hyper does not poll the body of a client that does not read, so nothing here would end then.
     tokio::spawn(async move {
