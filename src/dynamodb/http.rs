@@ -62,7 +62,8 @@ struct Endpoint<S> {
 pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options, stopping: CancellationToken) {
     let Options { connections_max, header_timeout, .. } = options;
     let header_bytes_max = HEADER_BYTES_MAX;
-    let limits = Limits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true };
+    let limits =
+        Limits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
     let bodies = Bodies::new(options.all_bodies_bytes_max, options.address_bodies_bytes_max);
     let unread = Unread::new(options.unread);
     let watching = Arc::clone(&unread).watch_over();

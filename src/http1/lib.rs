@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, HeaderValue, Request, Response, StatusCode, header};
+use http::{Extensions, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     server::conn::http1,
@@ -45,6 +45,9 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Arrivals have half of all slots, and this many at the most. It is a larger part than at the ports of gRPC: probes are among them.
 const ARRIVALS_MAX: usize = 256;
 
+/// Where a browser says that a request comes from.
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// What a port takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -59,6 +62,10 @@ pub struct Limits {
     /// Whether a new connection is refused while all slots have a request under way and no address has more than half of them. Otherwise
     /// the oldest one of the address with the most goes: for a port where requests are short, and whoever asks again loses nothing.
     pub refuses: bool,
+    /// Whether requests of web pages are answered. A browser sends them for whatever page it shows, and a name that somebody points at
+    /// this node makes that page one of the same origin. So a port for programs refuses what only a browser says: `Origin` and
+    /// `Sec-Fetch-Site`.
+    pub browsers: bool,
 }
 
 /// Accepts connections. The part that takes time, such as a handshake, is a future of its own, so that one client delays no other.
@@ -170,11 +177,14 @@ async fn connection<F, A, B>(
     let service = service_fn(move |request: Request<Incoming>| {
         let is_probe = limits.probes.contains(&request.uri().path());
         let call = if is_probe { Ok(None) } else { calls.call().map(Some) };
+        let is_refused = !limits.browsers && is_of_page(&request);
+        let call =
+            call.map_err(Refusal::Full).and_then(|call| if is_refused { Err(Refusal::OfPage) } else { Ok(call) });
         let answered = call.map(|call| (answer(request, client), call));
         async move {
             let response = match answered {
                 Ok((response, call)) => response.await.map(|body| AnswerBody::Of { body, _call: call }),
-                Err(full) => refusal(full),
+                Err(refusal) => refusal.into_response(),
             };
             Ok::<_, Infallible>(if is_probe { closing(response) } else { response })
         }
@@ -234,14 +244,36 @@ where
     }
 }
 
-fn refusal<B: Body<Data: From<String>>>(full: NoSlot) -> Response<AnswerBody<B>> {
-    let most = full.established_max;
-    let why = format!(
-        "all {most} slots for connections of this port are in use: close connections, or use another node of the cluster\n"
-    );
-    let mut response = Response::new(AnswerBody::Refusal(Some(why.into())));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    response
+/// Whether a browser sends this request for a page.
+fn is_of_page<B>(request: &Request<B>) -> bool {
+    [header::ORIGIN, SITE].iter().any(|header| request.headers().contains_key(header))
+}
+
+/// A request that is not answered.
+enum Refusal {
+    Full(NoSlot),
+    OfPage,
+}
+
+impl Refusal {
+    fn into_response<B: Body<Data: From<String>>>(self) -> Response<AnswerBody<B>> {
+        let (status, why) = match self {
+            Self::Full(NoSlot { established_max: most }) => {
+                let why = format!(
+                    "all {most} slots for connections of this port are in use: close connections, or use another node"
+                );
+                (StatusCode::SERVICE_UNAVAILABLE, why)
+            }
+            Self::OfPage => {
+                let why =
+                    "this port is for programs: requests of web pages (Origin, Sec-Fetch-Site) are refused".to_owned();
+                (StatusCode::FORBIDDEN, why)
+            }
+        };
+        let mut response = Response::new(AnswerBody::Refusal(Some(format!("{why}\n").into())));
+        *response.status_mut() = status;
+        response
+    }
 }
 
 fn closing<B>(mut response: Response<B>) -> Response<B> {

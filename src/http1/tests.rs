@@ -19,6 +19,7 @@ const LIMITS: Limits = Limits {
     header_timeout: Duration::from_secs(10),
     probes: &["/livez"],
     refuses: true,
+    browsers: false,
 };
 /// Longer than any deadline of a connection.
 const LONG: Duration = Duration::from_secs(3600);
@@ -181,4 +182,16 @@ async fn half_a_request_ends_at_its_deadline() {
         rest(&mut stream).await;
     }
     assert_eq!(began.elapsed(), 2 * LIMITS.header_timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_for_programs_refuses_web_pages() {
+    let port = Port::open();
+    for header in ["origin: http://evil.example", "Sec-Fetch-Site: same-origin"] {
+        let mut stream = port.say(1, &format!("POST / HTTP/1.1\r\nhost: evil.example\r\n{header}\r\n\r\n")).await;
+        assert_eq!(status(&mut stream).await, "403", "{header}");
+    }
+    // As fetch of Node.js says it.
+    let mut stream = port.say(1, "POST / HTTP/1.1\r\nhost: node\r\nsec-fetch-mode: cors\r\n\r\n").await;
+    assert_eq!(status(&mut stream).await, "200");
 }

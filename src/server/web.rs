@@ -119,6 +119,8 @@ pub(crate) async fn serve<L: Listen>(
         header_timeout: HEADER_TIMEOUT,
         probes: &PROBES,
         refuses: false,
+        // The console has a gate of its own.
+        browsers: true,
     };
     let console = web.console.clone().routes();
     let routes = Router::new()
