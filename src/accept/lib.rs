@@ -3,6 +3,7 @@
 //! ```text
 //! slots           a slot for each connection; which one is closed when they are short
 //! shortage        errors of accept(2), and what to do when file descriptors are short
+//! arriving        limits the bytes of requests that are not answered yet
 //! write_deadline  ends a connection whose client does not read
 //! read_state      the bytes that a connection may read in its turn
 //! log_throttle    at most one line in some seconds about what a client can cause
@@ -13,6 +14,7 @@
 //!
 //! Deliberately absent: sockets and protocols.
 
+mod arriving;
 mod log_throttle;
 mod read_state;
 mod shortage;
@@ -21,6 +23,7 @@ mod write_deadline;
 
 use std::{fmt, sync::Arc};
 
+pub use arriving::{ArrivingBytes, ArrivingRequest, FREE_BYTES, TooManyBytes};
 pub use log_throttle::LogThrottle;
 pub use read_state::ReadState;
 pub use slots::{NoSlot, OpenCall, Order, Slot, SlotGuard, Slots};

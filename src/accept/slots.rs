@@ -290,6 +290,11 @@ impl Slot {
         Ok(())
     }
 
+    /// The address that the connection counts for: all of an IPv6 network are one.
+    pub fn origin(&self) -> IpAddr {
+        self.origin
+    }
+
     /// Whether the connection has made a call.
     pub fn is_established(&self) -> bool {
         self.is_established.load(Relaxed) == YES

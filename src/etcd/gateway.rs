@@ -94,6 +94,12 @@ pub(crate) fn changes_something(path: &str) -> bool {
     rest.is_some_and(|rest| CHANGES.contains(&rest))
 }
 
+/// Whether a call to this path is for callers that say who they are. Of all calls, those by which they do it are not.
+fn needs_identity(path: &str) -> bool {
+    let rest = PREFIXES.iter().find_map(|prefix| path.strip_prefix(prefix));
+    rest.is_none_or(|rest| !rest.starts_with("auth/"))
+}
+
 macro_rules! calls {
     ($($path:literal => $service:ident::$method:ident,)*) => {
         [$(($path, call(|etcd: Etcd<S>, request| async move { $service::$method(&etcd, request).await }))),*]
@@ -219,8 +225,15 @@ where
     R: Future<Output = Result<Response<A>, Status>> + Send + 'static,
 {
     post(async move |State(etcd): State<Etcd<S>>, request: HttpRequest| {
-        let (Parts { headers, extensions, .. }, body) = request.into_parts();
-        let message = match whole(body).await {
+        let (Parts { headers, extensions, uri, .. }, body) = request.into_parts();
+        // Who asks, before the body takes memory. A call that asks for no identity has a small body.
+        let bytes_max = if needs_identity(uri.path()) { BODY_BYTES_MAX } else { MESSAGE_BYTES_MAX };
+        if needs_identity(uri.path())
+            && let Err(status) = etcd.caller_of(&extensions, &headers)
+        {
+            return failed(&status);
+        }
+        let message = match whole(body, bytes_max).await {
             Ok(message) => message,
             Err(status) => return failed(&status),
         };
@@ -284,16 +297,30 @@ where
 }
 
 /// The message of a call.
-async fn whole<Q: DeserializeOwned + Default>(body: Body) -> Result<Q, Status> {
-    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await.map_err(|_| late())?;
-    let bytes = bytes.map_err(|_| {
-        Status::invalid_argument(format!("the body has more than {BODY_BYTES_MAX} bytes, or broke off: send less"))
+async fn whole<Q: DeserializeOwned + Default>(body: Body, bytes_max: usize) -> Result<Q, Status> {
+    let bytes = timeout(BODY_TIMEOUT, to_bytes(body, bytes_max)).await.map_err(|_| late())?;
+    let bytes = bytes.map_err(|error| {
+        refusal_in(&error).unwrap_or_else(|| {
+            Status::invalid_argument(format!("the body has more than {bytes_max} bytes, or broke off: send less"))
+        })
     })?;
     match bytes.trim_ascii() {
         // As in etcd.
         [] => Ok(Q::default()),
         bytes => serde_json::from_slice(bytes).map_err(garbage),
     }
+}
+
+/// The refusal by whoever passes the body on, such as a limit for all bodies.
+fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Status> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(status) = error.downcast_ref::<Status>() {
+            return Some(Status::new(status.code(), status.message()));
+        }
+        cause = error.source();
+    }
+    None
 }
 
 fn garbage(error: impl std::fmt::Display) -> Status {
@@ -336,7 +363,10 @@ impl Messages {
                     may_be_whole = bytes.contains(&b'}');
                     self.buffer.extend_from_slice(&bytes);
                 }
-                Some(Err(_)) => return Some(Err(Status::cancelled("the body broke off"))),
+                Some(Err(error)) => {
+                    let status = refusal_in(&error);
+                    return Some(Err(status.unwrap_or_else(|| Status::cancelled("the body broke off"))));
+                }
                 None => (self.has_ended, may_be_whole) = (true, true),
             }
         }

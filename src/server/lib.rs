@@ -29,6 +29,7 @@
 //! | `unread` | limits of unread answers, for every HTTP/2 service | `api`, tonic's bodies |
 //! | `web` | probes and metrics over HTTP | `cluster`, `console`, `service`, axum |
 //! | `console` | a page for people, and its calls over HTTP | `cluster`, `service`, axum |
+//! | `gate` | which requests can be of another site's page: for the console and etcd's JSON | HTTP requests |
 //! | `node_calls` | what a node's certificate is good for, at each port | [`raft`](lockkeeper_raft), HTTP requests |
 //! | [`config`], [`descriptors`], [`node`] | settings, file descriptors, putting a node together | all |
 //!
@@ -70,6 +71,7 @@ mod connections;
 mod console;
 mod dynamodb;
 mod etcd;
+mod gate;
 mod health;
 mod http_port;
 mod joining;

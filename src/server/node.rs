@@ -28,9 +28,11 @@ use super::{
     access::Access,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig, TracesConfig},
     connections::{Counted, CountedPort},
-    console::{Console, Hosts},
+    console::Console,
     descriptors::{FurtherPorts, Places},
-    dynamodb as dynamodb_endpoint, etcd as etcd_endpoint, health,
+    dynamodb as dynamodb_endpoint, etcd as etcd_endpoint,
+    gate::{Gated, Hosts},
+    health,
     joining::{self, NotAdmitted},
     node_calls::{self, NodeCalls},
     service::{self, Local, waiting},
@@ -280,10 +282,12 @@ async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeEr
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
 }
 
-/// The names by which browsers reach this node.
+/// The names by which browsers, and clients of etcd's JSON, reach this node.
 fn hosts(config: &Config) -> Hosts {
     let member = config.this_member().into_iter().flat_map(|member| [&member.client_address, &member.peer_address]);
-    let addresses = [&config.http.listen, &config.client_address, &config.peer_address].into_iter().chain(member);
+    let etcd = [&config.etcd.listen, &config.etcd.advertise];
+    let addresses =
+        [&config.http.listen, &config.client_address, &config.peer_address].into_iter().chain(etcd).chain(member);
     Hosts::new(addresses.chain(&config.http.hosts).map(String::as_str))
 }
 
@@ -431,6 +435,7 @@ where
     let clients = Counted::new(clients, CountedPort::Clients, metrics);
     let serving = listen_to(clients, clients_acceptor, client_settings, clients_service, stopping.clone());
     environment.clients.spawn(&mut client_server, serving);
+    let hosts = Arc::new(hosts(&config));
     if let Some(listener) = dynamodb {
         let (settings, service) = (&config.dynamodb, services.adapters_service.clone());
         let serving = dynamodb_endpoint::serve(
@@ -459,19 +464,20 @@ where
         });
         let settings = Settings::CLIENTS.with_connections_max(places.etcd).with_http1();
         let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::routes(store).prepare() };
-        let service = services.adapters_unread.layer(service);
+        let service = services.adapters_unread.layer(Gated { hosts: Arc::clone(&hosts), service });
         let listener = Counted::new(listener, CountedPort::Etcd, metrics);
         let serving = listen_to(listener, etcd_acceptor, settings, service, stopping.clone());
         environment.adapters.spawn(&mut client_server, serving);
     }
     if let Some(listener) = http {
         let (cluster, service) = (services.cluster.clone(), services.adapters_service.clone());
-        let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts(&config));
+        let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts);
         let data = config.data_dir.as_path().into();
         let (metrics_counted, page) = (environment.metrics.clone(), Default::default());
         let web = Web { cluster, service, metrics: metrics_counted, console, data, page };
         let listener = Counted::new(listener, CountedPort::Http, metrics);
-        let serving = web::serve(listener, console_acceptor, places.http, web, stopping.clone());
+        let unread = services.adapters_unread.clone();
+        let serving = web::serve(listener, console_acceptor, places.http, web, unread, stopping.clone());
         environment.adapters.spawn(&mut client_server, async move {
             serving.await;
             Ok(())

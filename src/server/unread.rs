@@ -10,6 +10,8 @@
 //! * A stream that is not read for [`Limits::patience`] ends. The waiting bytes are dropped, and so is their source with all that it holds,
 //!   such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
 //!
+//! An answer by HTTP/1 has no place for that word: its connection is closed in the middle of it.
+//!
 //! Not counted: the bytes that the transport holds for each stream, at most the client's flow-control window and two chunks.
 
 mod budgets;
@@ -29,14 +31,14 @@ use std::{
 
 use bytes::Bytes;
 use futures::{TryFutureExt, future::MapOk};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, sleep};
 use tonic::{
-    Status,
+    Code, Status,
     body::Body,
     codegen::{
         Body as HttpBody,
-        http::{HeaderMap, Request, Response},
+        http::{HeaderMap, Request, Response, Version},
     },
 };
 use tower::{Layer, Service};
@@ -79,6 +81,12 @@ impl Unread {
         let shared =
             Shared { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The body of an answer to this client, within the limits. An answer that is due is never replaced by a refusal.
+    pub(super) fn limit(&self, client: SocketAddr, body: Body, is_due: bool, has_trailers: bool) -> Body {
+        let held = Arc::new(Mutex::new(Held::new(body, self.shared.account(client), is_due)));
+        Body::new(Metered { held, shared: Arc::clone(&self.shared), has_begun: false, has_trailers })
     }
 
     /// Ends the streams that are not read for too long. Does not return.
@@ -284,6 +292,8 @@ struct Metered {
     held: Arc<Mutex<Held>>,
     shared: Arc<Shared>,
     has_begun: bool,
+    /// Its end says whether it is whole: gRPC's status, or that of a stream by HTTP/2. A refusal is an error of the body otherwise.
+    has_trailers: bool,
 }
 
 impl HttpBody for Metered {
@@ -294,7 +304,13 @@ impl HttpBody for Metered {
         let mut held = lock(&self.held);
         let data = match ready!(held.poll(context)) {
             Ok(Found::Data(data)) => data,
-            Ok(Found::Trailers(trailers)) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+            Ok(Found::Trailers(trailers)) if self.has_trailers => {
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
+            Ok(Found::Trailers(trailers)) => {
+                let refusal = Status::from_header_map(&trailers).filter(|status| status.code() != Code::Ok);
+                return Poll::Ready(refusal.map(Err));
+            }
             Ok(Found::Over) => return Poll::Ready(None),
             Err(status) => return Poll::Ready(Some(Err(status))),
         };
@@ -316,6 +332,15 @@ impl HttpBody for Metered {
             Source::Over => true,
         };
         is_over && held.rest.is_empty() && held.ahead.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = lock(&self.held);
+        match &held.source {
+            // The length goes before an answer by HTTP/1, and a client learns by it that an answer is not whole.
+            Source::Body(body) if !self.has_trailers && !self.has_begun => body.size_hint(),
+            Source::Body(_) | Source::Trailers(_) | Source::Over => SizeHint::default(),
+        }
     }
 }
 
@@ -365,15 +390,11 @@ where
         let remote = request.extensions().get::<Remote>().map(|remote| remote.address);
         let path = request.uri().path();
         let is_due = deadlines::changes_something(path) || lockkeeper_etcd::changes_something(path);
-        let shared = Arc::clone(&self.unread.shared);
+        let (unread, has_trailers) = (self.unread.clone(), request.version() == Version::HTTP_2);
         let wrap: Wrap = Box::new(move |response| {
             // Only tests call without a connection.
             let Some(remote) = remote else { return response };
-            let account = shared.account(remote);
-            response.map(|body| {
-                let held = Arc::new(Mutex::new(Held::new(body, account, is_due)));
-                Body::new(Metered { held, shared, has_begun: false })
-            })
+            response.map(|body| unread.limit(remote, body, is_due, has_trailers))
         });
         self.inner.call(request).map_ok(wrap)
     }
@@ -389,7 +410,6 @@ mod tests {
     use std::{collections::VecDeque, future::poll_fn};
 
     use futures::FutureExt;
-    use tonic::Code;
 
     use super::*;
 
@@ -428,7 +448,7 @@ mod tests {
         let there = Arc::downgrade(&source._alive);
         let account = unread.shared.account(([127, 0, 0, 1], port).into());
         let held = Arc::new(Mutex::new(Held::new(Body::new(source), account, false)));
-        (Metered { held, shared: Arc::clone(&unread.shared), has_begun: false }, there)
+        (Metered { held, shared: Arc::clone(&unread.shared), has_begun: false, has_trailers: true }, there)
     }
 
     /// The next frame, if there is one now.
@@ -513,5 +533,19 @@ mod tests {
         assert_eq!(waiting(&unread), 0);
         let status = refusal(&mut stalled);
         assert!(status.message().contains("10 s, the limit"), "{status}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_by_http1_is_whole_or_breaks_off() {
+        let unread = Unread::new(LIMITS);
+        let client = ([127, 0, 0, 1], 1).into();
+        let text = || Body::new("x".repeat(7 * CHUNK));
+        let mut first = unread.limit(client, text(), false, false);
+        assert_eq!(first.size_hint().exact(), Some(7 * CHUNK as u64));
+        let mut second = unread.limit(client, text(), false, false);
+        assert!(poll_fn(|context| Pin::new(&mut first).poll_frame(context)).await.expect("it goes on").is_ok());
+        let refused = poll_fn(|context| Pin::new(&mut second).poll_frame(context)).await.expect("it is refused");
+        let status = refused.expect_err("the budget of the connection is used up");
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     }
 }

@@ -35,13 +35,15 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
 use tower::ServiceExt as _;
 
 use super::{
     cluster::Cluster,
-    console::{Console, Remote},
+    console::{self, Console, Remote},
     http_port::HttpPort,
     service::Service,
+    unread::Unread,
 };
 use lockkeeper_http1::Limits;
 use lockkeeper_metrics::{CONTENT_TYPE, Metrics, Present};
@@ -111,6 +113,7 @@ pub(crate) async fn serve<L: Listen>(
     acceptor: Option<Acceptor>,
     connections_max: usize,
     web: Web,
+    unread: Unread,
     stopping: CancellationToken,
 ) {
     let limits = Limits {
@@ -130,11 +133,13 @@ pub(crate) async fn serve<L: Listen>(
         .with_state(web)
         .merge(console);
     let answer = move |mut request: http::Request<hyper::body::Incoming>, client: SocketAddr| {
-        let routes = routes.clone();
+        let (routes, unread) = (routes.clone(), unread.clone());
         request.extensions_mut().insert(Remote(client));
+        let is_due = console::changes_something(request.uri().path());
         async move {
             let answer: Result<Response, Infallible> = routes.oneshot(request.map(axum::body::Body::new)).await;
-            answer.unwrap_or_else(|never| match never {})
+            let answer = answer.unwrap_or_else(|never| match never {});
+            answer.map(|body| unread.limit(client, Body::new(body), is_due, false))
         }
     };
     lockkeeper_http1::serve(HttpPort { listener, acceptor }, limits, answer, stopping).await;

@@ -6,6 +6,9 @@
 //! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: such a client may have nothing to
 //! send yet.
 //!
+//! The bytes of a message are memory from its first byte on, so they count against a limit of the port ([`ArrivingBytes`]): those of the
+//! request until it is answered, and then those of a message that is not complete.
+//!
 //! A request by HTTP/1 is not gRPC's (but etcd's JSON): it has a message with the first bytes of its body, since its service knows when it
 //! is complete, and has a limit of its own for the rest. What is refused here is refused in the words of its protocol.
 
@@ -13,7 +16,7 @@ use std::{
     convert::Infallible,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
@@ -33,7 +36,7 @@ use tonic::{Status, body::Body};
 use tower::{Service, ServiceExt as _};
 
 use super::{connection::Remote, settings::FIRST_MESSAGE_TIMEOUT};
-use lockkeeper_accept::{NoSlot, OpenCall, Slot};
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, NoSlot, OpenCall, Slot, TooManyBytes};
 
 /// gRPC's compression flag and the message's length.
 const PREFIX_BYTES: usize = 5;
@@ -45,6 +48,7 @@ pub(super) struct CallHandler<V> {
     pub(super) remote: Remote,
     /// Permits for calls that are passed to the service without a message.
     pub(super) without_message: Arc<Semaphore>,
+    pub(super) arriving: ArrivingBytes,
     pub(super) service: V,
 }
 
@@ -73,16 +77,17 @@ where
                 None
             }
         };
-        let has_message = Arc::new(AtomicBool::new(false));
-        let message = is_grpc.then(Message::default);
-        let request_body = RequestBody { body, first, message, has_message: Arc::clone(&has_message), permit };
+        let progress = Arc::new(Progress::new(self.arriving.request(self.slot.origin())));
+        let messages = is_grpc.then(Messages::default);
+        let request_body = RequestBody { body, first, messages, bytes: 0, progress: Arc::clone(&progress), permit };
         let answered = self.service.oneshot(Request::from_parts(parts, Body::new(request_body)));
         let mut answered = pin!(answered);
         let response = match timeout(FIRST_MESSAGE_TIMEOUT, &mut answered).await {
             Ok(response) => response?,
-            Err(_) if has_message.load(Relaxed) => answered.await?,
+            Err(_) if progress.has_message.load(Relaxed) => answered.await?,
             Err(_) => no_message().of(is_grpc),
         };
+        progress.answered();
         if self.remote.must_finish() {
             self.slot.finish();
         }
@@ -125,70 +130,124 @@ fn no_message() -> Refusal {
     Refusal(status, StatusCode::REQUEST_TIMEOUT)
 }
 
-/// The body of a request, which notes when its first message is complete.
+/// How far a request has come: shared by its body and its call.
+#[derive(Debug)]
+struct Progress {
+    has_message: AtomicBool,
+    is_answered: AtomicBool,
+    held: Mutex<ArrivingRequest>,
+}
+
+impl Progress {
+    fn new(request: ArrivingRequest) -> Self {
+        Self { has_message: AtomicBool::new(false), is_answered: AtomicBool::new(false), held: Mutex::new(request) }
+    }
+
+    /// The answer has begun: what has arrived is the service's business from now on.
+    fn answered(&self) {
+        self.is_answered.store(true, Relaxed);
+        self.held().release();
+    }
+
+    /// No code panics while it holds the lock.
+    fn held(&self) -> MutexGuard<'_, ArrivingRequest> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The body of a request, which notes when its first message is complete, and counts its bytes.
 struct RequestBody {
     body: Incoming,
     /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     /// `None`: it is not gRPC's.
-    message: Option<Message>,
-    has_message: Arc<AtomicBool>,
+    messages: Option<Messages>,
+    /// All bytes that have arrived.
+    bytes: usize,
+    progress: Arc<Progress>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The progress of the first message.
+/// The messages of a stream, as far as they have arrived.
 #[derive(Debug, Default)]
-struct Message {
+struct Messages {
+    /// Whether one is complete.
+    has_one: bool,
+    /// Bytes of the one that is not complete, with its prefix.
     seen: usize,
     length: usize,
 }
 
-impl Message {
-    /// Whether the message is complete with these bytes.
-    fn take(&mut self, mut bytes: &[u8]) -> bool {
-        while self.seen < PREFIX_BYTES && bytes.has_remaining() {
-            let byte = bytes.get_u8();
-            if self.seen > 0 {
-                self.length = self.length << 8 | usize::from(byte);
+impl Messages {
+    /// Takes further bytes of the stream.
+    fn take(&mut self, mut bytes: &[u8]) {
+        while bytes.has_remaining() {
+            while self.seen < PREFIX_BYTES && bytes.has_remaining() {
+                let byte = bytes.get_u8();
+                if self.seen > 0 {
+                    self.length = self.length << 8 | usize::from(byte);
+                }
+                self.seen += 1;
             }
-            self.seen += 1;
+            if self.seen < PREFIX_BYTES {
+                return;
+            }
+
+            let missing = PREFIX_BYTES + self.length - self.seen;
+            let here = missing.min(bytes.len());
+            bytes.advance(here);
+            self.seen += here;
+            if here == missing {
+                *self = Self { has_one: true, ..Self::default() };
+            }
         }
-        self.seen += bytes.len();
-        self.seen >= PREFIX_BYTES + self.length
     }
 }
 
 impl RequestBody {
     fn message_is_complete(&mut self) {
-        self.has_message.store(true, Relaxed);
+        self.progress.has_message.store(true, Relaxed);
         self.permit = None;
+    }
+
+    /// Notes a frame; one without data ends the body. Fails if too many bytes wait.
+    fn note(&mut self, data: Option<&[u8]>) -> Result<(), TooManyBytes> {
+        let (is_complete, unfinished) = match (data, &mut self.messages) {
+            (Some(data), Some(messages)) => {
+                messages.take(data);
+                (messages.has_one, messages.seen)
+            }
+            // A stream by HTTP/1 has messages of its service's, which takes them as they come.
+            _ => (true, 0),
+        };
+        if is_complete && !self.progress.has_message.load(Relaxed) {
+            self.message_is_complete();
+        }
+
+        self.bytes = self.bytes.saturating_add(data.map_or(0, <[u8]>::len));
+        let mut held = self.progress.held();
+        let is_answered = self.progress.is_answered.load(Relaxed);
+        held.hold(if is_answered { unfinished } else { self.bytes })
     }
 }
 
 impl HttpBody for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = match self.first.take() {
             Some(first) => Some(first),
             None => ready!(Pin::new(&mut self.body).poll_frame(context)),
         };
-        if !self.has_message.load(Relaxed) {
-            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-            // A frame without data ends the body.
-            let is_complete = match (data, &mut self.message) {
-                (Some(data), Some(message)) => message.take(data),
-                _ => true,
-            };
-            if is_complete {
-                self.message_is_complete();
-            }
+        let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
+        if let Err(too_many) = self.note(data.map(|data| &data[..])) {
+            return Poll::Ready(Some(Err(Status::resource_exhausted(too_many.to_string()).into())));
         }
-        Poll::Ready(frame)
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -233,12 +292,26 @@ mod tests {
     #[test]
     fn a_message_is_there_with_its_last_byte() {
         let bytes = [0, 0, 0, 1, 2].into_iter().chain([7; 258]).collect::<Vec<u8>>();
-        let mut message = Message::default();
-        let complete: Vec<bool> = bytes.iter().map(|byte| message.take(&[*byte])).collect();
+        let mut messages = Messages::default();
+        let complete: Vec<bool> = bytes
+            .iter()
+            .map(|byte| {
+                messages.take(&[*byte]);
+                messages.has_one
+            })
+            .collect();
         assert_eq!(complete.iter().position(|complete| *complete), Some(bytes.len() - 1));
-        assert!(Message::default().take(&[0, 0, 0, 0, 0]), "an empty message is one");
-        assert!(!Message::default().take(&bytes[..bytes.len() - 1]));
-        assert!(Message::default().take(&bytes));
+        assert_eq!(messages.seen, 0);
+
+        let of = |bytes: &[u8]| {
+            let mut messages = Messages::default();
+            messages.take(bytes);
+            (messages.has_one, messages.seen)
+        };
+        assert_eq!(of(&[0, 0, 0, 0, 0]), (true, 0), "an empty message is one");
+        assert_eq!(of(&bytes[..bytes.len() - 1]), (false, bytes.len() - 1));
+        assert_eq!(of(&bytes), (true, 0));
+        assert_eq!(of(&[&bytes[..], &bytes[..7]].concat()), (true, 7), "a part of the second one");
     }
 
     #[test]

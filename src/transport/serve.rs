@@ -55,7 +55,7 @@ use super::{
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
     tls::{Acceptor, ServerStream},
 };
-use lockkeeper_accept::{LogThrottle, Order, ReadState, Slot, SlotGuard, Slots, WriteDeadline};
+use lockkeeper_accept::{ArrivingBytes, LogThrottle, Order, ReadState, Slot, SlotGuard, Slots, WriteDeadline};
 
 /// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
 ///
@@ -74,6 +74,7 @@ pub async fn serve<L, V>(
 {
     let slots = Slots::new(settings.connections_max, listener.refusals());
     let http = (settings.http2(), settings.http1());
+    let arriving = ArrivingBytes::new(settings.arriving_bytes_max);
     let handshakes = acceptor.map(|acceptor| Handshakes { acceptor, failed: Arc::default() });
     let mut connections = JoinSet::new();
     loop {
@@ -84,20 +85,20 @@ pub async fn serve<L, V>(
             accepted = next(&mut listener, &slots) => accepted,
         };
         let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
-        let without_message = settings.without_message_max;
+        let limits = CallLimits { without_message_max: settings.without_message_max, arriving: arriving.clone() };
         let (http, service, stopping) = (http.clone(), service.clone(), stopping.clone());
         match &handshakes {
             None => {
                 let read_state = Arc::clone(&slot_guard.0.read_state);
                 let stream = Connection::new(stream, remote, read_state);
-                connections.spawn(connection(stream, slot_guard, http, without_message, service, stopping));
+                connections.spawn(connection(stream, slot_guard, http, limits, service, stopping));
             }
             Some(handshakes) => {
                 let handshakes = handshakes.clone();
                 connections.spawn(async move {
                     let slot = Arc::clone(&slot_guard.0);
                     if let Some(stream) = handshakes.elsewhere(stream, remote, slot, stopping.clone()).await {
-                        connection(stream, slot_guard, http, without_message, service, stopping).await;
+                        connection(stream, slot_guard, http, limits, service, stopping).await;
                     }
                 });
             }
@@ -121,12 +122,19 @@ async fn next<L: Listen>(listener: &mut L, slots: &Slots) -> (L::Stream, SocketA
 /// HTTP/2, and HTTP/1.1 where it is spoken too.
 type Protocols = (http2::Builder<TokioExecutor>, Option<http1::Builder>);
 
+/// The limits of the calls of a connection.
+struct CallLimits {
+    without_message_max: usize,
+    /// Shared by all connections of the port.
+    arriving: ArrivingBytes,
+}
+
 /// Serves one connection to its end.
 async fn connection<S, V>(
     connection: Connection<S>,
     slot_guard: SlotGuard,
     (http2, http1): Protocols,
-    without_message_max: usize,
+    CallLimits { without_message_max, arriving }: CallLimits,
     service: V,
     stopping: CancellationToken,
 ) where
@@ -137,7 +145,7 @@ async fn connection<S, V>(
     let slot = &slot_guard.0;
     let remote = connection.remote().address;
     let without_message = Arc::new(Semaphore::new(without_message_max));
-    let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, service };
+    let calls = CallHandler { slot: Arc::clone(slot), remote: connection.remote(), without_message, arriving, service };
     let answers = service_fn(move |request| calls.clone().answer(request));
     let Some(http1) = http1 else {
         return to_its_end(http2.serve_connection(TokioIo::new(connection), answers), slot, remote, stopping).await;

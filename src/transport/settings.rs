@@ -9,7 +9,8 @@
 //! | requests that no service has read ([`Windows::connection`]), and the same again for their frames | 4 MiB | 16 MiB |
 //! | answers that the client has not read: [`Settings::unsent_bytes_max`] for each call | 64 KiB each | 400 KiB each |
 //!
-//! and, for each call under way, the memory of the service itself.
+//! and, for each call under way, the memory of the service itself. Of all connections of clients together, requests that have begun to arrive,
+//! or are complete and not answered, take 64 MiB ([`Settings::arriving_bytes_max`]) and 4 KiB each.
 //!
 //! **Small frames.** For DATA frames below 256 bytes, h2 (0.4.20, `proto/streams/counts.rs`) counts the bytes missing to 256, from their
 //! arrival until a service reads them, and ends the connection (GOAWAY, `too_many_data_frames`) beyond half of the connection's window.
@@ -59,6 +60,8 @@ pub struct Settings {
     pub unsent_bytes_max: usize,
     /// Bytes that are read before the calls that they began have a turn.
     pub turn_bytes: usize,
+    /// Bytes of all requests that are not answered, without the first 4 KiB of each: see `lockkeeper_accept::ArrivingBytes`.
+    pub arriving_bytes_max: usize,
     /// Maximum connections at one time.
     pub connections_max: usize,
     /// Whether HTTP/1.1 is spoken too: a connection that does not begin as one of HTTP/2 does.
@@ -79,6 +82,7 @@ impl Settings {
         header_bytes_max: 8 << 10,
         unsent_bytes_max: 64 << 10,
         turn_bytes: 16 << 10,
+        arriving_bytes_max: 64 << 20,
         connections_max: 10_000,
         speaks_http1: false,
     };
@@ -91,6 +95,8 @@ impl Settings {
         header_bytes_max: 16 << 10,
         unsent_bytes_max: 400 << 10,
         turn_bytes: 256 << 10,
+        // Members are believed, and an append is large.
+        arriving_bytes_max: usize::MAX,
         connections_max: 1_000,
         speaks_http1: false,
     };

@@ -188,7 +188,7 @@ async fn events_that_nobody_reads_and_bodies_that_do_not_end_harm_no_other_clien
             assert!(watches.next().await.created);
             unread.push(watches);
         }
-        let body = b"POST /v3/kv/put HTTP/1.1\r\nhost: node\r\ncontent-length: 1000000\r\n\r\n{\"key\":\"";
+        let body = b"POST /v3/kv/put HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000\r\n\r\n{\"key\":\"";
         let bodies = say(port(stage).await, sized(200, 2_000), body).await;
         let mut kv = KvClient::new(connect(stage).await);
         for _ in 0..sized(20, 400) {

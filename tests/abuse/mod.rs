@@ -14,6 +14,7 @@
 //! * `readers`: clients that do not read their answers, for each kind of call;
 //! * `watches`: very many watches of locks;
 //! * `dynamodb`: DynamoDB's port: requests that ask for much work, unread answers, bodies that do not end;
+//! * `gateway`: etcd's JSON: pages of other sites, and bodies that take memory;
 //! * `http_port`: the HTTP port: unread answers and half requests;
 //! * `etcd`: etcd's port: very many watches, contenders that give up, unread events, bodies that do not end;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
@@ -37,6 +38,7 @@ mod dynamodb;
 mod etcd;
 mod floods;
 mod frames;
+mod gateway;
 mod handshakes;
 mod http_port;
 mod messages;

@@ -255,3 +255,28 @@ fn calls_that_change_something_are_told_from_others() {
         assert!(!crate::changes_something(path), "{path}");
     }
 }
+
+#[tokio::test]
+async fn who_asks_is_known_before_the_body_is_read() {
+    let api = Api::new();
+    let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+    let request = HttpRequest::post("/v3/kv/put").header("token", "unknown").body(tonic::body::Body::new(never));
+    let answered = api.routes().call(request.unwrap());
+    let answer = timeout(PATIENCE, answered).await.expect("in time").expect("an answer").map(Body::new);
+    assert_eq!(whole(answer).await.0, 401);
+    // Who shows who he is has no token yet, and little to say.
+    let long = json!({ "name": "x".repeat(100_000), "password": "y" });
+    assert_eq!(post(&api, "/v3/auth/authenticate", long).await.0, 400);
+}
+
+#[tokio::test]
+async fn a_body_that_is_refused_on_its_way_is_answered_with_the_reason() {
+    let api = Api::new();
+    for (path, begins) in [("/v3/kv/put", r#"{"key":"YQ==","#), ("/v3/watch", r#"{"create_request":"#)] {
+        let parts = [Ok(Bytes::from(begins)), Err(tonic::Status::resource_exhausted("too many bytes"))];
+        let (status, answer) =
+            whole(send(&api, Method::POST, path, Body::from_stream(stream::iter(parts))).await).await;
+        assert_eq!(status, 429, "{path}: {answer}");
+        assert_eq!(answer["message"], "too many bytes", "{path}");
+    }
+}

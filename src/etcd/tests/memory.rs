@@ -130,8 +130,9 @@ fn past(error: RevisionError) -> StoreError {
 impl Store for Memory {
     type Caller = ();
 
-    fn caller(&self, _extensions: &Extensions, _headers: &HeaderMap) -> Result<(), StoreError> {
-        Ok(())
+    /// Nobody has a token here.
+    fn caller(&self, _extensions: &Extensions, headers: &HeaderMap) -> Result<(), StoreError> {
+        if headers.contains_key("token") { Err(StoreError::UnknownToken) } else { Ok(()) }
     }
 
     fn authenticate(&self, _name: &str, _password: &str) -> Result<Option<String>, StoreError> {

@@ -197,8 +197,8 @@ pub struct EtcdConfig {
 pub struct HttpConfig {
     /// The address on which the node listens for it: host:port. Empty: it does not.
     pub listen: String,
-    /// Names under which browsers open the console, beside IP addresses, `localhost` and the names in this node's addresses: that of a
-    /// proxy, for example.
+    /// Names under which browsers open the console, and clients call etcd's JSON, beside IP addresses, `localhost` and the names in this
+    /// node's addresses: that of a proxy, for example.
     pub hosts: Vec<String>,
 }
 

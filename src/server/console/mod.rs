@@ -11,7 +11,7 @@
 //! caller is known by a bearer token, or else by the certificate of its connection. Lists come from the table of this node, so that it
 //! shows them too while there is no leader; a forced release goes to the leader.
 //!
-//! **Other sites.** A browser sends requests for any site that it shows. [`gate`] refuses those of other sites, and those for a host that
+//! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses those of other sites, and those for a host that
 //! is not this node's (a name that somebody points at it). What the browser runs is limited by a Content-Security-Policy: scripts of this
 //! origin in files, nothing inline, no other host. Names of locks and labels reach the page as JSON and are shown as text.
 //!
@@ -20,7 +20,6 @@
 mod assets;
 mod calls;
 mod feed;
-mod gate;
 mod shown;
 
 use std::{
@@ -44,11 +43,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-pub(crate) use self::gate::Hosts;
 use super::{
     access::of_certificate,
     api::{Caller, Deadline, Error, Reason},
     cluster::Cluster,
+    gate::{self, Hosts},
     http_port::Shown,
     service::Service,
     wire::status::outcome,
@@ -96,9 +95,9 @@ struct OfLeader {
 }
 
 impl Console {
-    pub(crate) fn new(cluster: Cluster, service: Service, clock: Arc<dyn Clock>, hosts: Hosts) -> Self {
+    pub(crate) fn new(cluster: Cluster, service: Service, clock: Arc<dyn Clock>, hosts: Arc<Hosts>) -> Self {
         let (feeds, leader) = (Arc::new(Semaphore::new(FEEDS_MAX)), Arc::default());
-        Self { cluster, service, clock, hosts: Arc::new(hosts), feeds, leader }
+        Self { cluster, service, clock, hosts, feeds, leader }
     }
 
     pub(crate) fn routes(self) -> Router {
@@ -129,13 +128,18 @@ impl Console {
     }
 }
 
+/// Whether a request for this path changes something, so that its answer must reach the reader.
+pub(crate) fn changes_something(path: &str) -> bool {
+    path.strip_prefix("/console/api/").is_some_and(calls::changes)
+}
+
 /// The address of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote(pub(crate) SocketAddr);
 
 /// Refuses requests of other sites, and says what a browser may do with the answers.
 async fn guarded(State(console): State<Console>, request: Request, next: Next) -> Response {
-    let mut answer = match gate::check(&request, &console.hosts) {
+    let mut answer = match gate::check_page(&request, &console.hosts) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     };

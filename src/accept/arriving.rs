@@ -1,0 +1,169 @@
+//! How many bytes of requests may wait in memory for the rest of them, or for their answers.
+//!
+//! A client can send most of a large request and stop, on as many connections and calls as it likes; what has arrived is memory of this
+//! process. So these bytes count against a limit of the port, of which one address may have half of what others leave free. The first
+//! [`FREE_BYTES`] of each request do not count: a small request is served whatever the large ones take.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Bytes of a request that do not count.
+pub const FREE_BYTES: usize = 4 << 10;
+
+/// The limit of a port.
+#[derive(Clone, Debug)]
+pub struct ArrivingBytes {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    limit: usize,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    by_origin: HashMap<IpAddr, usize>,
+}
+
+/// The bytes of one request; gives them back when it is dropped.
+#[derive(Debug)]
+pub struct ArrivingRequest {
+    shared: Arc<Shared>,
+    origin: IpAddr,
+    counted: usize,
+}
+
+/// The refusal of further bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyBytes {
+    /// Bytes that wait, of all addresses.
+    pub waiting: usize,
+    /// The limit of the port.
+    pub limit: usize,
+}
+
+impl fmt::Display for TooManyBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waiting, limit } = self;
+        write!(
+            f,
+            "{waiting} bytes of requests that are not answered take the memory for them: the limit is {limit}, of which one address may \
+             have half of what others leave; send again later, or send smaller requests"
+        )
+    }
+}
+
+impl std::error::Error for TooManyBytes {}
+
+impl ArrivingBytes {
+    /// With this limit for all addresses.
+    pub fn new(limit: usize) -> Self {
+        Self { shared: Arc::new(Shared { limit, counts: Mutex::default() }) }
+    }
+
+    /// A request from this address.
+    pub fn request(&self, origin: IpAddr) -> ArrivingRequest {
+        ArrivingRequest { shared: Arc::clone(&self.shared), origin, counted: 0 }
+    }
+}
+
+impl ArrivingRequest {
+    /// Counts that so many bytes of the request are in memory now. Fails if that is too much; then it counts none.
+    pub fn hold(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
+        let wanted = bytes.saturating_sub(FREE_BYTES);
+        if wanted == self.counted {
+            return Ok(());
+        }
+        self.release();
+        if wanted == 0 {
+            return Ok(());
+        }
+
+        let limit = self.shared.limit;
+        let mut counts = self.shared.counts();
+        let of_origin = counts.by_origin.get(&self.origin).copied().unwrap_or_default();
+        let of_others = counts.all - of_origin;
+        if of_origin.saturating_add(wanted) > limit.saturating_sub(of_others) / 2 {
+            return Err(TooManyBytes { waiting: counts.all, limit });
+        }
+        counts.all += wanted;
+        *counts.by_origin.entry(self.origin).or_default() += wanted;
+        drop(counts);
+        self.counted = wanted;
+        Ok(())
+    }
+
+    /// Gives all bytes back.
+    pub fn release(&mut self) {
+        let counted = std::mem::take(&mut self.counted);
+        if counted == 0 {
+            return;
+        }
+        let mut counts = self.shared.counts();
+        counts.all -= counted;
+        let is_last = counts.by_origin.get_mut(&self.origin).is_none_or(|of_origin| {
+            *of_origin -= counted;
+            *of_origin == 0
+        });
+        if is_last {
+            counts.by_origin.remove(&self.origin);
+        }
+    }
+}
+
+impl Drop for ArrivingRequest {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Shared {
+    /// No code panics while it holds the lock.
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 100;
+
+    fn at(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn one_address_has_half_of_what_others_leave_and_small_requests_are_free() {
+        let port = ArrivingBytes::new(LIMIT);
+        let [mut first, mut again, mut other] = [1, 1, 2].map(|last| port.request(at(last)));
+        first.hold(FREE_BYTES + 50).expect("half");
+        let refused = again.hold(FREE_BYTES + 1).expect_err("the address has its half");
+        assert_eq!(refused, TooManyBytes { waiting: 50, limit: LIMIT });
+        again.hold(FREE_BYTES).expect("a small one");
+        other.hold(FREE_BYTES + 26).expect_err("half of the other half");
+        other.hold(FREE_BYTES + 25).expect("half of the other half");
+    }
+
+    #[test]
+    fn what_is_released_is_free_again() {
+        let port = ArrivingBytes::new(LIMIT);
+        let mut request = port.request(at(1));
+        for bytes in [10, 30, 50, 20, 0] {
+            request.hold(FREE_BYTES + bytes).expect("it fits");
+            assert_eq!(port.shared.counts().all, bytes);
+        }
+        request.hold(FREE_BYTES + 50).expect("it fits");
+        drop(request);
+        let counts = port.shared.counts();
+        assert!(counts.all == 0 && counts.by_origin.is_empty());
+    }
+}
