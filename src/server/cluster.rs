@@ -29,6 +29,9 @@ pub(crate) struct Cluster {
     pub(crate) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
     /// Of Raft's runtime.
     pub(crate) pulse: Pulse,
+    /// Of the clients' runtime, and of the adapters'.
+    pub(crate) clients_pulse: Pulse,
+    pub(crate) adapters_pulse: Pulse,
 }
 
 /// A member that lacks entries and makes no progress for this time does not catch up. Longer than any pause of a busy disk.

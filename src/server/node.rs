@@ -26,6 +26,7 @@ use self::{
 };
 use super::{
     access::Access,
+    cluster::Cluster,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig, TracesConfig},
     connections::{Counted, CountedPort},
     console::Console,
@@ -516,7 +517,10 @@ where
     background.spawn(slow_disk::watch(replica.clone()));
     // In a simulation, time stands still while the thread computes.
     if environment.blocking == Blocking::OnThreads {
-        background.spawn(services.cluster.pulse.clone().beat());
+        let Cluster { pulse, clients_pulse, adapters_pulse, .. } = services.cluster.clone();
+        background.spawn(pulse.beat("Raft"));
+        environment.clients.spawn(&mut background, clients_pulse.beat("clients"));
+        environment.adapters.spawn(&mut background, adapters_pulse.beat("adapters"));
     }
     background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), beat));
     if let Some(broken_streams) = broken_streams {

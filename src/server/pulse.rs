@@ -1,6 +1,6 @@
-//! The scheduling delay of Raft's runtime: how long a task that is ready waits until it runs.
+//! The scheduling delay of a runtime: how long a task that is ready waits until it runs.
 //!
-//! Computation on that runtime, or another process that takes the processor, delays a leader's heartbeats and a follower's votes by as
+//! Computation on Raft's runtime, or another process that takes the processor, delays a leader's heartbeats and a follower's votes by as
 //! much. The delay shows here long before it reaches the election timeout and costs an election.
 
 use std::{
@@ -20,15 +20,15 @@ const SPANS: usize = 6;
 /// A delay that is logged: by default the shortest election timeout.
 const STOOD_STILL: Duration = Duration::from_millis(300);
 
-/// The largest delay of the last minute. Clones are the same one.
+/// The largest delay of a runtime in the last minute. Clones are the same one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pulse {
     spans: Arc<Mutex<VecDeque<Duration>>>,
 }
 
 impl Pulse {
-    /// Measures the delay on the runtime on which it is polled. Does not end.
-    pub(super) async fn beat(self) {
+    /// Measures the delay on the runtime on which it is polled, which has this name in the log. Does not end.
+    pub(super) async fn beat(self, runtime: &'static str) {
         let mut span_ends = Instant::now() + SPAN;
         let stood_still = LogThrottle::default();
         loop {
@@ -43,7 +43,7 @@ impl Pulse {
                 tracing::warn!(
                     count,
                     stalled_ms = delay.as_millis() as u64,
-                    "this node stood still: no task of Raft ran"
+                    "this node stood still: no task of {runtime} ran"
                 );
             }
             if now >= span_ends {
@@ -80,7 +80,7 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_computes_shows_as_a_delay() {
         let pulse = Pulse::default();
-        tokio::spawn(pulse.clone().beat());
+        tokio::spawn(pulse.clone().beat("Raft"));
         // The first stall may come before the task has begun to wait, the second before it has run.
         for _ in 0..10 {
             #[expect(clippy::disallowed_methods, reason = "a test stalls a thread on purpose")]

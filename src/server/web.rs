@@ -167,11 +167,11 @@ async fn metrics(State(web): State<Web>) -> Response {
 async fn metrics_text(web: &Web) -> Bytes {
     // Without a table hash it does not fail; what was counted is shown in any case.
     let status = web.cluster.condition(false).await.ok();
-    let Web { service, metrics, data, .. } = web.clone();
+    let Web { cluster, service, metrics, data, .. } = web.clone();
 
     // It reads files and directories, and a disk may take its time.
     let make = move || {
-        let present = status.map_or_else(Present::default, |status| present(&status, &service, &data));
+        let present = status.map_or_else(Present::default, |status| present(&status, &cluster, &service, &data));
         io::Result::Ok(Bytes::from(metrics.text(present)))
     };
     // An error means that the node ends.
@@ -179,7 +179,7 @@ async fn metrics_text(web: &Web) -> Bytes {
 }
 
 /// The values of this moment.
-fn present(status: &StatusResponse, service: &Service, data: &Path) -> Present {
+fn present(status: &StatusResponse, cluster: &Cluster, service: &Service, data: &Path) -> Present {
     let mut now = Present::default();
     let version = [(VERSION.to_owned(), 1.0)];
     now.gauges("lockkeeper_build_info", "The version of the program; always 1", "version", version);
@@ -193,8 +193,17 @@ fn present(status: &StatusResponse, service: &Service, data: &Path) -> Present {
     now.gauge("lockkeeper_queued_commands", "Commands that wait for a batch, at the leader", service.queued());
     let help = "Largest delay of a task of Raft's runtime in the last minute";
     now.seconds("lockkeeper_turn_delay_max_seconds", help, Duration::from_micros(status.turn_delay_us_max));
+    of_runtimes(&mut now, cluster);
     of_process(&mut now);
     now
+}
+
+fn of_runtimes(now: &mut Present, cluster: &Cluster) {
+    let Cluster { pulse, clients_pulse, adapters_pulse, .. } = cluster;
+    let runtimes = [("raft", pulse), ("clients", clients_pulse), ("adapters", adapters_pulse)];
+    let delays = runtimes.map(|(runtime, pulse)| (runtime.to_owned(), pulse.delay_max().as_secs_f64()));
+    let help = "Largest delay of a task of a runtime in the last minute";
+    now.gauges("lockkeeper_runtime_delay_max_seconds", help, "runtime", delays);
 }
 
 fn of_raft(now: &mut Present, status: &StatusResponse) {

@@ -60,10 +60,21 @@ impl Services {
         let service = LockService::new(local.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
         let (progress, members) = Default::default();
-        let pulse = Pulse::default();
+        let [pulse, clients_pulse, adapters_pulse] = [(); 3].map(|()| Pulse::default());
         let start = Arc::default();
         let tls = None;
-        let cluster = Cluster { cluster_id, start, replica, tls, blocking, progress, members, pulse };
+        let cluster = Cluster {
+            cluster_id,
+            start,
+            replica,
+            tls,
+            blocking,
+            progress,
+            members,
+            pulse,
+            clients_pulse,
+            adapters_pulse,
+        };
         let adapters_service = service.with_own_connections();
         let [unread, adapters_unread] = [(); 2].map(|()| Unread::new(unread::Limits::CLIENTS));
         let Environment { clients, adapters, .. } = environment.clone();
