@@ -157,12 +157,12 @@ impl<S: Store> Database<S> {
 
     /// Remembers what a table's entry says.
     fn learn(&self, name: &str, entry: Option<&Entry>) -> Result<Arc<Known>> {
+        let table = entry.map(|entry| Table::decode(&entry.value)).transpose()?;
         let mut schemas = self.schemas();
-        let Some(entry) = entry else {
+        let Some((table, entry)) = table.filter(|table| !table.is_dropped).zip(entry) else {
             schemas.remove(name);
             return Err(Error::no_table());
         };
-        let table = Table::decode(&entry.value)?;
         let known = Arc::new(Known { table, created: entry.created, modified: entry.modified });
         if schemas.len() >= SCHEMAS_MAX {
             schemas.clear();

@@ -24,7 +24,8 @@ impl<S: Store> Operations<S> {
     /// The body of the answer. Fails with the body of the error.
     pub async fn call(&self, operation: &str, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let deadline = Instant::now() + Duration::from_secs(60);
-        let caller = Caller { identity: None, address: ([127, 0, 0, 1], 4000).into(), deadline };
+        let address = ([127, 0, 0, 1], 4000).into();
+        let caller = Caller { identity: None, address, deadline, is_endpoint: false };
         let answer = self.0.call(&caller, operation, None, body).await;
         answer.map_err(|error| serde_json::to_vec(&error).expect("texts and numbers are JSON"))
     }

@@ -132,7 +132,7 @@ impl<S: Store> Endpoint<S> {
         let identity = claim.prove(parts, &body)?;
 
         let deadline = Instant::now() + options.operation_timeout;
-        let caller = Caller { identity, address: client, deadline };
+        let caller = Caller { identity, address: client, deadline, is_endpoint: false };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
         let answer = self.database.call(&caller, operation, invocation, &body);
         timeout_at(deadline + DEADLINE_SLACK, answer).await.unwrap_or_else(|_| {
@@ -211,8 +211,7 @@ impl<S: Store> Endpoint<S> {
     async fn sweep(&self) {
         loop {
             let deadline = Instant::now() + SWEEP_TIMEOUT;
-            let caller = Caller { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline };
-            match timeout_at(deadline, self.database.sweep(&caller)).await {
+            match timeout_at(deadline, self.database.sweep(deadline)).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => self.database.dropped.notified().await,
                 Ok(Err(_)) | Err(_) => sleep(PAUSE).await,

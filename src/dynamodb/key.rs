@@ -2,7 +2,7 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `dynamodb/table/NAME` | a table |
+//! | `dynamodb/table/NAME` | a table; also one that was deleted, until its items are removed |
 //! | `dynamodb/item/NAME/CREATED/` partition [sort] | an item |
 //! | `dynamodb/dropped/NAME/CREATED` | nothing: the items of this deleted table are to be removed |
 //! | `dynamodb/once/` hash | the answer to a request that may be sent again |
@@ -38,10 +38,10 @@ pub(crate) fn of_dropped(name: &str, created: u64) -> Vec<u8> {
     format!("{DROPPED}{name}/{created}").into_bytes()
 }
 
-/// What the keys of the items of a deleted table begin with.
-pub(crate) fn of_dropped_items(dropped: &[u8]) -> Option<Vec<u8>> {
+/// The name of a deleted table, and the revision of its creation.
+pub(crate) fn dropped_table(dropped: &[u8]) -> Option<(&str, u64)> {
     let (name, created) = std::str::from_utf8(dropped.strip_prefix(DROPPED.as_bytes())?).ok()?.split_once('/')?;
-    Some(of_items(name, created.parse().ok()?))
+    Some((name, created.parse().ok()?))
 }
 
 /// The key of the answer to a request.

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result};
 
-/// The format of a table's entry.
-pub(crate) const FORMAT: u8 = 1;
+/// The format of a table's entry. 1: without what [`Table`] has by default.
+pub(crate) const FORMAT: u8 = 2;
+const FORMAT_MIN: u8 = 1;
 
 /// What is known of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +25,9 @@ pub(crate) struct Table {
     pub(crate) time_to_live: Option<String>,
     pub(crate) protected: bool,
     pub(crate) tags: BTreeMap<String, String>,
+    /// It was deleted, and some of its items may be there: it reads as no table.
+    #[serde(default)]
+    pub(crate) is_dropped: bool,
 }
 
 /// An attribute of a key.
@@ -37,13 +41,17 @@ pub(crate) struct Attribute {
 impl Table {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let table: Option<Self> = serde_json::from_slice(bytes).ok();
-        table.filter(|table| table.format == FORMAT).ok_or_else(|| {
-            Error::new(Kind::InternalServerError, "the entry of this table is none that this version can read")
+        table.filter(|table| (FORMAT_MIN..=FORMAT).contains(&table.format)).ok_or_else(|| {
+            Error::new(
+                Kind::InternalServerError,
+                "this table's metadata has a format that this version cannot read; upgrade this node first",
+            )
         })
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("texts and numbers are JSON")
+        let written = Self { format: FORMAT, ..self.clone() };
+        serde_json::to_vec(&written).expect("texts and numbers are JSON")
     }
 
     /// The attributes of its key, the partition first.

@@ -17,6 +17,15 @@ pub struct Caller {
     pub address: SocketAddr,
     /// No answer after it is read by anybody.
     pub deadline: Instant,
+    /// The endpoint asks for itself, about its own records: no right of a client concerns it.
+    pub is_endpoint: bool,
+}
+
+impl Caller {
+    /// The endpoint itself.
+    pub(crate) fn endpoint(deadline: Instant) -> Self {
+        Self { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline, is_endpoint: true }
+    }
 }
 
 /// What a key holds.

@@ -1,13 +1,20 @@
 //! Tables: created, described, changed, listed, deleted.
 //!
 //! A table is there at once, and gone at once. Its items are removed afterwards, by the node that removes it or, after a crash, by any
-//! (`Database::sweep`): a record of the removal stays until they are.
+//! (`Database::sweep`): a record of the removal stays until they are. The endpoint removes them as itself: no client needs a right for it.
+//!
+//! **No table has the name of another whose items are still there.** Items that are locks claim names which the new table's would claim too:
+//! these would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted table
+//! stays, and reads as no table, until its items are removed; a `CreateTable` of its name removes them itself, as far as its time allows.
 //!
 //! Accepted and without effect: throughput, billing mode, table class, encryption, and the time to live of items, which clients read back.
 //! Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its owner relies on.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use tokio::time::Instant;
 
 use crate::{
     Caller, Entry, Lease, Store, Txn, Write,
@@ -24,6 +31,8 @@ const LIST_MAX: usize = 100;
 /// Maximum attributes that a request defines, and tags that it gives.
 const DEFINITIONS_MAX: usize = 255;
 const TAGS_MAX: usize = 50;
+/// Time that a `CreateTable` leaves for its answer when it removes the items of a deleted table.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -172,6 +181,7 @@ impl Table {
             time_to_live: None,
             protected: request.deletion_protection_enabled.unwrap_or(false),
             tags: request.tags.iter().flatten().map(|tag| (tag.key.clone(), tag.value.clone())).collect(),
+            is_dropped: false,
         })
     }
 
@@ -273,11 +283,32 @@ impl<S: Store> Database<S> {
         let table = Table::requested(name, &request, (self.options.wall_ms)())?;
         let put = Write::Put { key: key::of_table(name), value: table.encode(), lease: Lease::None };
         let txn = Txn { expected: vec![(key::of_table(name), 0)], writes: vec![put] };
-        let committed = self.store.commit(caller, txn).await?;
-        if !committed.succeeded {
-            return Err(Error::new(Kind::ResourceInUse, format!("Table already exists: {name}")));
+        loop {
+            let committed = self.store.commit(caller, txn.clone()).await?;
+            if committed.succeeded {
+                let description = table.description(committed.revision, &self.options.region, "ACTIVE");
+                return Ok(json!({"TableDescription": description}));
+            }
+            self.clear_name(caller.deadline, name).await?;
         }
-        Ok(json!({"TableDescription": table.description(committed.revision, &self.options.region, "ACTIVE")}))
+    }
+
+    /// Removes some items of the deleted table that has this name. Fails if the table was not deleted, or time is short.
+    async fn clear_name(&self, deadline: Instant, name: &str) -> Result<()> {
+        let is_late = Instant::now() + ANSWER_TIME >= deadline;
+        let in_use = |problem: String| Err(Error::new(Kind::ResourceInUse, problem));
+        let endpoint = Caller::endpoint(deadline);
+        let entry = self.store.get(&endpoint, vec![key::of_table(name)]).await?.pop().flatten();
+        match entry {
+            Some(entry) if !Table::decode(&entry.value)?.is_dropped => in_use(format!("Table already exists: {name}")),
+            _ if is_late => in_use(format!(
+                "Table is being deleted: {name}: the items of the table before are still being removed; try again in a \
+                 few seconds"
+            )),
+            Some(entry) => self.sweep_table(&endpoint, key::of_dropped(name, entry.created)).await,
+            // It is gone meanwhile.
+            None => Ok(()),
+        }
     }
 
     pub(crate) async fn describe_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
@@ -320,8 +351,11 @@ impl<S: Store> Database<S> {
         // The next key after one is the same with a zero byte.
         let from = if start.is_empty() { key::TABLES.into() } else { [&*key::of_table(start), &[0]].concat() };
         let page = self.store.range(caller, from, key::after(key::TABLES.as_bytes()), limit, false).await?;
-        let names: Vec<_> = page.entries.iter().filter_map(|(key, _)| key::table_name(key)).collect();
-        let last = names.last().filter(|_| page.more).copied();
+        let last = page.entries.last().filter(|_| page.more).and_then(|(key, _)| key::table_name(key));
+        // A table that cannot be read is one all the same.
+        let is_there = |entry: &Entry| Table::decode(&entry.value).map_or(true, |table| !table.is_dropped);
+        let there = page.entries.iter().filter(|(_, entry)| is_there(entry));
+        let names: Vec<_> = there.filter_map(|(key, _)| key::table_name(key)).collect();
         Ok(match last {
             None => json!({"TableNames": names}),
             Some(last) => json!({"TableNames": names, "LastEvaluatedTableName": last}),
@@ -340,8 +374,9 @@ impl<S: Store> Database<S> {
                 )));
             }
             let dropped = key::of_dropped(name, entry.created);
+            let without_items = Table { is_dropped: true, ..table.clone() };
             let writes = vec![
-                Write::Delete { key: key::of_table(name) },
+                Write::Put { key: key::of_table(name), value: without_items.encode(), lease: Lease::None },
                 Write::Put { key: dropped, value: Vec::new(), lease: Lease::None },
             ];
             let txn = Txn { expected: vec![(key::of_table(name), entry.modified)], writes };
@@ -355,19 +390,37 @@ impl<S: Store> Database<S> {
         Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
     }
 
-    /// Removes some items of deleted tables. Whether there may be more.
-    pub(crate) async fn sweep(&self, caller: &Caller) -> Result<bool> {
+    /// Removes some items of deleted tables, as the endpoint itself. Whether there may be more.
+    pub(crate) async fn sweep(&self, deadline: Instant) -> Result<bool> {
+        let endpoint = Caller::endpoint(deadline);
         let all = key::DROPPED.as_bytes();
-        let page = self.store.range(caller, all.to_vec(), key::after(all), 1, false).await?;
+        let page = self.store.range(&endpoint, all.to_vec(), key::after(all), 1, false).await?;
         let Some((dropped, _)) = page.entries.into_iter().next() else { return Ok(false) };
-        let items = key::of_dropped_items(&dropped).unwrap_or_else(|| dropped.clone());
-        let page = self.store.range(caller, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
-        let mut writes: Vec<_> = page.entries.into_iter().map(|(key, _)| Write::Delete { key }).collect();
-        if writes.is_empty() {
-            writes.push(Write::Delete { key: dropped });
-        }
-        self.store.commit(caller, Txn { expected: Vec::new(), writes }).await?;
+        self.sweep_table(&endpoint, dropped).await?;
         Ok(true)
+    }
+
+    /// Removes some items of a deleted table; where none is left, the records of its removal, and so its name is free.
+    async fn sweep_table(&self, endpoint: &Caller, dropped: Vec<u8>) -> Result<()> {
+        let mut txn = Txn::default();
+        if let Some((name, created)) = key::dropped_table(&dropped) {
+            let items = key::of_items(name, created);
+            let page = self.store.range(endpoint, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
+            txn.writes.extend(page.entries.into_iter().map(|(key, _)| Write::Delete { key }));
+            if txn.writes.is_empty() {
+                let key = key::of_table(name);
+                let entry = self.store.get(endpoint, vec![key.clone()]).await?.pop().flatten();
+                if let Some(entry) = entry.filter(|entry| entry.created == created) {
+                    txn.expected.push((key.clone(), entry.modified));
+                    txn.writes.push(Write::Delete { key });
+                }
+                txn.writes.push(Write::Delete { key: dropped });
+            }
+        } else {
+            txn.writes.push(Write::Delete { key: dropped });
+        }
+        self.store.commit(endpoint, txn).await?;
+        Ok(())
     }
 
     pub(crate) async fn update_time_to_live(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
@@ -407,7 +460,11 @@ impl<S: Store> Database<S> {
     async fn read_table(&self, caller: &Caller, name: &str) -> Result<(Table, Entry)> {
         let mut found = self.store.get(caller, vec![key::of_table(name)]).await?;
         let entry = found.pop().flatten().ok_or_else(|| not_found(name))?;
-        Ok((Table::decode(&entry.value)?, entry))
+        let table = Table::decode(&entry.value)?;
+        if table.is_dropped {
+            return Err(not_found(name));
+        }
+        Ok((table, entry))
     }
 
     async fn change_table(

@@ -25,6 +25,8 @@ struct State {
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
     overloaded: bool,
+    /// Only clients with an identity, and the endpoint, are served.
+    has_policy: bool,
     /// Happens before the next commit.
     intruder: Option<Txn>,
 }
@@ -48,6 +50,11 @@ impl Memory {
 
     pub(super) fn overload(&self, overloaded: bool) {
         self.state().overloaded = overloaded;
+    }
+
+    /// From now on callers without an identity are refused, as with TLS or a policy.
+    pub(super) fn obey_policy(&self) {
+        self.state().has_policy = true;
     }
 
     pub(super) fn intrude(&self, txn: Txn) {
@@ -80,6 +87,13 @@ impl Memory {
 }
 
 impl State {
+    fn check(&self, caller: &Caller) -> Result<(), StoreError> {
+        if self.has_policy && caller.identity.is_none() && !caller.is_endpoint {
+            return Err(StoreError::Denied("this node serves no anonymous callers".to_owned()));
+        }
+        Ok(())
+    }
+
     fn commit(&mut self, txn: Txn) -> Committed {
         let is_renewed = |write: &Write| match write {
             Write::Put { key, lease: Lease::Renew, .. } => {
@@ -130,8 +144,9 @@ impl State {
 }
 
 impl Store for Memory {
-    async fn get(&self, _: &Caller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Entry>>, StoreError> {
+    async fn get(&self, caller: &Caller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Entry>>, StoreError> {
         let state = self.state();
+        state.check(caller)?;
         if state.overloaded {
             return Err(StoreError::Overloaded("too many requests".to_owned()));
         }
@@ -140,7 +155,7 @@ impl Store for Memory {
 
     async fn range(
         &self,
-        _: &Caller,
+        caller: &Caller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
@@ -150,6 +165,7 @@ impl Store for Memory {
             return Ok(Page::default());
         }
         let state = self.state();
+        state.check(caller)?;
         let range = state.entries.range((Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
         let shown = |(key, (entry, _)): (&Vec<u8>, &(Entry, _))| (key.clone(), entry.clone());
         // Fewer than asked for, so that pages have more than one part.
@@ -164,8 +180,9 @@ impl Store for Memory {
         Ok(Page { entries, more })
     }
 
-    async fn commit(&self, _: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
         let mut state = self.state();
+        state.check(caller)?;
         state.commits += 1;
         if let Some(intruder) = state.intruder.take() {
             state.commit(intruder);

@@ -6,6 +6,7 @@ mod locks;
 mod memory;
 mod operations;
 mod python;
+mod removal;
 mod requests;
 #[path = "../../../tests/skipped/mod.rs"]
 mod skipped;
@@ -24,7 +25,8 @@ const NOW_MS: u64 = 1_735_689_600_000;
 
 fn caller() -> Caller {
     let deadline = Instant::now() + Duration::from_secs(60);
-    Caller { identity: Some("AKIDANN".to_owned()), address: ([127, 0, 0, 1], 4000).into(), deadline }
+    let address = ([127, 0, 0, 1], 4000).into();
+    Caller { identity: Some("AKIDANN".to_owned()), address, deadline, is_endpoint: false }
 }
 
 fn options() -> Options {

@@ -46,7 +46,7 @@ async fn a_new_table_has_none_of_the_items_of_a_deleted_one_and_these_are_remove
     api.ok("CreateTable", &table("locks", &["id"])).await;
     assert_eq!(api.ok("Scan", r#"{"TableName":"locks"}"#).await["Count"], 0);
     api.ok("PutItem", r#"{"TableName":"locks","Item":{"id":{"S":"a"}}}"#).await;
-    while api.0.sweep(&super::caller()).await.unwrap() {}
+    while api.0.sweep(super::caller().deadline).await.unwrap() {}
     let left = api.0.store.keys();
     assert_eq!(left.len(), 2, "{left:?}");
     assert_eq!(api.ok("Scan", r#"{"TableName":"locks"}"#).await["Items"], json!([{"id": {"S": "a"}}]));
