@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Caller, Item, Store, Txn,
-    database::{Database, TRIES, Wanted},
+    database::{Database, Known, Located, TRIES, Wanted},
     error::{Error, Kind, Reason, Result},
     expression::evaluate::Projection,
-    item::bytes_of,
+    item::{Mark, Record, bytes_of},
     items::{Prepared, Role, projected, projection},
-    key, once,
+    key,
+    once::{self, KeptTransaction},
     query::ANSWER_BYTES_MAX,
     request::{Capacity, ReadRequest, WriteRequest, read, read_units, required, table_name},
     value::{item_size, json_bytes},
@@ -243,7 +244,7 @@ impl<S: Store> Database<S> {
         Ok(json(&BatchGetResponse { responses, unprocessed_keys, consumed_capacity }))
     }
 
-    pub(crate) async fn batch_write_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn batch_write_item(&self, caller: &Caller, body: &[u8], mark: Option<Mark>) -> Result<Vec<u8>> {
         let request: BatchWrite = read(body)?;
         let asked = required(request.request_items.as_ref(), "RequestItems")?;
         if asked.values().map(Vec::len).sum::<usize>() > BATCH_WRITES_MAX {
@@ -295,8 +296,10 @@ impl<S: Store> Database<S> {
         drop(located);
         let mut unprocessed_items = BTreeMap::<String, Vec<BatchPart>>::new();
         let mut costs = Costs::default();
-        for (table, part, (request, role)) in &changes {
-            match self.write(caller, request, *role, None).await {
+        for (place, (table, part, (request, role))) in changes.iter().enumerate() {
+            // A deletion is not remembered: each would take a lease for its answer.
+            let mark = mark.filter(|_| *role == Role::Put).map(|mark| once::part_mark(&mark, place));
+            match self.write(caller, request, *role, mark).await {
                 Ok(_) => {
                     let bytes = request.item.as_ref().map_or(0, item_size);
                     costs.add(table_name(Some(*table))?, crate::request::write_units(bytes));
@@ -322,13 +325,14 @@ impl<S: Store> Database<S> {
         let answer_key: Vec<_> = mark.iter().map(|mark| key::of_answer(mark)).collect();
         for _ in 0..TRIES {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
-            if let Some(kept) = answers.into_iter().flatten().next() {
-                return once::kept_transaction(&kept.value, body).map_err(|()| {
+            if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
+                let kept = once::kept_transaction(&kept.value, body).map_err(|()| {
                     Error::new(
                         Kind::IdempotentParameterMismatch,
                         "The request uses the same client token as a previous, but non-identical request.",
                     )
-                });
+                })?;
+                return repeated(kept, mark, &located);
             }
             if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key))
             {
@@ -339,14 +343,16 @@ impl<S: Store> Database<S> {
             let plans: Vec<_> = prepared
                 .iter()
                 .zip(&located)
-                .map(|(prepared, located)| prepared.plan(located, None, self.locks_of(prepared.wanted.table)))
+                .map(|(prepared, located)| prepared.plan(located, mark, self.options.rules(&located.known.table)))
                 .collect();
             if plans.iter().any(Result::is_err) {
                 return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
             }
             let mut txn = Txn::default();
             let mut costs = Costs::default();
-            for (located, plan) in located.iter().zip(plans.into_iter().flatten()) {
+            let mut locks = Vec::new();
+            let mut records: BTreeMap<&str, (&Known, Vec<Record>)> = BTreeMap::new();
+            for (place, (located, plan)) in located.iter().zip(plans.into_iter().flatten()).enumerate() {
                 let table = (key::of_table(&located.known.table.name), located.known.modified);
                 if !txn.expected.contains(&table) {
                     txn.expected.push(table);
@@ -354,15 +360,24 @@ impl<S: Store> Database<S> {
                 txn.expected.push((located.key.clone(), located.modified()));
                 // Twice: DynamoDB prepares, and commits.
                 costs.add(&located.known.table.name, 2.0 * plan.units());
+                if plan.is_tenure {
+                    locks.push(place);
+                }
+                let of_table = records.entry(&located.known.table.name);
+                of_table.or_insert_with(|| (&*located.known, Vec::new())).1.extend(plan.record);
                 txn.writes.extend(plan.write);
             }
             let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
             let answer = json(&TransactWriteResponse { consumed_capacity });
             if let (Some(mark), Some(key)) = (&mark, answer_key.first()) {
                 txn.expected.push((key.clone(), 0));
-                txn.writes.push(once::keep_transaction(caller, mark, body, &answer));
+                let kept = KeptTransaction { locks, answer: answer.clone() };
+                txn.writes.push(once::keep_transaction(caller, mark, body, &kept));
             }
             if self.store.commit(caller, txn).await?.succeeded {
+                for (known, records) in records.values() {
+                    self.note_use(caller, known, records).await;
+                }
                 return Ok(answer);
             }
         }
@@ -394,6 +409,17 @@ impl<S: Store> Database<S> {
         let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
         Ok(json(&TransactGetResponse { responses, consumed_capacity }))
     }
+}
+
+/// The answer to a transaction that comes again. It is cancelled if a lock that it acquired is lost: to do the rest once more would be worse.
+fn repeated(kept: KeptTransaction, mark: Mark, located: &[Located]) -> Result<Vec<u8>> {
+    let is_lost = |place: usize, located: &Located| kept.locks.contains(&place) && !located.is_as_left_by(mark);
+    let lost: Vec<_> = located.iter().enumerate().map(|(place, located)| is_lost(place, located)).collect();
+    if !lost.contains(&true) {
+        return Ok(kept.answer);
+    }
+    let failed = |is_lost: bool| reason(is_lost.then(|| Error::condition_failed(None)));
+    Err(Error::cancelled(lost.into_iter().map(failed).collect()))
 }
 
 fn check_count(count: usize) -> Result<()> {

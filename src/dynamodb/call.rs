@@ -41,7 +41,7 @@ impl<S: Store> Database<S> {
             "Query" => return self.query(caller, body).await,
             "Scan" => return self.scan(caller, body).await,
             "BatchGetItem" => return self.batch_get_item(caller, body).await,
-            "BatchWriteItem" => return self.batch_write_item(caller, body).await,
+            "BatchWriteItem" => return self.batch_write_item(caller, body, mark()).await,
             "TransactWriteItems" => return self.transact_write_items(caller, body).await,
             "TransactGetItems" => return self.transact_get_items(caller, body).await,
             "CreateTable" => self.create_table(caller, body).await?,
@@ -51,6 +51,9 @@ impl<S: Store> Database<S> {
             "DeleteTable" => self.delete_table(caller, body).await?,
             "UpdateTimeToLive" => self.update_time_to_live(caller, body).await?,
             "DescribeTimeToLive" => self.describe_time_to_live(caller, body).await?,
+            "TagResource" => self.tag_resource(caller, body).await?,
+            "UntagResource" => self.untag_resource(caller, body).await?,
+            "ListTagsOfResource" => self.list_tags_of_resource(caller, body).await?,
             other => {
                 return Err(Error::new(Kind::UnknownOperation, format!("the operation {other} is not supported here")));
             }

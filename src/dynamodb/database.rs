@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use crate::{
     Caller, Entry, Item, Options, Store, Value,
     error::{Error, Kind, Result},
-    item::Record,
+    item::{Mark, Record},
     key,
     lock_name::lock_name,
     recipes,
@@ -70,6 +70,12 @@ pub(crate) struct Located {
 }
 
 impl Located {
+    /// Whether the item is as the request with this mark left it, and what it acquired is not over.
+    pub(crate) fn is_as_left_by(&self, mark: Mark) -> bool {
+        let stored = self.stored.as_ref().filter(|(_, entry)| !entry.expired);
+        stored.is_some_and(|(record, _)| record.mark == Some(mark))
+    }
+
     /// What the entry's revision must be for a write to be right.
     pub(crate) fn modified(&self) -> u64 {
         self.stored.as_ref().map_or(0, |(_, entry)| entry.modified)
@@ -151,8 +157,8 @@ impl<S: Store> Database<S> {
         let Some(mut entry) = entry else { return Ok(Located { known, key, stored: None, shown: None }) };
         let record = Record::decode(&std::mem::take(&mut entry.value))
             .map_err(|error| Error::new(Kind::InternalServerError, error.to_string()))?;
-        let shown = recipes::shown(&record, &entry, self.options.knows_locks_of(&known.table.name));
-        Ok(Located { known, key, stored: Some((record, entry)), shown })
+        let shown = recipes::shown(&record, &entry, self.options.rules(&known.table));
+        Ok(Located { known, key, stored: Some((record, entry)), shown: Some(shown) })
     }
 
     /// Remembers what a table's entry says.

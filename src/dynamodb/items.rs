@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::{
-    Caller, Item, Store, Txn, Write,
+    Caller, Committed, Item, Lease, Store, StoreError, Txn, Write,
     database::{Database, ITEM_BYTES_MAX, Located, TRIES, Wanted},
     error::{Error, Kind, Result},
     expression::{
@@ -15,7 +15,9 @@ use crate::{
     },
     item::{Mark, Record},
     key::of_answer,
-    legacy, once, recipes,
+    legacy,
+    once::{self, Repeats},
+    recipes::{self, Rules},
     request::{
         Capacity, ReadRequest, WriteRequest, check_depth, one_generation, one_of, read, read_units, required,
         table_name, write_units,
@@ -55,7 +57,11 @@ pub(crate) enum Role {
 /// A change that has been decided.
 pub(crate) struct Planned {
     pub(crate) write: Option<Write>,
-    record: Option<Record>,
+    pub(crate) record: Option<Record>,
+    /// The item is a lock whose lease was over before, and still is.
+    is_over: bool,
+    /// The write acquires or renews a lock.
+    pub(crate) is_tenure: bool,
     bytes: usize,
 }
 
@@ -159,8 +165,32 @@ impl<'a> Prepared<'a> {
         actions.iter().map(Action::path)
     }
 
+    /// Whether the values that an update writes depend on those of before: it does more when it happens again.
+    fn is_relative(&self) -> bool {
+        let actions = if let Change::Update(actions) = &self.change { actions.as_slice() } else { &[] };
+        actions.iter().any(Action::is_relative)
+    }
+
+    /// Whether the write says something about a lock.
+    fn says_tenure(&self) -> bool {
+        let is_put = matches!(self.change, Change::Put(_));
+        is_put || self.updated().any(|path| recipes::is_of_tenure(path.head()))
+    }
+
+    /// For how long the answer to a request that comes again may be repeated. `None`: it is not kept.
+    fn repeats(&self, returned: Returned, planned: &Planned) -> Option<Repeats> {
+        let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
+        match &self.change {
+            Change::Delete if self.condition.is_none() => planned.write.is_some().then_some(Repeats::Always),
+            Change::Delete => Some(Repeats::WhileAbsent),
+            Change::Update(_) if self.is_relative() && !planned.is_tenure => Some(Repeats::Always),
+            Change::Put(_) | Change::Update(_) => shows_old.then_some(Repeats::WhileWritten),
+            Change::Nothing => None,
+        }
+    }
+
     /// What this change does to what the store has; or why not.
-    pub(crate) fn plan(&self, located: &Located, mark: Option<Mark>, locks: Locks) -> Result<Planned> {
+    pub(crate) fn plan(&self, located: &Located, mark: Option<Mark>, rules: Rules<'_>) -> Result<Planned> {
         let nested = self.condition.iter().flat_map(paths).chain(self.updated()).filter(|path| path.is_nested());
         let key_names: Vec<_> = located.known.table.key_names().collect();
         for path in nested {
@@ -189,8 +219,8 @@ impl<'a> Prepared<'a> {
         let mut item = match &self.change {
             Change::Put(item) => (*item).clone(),
             Change::Update(actions) => {
-                // The stored attributes, without those that are only shown; of a lock that reads as absent, none.
-                let stored = located.stored.as_ref().filter(|_| seen.is_some()).map(|(record, _)| &record.item);
+                // The stored attributes, without those that are only shown.
+                let stored = located.stored.as_ref().map(|(record, _)| &record.item);
                 let item =
                     update::apply(stored.unwrap_or(self.wanted.attributes), actions).map_err(Error::validation)?;
                 check_depth(item.values())?;
@@ -201,26 +231,23 @@ impl<'a> Prepared<'a> {
             }
             Change::Delete => {
                 let write = located.stored.is_some().then(|| Write::Delete { key: located.key.clone() });
-                return Ok(Planned { write, record: None, bytes: old_bytes });
+                return Ok(Planned { write, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
             }
-            Change::Nothing => return Ok(Planned { write: None, record: None, bytes: old_bytes }),
+            Change::Nothing => {
+                return Ok(Planned { write: None, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
+            }
         };
         let before = located.stored.as_ref().map(|(record, entry)| (record, entry));
-        let (fence, lease) = recipes::written(before, &mut item, locks.known, locks.lease_ms_max, || {
+        let (fence, lease) = recipes::written(before, &mut item, rules, self.says_tenure(), || {
             located.known.lock_name(self.wanted.attributes)
         });
         let bytes = old_bytes.max(item_size(&item));
+        let is_over = lease == Lease::Keep && before.is_some_and(|(_, entry)| entry.expired);
+        let is_tenure = matches!(lease, Lease::Grant { .. } | Lease::Renew);
         let record = Record { item, fence, mark };
         let write = Write::Put { key: located.key.clone(), value: record.encode(), lease };
-        Ok(Planned { write: Some(write), record: Some(record), bytes })
+        Ok(Planned { write: Some(write), record: Some(record), is_over, is_tenure, bytes })
     }
-}
-
-/// What is to be done about locks in a table.
-#[derive(Clone, Copy)]
-pub(crate) struct Locks {
-    pub(crate) known: bool,
-    pub(crate) lease_ms_max: u64,
 }
 
 /// Puts the parameter's name before the problem of an expression.
@@ -233,10 +260,6 @@ fn json(response: &impl Serialize) -> Vec<u8> {
 }
 
 impl<S: Store> Database<S> {
-    pub(crate) fn locks_of(&self, table: &str) -> Locks {
-        Locks { known: self.options.knows_locks_of(table), lease_ms_max: self.options.lease_ms_max }
-    }
-
     pub(crate) async fn write_item(
         &self,
         caller: &Caller,
@@ -260,12 +283,11 @@ impl<S: Store> Database<S> {
         one_of(request.return_consumed_capacity.as_ref(), "returnConsumedCapacity", &["INDEXES", "TOTAL", "NONE"])?;
         let work = Work::default();
         let prepared = Prepared::new(request, role, &work)?;
-        let changes_nothing_twice = role == Role::Delete && prepared.condition.is_none();
-        let keeps_answer = matches!(returned, Returned::AllOld | Returned::UpdatedOld)
-            || (role == Role::Delete && !changes_nothing_twice);
-        let kept = mark.filter(|_| keeps_answer).map(|mark| (mark, of_answer(&mark)));
-        let further: Vec<_> = kept.iter().map(|(_, key)| key.clone()).collect();
-        let locks = self.locks_of(prepared.wanted.table);
+        let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
+        let answer_key = mark.map(|mark| of_answer(&mark));
+        // Of a write that keeps its answer: the others are remembered by the item.
+        let may_be_kept = role == Role::Delete || shows_old || prepared.is_relative();
+        let further: Vec<_> = answer_key.iter().filter(|_| may_be_kept).cloned().collect();
         let mut turn = None;
         for _ in 0..TRIES {
             let (mut located, answers) = self.locate(caller, std::slice::from_ref(&prepared.wanted), &further).await?;
@@ -281,47 +303,73 @@ impl<S: Store> Database<S> {
                     }
                 });
             }
-            if let Some(answer) = answers.into_iter().flatten().next() {
-                return Ok(answer.value);
+            let kept = answers.into_iter().flatten().next();
+            if let Some(mark) = mark {
+                let answer = kept.as_ref().and_then(|entry| once::kept(&entry.value));
+                if let Some((_, answer)) = answer.filter(|(repeats, _)| repeats.allows(mark, &located)) {
+                    return Ok(answer.to_vec());
+                }
+                if !shows_old && located.is_as_left_by(mark) {
+                    return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
+                }
             }
-            // Not of a lock whose lease is over: a caller who heard that he has it would hold what is free.
-            let stored = located.stored.as_ref().filter(|(_, entry)| !entry.expired);
-            let marked = stored.and_then(|(record, _)| record.mark);
-            if mark.is_some() && marked == mark && !keeps_answer {
-                return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
-            }
-            let planned = prepared.plan(&located, mark.filter(|_| !keeps_answer), locks)?;
+            let rules = self.options.rules(&located.known.table);
+            let planned = prepared.plan(&located, mark, rules)?;
             let units = planned.units();
-            let mut txn = Txn {
+            let old = located.shown.as_ref();
+            let Some(write) = planned.write.clone() else {
+                return Ok(self.response(request, &prepared, returned, old, None, units));
+            };
+            let txn = Txn {
                 expected: vec![
                     (crate::key::of_table(prepared.wanted.table), located.known.modified),
                     (located.key.clone(), located.modified()),
                 ],
-                writes: planned.write.into_iter().collect(),
+                writes: vec![write],
             };
-            let old = located.shown.as_ref();
-            let mut answer = None;
-            if let Some((mark, key)) = &kept {
-                let kept = self.response(request, &prepared, returned, old, None, units);
-                txn.expected.push((key.clone(), 0));
-                txn.writes.push(once::keep(caller, mark, &kept));
-                answer = Some(kept);
-            }
-            if txn.writes.is_empty() {
-                return Ok(self.response(request, &prepared, returned, old, None, units));
-            }
-            let committed = self.store.commit(caller, txn).await?;
+            let repeats = prepared.repeats(returned, &planned);
+            let shown_at = |modified: u64| {
+                let record = planned.record.as_ref();
+                record.map(|record| recipes::shown_at(record, modified, planned.is_over, rules))
+            };
+            let memory = mark.zip(answer_key.as_ref()).zip(repeats).map(|((mark, key), repeats)| {
+                // Such an answer shows no token of this very write, whose revision is not known yet.
+                let new = shown_at(located.modified());
+                let answer = self.response(request, &prepared, returned, old, new.as_ref(), units);
+                let modified = kept.as_ref().map_or(0, |entry| entry.modified);
+                (once::keep(caller, &mark, repeats, &answer), (key.clone(), modified))
+            });
+            let committed = self.commit_with(caller, txn, memory, role).await?;
             if !committed.succeeded {
                 continue;
             }
-            if let Some(answer) = answer {
-                return Ok(answer);
+            if let Some(record) = &planned.record {
+                self.note_use(caller, &located.known, [record]).await;
             }
-            let new =
-                planned.record.and_then(|record| recipes::shown_at(&record, committed.revision, false, locks.known));
+            let new = shown_at(committed.revision);
             return Ok(self.response(request, &prepared, returned, old, new.as_ref(), units));
         }
         Err(Error::new(Kind::Throttled, "too many writers change this item: try again"))
+    }
+
+    /// Commits a write, with the memory of its answer. What gives something back happens without it where there is no room for it.
+    async fn commit_with(
+        &self,
+        caller: &Caller,
+        txn: Txn,
+        memory: Option<(Write, (Vec<u8>, u64))>,
+        role: Role,
+    ) -> Result<Committed> {
+        let Some((write, expected)) = memory else { return Ok(self.store.commit(caller, txn).await?) };
+        let mut remembered = txn.clone();
+        remembered.writes.push(write);
+        remembered.expected.push(expected);
+        match self.store.commit(caller, remembered).await {
+            Err(StoreError::TooLarge(_) | StoreError::Overloaded(_)) if role == Role::Delete => {
+                Ok(self.store.commit(caller, txn).await?)
+            }
+            committed => Ok(committed?),
+        }
     }
 
     fn response(

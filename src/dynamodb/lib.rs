@@ -22,7 +22,7 @@
 //! Errors have DynamoDB's types and, as far as they are known, its texts. Where two things are wrong with a request, which one is named
 //! may differ. Where the expressions of a request are wrong and its table is missing, the expression is named.
 //!
-//! Left out: secondary indexes, streams, PartiQL, backups, global tables, tags and statistics of tables. The answer to an operation that
+//! Left out: secondary indexes, streams, PartiQL, backups, global tables, statistics of tables. The answer to an operation that
 //! is not there names it. The time to live of items is kept and described; no item is deleted by it.
 
 mod batch;

@@ -3,17 +3,24 @@
 //! An SDK sends a request again, with the same `amz-sdk-invocation-id`, when no answer came; the first may have taken effect. Without a
 //! memory of it, the second would find its own lock in the way and report a failure. Two kinds of memory, both written by the write itself:
 //!
-//! * A put or an update leaves its [`Mark`] in the item. A retry that finds it is answered from the item. When another write came after
-//!   it, or its lease is over, the retry is judged like a new request: it acquires no lock that somebody else holds by now, and none
-//!   without a new lease.
-//! * A deletion leaves no item, and an answer with the values of before cannot be computed again: these leave the answer itself, in an
-//!   entry of its own that the store deletes after [`ANSWER_TTL_MS`]. So does a transaction with a `ClientRequestToken`.
+//! * A put or an update leaves its [`Mark`] in the item. A retry that finds it is answered from the item.
+//! * Some answers cannot be computed from the item: that of a deletion, one with the values of before, and that of an update whose values
+//!   depend on those of before (`ADD n 1`). These are kept, in an entry of their own that the store deletes after [`ANSWER_TTL_MS`]. So is
+//!   the answer to a transaction with a `ClientRequestToken`.
+//!
+//! **An answer is repeated only while its effect is there** ([`Repeats`]): whoever heard that he has a lock would otherwise hold what
+//! somebody else holds by now, or nobody. Where the effect is gone, the retry is judged like a new request. Exempt are writes that acquire
+//! nothing and would do harm if they happened again: a deletion without a condition, and an update of a non-lock by the values of before.
+//! A transaction that acquired a lock which is lost by now is cancelled: its other parts must not happen twice.
+//!
+//! So these may happen again, as on DynamoDB, if another write came in between: a put, and an update by values that the request gives,
+//! without a condition; and the deletions of a `BatchWriteItem`, whose answers are not kept.
 //!
 //! A mark covers the caller, the operation and the whole body too: a proxy that sends one id for everything does no harm.
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{Caller, Lease, Write, item::Mark, key, store::AtEnd};
+use crate::{Caller, Lease, Write, database::Located, item::Mark, key, store::AtEnd};
 
 /// How long an answer is kept: longer than any SDK tries.
 const ANSWER_TTL_MS: u64 = 120_000;
@@ -42,19 +49,77 @@ fn of_parts(parts: &[&[u8]]) -> Mark {
     mark
 }
 
-/// The write that keeps an answer.
-pub(crate) fn keep(caller: &Caller, mark: &Mark, answer: &[u8]) -> Write {
-    put(caller, mark, answer.to_vec(), ANSWER_TTL_MS)
+/// The mark of one part of a request.
+pub(crate) fn part_mark(mark: &Mark, part: usize) -> Mark {
+    of_parts(&[mark, &(part as u64).to_be_bytes()])
 }
 
-/// The write that keeps the answer to a transaction, with a hash of its body.
-pub(crate) fn keep_transaction(caller: &Caller, mark: &Mark, body: &[u8], answer: &[u8]) -> Write {
-    put(caller, mark, [&of_parts(&[body]), answer].concat(), TRANSACTION_TTL_MS)
+/// For how long a kept answer may be repeated. The first byte of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    /// For as long as it is kept.
+    Always,
+    /// While the item is as the request left it, and the lease that it acquired is not over.
+    WhileWritten,
+    /// While there is no such item.
+    WhileAbsent,
+}
+
+impl Repeats {
+    /// Whether the answer to the request with this mark may be repeated.
+    pub(crate) fn allows(self, mark: Mark, located: &Located) -> bool {
+        match self {
+            Self::Always => true,
+            Self::WhileWritten => located.is_as_left_by(mark),
+            Self::WhileAbsent => located.stored.is_none(),
+        }
+    }
+}
+
+/// The write that keeps an answer.
+pub(crate) fn keep(caller: &Caller, mark: &Mark, repeats: Repeats, answer: &[u8]) -> Write {
+    let kind = match repeats {
+        Repeats::Always => 1,
+        Repeats::WhileWritten => 2,
+        Repeats::WhileAbsent => 3,
+    };
+    put(caller, mark, [&[kind], answer].concat(), ANSWER_TTL_MS)
+}
+
+/// An answer that was kept. `None`: by a program that knew less; the request is judged like a new one.
+pub(crate) fn kept(value: &[u8]) -> Option<(Repeats, &[u8])> {
+    let (kind, answer) = value.split_first()?;
+    let repeats = match kind {
+        1 => Repeats::Always,
+        2 => Repeats::WhileWritten,
+        3 => Repeats::WhileAbsent,
+        _ => return None,
+    };
+    Some((repeats, answer))
+}
+
+/// The answer that was kept for a transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct KeptTransaction {
+    /// The parts that acquired or renewed a lock, by their places.
+    pub(crate) locks: Vec<usize>,
+    pub(crate) answer: Vec<u8>,
+}
+
+/// The write that keeps the answer to a transaction, with a hash of its body. A transaction has no more parts than a byte counts.
+pub(crate) fn keep_transaction(caller: &Caller, mark: &Mark, body: &[u8], kept: &KeptTransaction) -> Write {
+    let places: Vec<u8> = kept.locks.iter().filter_map(|place| u8::try_from(*place).ok()).collect();
+    let count = u8::try_from(places.len()).unwrap_or(u8::MAX);
+    let value = [&of_parts(&[body])[..], &[count], &places, &kept.answer].concat();
+    put(caller, mark, value, TRANSACTION_TTL_MS)
 }
 
 /// The answer that was kept for a transaction; an error if it was another one.
-pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<Vec<u8>, ()> {
-    value.strip_prefix(&of_parts(&[body])).map(<[u8]>::to_vec).ok_or(())
+pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransaction, ()> {
+    let rest = value.strip_prefix(&of_parts(&[body])).ok_or(())?;
+    let (count, rest) = rest.split_first().ok_or(())?;
+    let (places, answer) = rest.split_at_checked(usize::from(*count)).ok_or(())?;
+    Ok(KeptTransaction { locks: places.iter().copied().map(usize::from).collect(), answer: answer.to_vec() })
 }
 
 fn put(caller: &Caller, mark: &Mark, value: Vec<u8>, ttl_ms: u64) -> Write {

@@ -1,23 +1,25 @@
 //! What whoever serves the endpoint decides.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::Secrets;
+use crate::{
+    Secrets,
+    recipes::Rules,
+    tables::{Table, TableUse},
+};
 
 /// Settings, limits, and what comes from outside: time and a seed.
 #[derive(Clone)]
 pub struct Options {
     /// Whether locks are recognized, and have leases and tokens.
     pub recipes: bool,
-    /// Tables whose items are only items.
-    pub plain_tables: BTreeSet<String>,
     /// Leases longer than this many milliseconds are not asked of the store.
     pub lease_ms_max: u64,
     /// What ARNs of tables say.
     pub region: String,
     /// Access keys and their secrets. `None`: signatures are not checked.
     pub secrets: Option<Secrets>,
-    /// Milliseconds since 1970, for the dates of tables and signatures. Nothing else depends on it.
+    /// Milliseconds since 1970, for the dates of tables and signatures, and for leases whose client says when they end.
     pub wall_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Makes the ids of requests differ from those of other nodes and runs.
     pub seed: u64,
@@ -64,7 +66,6 @@ impl Options {
     pub fn new(wall_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
         Self {
             recipes: true,
-            plain_tables: BTreeSet::new(),
             lease_ms_max: 24 * 60 * 60 * 1000,
             region: "us-east-1".to_owned(),
             secrets: None,
@@ -83,17 +84,20 @@ impl Options {
         }
     }
 
-    pub(crate) fn knows_locks_of(&self, table: &str) -> bool {
-        self.recipes && !self.plain_tables.contains(table)
+    /// What makes an item of this table a lock.
+    pub(crate) fn rules<'a>(&self, table: &'a Table) -> Rules<'a> {
+        Rules {
+            table,
+            knows_locks: self.recipes && table.used_for != Some(TableUse::Plain),
+            lease_ms_max: self.lease_ms_max,
+            wall_ms: (self.wall_ms)(),
+        }
     }
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { recipes, plain_tables, region, secrets, .. } = self;
-        write!(
-            f,
-            "Options {{ recipes: {recipes}, plain: {plain_tables:?}, region: {region:?}, secrets: {secrets:?}, .. }}"
-        )
+        let Self { recipes, region, secrets, .. } = self;
+        write!(f, "Options {{ recipes: {recipes}, region: {region:?}, secrets: {secrets:?}, .. }}")
     }
 }

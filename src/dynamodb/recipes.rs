@@ -1,15 +1,20 @@
 //! The recipes by which clients make locks of items, and what a lock service adds to them without a change to the client.
 //!
 //! A client that waits for a lock watches the holder's item: when its version has not changed for a whole lease, the holder is dead, and
-//! the waiter takes the item over. The store knows sooner: the item carries a lease, which each write that changes the version renews.
-//! When it ends, the item reads as released, in the terms of its client, and the next caller has it at once:
+//! the waiter takes the item over. The store knows sooner: the item carries a lease, which each write that says something about the lock
+//! renews. When it ends, the lock is free in the terms of its client, and the next caller has it at once:
 //!
-//! | client | a lock is | lease | released reads as |
+//! | client | a lock has | lease | when it is over |
 //! |---|---|---|---|
-//! | Java (1.x), Go dynamolock, Rust `dynamodb_lock` | `ownerName`, `recordVersionNumber`, `leaseDuration` | text of ms; text as `1m30s`; number of seconds | `isReleased = "1"` |
-//! | Python `python-dynamodb-lock` | `owner_name`, `record_version_number`, `lease_duration` | seconds | no item |
-//! | npm `@deliveryhero/dynamodb-lock` | `ownerName`, `recordVersionNumber`, `leaseDurationInMs` | ms | no item |
-//! | npm `dynamodb-lock-client` (fail-open) | `owner`, `guid`, `leaseDurationMs` | ms | `leaseDurationMs = 1`: its next caller waits for so long |
+//! | Java (1.x), Go dynamolock, Rust `dynamodb_lock` | `ownerName`, `recordVersionNumber`, `leaseDuration` | text of ms; text as `1m30s`; number of seconds, or of their end since 1970 | the item reads as `isReleased = "1"` |
+//! | Python `python-dynamodb-lock` | `owner_name`, `record_version_number`, `lease_duration`, `expiry_time` | seconds | the item is deleted |
+//! | npm `@deliveryhero/dynamodb-lock` | `ownerName`, `recordVersionNumber`, `leaseDurationInMs`, `lastUpdatedTimeInMs`, `additionalAttributes` | ms | the item is deleted |
+//! | npm `dynamodb-lock-client` (fail-open) | `owner`, `guid`, `leaseDurationMs`, `fencingToken` | ms | the item reads as `leaseDurationMs = 1`: its next caller waits for so long |
+//!
+//! **Which items are locks.** The table is one of locks (see `tables`), and the item has all attributes of one recipe, and of one only, with
+//! the types and the forms that its client writes: a version is a UUID (Go's: 32 letters and digits), `guid` has 64 bytes. An item that has
+//! further attributes is somebody's data too: it has a lease and a token, and is neither deleted nor shown with another `leaseDurationMs`.
+//! Its next caller then watches it, as on DynamoDB.
 //!
 //! Clients whose items hold a time of expiry (Powertools, `dynamodb-lease`, `dyndbmutex`, `dynamo-dlm`, verrou, pynamodb's own recipes)
 //! compare it to their own clocks, and have nothing to gain; nor has the Kinesis Client Library, whose items do not say how long a lease
@@ -17,37 +22,74 @@
 //!
 //! **Why it is safe.** A holder counts its lease from before it sends the write that grants or renews it; the store counts from when it
 //! applies that write, which is later. So the holder has given up first, as far as the rates of both clocks agree. (The Python client
-//! counts a renewal from its answer, and warns its program after `safe_period`, which must be shorter than the lease by a round trip.) A
-//! client that does not watch its own lease is as unsafe as it is on DynamoDB itself.
+//! counts a renewal from its answer, and warns its program after `safe_period`, which must be shorter than the lease by a round trip. Rust's
+//! writes the end of its lease by its own clock: there, clocks must agree as on DynamoDB.) A client that does not watch its own lease is as
+//! unsafe as it is on DynamoDB itself.
+//!
+//! So a write that leaves a lock which is not released, and says anything about it, has a live lease when it is answered: a put, and an
+//! update of the owner, the version, the length or `isReleased`. It renews the lease of the same tenure, and is granted a new one with a
+//! token of its own otherwise: also where it repeats, word by word, a tenure that is over. An update of other attributes changes nothing
+//! about the lease.
 //!
 //! A condition sees what a reader sees. An update changes the item that is stored: a late heartbeat of the old holder, whose condition
-//! names its own version, renews its lease if nobody has taken the lock in between (the commit compares), and does not store
-//! `isReleased`. Where released means absent, its condition fails, and it learns that the lock is lost.
+//! names its own version, is granted the lock again if nobody has taken it in between (the commit compares), and does not store
+//! `isReleased`. Where the item was deleted, its condition fails, and it learns that the lock is lost.
 //!
-//! **Taken back by an operator.** The item reads as released at once, and with another version than any that its holder wrote: so the late
-//! heartbeat fails here, and the client learns that it lost the lock. Its release fails likewise, as that of a lock that another took.
-//! A caller that acquires by what it has read names the version that it has seen, and gets the lock.
+//! **Taken back by an operator.** The lock is free at once. An item that stays reads with another version than any that its holder wrote: so
+//! the late heartbeat fails here, and the client learns that it lost the lock. Its release fails likewise, as that of a lock that another
+//! took. A caller that acquires by what it has read names the version that it has seen, and gets the lock.
 //!
 //! **The token.** The items of all but the last kind also show `fencingToken`: the revision of the acquisition (`item::Fence`). The last
-//! client has an attribute of this name already, which it raises by itself.
+//! client has an attribute of this name already, which it raises by itself. Another item whose client wrote an attribute of this name keeps
+//! it, and shows no other; but a token that was shown and is written back is not stored.
 
 use crate::{
     Entry, Item, Lease, Number, Value,
     item::{Fence, Record},
     store::AtEnd,
+    tables::Table,
 };
 
 /// The attribute that shows the token.
 pub(crate) const TOKEN: &str = "fencingToken";
+/// A `leaseDuration` of as many seconds is the end of the lease, and no length: Rust's `dynamodb_lock` draws the line here too.
+const LENGTH_SECONDS_MAX: u64 = 365 * 86_400;
+/// A `leaseDuration` from here on is a time in milliseconds: as seconds it would be in the year 5138.
+const TIME_MS_MIN: u64 = 100_000_000_000;
+/// Bytes of a `guid`.
+const GUID_BYTES: usize = 64;
+/// Characters of a version of Go's dynamolock.
+const GO_VERSION_CHARS: usize = 32;
+
+/// What decides whether an item is a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules<'a> {
+    /// The table of the item.
+    pub(crate) table: &'a Table,
+    /// Items of the table may be locks.
+    pub(crate) knows_locks: bool,
+    /// Longer leases are not asked of the store.
+    pub(crate) lease_ms_max: u64,
+    /// Milliseconds since 1970.
+    pub(crate) wall_ms: u64,
+}
 
 /// A lock, as an item shows it.
 struct Lock<'a> {
     recipe: Recipe,
     owner: &'a str,
-    /// Changes with each renewal.
-    version: &'a Value,
-    lease_ms: u64,
+    length: Length,
     released: bool,
+    /// Every attribute is one of the recipe, or of the key.
+    is_bare: bool,
+}
+
+/// How long a lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Ms(u64),
+    /// Its end, milliseconds since 1970.
+    Until(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,35 +100,178 @@ enum Recipe {
     FailOpen,
 }
 
-impl<'a> Lock<'a> {
-    fn of(item: &'a Item) -> Option<Self> {
-        let text = |name: &str| item.get(name).and_then(Value::as_str);
-        let number = |name: &str| item.get(name).and_then(Value::as_number);
-        if let Some(owner) = text("ownerName") {
-            let version = item.get("recordVersionNumber")?;
-            if let Some(ms) = number("leaseDurationInMs") {
-                let lease_ms = ms.to_u64()?;
-                return Some(Self { recipe: Recipe::DeliveryHero, owner, version, lease_ms, released: false });
-            }
-            let lease_ms = match item.get("leaseDuration")? {
-                Value::S(text) => duration_ms(text)?,
-                Value::N(seconds) => seconds.to_thousandths()?,
-                Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => return None,
-                Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => return None,
-            };
-            let released = item.contains_key("isReleased");
-            return Some(Self { recipe: Recipe::Java, owner, version, lease_ms, released });
+impl Recipe {
+    const ALL: [Self; 4] = [Self::Java, Self::Python, Self::DeliveryHero, Self::FailOpen];
+
+    /// The attributes of the owner and of the version, which changes with each renewal.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::Java | Self::DeliveryHero => ["ownerName", "recordVersionNumber"],
+            Self::Python => ["owner_name", "record_version_number"],
+            Self::FailOpen => ["owner", "guid"],
         }
-        if let Some(owner) = text("owner_name") {
-            let version = item.get("record_version_number")?;
-            let lease_ms = number("lease_duration")?.to_thousandths()?;
-            return Some(Self { recipe: Recipe::Python, owner, version, lease_ms, released: false });
-        }
-        let owner = text("owner")?;
-        let version = item.get("guid")?;
-        let lease_ms = number("leaseDurationMs")?.to_u64()?;
-        Some(Self { recipe: Recipe::FailOpen, owner, version, lease_ms, released: lease_ms <= 1 })
     }
+
+    /// Further attributes that its client writes.
+    fn others(self) -> &'static [&'static str] {
+        match self {
+            Self::Java => &["leaseDuration", "isReleased", "data"],
+            Self::Python => &["lease_duration", "expiry_time"],
+            Self::DeliveryHero => &["leaseDurationInMs", "lastUpdatedTimeInMs", "additionalAttributes"],
+            Self::FailOpen => &["leaseDurationMs", TOKEN, "lockAcquiredTimeUnixMs"],
+        }
+    }
+
+    /// The length of the lease of an item that has all attributes of this recipe, and whether the item reads as released.
+    fn read(self, item: &Item, rules: Rules<'_>) -> Option<(Length, bool)> {
+        let number = |name: &str| item.get(name).and_then(Value::as_number);
+        let time_to_live = rules.table.time_to_live();
+        Some(match self {
+            Self::Java => {
+                let length = match item.get("leaseDuration")? {
+                    Value::S(text) => Length::Ms(duration_ms(text)?),
+                    Value::N(seconds) => length_of_seconds(*seconds)?,
+                    Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => return None,
+                    Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => return None,
+                };
+                match item.get("isReleased") {
+                    None => (length, false),
+                    Some(Value::S(text)) if text == "1" => (length, true),
+                    Some(_) => return None,
+                }
+            }
+            Self::Python => {
+                // Its time to live, which has this name or another.
+                number("expiry_time").or_else(|| number(time_to_live?))?;
+                (Length::Ms(number("lease_duration")?.to_thousandths()?), false)
+            }
+            Self::DeliveryHero => {
+                number("lastUpdatedTimeInMs")?;
+                if !matches!(item.get("additionalAttributes")?, Value::M(_)) {
+                    return None;
+                }
+                (Length::Ms(number("leaseDurationInMs")?.to_u64()?), false)
+            }
+            Self::FailOpen => {
+                number(TOKEN)?.to_u64()?;
+                let length_ms = number("leaseDurationMs")?.to_u64()?;
+                (Length::Ms(length_ms), length_ms <= 1)
+            }
+        })
+    }
+}
+
+impl<'a> Lock<'a> {
+    /// The lock that an item of this table is. An item that fits two recipes is none.
+    fn from_item(item: &'a Item, rules: Rules<'_>) -> Option<Self> {
+        if !rules.knows_locks {
+            return None;
+        }
+        let mut locks = Recipe::ALL.into_iter().filter_map(|recipe| Self::of_recipe(recipe, item, rules));
+        locks.next().filter(|_| locks.next().is_none())
+    }
+
+    fn of_recipe(recipe: Recipe, item: &'a Item, rules: Rules<'_>) -> Option<Self> {
+        let [owner, version] = recipe.names();
+        let is_key = |name: &str| rules.table.key_names().any(|key| key == name);
+        if is_key(owner) || is_key(version) {
+            return None;
+        }
+        let owner_name = item.get(owner)?.as_str()?;
+        if !is_version(recipe, item.get(version)?) {
+            return None;
+        }
+        let (length, released) = recipe.read(item, rules)?;
+        let is_known = |name: &str, value: &Value| {
+            let is_time_to_live = name == "ttl" || rules.table.time_to_live() == Some(name);
+            recipe.names().contains(&name)
+                || recipe.others().contains(&name)
+                || is_key(name)
+                || is_time_to_live && value.as_number().is_some()
+        };
+        let is_bare = item.iter().all(|(name, value)| is_known(name, value));
+        Some(Self { recipe, owner: owner_name, length, released, is_bare })
+    }
+
+    /// The length of the lease to ask for. `None`: the lock has none.
+    fn lease_ms(&self, rules: Rules<'_>) -> Option<u64> {
+        let length_ms = match self.length {
+            Length::Ms(length_ms) => length_ms,
+            Length::Until(end_ms) => end_ms.saturating_sub(rules.wall_ms),
+        };
+        Some(length_ms).filter(|length_ms| (1..=rules.lease_ms_max).contains(length_ms) && !self.released)
+    }
+
+    /// What becomes of the item when its lease ends.
+    fn at_end(&self) -> AtEnd {
+        let is_deleted = match self.recipe {
+            Recipe::Python | Recipe::DeliveryHero => self.is_bare,
+            Recipe::Java | Recipe::FailOpen => false,
+        };
+        if is_deleted { AtEnd::Delete } else { AtEnd::Expire }
+    }
+
+    /// Whether a renewal of the one is a renewal of the other.
+    fn has_same_terms(&self, other: &Self) -> bool {
+        let has_same_length = match (self.length, other.length) {
+            (Length::Until(_), Length::Until(_)) => true,
+            (one, another) => one == another,
+        };
+        self.recipe == other.recipe && self.owner == other.owner && has_same_length && self.at_end() == other.at_end()
+    }
+}
+
+/// Whether a client of the recipe writes such versions.
+fn is_version(recipe: Recipe, version: &Value) -> bool {
+    if recipe == Recipe::FailOpen {
+        return is_guid(version);
+    }
+    let Some(text) = version.as_str() else { return false };
+    let is_of_go = text.len() == GO_VERSION_CHARS && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_uuid(text) || recipe == Recipe::Java && is_of_go
+}
+
+fn is_uuid(text: &str) -> bool {
+    let is_hyphen = |place| [8, 13, 18, 23].contains(&place);
+    let mut places = text.bytes().enumerate();
+    text.len() == 36
+        && places.all(|(place, byte)| if is_hyphen(place) { byte == b'-' } else { byte.is_ascii_hexdigit() })
+}
+
+fn is_guid(value: &Value) -> bool {
+    matches!(value, Value::B(bytes) if bytes.len() == GUID_BYTES)
+}
+
+/// Whether a client of one of the recipes writes such items: those that are locks, and npm's fail-closed locks, which have no lease.
+pub(crate) fn is_of_lock_client(item: &Item, rules: Rules<'_>) -> bool {
+    if Lock::from_item(item, rules).is_some() {
+        return true;
+    }
+    let is_fail_closed = item.iter().all(|(name, value)| match name.as_str() {
+        "owner" => value.as_str().is_some(),
+        "guid" => is_guid(value),
+        other => rules.table.key_names().any(|key| key == other),
+    });
+    rules.knows_locks && is_fail_closed && item.contains_key("owner") && item.contains_key("guid")
+}
+
+/// Whether a change of this attribute says something about a lock: that it is acquired, renewed or released.
+pub(crate) fn is_of_tenure(attribute: &str) -> bool {
+    let lengths = ["leaseDuration", "leaseDurationInMs", "lease_duration", "leaseDurationMs", "isReleased"];
+    lengths.contains(&attribute) || Recipe::ALL.iter().any(|recipe| recipe.names().contains(&attribute))
+}
+
+/// A number of seconds; or a time, in seconds or milliseconds since 1970.
+fn length_of_seconds(number: Number) -> Option<Length> {
+    let thousandths = number.to_thousandths()?;
+    let seconds = thousandths / 1000;
+    Some(if seconds < LENGTH_SECONDS_MAX {
+        Length::Ms(thousandths)
+    } else if seconds < TIME_MS_MIN {
+        Length::Until(thousandths)
+    } else {
+        Length::Until(seconds)
+    })
 }
 
 /// Milliseconds of `20000`, or of Go's `1m30.5s`.
@@ -115,101 +300,115 @@ fn duration_ms(text: &str) -> Option<u64> {
     Some(total_ms)
 }
 
-/// The item as a client sees it. `None`: it sees none.
-pub(crate) fn shown(record: &Record, entry: &Entry, enabled: bool) -> Option<Item> {
-    let item = shown_at(record, entry.modified, entry.expired, enabled)?;
-    Some(if entry.revoked && enabled { without_its_version(item, entry.modified) } else { item })
+/// The item as a client sees it.
+pub(crate) fn shown(record: &Record, entry: &Entry, rules: Rules<'_>) -> Item {
+    let item = shown_at(record, entry.modified, entry.expired, rules);
+    if !entry.revoked {
+        return item;
+    }
+    match Lock::from_item(&record.item, rules) {
+        Some(lock) => without_its_version(item, lock.recipe, entry.modified),
+        None => item,
+    }
 }
 
 /// The item of a lock that an operator took back: with another version than any that its holder wrote.
-fn without_its_version(mut item: Item, modified: u64) -> Item {
-    let name = match Lock::of(&item).map(|lock| lock.recipe) {
-        Some(Recipe::Java | Recipe::DeliveryHero) => "recordVersionNumber",
-        Some(Recipe::Python) => "record_version_number",
-        Some(Recipe::FailOpen) => "guid",
-        None => return item,
-    };
+fn without_its_version(mut item: Item, recipe: Recipe, modified: u64) -> Item {
+    let [_, version] = recipe.names();
     let text = format!("revoked-{modified}");
-    let is_bytes = matches!(item.get(name), Some(Value::B(_)));
-    item.insert(name.to_owned(), if is_bytes { Value::B(text.into_bytes()) } else { Value::S(text) });
+    let is_bytes = matches!(item.get(version), Some(Value::B(_)));
+    item.insert(version.to_owned(), if is_bytes { Value::B(text.into_bytes()) } else { Value::S(text) });
     item
 }
 
 /// The same, of a record that was just written.
-pub(crate) fn shown_at(record: &Record, modified: u64, expired: bool, enabled: bool) -> Option<Item> {
+pub(crate) fn shown_at(record: &Record, modified: u64, expired: bool, rules: Rules<'_>) -> Item {
     let mut item = record.item.clone();
-    if !enabled {
-        return Some(item);
-    }
-    let Some(lock) = Lock::of(&record.item) else { return Some(item) };
-    let recipe = lock.recipe;
+    let Some(lock) = Lock::from_item(&record.item, rules) else { return item };
     if expired {
-        match recipe {
-            Recipe::Java => item.insert("isReleased".to_owned(), Value::S("1".to_owned())),
-            Recipe::FailOpen => item.insert("leaseDurationMs".to_owned(), Value::N(Number::from(1))),
-            Recipe::Python | Recipe::DeliveryHero => return None,
-        };
+        match lock.recipe {
+            Recipe::Java => _ = item.insert("isReleased".to_owned(), Value::S("1".to_owned())),
+            Recipe::FailOpen if lock.is_bare => {
+                item.insert("leaseDurationMs".to_owned(), Value::N(Number::from(1)));
+            }
+            // Somebody's data is in it. It reads as it is.
+            Recipe::FailOpen | Recipe::Python | Recipe::DeliveryHero => {}
+        }
     }
-    let token = match record.fence {
-        Fence::None => return Some(item),
-        Fence::ThisRevision => modified,
-        Fence::At(revision) => revision,
-    };
-    if recipe != Recipe::FailOpen {
+    if let Some(token) = shown_token(record, modified, lock.recipe) {
         item.insert(TOKEN.to_owned(), Value::N(Number::from(token)));
     }
-    Some(item)
+    item
 }
 
-/// The fence and the lease of an item that is about to be written over another. `lease_ms_max`: longer leases are not asked for. `name`:
-/// the lock's, for people.
+/// The token that a lock shows, unless its client wrote an attribute of this name.
+fn shown_token(record: &Record, modified: u64, recipe: Recipe) -> Option<u64> {
+    if recipe == Recipe::FailOpen || record.item.contains_key(TOKEN) {
+        return None;
+    }
+    match record.fence {
+        Fence::None => None,
+        Fence::ThisRevision => Some(modified),
+        Fence::At(revision) => Some(revision),
+    }
+}
+
+/// The fence and the lease of an item that is about to be written over another. `says_tenure`: the write says something about the lock, by
+/// being a put or by [`is_of_tenure`]. `name`: the lock's, for people.
 ///
 /// A new lease has a new fence, and a renewed one keeps it: so the lock that people see has the token that the item shows.
 pub(crate) fn written(
     before: Option<(&Record, &Entry)>,
     item: &mut Item,
-    enabled: bool,
-    lease_ms_max: u64,
+    rules: Rules<'_>,
+    says_tenure: bool,
     name: impl FnOnce() -> String,
 ) -> (Fence, Lease) {
-    let recipe = Lock::of(item).map(|lock| lock.recipe).filter(|_| enabled);
-    if recipe.is_some_and(|recipe| recipe != Recipe::FailOpen) {
-        // A client that writes back what it has read would store the token of an earlier acquisition.
+    drop_shown_token(before, item, rules);
+    let Some(lock) = Lock::from_item(item, rules) else { return (Fence::None, Lease::None) };
+    let before = before.and_then(|(record, entry)| Some((Lock::from_item(&record.item, rules)?, record, entry)));
+    let is_held_on =
+        |old: &Lock<'_>, entry: &Entry| old.owner == lock.owner && !old.released && !entry.expired && !lock.released;
+
+    let Some(ttl_ms) = lock.lease_ms(rules) else {
+        let fence = match &before {
+            Some((old, record, entry)) if lock.released || is_held_on(old, entry) => kept(record, entry),
+            Some(_) | None => Fence::ThisRevision,
+        };
+        return (fence, Lease::None);
+    };
+    match &before {
+        Some((old, record, entry)) if entry.leased && is_held_on(old, entry) && old.has_same_terms(&lock) => {
+            (kept(record, entry), if says_tenure { Lease::Renew } else { Lease::Keep })
+        }
+        // Whoever changes other attributes of a lock that is over acquires nothing.
+        Some((_, record, entry)) if !entry.leased && !says_tenure => (kept(record, entry), Lease::Keep),
+        Some(_) | None => {
+            let owner = lock.owner.to_owned();
+            let lease = Lease::Grant { lock: Some(name()), owner, ttl_ms, at_end: lock.at_end() };
+            (Fence::ThisRevision, lease)
+        }
+    }
+}
+
+/// A client that writes back what it has read would store the token of this acquisition, or of an earlier one, as its own attribute.
+fn drop_shown_token(before: Option<(&Record, &Entry)>, item: &mut Item, rules: Rules<'_>) {
+    let Some((record, entry)) = before else { return };
+    let Some(old) = Lock::from_item(&record.item, rules) else { return };
+    let Some(shown) = shown_token(record, entry.modified, old.recipe) else { return };
+    let written = item.get(TOKEN).and_then(Value::as_number);
+    if written.and_then(Number::to_u64).is_some_and(|written| written <= shown) {
         item.remove(TOKEN);
     }
-    let Some(lock) = Lock::of(item).filter(|_| enabled) else { return (Fence::None, Lease::None) };
-    let before = before.and_then(|(record, entry)| Some((Lock::of(&record.item)?, record, entry)));
-    let is_leased = |lock: &Lock<'_>| lock.lease_ms > 0 && lock.lease_ms <= lease_ms_max && !lock.released;
-    let grants = match &before {
-        Some((old, _, entry)) => {
-            let same = old.owner == lock.owner && old.lease_ms == lock.lease_ms && !old.released;
-            // An expired lock that is written without a new version stays over.
-            !(same && (entry.leased || entry.expired && old.version == lock.version))
-        }
-        None => true,
-    };
-    let fence = match &before {
-        Some(_) if is_leased(&lock) && grants => Fence::ThisRevision,
-        Some((old, record, entry)) => {
-            let still_held = old.owner == lock.owner && !old.released && !entry.expired;
-            match record.fence {
-                Fence::ThisRevision if still_held || lock.released => Fence::At(entry.modified),
-                known @ Fence::At(_) if still_held || lock.released => known,
-                Fence::None | Fence::ThisRevision | Fence::At(_) => Fence::ThisRevision,
-            }
-        }
-        None => Fence::ThisRevision,
-    };
-    let lease = match (&before, is_leased(&lock)) {
-        (_, false) => Lease::None,
-        (_, true) if grants => {
-            let owner = lock.owner.to_owned();
-            Lease::Grant { lock: Some(name()), owner, ttl_ms: lock.lease_ms, at_end: AtEnd::Expire }
-        }
-        (Some((old, ..)), true) if old.version != lock.version => Lease::Renew,
-        (_, true) => Lease::Keep,
-    };
-    (fence, lease)
+}
+
+/// The fence of a lock that is written without a new acquisition.
+fn kept(record: &Record, entry: &Entry) -> Fence {
+    match record.fence {
+        Fence::ThisRevision => Fence::At(entry.modified),
+        known @ Fence::At(_) => known,
+        Fence::None => Fence::ThisRevision,
+    }
 }
 
 #[cfg(test)]
@@ -217,93 +416,256 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tables::tests::of_texts;
+
+    const NAME: &str = "dynamodb/t/k";
+    const NOW_MS: u64 = 1_735_689_600_000;
 
     fn item(json: &str) -> Item {
         serde_json::from_str(json).unwrap()
     }
 
-    fn java(version: &str, more: &str) -> Item {
+    /// A version as UUIDs are written.
+    fn uuid(number: u32) -> String {
+        format!("00000000-0000-4000-8000-{number:012}")
+    }
+
+    fn java(version: u32, more: &str) -> Item {
+        let version = uuid(version);
         item(&format!(
             r#"{{"key":{{"S":"k"}},"ownerName":{{"S":"ann"}},"recordVersionNumber":{{"S":"{version}"}},"leaseDuration":{{"S":"20000"}}{more}}}"#
         ))
+    }
+
+    fn python(more: &str) -> Item {
+        let version = uuid(1);
+        item(&format!(
+            r#"{{"key":{{"S":"k"}},"owner_name":{{"S":"ann"}},"record_version_number":{{"S":"{version}"}},"lease_duration":{{"N":"30.5"}},"expiry_time":{{"N":"1735689600"}}{more}}}"#
+        ))
+    }
+
+    fn hero(more: &str) -> Item {
+        let version = uuid(1);
+        item(&format!(
+            r#"{{"key":{{"S":"k"}},"ownerName":{{"S":"ann"}},"recordVersionNumber":{{"S":"{version}"}},"leaseDurationInMs":{{"N":"900"}},"lastUpdatedTimeInMs":{{"N":"1735689600000"}},"additionalAttributes":{{"M":{{}}}}{more}}}"#
+        ))
+    }
+
+    fn npm(more: &str) -> Item {
+        let mut item = item(&format!(
+            r#"{{"key":{{"S":"k"}},"owner":{{"S":"ann"}},"leaseDurationMs":{{"N":"700"}},"fencingToken":{{"N":"3"}}{more}}}"#
+        ));
+        item.insert("guid".to_owned(), Value::B(vec![7; 64]));
+        item
+    }
+
+    fn with(mut item: Item, name: &str, value: Value) -> Item {
+        item.insert(name.to_owned(), value);
+        item
+    }
+
+    fn without(mut item: Item, name: &str) -> Item {
+        item.remove(name);
+        item
+    }
+
+    fn text(text: &str) -> Value {
+        Value::S(text.to_owned())
     }
 
     fn entry(modified: u64, expired: bool) -> Entry {
         Entry { created: 1, modified, version: 1, leased: !expired, expired, revoked: false, value: Vec::new() }
     }
 
-    const NAME: &str = "dynamodb/t/k";
-
-    fn grant(ttl_ms: u64) -> Lease {
-        Lease::Grant { lock: Some(NAME.to_owned()), owner: "ann".to_owned(), ttl_ms, at_end: AtEnd::Expire }
+    fn rules(table: &Table) -> Rules<'_> {
+        Rules { table, knows_locks: true, lease_ms_max: 86_400_000, wall_ms: NOW_MS }
     }
 
-    fn write(before: Option<(&Record, &Entry)>, mut item: Item) -> (Record, Lease) {
-        let (fence, lease) = written(before, &mut item, true, 86_400_000, || NAME.to_owned());
+    fn grant(ttl_ms: u64, at_end: AtEnd) -> Lease {
+        Lease::Grant { lock: Some(NAME.to_owned()), owner: "ann".to_owned(), ttl_ms, at_end }
+    }
+
+    fn put(before: Option<(&Record, &Entry)>, item: Item) -> (Record, Lease) {
+        write(before, item, true)
+    }
+
+    fn write(before: Option<(&Record, &Entry)>, mut item: Item, says_tenure: bool) -> (Record, Lease) {
+        let table = of_texts("t", &["key"]);
+        let (fence, lease) = written(before, &mut item, rules(&table), says_tenure, || NAME.to_owned());
         (Record { item, fence, mark: None }, lease)
+    }
+
+    fn seen(record: &Record, entry: &Entry) -> Item {
+        shown(record, entry, rules(&of_texts("t", &["key"])))
     }
 
     #[test]
     fn a_lease_is_granted_renewed_kept_and_given_up() {
-        let (held, lease) = write(None, java("1", ""));
-        assert_eq!((held.fence, lease), (Fence::ThisRevision, grant(20_000)));
-        let (renewed, lease) = write(Some((&held, &entry(7, false))), java("2", ""));
+        let (held, lease) = put(None, java(1, ""));
+        assert_eq!((held.fence, lease), (Fence::ThisRevision, grant(20_000, AtEnd::Expire)));
+        let (renewed, lease) = put(Some((&held, &entry(7, false))), java(2, ""));
         assert_eq!((renewed.fence, lease), (Fence::At(7), Lease::Renew));
-        let (edited, lease) = write(Some((&renewed, &entry(8, false))), java("2", r#","x":{"S":"y"}"#));
-        assert_eq!(
-            (edited.fence, lease),
-            (Fence::At(7), Lease::Keep),
-            "whoever writes without a new version renews nothing"
-        );
-        let (released, lease) = write(Some((&edited, &entry(9, false))), java("2", r#","isReleased":{"S":"1"}"#));
+        let (edited, lease) = write(Some((&renewed, &entry(8, false))), java(2, r#","x":{"S":"y"}"#), false);
+        assert_eq!((edited.fence, lease), (Fence::At(7), Lease::Keep), "a change of other attributes renews nothing");
+        let (released, lease) = put(Some((&edited, &entry(9, false))), java(2, r#","isReleased":{"S":"1"}"#));
         assert_eq!((released.fence, lease), (Fence::At(7), Lease::None));
-        let (again, lease) = write(Some((&released, &entry(10, false))), java("3", ""));
-        assert_eq!((again.fence, lease), (Fence::ThisRevision, grant(20_000)));
+        let (again, lease) = put(Some((&released, &entry(10, false))), java(3, ""));
+        assert_eq!((again.fence, lease), (Fence::ThisRevision, grant(20_000, AtEnd::Expire)));
+    }
+
+    #[test]
+    fn whoever_puts_a_lock_that_is_over_holds_it_also_by_the_same_words() {
+        let over = entry(7, true);
+        for (item, at_end, ttl_ms) in [
+            (java(1, ""), AtEnd::Expire, 20_000),
+            (npm(""), AtEnd::Expire, 700),
+            (python(r#","note":{"S":"x"}"#), AtEnd::Expire, 30_500),
+        ] {
+            let (held, _) = put(None, item.clone());
+            let (again, lease) = put(Some((&held, &over)), item.clone());
+            assert_eq!((again.fence, lease), (Fence::ThisRevision, grant(ttl_ms, at_end)), "{item:?}");
+            let revoked = Entry { revoked: true, ..entry(7, true) };
+            assert_eq!(put(Some((&held, &revoked)), item.clone()).1, grant(ttl_ms, at_end), "{item:?}");
+            // The same words while it is held: its holder counts from now.
+            assert_eq!(put(Some((&held, &entry(7, false))), item).1, Lease::Renew);
+        }
+        let (held, _) = put(None, java(1, ""));
+        let (noted, lease) = write(Some((&held, &over)), java(1, r#","x":{"S":"y"}"#), false);
+        assert_eq!(lease, Lease::Keep, "whoever changes other attributes acquires nothing");
+        assert_eq!(seen(&noted, &entry(8, true)).get("isReleased"), Some(&text("1")));
     }
 
     #[test]
     fn an_expired_lock_reads_as_released_and_its_next_owner_has_a_new_token() {
-        let (held, _) = write(None, java("1", ""));
-        let shown = |expired| shown(&held, &entry(7, expired), true).unwrap();
+        let (held, _) = put(None, java(1, ""));
+        let shown = |expired| seen(&held, &entry(7, expired));
         assert_eq!(shown(false).get(TOKEN), Some(&Value::N(Number::from(7))));
         assert_eq!(shown(false).get("isReleased"), None);
-        assert_eq!(shown(true).get("isReleased"), Some(&Value::S("1".into())));
-        let mut of_bob = java("9", "");
-        of_bob.insert("ownerName".into(), Value::S("bob".into()));
-        let (taken, _) = write(Some((&held, &entry(7, true))), of_bob);
+        assert_eq!(shown(true).get("isReleased"), Some(&text("1")));
+        let of_bob = with(java(9, ""), "ownerName", text("bob"));
+        let (taken, _) = put(Some((&held, &entry(7, true))), of_bob);
         assert_eq!(taken.fence, Fence::ThisRevision);
     }
 
     #[test]
     fn each_client_has_its_own_terms() {
-        let python = r#"{"owner_name":{"S":"ann"},"record_version_number":{"S":"1"},"lease_duration":{"N":"30.5"}}"#;
-        let hero = r#"{"ownerName":{"S":"ann"},"recordVersionNumber":{"S":"1"},"leaseDurationInMs":{"N":"900"}}"#;
-        for (json, ms) in [(python, 30_500), (hero, 900)] {
-            let (held, lease) = write(None, item(json));
-            assert_eq!(lease, grant(ms), "{json}");
-            assert_eq!(shown(&held, &entry(5, true), true), None);
-            assert_eq!(shown(&held, &entry(5, false), true).unwrap().get(TOKEN), Some(&Value::N(Number::from(5))));
+        for (item, ms) in [(python(""), 30_500), (hero(""), 900), (hero(r#","ttl":{"N":"1735689600"}"#), 900)] {
+            let (held, lease) = put(None, item.clone());
+            assert_eq!(lease, grant(ms, AtEnd::Delete), "{item:?}");
+            assert_eq!(seen(&held, &entry(5, false)).get(TOKEN), Some(&Value::N(Number::from(5))));
         }
-        let npm = r#"{"owner":{"S":"ann"},"guid":{"B":"AA=="},"leaseDurationMs":{"N":"700"},"fencingToken":{"N":"3"}}"#;
-        let (held, lease) = write(None, item(npm));
-        assert_eq!(lease, grant(700));
-        let seen = shown(&held, &entry(5, true), true).unwrap();
+        let (held, lease) = put(None, npm(""));
+        assert_eq!(lease, grant(700, AtEnd::Expire));
+        let seen = seen(&held, &entry(5, true));
         assert_eq!(seen.get("leaseDurationMs"), Some(&Value::N(Number::from(1))));
         assert_eq!(seen.get(TOKEN), Some(&Value::N(Number::from(3))), "its own");
-        let go = java("1", "").into_iter().chain([("leaseDuration".into(), Value::S("1m30.5s".into()))]).collect();
-        assert_eq!(write(None, go).1, grant(90_500));
-        let rust = java("1", "").into_iter().chain([("leaseDuration".into(), Value::N(Number::from(20)))]).collect();
-        assert_eq!(write(None, rust).1, grant(20_000));
+        let go = with(java(1, ""), "leaseDuration", text("1m30.5s"));
+        let go = with(go, "recordVersionNumber", text("0123456789abcdefABCDEFzyxwvuTSRQ"));
+        assert_eq!(put(None, go).1, grant(90_500, AtEnd::Expire));
+        let rust = with(java(1, ""), "leaseDuration", Value::N(Number::from(20)));
+        assert_eq!(put(None, rust).1, grant(20_000, AtEnd::Expire));
+    }
+
+    /// Rust's `dynamodb_lock` 0.6 writes when its lease ends.
+    #[test]
+    fn a_length_that_is_a_time_is_read_as_the_end_of_the_lease() {
+        let ends = |number: u64| with(java(1, ""), "leaseDuration", Value::N(Number::from(number)));
+        let in_seconds = ends(NOW_MS / 1000 + 20);
+        assert_eq!(put(None, in_seconds.clone()).1, grant(20_000, AtEnd::Expire));
+        assert_eq!(put(None, ends(NOW_MS + 2_500)).1, grant(2_500, AtEnd::Expire));
+        assert_eq!(put(None, ends(NOW_MS / 1000 - 1)).1, Lease::None, "by a clock that is behind: a lease of nothing");
+        // The next heartbeat renews: it has another end, and is the same tenure.
+        let (held, _) = put(None, in_seconds);
+        let (renewed, lease) = put(Some((&held, &entry(7, false))), ends(NOW_MS / 1000 + 25));
+        assert_eq!((renewed.fence, lease), (Fence::At(7), Lease::Renew));
+    }
+
+    #[test]
+    fn what_no_client_writes_is_no_lock() {
+        let items = [
+            with(java(1, ""), "recordVersionNumber", text("1")),
+            with(java(1, ""), "recordVersionNumber", Value::N(Number::from(1))),
+            with(java(1, ""), "leaseDuration", text("long")),
+            with(java(1, ""), "isReleased", Value::Bool(true)),
+            without(python(""), "expiry_time"),
+            with(python(""), "expiry_time", text("never")),
+            with(python(""), "record_version_number", text("v7")),
+            without(hero(""), "lastUpdatedTimeInMs"),
+            without(hero(""), "additionalAttributes"),
+            with(npm(""), "guid", Value::B(vec![7; 16])),
+            without(npm(""), TOKEN),
+            // Of two recipes.
+            java(1, "").into_iter().chain(python("")).collect(),
+            java(1, "").into_iter().chain(npm("")).collect(),
+            java(1, "").into_iter().chain(hero("")).collect(),
+        ];
+        for item in items {
+            let (record, lease) = put(None, item.clone());
+            assert_eq!((record.fence, lease), (Fence::None, Lease::None), "{item:?}");
+            assert_eq!(seen(&record, &entry(5, true)), item);
+        }
+        // The owner of what the key names.
+        let table = of_texts("t", &["ownerName"]);
+        assert!(Lock::from_item(&java(1, ""), rules(&table)).is_none());
+    }
+
+    #[test]
+    fn an_item_with_other_attributes_is_neither_deleted_nor_shortened() {
+        let more = r#","salary":{"N":"9"}"#;
+        for item in [python(more), hero(more), npm(more), hero(r#","ttl":{"S":"x"}"#)] {
+            let (held, lease) = put(None, item.clone());
+            let Lease::Grant { at_end, .. } = lease else { panic!("{lease:?}") };
+            assert_eq!(at_end, AtEnd::Expire, "{item:?}");
+            let mut seen = seen(&held, &entry(5, true));
+            if !item.contains_key(TOKEN) {
+                seen.remove(TOKEN);
+            }
+            assert_eq!(seen, item);
+        }
+        // Such an attribute comes later: the lease that would delete the item is replaced.
+        let (held, _) = put(None, python(""));
+        let (_, lease) = write(Some((&held, &entry(5, false))), python(more), false);
+        assert_eq!(lease, grant(30_500, AtEnd::Expire));
+    }
+
+    #[test]
+    fn a_token_of_the_client_stays_and_one_that_was_shown_is_not_stored() {
+        let token = |number: u64| Value::N(Number::from(number));
+        for own in [token(3), text("mine")] {
+            let (held, _) = put(None, with(java(1, ""), TOKEN, own.clone()));
+            assert_eq!(seen(&held, &entry(7, false)).get(TOKEN), Some(&own));
+            let (renewed, _) = put(Some((&held, &entry(7, false))), with(java(2, ""), TOKEN, own.clone()));
+            assert_eq!(seen(&renewed, &entry(8, false)).get(TOKEN), Some(&own));
+        }
+        let (held, _) = put(None, java(1, ""));
+        for written_back in [7, 5] {
+            let item = with(java(2, ""), TOKEN, token(written_back));
+            let (renewed, _) = put(Some((&held, &entry(7, false))), item);
+            assert_eq!(renewed.item.get(TOKEN), None);
+        }
     }
 
     #[test]
     fn no_lock_has_no_lease_and_a_plain_table_adds_nothing() {
-        assert_eq!(write(None, item(r#"{"id":{"S":"x"},"owner":{"S":"ann"}}"#)).1, Lease::None);
-        let mut lock = java("1", "");
-        assert_eq!(written(None, &mut lock, false, u64::MAX, String::new), (Fence::None, Lease::None));
+        assert_eq!(put(None, item(r#"{"id":{"S":"x"},"owner":{"S":"ann"}}"#)).1, Lease::None);
+        let table = of_texts("t", &["key"]);
+        let mut lock = java(1, "");
+        let plain = Rules { knows_locks: false, ..rules(&table) };
+        assert_eq!(written(None, &mut lock, plain, true, String::new), (Fence::None, Lease::None));
         let record = Record { item: lock.clone(), fence: Fence::At(3), mark: None };
-        assert_eq!(shown(&record, &entry(5, true), false), Some(lock.clone()));
-        assert_eq!(written(None, &mut lock, true, 19_999, String::new), (Fence::ThisRevision, Lease::None));
+        assert_eq!(shown(&record, &entry(5, true), plain), lock);
+        let short = Rules { lease_ms_max: 19_999, ..rules(&table) };
+        assert_eq!(written(None, &mut lock, short, true, String::new), (Fence::ThisRevision, Lease::None));
+    }
+
+    #[test]
+    fn fail_closed_locks_are_of_a_lock_client_and_have_no_lease() {
+        let table = of_texts("t", &["key"]);
+        let closed = without(without(npm(""), TOKEN), "leaseDurationMs");
+        assert!(is_of_lock_client(&closed, rules(&table)) && is_of_lock_client(&npm(""), rules(&table)));
+        assert_eq!(put(None, closed.clone()).1, Lease::None);
+        assert!(!is_of_lock_client(&with(closed, "x", text("y")), rules(&table)));
+        assert!(!is_of_lock_client(&item(r#"{"key":{"S":"k"}}"#), rules(&table)));
     }
 
     proptest! {

@@ -12,6 +12,9 @@ use crate::error::{Error, Kind, Result};
 pub(crate) const FORMAT: u8 = 2;
 const FORMAT_MIN: u8 = 1;
 
+/// The tag by which an operator says what a table is used for: `locks` or `plain`.
+pub(crate) const USE_TAG: &str = "lockkeeper:items";
+
 /// What is known of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
@@ -25,9 +28,37 @@ pub(crate) struct Table {
     pub(crate) time_to_live: Option<String>,
     pub(crate) protected: bool,
     pub(crate) tags: BTreeMap<String, String>,
+    /// `None`: the first item that is written decides.
+    #[serde(default)]
+    pub(crate) used_for: Option<TableUse>,
     /// It was deleted, and some of its items may be there: it reads as no table.
     #[serde(default)]
     pub(crate) is_dropped: bool,
+}
+
+/// What the items of a table are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TableUse {
+    /// Those that a lock client writes are locks.
+    Locks,
+    /// Items, and nothing else.
+    Plain,
+}
+
+impl TableUse {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Plain => "plain",
+        }
+    }
+
+    pub(crate) fn from_tag(value: &str) -> Result<Self> {
+        [Self::Locks, Self::Plain].into_iter().find(|it| it.as_str() == value).ok_or_else(|| {
+            Error::parameters(format!("the value of the tag {USE_TAG} is '{value}': it must be 'locks' or 'plain'"))
+        })
+    }
 }
 
 /// An attribute of a key.

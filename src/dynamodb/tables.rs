@@ -7,8 +7,12 @@
 //! these would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted table
 //! stays, and reads as no table, until its items are removed; a `CreateTable` of its name removes them itself, as far as its time allows.
 //!
-//! Accepted and without effect: throughput, billing mode, table class, encryption, and the time to live of items, which clients read back.
-//! Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its owner relies on.
+//! **What a table is used for** ([`TableUse`]) is part of its entry, so all nodes agree on it. An operator says it with the tag [`USE_TAG`];
+//! otherwise the first item that is written does: where it is one of a known lock client, items of the table may be locks (see `recipes`),
+//! and in every other table none is, whatever it looks like.
+//!
+//! Accepted and without effect: throughput, billing mode, table class, encryption, other tags, and the time to live of items, which clients
+//! read back. Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its owner relies on.
 
 use std::time::Duration;
 
@@ -18,11 +22,12 @@ use tokio::time::Instant;
 
 use crate::{
     Caller, Entry, Lease, Store, Txn, Write,
-    database::{Database, TRIES},
+    database::{Database, Known, TRIES},
     error::{Error, Kind, Result},
-    key,
+    item::Record,
+    key, recipes,
     request::{read, required, table_name},
-    schema::{Attribute, FORMAT, Table},
+    schema::{Attribute, FORMAT, Table, TableUse, USE_TAG},
 };
 
 /// Items removed at a time, after their table was deleted.
@@ -33,6 +38,10 @@ const DEFINITIONS_MAX: usize = 255;
 const TAGS_MAX: usize = 50;
 /// Time that a `CreateTable` leaves for its answer when it removes the items of a deleted table.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// Limits of tags: DynamoDB's.
+const TAG_KEY_CHARS_MAX: usize = 128;
+const TAG_VALUE_CHARS_MAX: usize = 256;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -87,6 +96,25 @@ struct StreamSpecification {
 struct Tag {
     key: String,
     value: String,
+}
+
+/// `TagResource`, `UntagResource`, `ListTagsOfResource`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct TagsRequest {
+    resource_arn: Option<String>,
+    tags: Option<Vec<Tag>>,
+    tag_keys: Option<Vec<String>>,
+}
+
+impl TagsRequest {
+    /// The table that the ARN names. Its region and account are passed over: there is one cluster.
+    fn table(&self) -> Result<&str> {
+        let arn = required(self.resource_arn.as_ref(), "ResourceArn")?;
+        let name = arn.strip_prefix("arn:").and_then(|rest| rest.split_once(":table/")).map(|(_, name)| name);
+        let name = name.filter(|name| !name.contains('/'));
+        name.ok_or_else(|| Error::validation(format!("Invalid TableArn: Invalid ResourceArn provided as input {arn}")))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -171,7 +199,7 @@ impl Table {
             }
             Ok(Attribute { name: name.clone(), kind })
         };
-        Ok(Self {
+        let mut table = Self {
             format: FORMAT,
             name: name.to_owned(),
             partition: attribute(first)?,
@@ -180,9 +208,58 @@ impl Table {
             throughput: throughput(request)?,
             time_to_live: None,
             protected: request.deletion_protection_enabled.unwrap_or(false),
-            tags: request.tags.iter().flatten().map(|tag| (tag.key.clone(), tag.value.clone())).collect(),
+            tags: BTreeMap::new(),
+            used_for: None,
             is_dropped: false,
-        })
+        };
+        table.add_tags(request.tags.as_deref().unwrap_or_default())?;
+        Ok(table)
+    }
+
+    /// The attribute by which items have a time to live.
+    pub(crate) fn time_to_live(&self) -> Option<&str> {
+        self.time_to_live.as_deref()
+    }
+
+    fn add_tags(&mut self, tags: &[Tag]) -> Result<()> {
+        for Tag { key, value } in tags {
+            if key.is_empty() || key.chars().count() > TAG_KEY_CHARS_MAX {
+                let constraint = format!("Member must have length between 1 and {TAG_KEY_CHARS_MAX}");
+                return Err(Error::constraint(key, "tags.member.key", &constraint));
+            } else if value.chars().count() > TAG_VALUE_CHARS_MAX {
+                let constraint = format!("Member must have length less than or equal to {TAG_VALUE_CHARS_MAX}");
+                return Err(Error::constraint(value, "tags.member.value", &constraint));
+            }
+            if key == USE_TAG {
+                self.used_for = Some(TableUse::from_tag(value)?);
+            } else {
+                self.tags.insert(key.clone(), value.clone());
+            }
+        }
+        if self.tags.len() > TAGS_MAX {
+            let count = self.tags.len();
+            return Err(Error::validation(format!(
+                "{count} tags exceed the maximum of {TAGS_MAX} of a table: remove some"
+            )));
+        }
+        Ok(())
+    }
+
+    fn remove_tags(&mut self, keys: &[String]) {
+        for key in keys {
+            if key == USE_TAG {
+                self.used_for = None;
+            } else {
+                self.tags.remove(key);
+            }
+        }
+    }
+
+    /// All tags, also where the first item decided what the table is used for.
+    fn shown_tags(&self) -> Json {
+        let use_tag = self.used_for.map(|used_for| (USE_TAG, used_for.as_str()));
+        let others = self.tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        use_tag.into_iter().chain(others).map(|(key, value)| json!({"Key": key, "Value": value})).collect()
     }
 
     /// As clients are told. `items` is not counted: it would need a pass over all of them.
@@ -457,6 +534,52 @@ impl<S: Store> Database<S> {
         Ok(json!({"TimeToLiveDescription": description}))
     }
 
+    pub(crate) async fn tag_resource(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TagsRequest = read(body)?;
+        let tags = required(request.tags.as_ref(), "Tags")?;
+        self.change_table(caller, request.table()?, |table| table.add_tags(tags)).await?;
+        Ok(json!({}))
+    }
+
+    pub(crate) async fn untag_resource(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TagsRequest = read(body)?;
+        let keys = required(request.tag_keys.as_ref(), "TagKeys")?;
+        let change = |table: &mut Table| {
+            table.remove_tags(keys);
+            Ok(())
+        };
+        self.change_table(caller, request.table()?, change).await?;
+        Ok(json!({}))
+    }
+
+    pub(crate) async fn list_tags_of_resource(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+        let request: TagsRequest = read(body)?;
+        let (table, _) = self.read_table(caller, request.table()?).await?;
+        Ok(json!({"Tags": table.shown_tags()}))
+    }
+
+    /// These items were written: the first of a table decide what it is used for, if no operator did. The endpoint notes it as itself, after
+    /// the client's own write was allowed. Where that fails, the next write decides.
+    pub(crate) async fn note_use<'a>(
+        &self,
+        caller: &Caller,
+        known: &Known,
+        written: impl IntoIterator<Item = &'a Record>,
+    ) {
+        let mut written = written.into_iter().peekable();
+        if known.table.used_for.is_some() || !self.options.recipes || written.peek().is_none() {
+            return;
+        }
+        let rules = self.options.rules(&known.table);
+        let is_of_locks = written.any(|record| recipes::is_of_lock_client(&record.item, rules));
+        let used_for = if is_of_locks { TableUse::Locks } else { TableUse::Plain };
+        let table = Table { used_for: Some(used_for), ..known.table.clone() };
+        let key = key::of_table(&known.table.name);
+        let put = Write::Put { key: key.clone(), value: table.encode(), lease: Lease::None };
+        let txn = Txn { expected: vec![(key, known.modified)], writes: vec![put] };
+        _ = self.store.commit(&Caller::endpoint(caller.deadline), txn).await;
+    }
+
     async fn read_table(&self, caller: &Caller, name: &str) -> Result<(Table, Entry)> {
         let mut found = self.store.get(caller, vec![key::of_table(name)]).await?;
         let entry = found.pop().flatten().ok_or_else(|| not_found(name))?;
@@ -483,5 +606,38 @@ impl<S: Store> Database<S> {
             }
         }
         Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A table whose keys are these texts.
+    pub(crate) fn of_texts(name: &str, keys: &[&str]) -> Table {
+        let attribute = |name: &&str| Attribute { name: (*name).to_owned(), kind: "S".to_owned() };
+        Table {
+            format: FORMAT,
+            name: name.to_owned(),
+            partition: keys.first().map(attribute).expect("a key"),
+            sort: keys.get(1).map(attribute),
+            created_ms: 0,
+            throughput: None,
+            time_to_live: None,
+            protected: false,
+            tags: BTreeMap::new(),
+            used_for: None,
+            is_dropped: false,
+        }
+    }
+
+    #[test]
+    fn a_table_of_the_first_format_is_read_and_a_later_one_is_refused() {
+        let first = r#"{"format":1,"name":"t","partition":{"name":"k","kind":"S"},"sort":null,"created_ms":0,"throughput":null,
+            "time_to_live":null,"protected":false,"tags":{}}"#;
+        let table = Table::decode(first.as_bytes()).unwrap();
+        assert_eq!(Table { format: FORMAT, ..table }, of_texts("t", &["k"]));
+        let later = first.replace("\"format\":1", "\"format\":3");
+        assert!(Table::decode(later.as_bytes()).unwrap_err().message.contains("upgrade this node"));
     }
 }

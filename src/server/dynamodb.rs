@@ -53,7 +53,6 @@ pub(super) fn serve<L: Listen>(
     #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
     let seed = random.bits() as u64;
     let options = dynamodb::Options {
-        plain_tables: config.plain_tables.iter().cloned().collect(),
         secrets: secrets.clone(),
         connections_max,
         ..dynamodb::Options::new(move || clock.wall_ms(), seed)

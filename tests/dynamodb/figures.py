@@ -7,7 +7,6 @@ A lock has the shape of the Java client's; each worker has a lock of its own. Wo
 the server: compare figures of one run only.
 """
 
-import base64
 import http.client
 import json
 import multiprocessing
@@ -16,6 +15,7 @@ import sys
 import threading
 import time
 import urllib.parse
+import uuid
 
 os.environ.update(AWS_ACCESS_KEY_ID="AKIDFIGURES", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="us-east-1")
 
@@ -73,7 +73,8 @@ def release(client, key, version):
 
 
 def version():
-    return base64.b64encode(os.urandom(12)).decode()
+    # As the Java client writes it: only such an item is a lock.
+    return str(uuid.uuid4())
 
 
 def in_processes(workers, work, *arguments):

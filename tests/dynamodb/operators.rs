@@ -18,10 +18,10 @@ use tokio::{
 
 use super::LONG;
 
-const NAME: &str = "dynamodb/locks/jobs";
+pub(crate) const NAME: &str = "dynamodb/locks/jobs";
 
 /// One request, as an HTTP client sends it that knows nothing of AWS. Returns the status and the body.
-async fn call(endpoint: &str, operation: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn call(endpoint: &str, operation: &str, body: &Value) -> (u16, Value) {
     let address = endpoint.strip_prefix("http://").expect("no TLS").trim_end_matches('/');
     let body = body.to_string();
     let request = format!(
@@ -42,22 +42,27 @@ async fn call(endpoint: &str, operation: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(body).unwrap_or(Value::Null))
 }
 
-async fn ok(endpoint: &str, operation: &str, body: Value) -> Value {
+pub(crate) async fn ok(endpoint: &str, operation: &str, body: Value) -> Value {
     let (status, answer) = call(endpoint, operation, &body).await;
     assert_eq!(status, 200, "{operation}: {answer}");
     answer
 }
 
-async fn fails(endpoint: &str, operation: &str, body: Value) {
+pub(crate) async fn fails(endpoint: &str, operation: &str, body: Value) {
     let (status, answer) = call(endpoint, operation, &body).await;
     let kind = answer["__type"].as_str().unwrap_or_default();
     assert!(status == 400 && kind.ends_with("#ConditionalCheckFailedException"), "{operation}: {answer}");
 }
 
+/// A version as its clients write it.
+fn uuid(version: &str) -> String {
+    format!("00000000-0000-4000-8000-{version:0>12}")
+}
+
 /// An acquire of the Java client: of a lock that is not there, or of one that reads as released.
-fn acquire(owner: &str, version: &str, of_released: bool) -> Value {
+pub(crate) fn acquire(owner: &str, version: &str, of_released: bool) -> Value {
     let item = json!({
-        "key": {"S": "jobs"}, "ownerName": {"S": owner}, "recordVersionNumber": {"S": version}, "leaseDuration": {"S": "600000"},
+        "key": {"S": "jobs"}, "ownerName": {"S": owner}, "recordVersionNumber": {"S": uuid(version)}, "leaseDuration": {"S": "600000"},
     });
     match of_released {
         false => json!({
@@ -72,13 +77,13 @@ fn acquire(owner: &str, version: &str, of_released: bool) -> Value {
     }
 }
 
-fn heartbeat(owner: &str, from: &str, to: &str) -> Value {
+pub(crate) fn heartbeat(owner: &str, from: &str, to: &str) -> Value {
     json!({
         "TableName": "locks", "Key": {"key": {"S": "jobs"}}, "UpdateExpression": "SET #ld = :ld, #rvn = :newRvn",
         "ConditionExpression": "attribute_exists(#pk) AND #rvn = :rvn AND #on = :on",
         "ExpressionAttributeNames": {"#pk": "key", "#ld": "leaseDuration", "#rvn": "recordVersionNumber", "#on": "ownerName"},
         "ExpressionAttributeValues": {
-            ":ld": {"S": "600000"}, ":rvn": {"S": from}, ":newRvn": {"S": to}, ":on": {"S": owner},
+            ":ld": {"S": "600000"}, ":rvn": {"S": uuid(from)}, ":newRvn": {"S": uuid(to)}, ":on": {"S": owner},
         },
     })
 }
@@ -89,7 +94,7 @@ fn release(owner: &str, version: &str) -> Value {
         "TableName": "locks", "Key": {"key": {"S": "jobs"}},
         "ConditionExpression": "attribute_exists(#pk) AND #rvn = :rvn AND #on = :on",
         "ExpressionAttributeNames": {"#pk": "key", "#rvn": "recordVersionNumber", "#on": "ownerName"},
-        "ExpressionAttributeValues": {":rvn": {"S": version}, ":on": {"S": owner}},
+        "ExpressionAttributeValues": {":rvn": {"S": uuid(version)}, ":on": {"S": owner}},
     })
 }
 
@@ -97,6 +102,20 @@ async fn token(endpoint: &str) -> u64 {
     let key = json!({"TableName": "locks", "Key": {"key": {"S": "jobs"}}, "ConsistentRead": true});
     let item = ok(endpoint, "GetItem", key).await;
     item["Item"]["fencingToken"]["N"].as_str().expect("a token").parse().expect("a number")
+}
+
+/// Not before all members know the keyspace.
+pub(crate) async fn create_table(endpoint: &str) {
+    let table = json!({
+        "TableName": "locks", "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
+        "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}], "BillingMode": "PAY_PER_REQUEST",
+    });
+    let created = async {
+        while call(endpoint, "CreateTable", &table).await.0 != 200 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(LONG, created).await.expect("a table");
 }
 
 async fn lock(client: &Client) -> LockInfo {
@@ -123,17 +142,7 @@ async fn an_item_that_is_a_lock_is_listed_taken_back_and_in_the_audit() {
     let client = Client::builder(&cluster.endpoints().join(",")).build().expect("endpoints");
     let endpoints = cluster.dynamodb_endpoints();
     let [ann, bob] = [&*endpoints[0], &*endpoints[1]];
-    let table = json!({
-        "TableName": "locks", "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
-        "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}], "BillingMode": "PAY_PER_REQUEST",
-    });
-    // Not before all members know the keyspace.
-    let created = async {
-        while call(ann, "CreateTable", &table).await.0 != 200 {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(LONG, created).await.expect("a table");
+    create_table(ann).await;
 
     ok(ann, "PutItem", acquire("ann", "1", false)).await;
     let first = token(bob).await;

@@ -86,6 +86,16 @@ pub(crate) enum Action {
 }
 
 impl Action {
+    /// Whether what it writes depends on what was there.
+    pub(crate) fn is_relative(&self) -> bool {
+        match self {
+            Self::Set(_, source) => source.reads_item(),
+            Self::Add(..) => true,
+            Self::Remove(path) => matches!(path.0.last(), Some(Step::Index(_))),
+            Self::Delete(..) => false,
+        }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Set(path, _) | Self::Remove(path) | Self::Add(path, _) | Self::Delete(path, _) => path,
@@ -102,6 +112,16 @@ pub(crate) enum Source {
     ListAppend(Box<Source>, Box<Source>),
     Plus(Box<Source>, Box<Source>),
     Minus(Box<Source>, Box<Source>),
+}
+
+impl Source {
+    fn reads_item(&self) -> bool {
+        match self {
+            Self::Value(_) => false,
+            Self::Path(_) | Self::IfNotExists(..) | Self::ListAppend(..) => true,
+            Self::Plus(left, right) | Self::Minus(left, right) => left.reads_item() || right.reads_item(),
+        }
+    }
 }
 
 impl Path {

@@ -6,10 +6,15 @@ use super::Api;
 
 const PUT: &str = r##"{"TableName":"locks","Item":{"key":{"S":"jobs"},"ownerName":{"S":"OWNER"},"recordVersionNumber":{"S":"VERSION"},
     "leaseDuration":{"S":"20000"}},"ConditionExpression":"CONDITION","ExpressionAttributeNames":{"#pk":"key"IR}VALUES}"##;
-const GET: &str = r#"{"TableName":"locks","Key":{"key":{"S":"jobs"}},"ConsistentRead":true}"#;
+pub(super) const GET: &str = r#"{"TableName":"locks","Key":{"key":{"S":"jobs"}},"ConsistentRead":true}"#;
+
+/// A version as its clients write it.
+pub(super) fn uuid(version: &str) -> String {
+    format!("00000000-0000-4000-8000-{version:0>12}")
+}
 
 /// An acquire of the Java client: of a lock that is not there, or of one that reads as released.
-fn acquire(owner: &str, version: &str, of_released: bool) -> String {
+pub(super) fn acquire(owner: &str, version: &str, of_released: bool) -> String {
     let (condition, names, values) = if of_released {
         (
             "attribute_exists(#pk) AND #ir = :ir",
@@ -19,11 +24,12 @@ fn acquire(owner: &str, version: &str, of_released: bool) -> String {
     } else {
         ("attribute_not_exists(#pk)", "", "")
     };
-    let body = PUT.replace("OWNER", owner).replace("VERSION", version).replace("CONDITION", condition);
+    let body = PUT.replace("OWNER", owner).replace("VERSION", &uuid(version)).replace("CONDITION", condition);
     body.replace("IR", names).replace("VALUES", values)
 }
 
 fn heartbeat(owner: &str, from: &str, to: &str) -> String {
+    let (from, to) = (uuid(from), uuid(to));
     format!(
         r##"{{"TableName":"locks","Key":{{"key":{{"S":"jobs"}}}},"UpdateExpression":"SET #ld = :ld, #rvn = :newRvn",
         "ConditionExpression":"attribute_exists(#pk) AND #rvn = :rvn AND #on = :on","ExpressionAttributeNames":{{"#pk":"key",
@@ -32,7 +38,7 @@ fn heartbeat(owner: &str, from: &str, to: &str) -> String {
     )
 }
 
-async fn token(api: &Api) -> u64 {
+pub(super) async fn token(api: &Api) -> u64 {
     let item = api.ok("GetItem", GET).await;
     item["Item"]["fencingToken"]["N"].as_str().unwrap().parse().unwrap()
 }
@@ -77,39 +83,42 @@ async fn the_holder_that_an_operator_took_a_lock_from_finds_out_and_the_next_cal
     api.0.store.revoke_leases();
     assert!(api.error("UpdateItem", &heartbeat("ann", "1", "2")).await.starts_with("ConditionalCheckFailed"));
     let release = r##"{"TableName":"locks","Key":{"key":{"S":"jobs"}},"ConditionExpression":"#rvn = :rvn",
-        "ExpressionAttributeNames":{"#rvn":"recordVersionNumber"},"ExpressionAttributeValues":{":rvn":{"S":"1"}}}"##;
-    assert!(api.error("DeleteItem", release).await.starts_with("ConditionalCheckFailed"));
+        "ExpressionAttributeNames":{"#rvn":"recordVersionNumber"},"ExpressionAttributeValues":{":rvn":{"S":"VERSION"}}}"##;
+    assert!(
+        api.error("DeleteItem", &release.replace("VERSION", &uuid("1"))).await.starts_with("ConditionalCheckFailed")
+    );
     let item = api.ok("GetItem", GET).await;
     assert_eq!(item["Item"]["isReleased"], json!({"S": "1"}));
-    assert_ne!(item["Item"]["recordVersionNumber"], json!({"S": "1"}));
+    assert_ne!(item["Item"]["recordVersionNumber"], json!({"S": uuid("1")}));
     api.ok("PutItem", &acquire("bob", "2", true)).await;
     assert!(token(&api).await > first);
-    assert_eq!(api.ok("GetItem", GET).await["Item"]["recordVersionNumber"], json!({"S": "2"}));
+    assert_eq!(api.ok("GetItem", GET).await["Item"]["recordVersionNumber"], json!({"S": uuid("2")}));
 }
 
-#[tokio::test]
-async fn a_plain_table_is_only_a_table() {
-    let mut api = Api::with_tables(&[("locks", &["key"])]).await;
-    api.0.options.plain_tables.insert("locks".to_owned());
-    api.ok("PutItem", &acquire("ann", "1", false)).await;
-    api.0.store.end_leases();
-    let item = api.ok("GetItem", GET).await;
-    assert_eq!(item["Item"].as_object().unwrap().len(), 4, "{item}");
+/// The version that the owner writes.
+fn version_of(owner: &str) -> String {
+    uuid(&owner.bytes().map(|byte| format!("{byte:x}")).collect::<String>())
+}
+
+/// An acquire of `python-dynamodb-lock`: of a lock that is not there.
+pub(super) fn put_of_python(owner: &str, more: &str) -> String {
+    let version = version_of(owner);
+    format!(
+        r##"{{"TableName":"locks","Item":{{"key":{{"S":"jobs"}},"owner_name":{{"S":"{owner}"}},"record_version_number":{{"S":"{version}"}},
+        "lease_duration":{{"N":"30"}},"expiry_time":{{"N":"1735693200"}}{more}}},"ConditionExpression":"NOT(attribute_exists(#pk))",
+        "ExpressionAttributeNames":{{"#pk":"key"}}}}"##
+    )
 }
 
 #[tokio::test]
 async fn where_released_is_absent_the_next_caller_creates_the_item() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
-    let put = |owner: &str| {
-        format!(
-            r##"{{"TableName":"locks","Item":{{"key":{{"S":"jobs"}},"owner_name":{{"S":"{owner}"}},"record_version_number":{{"S":"{owner}1"}},
-        "lease_duration":{{"N":"30"}}}},"ConditionExpression":"NOT(attribute_exists(#pk))","ExpressionAttributeNames":{{"#pk":"key"}}}}"##
-        )
-    };
+    let put = |owner: &str| put_of_python(owner, "");
     let release = |owner: &str| {
         format!(
             r##"{{"TableName":"locks","Key":{{"key":{{"S":"jobs"}}}},"ConditionExpression":"attribute_exists(#pk) AND #rvn = :rvn",
-        "ExpressionAttributeNames":{{"#pk":"key","#rvn":"record_version_number"}},"ExpressionAttributeValues":{{":rvn":{{"S":"{owner}1"}}}}}}"##
+        "ExpressionAttributeNames":{{"#pk":"key","#rvn":"record_version_number"}},"ExpressionAttributeValues":{{":rvn":{{"S":"{}"}}}}}}"##,
+            version_of(owner)
         )
     };
     api.ok("PutItem", &put("ann")).await;
@@ -170,6 +179,8 @@ async fn a_retry_after_the_end_of_its_lease_does_not_hold_the_lock() {
 async fn answers_are_kept_for_a_time() {
     let api = Api::with_tables(&[("locks", &["key"])]).await;
     let put = PUT
+        .replace("OWNER", "ann")
+        .replace("VERSION", &uuid("1"))
         .replace("CONDITION", "attribute_not_exists(#pk)")
         .replace("IR", "")
         .replace("VALUES", r#","ReturnValues":"ALL_OLD""#);

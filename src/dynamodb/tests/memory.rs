@@ -27,6 +27,7 @@ struct State {
     overloaded: bool,
     /// Only clients with an identity, and the endpoint, are served.
     has_policy: bool,
+    refuses_leases: bool,
     /// Happens before the next commit.
     intruder: Option<Txn>,
 }
@@ -77,12 +78,28 @@ impl Memory {
         }
     }
 
+    /// Those of items; the answers that are kept stay.
     pub(super) fn end_leases(&self) {
-        for (_, lease) in self.state().entries.values_mut() {
-            if let Some((deadline, ..)) = lease {
+        self.end_leases_of("");
+    }
+
+    /// Those of items whose keys end so.
+    pub(super) fn end_leases_of(&self, end: &str) {
+        let mut state = self.state();
+        for (key, (_, lease)) in &mut state.entries {
+            let key = String::from_utf8_lossy(key);
+            if key.contains("/item/")
+                && key.ends_with(end)
+                && let Some((deadline, ..)) = lease
+            {
                 *deadline = Instant::now();
             }
         }
+    }
+
+    /// From now on there is no room for another lease.
+    pub(super) fn refuse_leases(&self) {
+        self.state().refuses_leases = true;
     }
 }
 
@@ -186,6 +203,10 @@ impl Store for Memory {
         state.commits += 1;
         if let Some(intruder) = state.intruder.take() {
             state.commit(intruder);
+        }
+        let grants = |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { .. }, .. });
+        if state.refuses_leases && txn.writes.iter().any(grants) {
+            return Err(StoreError::TooLarge("the table has no room for another session".to_owned()));
         }
         let committed = state.commit(txn);
         if std::mem::take(&mut state.loses_answer) {

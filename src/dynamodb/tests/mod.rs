@@ -4,12 +4,15 @@ mod endpoint;
 mod expressions;
 mod locks;
 mod memory;
+mod once;
 mod operations;
 mod python;
 mod removal;
 mod requests;
 #[path = "../../../tests/skipped/mod.rs"]
 mod skipped;
+mod tenure;
+mod uses;
 mod work;
 
 use std::time::Duration;

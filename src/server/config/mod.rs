@@ -177,8 +177,6 @@ pub struct DynamodbConfig {
     pub listen: String,
     /// The file of access keys and their secrets. Empty: signatures are not checked, and an access key is no identity.
     pub secrets: PathBuf,
-    /// Tables whose items are only items: no leases, no tokens.
-    pub plain_tables: Vec<String>,
 }
 
 /// etcd's API on a port of its own.
