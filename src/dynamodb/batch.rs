@@ -411,7 +411,7 @@ impl<S: Store> Database<S> {
     }
 }
 
-/// The answer to a transaction that comes again. It is cancelled if a lock that it acquired is lost: to do the rest once more would be worse.
+/// The answer to a transaction that comes again. It is cancelled if a lock that it acquired is lost: to do the rest again would be worse.
 fn repeated(kept: KeptTransaction, mark: Mark, located: &[Located]) -> Result<Vec<u8>> {
     let is_lost = |place: usize, located: &Located| kept.locks.contains(&place) && !located.is_as_left_by(mark);
     let lost: Vec<_> = located.iter().enumerate().map(|(place, located)| is_lost(place, located)).collect();

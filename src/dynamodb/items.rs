@@ -306,10 +306,15 @@ impl<S: Store> Database<S> {
             let kept = answers.into_iter().flatten().next();
             if let Some(mark) = mark {
                 let answer = kept.as_ref().and_then(|entry| once::kept(&entry.value));
-                if let Some((_, answer)) = answer.filter(|(repeats, _)| repeats.allows(mark, &located)) {
-                    return Ok(answer.to_vec());
+                let answer = answer.filter(|(repeats, _)| repeats.allows(mark, &located));
+                let is_as_left = located.is_as_left_by(mark);
+                let is_remembered = answer.is_some() || is_as_left && !shows_old;
+                if is_remembered && is_as_left && !self.renew(caller, &located).await? {
+                    continue;
                 }
-                if !shows_old && located.is_as_left_by(mark) {
+                if let Some((_, answer)) = answer {
+                    return Ok(answer.to_vec());
+                } else if is_remembered {
                     return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
                 }
             }
@@ -350,6 +355,20 @@ impl<S: Store> Database<S> {
             return Ok(self.response(request, &prepared, returned, old, new.as_ref(), units));
         }
         Err(Error::new(Kind::Throttled, "too many writers change this item: try again"))
+    }
+
+    /// Renews the lease of an item, if it has one, before a request that acquired it is answered again: some clients count their lease from
+    /// the answer. `false`: the item has changed meanwhile.
+    async fn renew(&self, caller: &Caller, located: &Located) -> Result<bool> {
+        let Some((record, entry)) = located.stored.as_ref().filter(|(_, entry)| entry.leased) else { return Ok(true) };
+        let renewed = Record { fence: recipes::kept(record, entry), ..record.clone() };
+        let put = Write::Put { key: located.key.clone(), value: renewed.encode(), lease: Lease::Renew };
+        let expected = vec![
+            (crate::key::of_table(&located.known.table.name), located.known.modified),
+            (located.key.clone(), entry.modified),
+        ];
+        let committed = self.store.commit(caller, Txn { expected, writes: vec![put] }).await?;
+        Ok(committed.succeeded)
     }
 
     /// Commits a write, with the memory of its answer. What gives something back happens without it where there is no room for it.

@@ -8,6 +8,8 @@
 //!   depend on those of before (`ADD n 1`). These are kept, in an entry of their own that the store deletes after [`ANSWER_TTL_MS`]. So is
 //!   the answer to a transaction with a `ClientRequestToken`.
 //!
+//! Before an answer about a lock is repeated, its lease is renewed: a client may count it from the answer.
+//!
 //! **An answer is repeated only while its effect is there** ([`Repeats`]): whoever heard that he has a lock would otherwise hold what
 //! somebody else holds by now, or nobody. Where the effect is gone, the retry is judged like a new request. Exempt are writes that acquire
 //! nothing and would do harm if they happened again: a deletion without a condition, and an update of a non-lock by the values of before.

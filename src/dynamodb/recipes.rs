@@ -11,10 +11,10 @@
 //! | npm `@deliveryhero/dynamodb-lock` | `ownerName`, `recordVersionNumber`, `leaseDurationInMs`, `lastUpdatedTimeInMs`, `additionalAttributes` | ms | the item is deleted |
 //! | npm `dynamodb-lock-client` (fail-open) | `owner`, `guid`, `leaseDurationMs`, `fencingToken` | ms | the item reads as `leaseDurationMs = 1`: its next caller waits for so long |
 //!
-//! **Which items are locks.** The table is one of locks (see `tables`), and the item has all attributes of one recipe, and of one only, with
-//! the types and the forms that its client writes: a version is a UUID (Go's: 32 letters and digits), `guid` has 64 bytes. An item that has
-//! further attributes is somebody's data too: it has a lease and a token, and is neither deleted nor shown with another `leaseDurationMs`.
-//! Its next caller then watches it, as on DynamoDB.
+//! **Which items are locks.** The table is one of locks (see `tables`), and the item has all attributes of one recipe, and of no other,
+//! with the types and the forms that its client writes: a version is a UUID (Go's: 32 letters and digits), `guid` has 64 bytes. An item
+//! that has further attributes is somebody's data too: it has a lease and a token, and is neither deleted nor shown with another
+//! `leaseDurationMs`. Its next caller then watches it, as on DynamoDB.
 //!
 //! Clients whose items hold a time of expiry (Powertools, `dynamodb-lease`, `dyndbmutex`, `dynamo-dlm`, verrou, pynamodb's own recipes)
 //! compare it to their own clocks, and have nothing to gain; nor has the Kinesis Client Library, whose items do not say how long a lease
@@ -22,9 +22,9 @@
 //!
 //! **Why it is safe.** A holder counts its lease from before it sends the write that grants or renews it; the store counts from when it
 //! applies that write, which is later. So the holder has given up first, as far as the rates of both clocks agree. (The Python client
-//! counts a renewal from its answer, and warns its program after `safe_period`, which must be shorter than the lease by a round trip. Rust's
-//! writes the end of its lease by its own clock: there, clocks must agree as on DynamoDB.) A client that does not watch its own lease is as
-//! unsafe as it is on DynamoDB itself.
+//! counts a renewal from its answer, and warns its program after `safe_period`, which must be shorter than the lease by a round trip.
+//! Rust's writes the end of its lease by its own clock: there, clocks must agree as on DynamoDB.) A client that does not watch its own
+//! lease is as unsafe as it is on DynamoDB itself.
 //!
 //! So a write that leaves a lock which is not released, and says anything about it, has a live lease when it is answered: a put, and an
 //! update of the owner, the version, the length or `isReleased`. It renews the lease of the same tenure, and is granted a new one with a
@@ -35,9 +35,9 @@
 //! names its own version, is granted the lock again if nobody has taken it in between (the commit compares), and does not store
 //! `isReleased`. Where the item was deleted, its condition fails, and it learns that the lock is lost.
 //!
-//! **Taken back by an operator.** The lock is free at once. An item that stays reads with another version than any that its holder wrote: so
-//! the late heartbeat fails here, and the client learns that it lost the lock. Its release fails likewise, as that of a lock that another
-//! took. A caller that acquires by what it has read names the version that it has seen, and gets the lock.
+//! **Taken back by an operator.** The lock is free at once. An item that stays reads with another version than any that its holder wrote:
+//! so the late heartbeat fails here, and the client learns that it lost the lock. Its release fails likewise, as that of a lock that
+//! another took. A caller that acquires by what it has read names the version that it has seen, and gets the lock.
 //!
 //! **The token.** The items of all but the last kind also show `fencingToken`: the revision of the acquisition (`item::Fence`). The last
 //! client has an attribute of this name already, which it raises by itself. Another item whose client wrote an attribute of this name keeps
@@ -403,7 +403,7 @@ fn drop_shown_token(before: Option<(&Record, &Entry)>, item: &mut Item, rules: R
 }
 
 /// The fence of a lock that is written without a new acquisition.
-fn kept(record: &Record, entry: &Entry) -> Fence {
+pub(crate) fn kept(record: &Record, entry: &Entry) -> Fence {
     match record.fence {
         Fence::ThisRevision => Fence::At(entry.modified),
         known @ Fence::At(_) => known,

@@ -3,16 +3,18 @@
 //! A table is there at once, and gone at once. Its items are removed afterwards, by the node that removes it or, after a crash, by any
 //! (`Database::sweep`): a record of the removal stays until they are. The endpoint removes them as itself: no client needs a right for it.
 //!
-//! **No table has the name of another whose items are still there.** Items that are locks claim names which the new table's would claim too:
-//! these would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted table
-//! stays, and reads as no table, until its items are removed; a `CreateTable` of its name removes them itself, as far as its time allows.
+//! **No table has the name of another whose items are still there.** Items that are locks claim names that the new table's would claim
+//! too: these would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted
+//! table stays, and reads as no table, until its items are removed; a `CreateTable` of its name removes them itself, as far as its time
+//! allows.
 //!
-//! **What a table is used for** ([`TableUse`]) is part of its entry, so all nodes agree on it. An operator says it with the tag [`USE_TAG`];
-//! otherwise the first item that is written does: where it is one of a known lock client, items of the table may be locks (see `recipes`),
-//! and in every other table none is, whatever it looks like.
+//! **What a table is used for** ([`TableUse`]) is part of its entry, so all nodes agree on it. An operator says it with the tag
+//! [`USE_TAG`]; otherwise the first item that is written does: where it is one of a known lock client, items of the table may be locks
+//! (see `recipes`), and in every other table none is, whatever it looks like.
 //!
-//! Accepted and without effect: throughput, billing mode, table class, encryption, other tags, and the time to live of items, which clients
-//! read back. Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its owner relies on.
+//! Accepted and without effect: throughput, billing mode, table class, encryption, other tags, and the time to live of items, which
+//! clients read back. Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its
+//! owner relies on.
 
 use std::time::Duration;
 
@@ -558,8 +560,8 @@ impl<S: Store> Database<S> {
         Ok(json!({"Tags": table.shown_tags()}))
     }
 
-    /// These items were written: the first of a table decide what it is used for, if no operator did. The endpoint notes it as itself, after
-    /// the client's own write was allowed. Where that fails, the next write decides.
+    /// These items were written: the first of a table decide what it is used for, if no operator did. The endpoint notes it as itself,
+    /// after the client's own write was allowed. Where that fails, the next write decides.
     pub(crate) async fn note_use<'a>(
         &self,
         caller: &Caller,

@@ -140,10 +140,12 @@ async fn a_retry_whose_first_try_took_effect_is_answered_as_that() {
         api.0.store.lose_the_next_answer();
         let lost = api.call_again(operation, Some("id"), body).await;
         assert!(lost.unwrap_err()["__type"].as_str().unwrap().ends_with("InternalServerError"));
-        let commits = api.0.store.commits();
+        let (commits, held) = (api.0.store.commits(), api.ok("GetItem", GET).await);
         let again = api.call_again(operation, Some("id"), body).await.unwrap();
         assert_eq!(again.get("Attributes").is_some(), operation == "DeleteItem");
-        assert_eq!(api.0.store.commits(), commits, "nothing is written twice");
+        // Nothing happens twice, but that a lock is renewed.
+        assert_eq!(api.0.store.commits() - commits, u64::from(operation == "PutItem"));
+        assert_eq!(api.ok("GetItem", GET).await, held);
         // Another call is another request.
         assert!(api.call_again(operation, Some("id2"), body).await.is_err());
         assert!(api.call_again(operation, None, body).await.is_err());

@@ -12,6 +12,7 @@ mod requests;
 #[path = "../../../tests/skipped/mod.rs"]
 mod skipped;
 mod tenure;
+mod two_holders;
 mod uses;
 mod work;
 
