@@ -134,7 +134,7 @@ pub(super) fn of_reply(remembered: &RememberedReply) -> usize {
 
 impl Session {
     /// The bytes of the session without its grants and waits.
-    fn bare_bytes(&self) -> usize {
+    pub(super) fn bare_bytes(&self) -> usize {
         of_new_session(&self.label, self.owner.as_ref()) + size_of_val(self.open.kept()) + self.replies.bytes()
     }
 

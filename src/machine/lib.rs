@@ -212,7 +212,7 @@ impl Machine {
         self.begin_command();
         let result = match command {
             Command::Open { session, ttl, label, address, owner } => {
-                self.open(NewSession { session, ttl, label, address, owner }, false)
+                self.open(NewSession { session, ttl, label, address, owner })
             }
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
             Command::Close { session, by: _, reason: _ } => self.close(session, events),

@@ -70,13 +70,25 @@ impl Ended {
 impl Machine {
     /// Opens a session. A repeat with the same TTL and label renews it: the first reply may have been lost. The repeat may come from
     /// another address, never from another owner.
-    pub(super) fn open(&mut self, new: NewSession, is_of_entries: bool) -> Result<Reply, Refusal> {
-        self.can_open(&new, 0)?;
+    pub(super) fn open(&mut self, new: NewSession) -> Result<Reply, Refusal> {
+        self.can_open(&new)?;
+        let ttl = new.ttl;
+        if !self.sessions.contains_key(&new.session) {
+            if self.sessions.len() >= self.capacity.sessions {
+                return Err(Refusal::Limit(Limit::Sessions));
+            }
+            self.ensure_room(None, of_new_session(&new.label, new.owner.as_ref()))?;
+        }
+        self.open_or_renew(new, false);
+        Ok(Reply::Opened(ttl))
+    }
+
+    /// Opens a session, or renews the one that is alive under this id. The caller has judged that it may.
+    pub(super) fn open_or_renew(&mut self, new: NewSession, is_of_entries: bool) {
         let NewSession { session: id, ttl, label, address, owner } = new;
         if self.extend(id).is_some() {
-            return Ok(Reply::Opened(ttl));
+            return;
         }
-        self.ensure_room(None, of_new_session(&label, owner.as_ref()))?;
         let deadline = self.after_ms(lease_ms(ttl));
         self.due.insert((deadline, Due::Session(id)));
         let opened = self.wall;
@@ -101,11 +113,10 @@ impl Machine {
             },
         );
         self.count_session(id);
-        Ok(Reply::Opened(ttl))
     }
 
-    /// Whether a session may be opened, or renewed by a repeated open, when others are opened with it; its bytes apart.
-    pub(super) fn can_open(&self, new: &NewSession, others: usize) -> Result<(), Refusal> {
+    /// Whether a session may be opened under this id, or renewed by a repeated open. Limits apart.
+    pub(super) fn can_open(&self, new: &NewSession) -> Result<(), Refusal> {
         let NewSession { session: id, ttl, label, address: _, owner } = new;
         if let Some(end) = self.over(*id).or_else(|| self.ended.get(*id)) {
             return Err(Refusal::SessionEnded(end));
@@ -114,9 +125,7 @@ impl Machine {
             Some(session) if session.ttl != *ttl || session.label != *label || session.owner != *owner => {
                 Err(Refusal::SessionExists)
             }
-            Some(_) => Ok(()),
-            None if self.sessions.len() + others >= self.capacity.sessions => Err(Refusal::Limit(Limit::Sessions)),
-            None => Ok(()),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -185,12 +194,8 @@ impl Machine {
     pub(super) fn extend(&mut self, id: SessionId) -> Option<Ttl> {
         let now = self.now.0;
         let session = self.sessions.get_mut(&id).filter(|session| session.over(self.now).is_none())?;
-        let deadline = Stamp(now.saturating_add(lease_ms(session.ttl)));
-        assert!(
-            deadline >= session.deadline,
-            "a renewal does not shorten a lease: its client trusts it until {:?}, not {deadline:?}",
-            session.deadline
-        );
+        // Never shorter than it is: its client trusts the lease until then.
+        let deadline = Stamp(now.saturating_add(lease_ms(session.ttl))).max(session.deadline);
         if deadline != session.deadline {
             self.due.remove(&(session.deadline, Due::Session(id)));
             self.due.insert((deadline, Due::Session(id)));
@@ -249,8 +254,7 @@ impl Machine {
     }
 
     fn is_cleared(&self, id: SessionId) -> bool {
-        let session = &self.sessions[&id];
-        session.waits == 0 && session.grants.len() == 0 && session.taken == 0 && self.first_leased(id).is_none()
+        self.sessions[&id].is_idle() && self.first_leased(id).is_none()
     }
 
     pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {
@@ -263,6 +267,11 @@ impl Machine {
 }
 
 impl Session {
+    /// Whether it holds and awaits nothing, apart from entries.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waits == 0 && self.grants.len() == 0 && self.taken == 0
+    }
+
     /// How the session ended, if it had ended by this time.
     pub(super) fn over(&self, now: Stamp) -> Option<SessionEnd> {
         let expired = (self.deadline <= now).then_some(SessionEnd::Expired);

@@ -132,14 +132,20 @@ impl Machine {
         self.claims.contains(lock)
     }
 
-    /// The claim of an entry that is put: the one that it has, or a new one that waits until the entry is in the table.
-    pub(super) fn plan_claim(&self, lock: LockName, lease: Lease, before: Option<&Entry>) -> Option<Arc<Claim>> {
+    /// The claim of an entry that is put at a revision: the one that it has, or a new one that waits until the entry is in the table.
+    pub(super) fn plan_claim(
+        &self,
+        lock: LockName,
+        lease: Lease,
+        before: Option<&Entry>,
+        revision: Revision,
+    ) -> Option<Arc<Claim>> {
         let kept = before.filter(|before| before.lease.is_some_and(|before| before.session == lease.session));
         let kept = kept.and_then(|before| before.claim.clone()).filter(|claim| claim.lock == lock);
         if kept.is_some() || self.locks.contains_key(&lock) {
             return kept;
         }
-        let token = Token(self.last_token.0 + 1);
+        let token = Token(revision.0);
         Some(Arc::new(Claim { lock, token, since: self.wall, is_held: false }))
     }
 

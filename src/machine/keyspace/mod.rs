@@ -30,6 +30,8 @@ mod claims;
 mod entries;
 mod events;
 #[cfg(test)]
+mod judged;
+#[cfg(test)]
 mod tests;
 mod transactions;
 

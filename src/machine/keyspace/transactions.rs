@@ -1,4 +1,7 @@
 //! Compares and operations of a transaction.
+//!
+//! A transaction is judged once, by [`Machine::judge`], before it changes anything: by the table that all of it together leaves, never by
+//! the table between two of its steps. What is judged cannot be refused any more: [`Machine::carry_out`] has no error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +13,10 @@ use crate::{
 /// What a transaction is about to do.
 #[derive(Default)]
 struct Draft {
+    /// The revision of its writes.
+    revision: Revision,
+    /// The entries whose leases are over, and that it writes: each lease ends first, at this revision.
+    ended: BTreeMap<Key, Revision>,
     /// The entries that it writes; `None`: deletes.
     writes: BTreeMap<Key, Option<Arc<Entry>>>,
     renewals: Vec<SessionId>,
@@ -22,27 +29,62 @@ struct Draft {
     bytes_shown: usize,
 }
 
+/// How much of something a transaction adds and removes.
+#[derive(Clone, Copy, Default)]
+struct Balance {
+    added: usize,
+    removed: usize,
+}
+
+/// How the table that a transaction leaves differs from the one before it.
+#[derive(Default)]
+struct Difference {
+    entries: Balance,
+    sessions: Balance,
+    bytes: Balance,
+    /// The bytes of each session.
+    of_sessions: BTreeMap<SessionId, Balance>,
+}
+
 impl Machine {
     /// Runs a transaction, whole or not at all.
     pub(crate) fn commit(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
         let succeeded = self.all_hold(txn.compares())?;
         let operations = if succeeded { txn.then() } else { txn.otherwise() };
-        let (mut draft, mut results) = self.plan_all(operations)?;
-        self.ensure_room_for_writes(&draft)?;
-        let over = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect::<Vec<_>>();
+        let (draft, results) = self.judge(operations)?;
+        let revision = self.carry_out(draft, events);
+        Ok(Reply::Committed(Committed { succeeded, revision, results }))
+    }
+
+    /// Plans the operations, and refuses them if the table that they leave is beyond a limit. Changes nothing.
+    fn judge(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
+        let (mut draft, mut results) = self.plan_all(operations, BTreeMap::new())?;
+        let over: Vec<_> = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect();
         if !over.is_empty() {
             // The end of a lease is a change of its own, though it is handled late: whoever watches is told of it before the new entry.
-            over.into_iter().for_each(|key| self.end_lease(key, None, events));
-            (draft, results) = self.plan_all(operations)?;
+            // So the writes have a later revision, and the operations see the entries as these ends leave them.
+            let revisions = (self.last_token.0.saturating_add(1)..).map(Revision);
+            (draft, results) = self.plan_all(operations, over.into_iter().zip(revisions).collect())?;
+        }
+
+        self.ensure_room_for(&draft)?;
+        Ok((draft, results))
+    }
+
+    /// Makes the changes of a transaction that was judged. Returns its revision.
+    fn carry_out(&mut self, draft: Draft, events: &mut Vec<Event>) -> Revision {
+        for key in draft.ended.into_keys() {
+            self.end_lease(key, None, events);
         }
         self.spend(draft.writes.len().max(draft.visited).max(draft.openings.len()));
         if !draft.writes.is_empty() {
-            let revision = self.next_revision();
-            assert_eq!(Revision(self.issue_token().0), revision, "the planned entries have this revision");
+            let issued = self.issue_token();
+            debug_assert_eq!(Revision(issued.0), draft.revision, "the planned entries have this revision");
         }
+
         let mut left: BTreeSet<_> = draft.openings.iter().map(|new| new.session).collect();
         for new in draft.openings {
-            self.open(new, true).expect("it was planned, and nothing has changed since");
+            self.open_or_renew(new, true);
         }
         for session in draft.renewals {
             self.extend(session);
@@ -51,12 +93,13 @@ impl Machine {
             left.extend(self.entries.get(&key).and_then(|before| before.lease).map(|lease| lease.session));
             self.set_entry(key, entry, None, events);
         }
+
         // Before sessions are closed: what they held may be granted to others.
         let revision = self.revision();
         for session in left {
             self.close_without_entries(session, events);
         }
-        Ok(Reply::Committed(Committed { succeeded, revision, results }))
+        revision
     }
 
     fn all_hold(&self, compares: &[Compare]) -> Result<bool, Refusal> {
@@ -87,8 +130,14 @@ impl Machine {
         if *read > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
 
-    fn plan_all(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
-        let mut draft = Draft::default();
+    /// Plans all operations, after the leases of some entries have ended.
+    fn plan_all(
+        &self,
+        operations: &[TxnOperation],
+        ended: BTreeMap<Key, Revision>,
+    ) -> Result<(Draft, Vec<TxnResult>), Refusal> {
+        let revision = Revision(self.last_token.0.saturating_add(1).saturating_add(ended.len() as u64));
+        let mut draft = Draft { revision, ended, ..Draft::default() };
         let results = operations.iter().map(|operation| self.plan(operation, &mut draft)).collect::<Result<_, _>>()?;
         Ok((draft, results))
     }
@@ -113,7 +162,7 @@ impl Machine {
 
     /// The entry as the next operation of the transaction sees it.
     fn drafted(&self, key: &Key, draft: &Draft) -> Option<Arc<Entry>> {
-        draft.writes.get(key).cloned().unwrap_or_else(|| self.entry(key))
+        draft.writes.get(key).cloned().unwrap_or_else(|| Some(draft.with_end(key, self.entry(key)?)))
     }
 
     fn plan_get(&self, key: &Key, draft: &mut Draft) -> Result<TxnResult, Refusal> {
@@ -126,10 +175,11 @@ impl Machine {
         let range = &select.range;
         self.count_read(range, &mut draft.read)?;
         let is_written = draft.writes.keys().any(|key| range.contains(key));
+        let present = self.entries(range).map(|(key, entry)| (key, draft.with_end(key, entry)));
         let selected = match is_written {
-            false => select.from(self.entries(range)),
+            false => select.from(present),
             true => {
-                let mut entries: BTreeMap<&Key, Arc<Entry>> = self.entries(range).collect();
+                let mut entries: BTreeMap<&Key, Arc<Entry>> = present.collect();
                 for (key, entry) in draft.writes.iter().filter(|(key, _)| range.contains(key)) {
                     _ = match entry {
                         Some(entry) => entries.insert(key, Arc::clone(entry)),
@@ -144,7 +194,7 @@ impl Machine {
     }
 
     fn plan_open(&self, new: &NewSession, draft: &mut Draft) -> Result<TxnResult, Refusal> {
-        self.can_open(new, draft.openings.len())?;
+        self.can_open(new)?;
         if self.sessions.get(&new.session).is_some_and(|session| !session.is_of_entries) {
             return Err(Refusal::SessionExists);
         }
@@ -154,9 +204,10 @@ impl Machine {
 
     fn plan_put(&self, put: &Put, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let Put { key, value, lease, claims } = put.clone();
-        let modified = self.next_revision();
+        let modified = draft.revision;
         let before = self.drafted(&key, draft);
-        let (created, version) = before.as_ref().map_or((modified, 1), |entry| (entry.created, entry.version + 1));
+        let (created, version) =
+            before.as_ref().map_or((modified, 1), |entry| (entry.created, entry.version.saturating_add(1)));
         let (is_expired, is_revoked) = (false, false);
         let bare = Entry { created, modified, version, lease: None, claim: None, is_expired, is_revoked, value };
         let entry = match (lease, before) {
@@ -165,7 +216,7 @@ impl Machine {
                 if !draft.opens(lease.session) {
                     self.alive(lease.session)?;
                 }
-                let claim = claims.and_then(|lock| self.plan_claim(lock, lease, before.as_deref()));
+                let claim = claims.and_then(|lock| self.plan_claim(lock, lease, before.as_deref(), modified));
                 Entry { lease: Some(lease), claim, ..bare }
             }
             (PutLease::Kept | PutLease::Renewed, Some(before)) => {
@@ -197,48 +248,114 @@ impl Machine {
         Ok(TxnResult::Deleted(deleted))
     }
 
-    /// The revision of what is written next.
-    fn next_revision(&self) -> Revision {
-        Revision(self.last_token.0 + 1)
-    }
-
-    /// Refuses writes that would exceed a limit. Writes that take no more than what they replace are never refused.
-    fn ensure_room_for_writes(&self, draft: &Draft) -> Result<(), Refusal> {
-        let (mut added, mut removed, mut entries) = (0, 0, self.entries.len());
-        for NewSession { label, owner, .. } in &draft.openings {
-            added += of_new_session(label, owner.as_ref());
+    /// Refuses a transaction that would leave the table beyond a limit. One that takes no more than it replaces is never refused, also in a
+    /// table that is beyond a limit already.
+    fn ensure_room_for(&self, draft: &Draft) -> Result<(), Refusal> {
+        let Difference { entries, sessions, bytes, of_sessions } = self.difference(draft);
+        let exceeds = |balance: Balance, present: usize, capacity: usize| {
+            balance.more().is_some_and(|more| present.saturating_add(more) > capacity)
+        };
+        if exceeds(sessions, self.sessions.len(), self.capacity.sessions) {
+            return Err(Refusal::Limit(Limit::Sessions));
         }
-        let mut of_sessions: BTreeMap<SessionId, (usize, usize)> = BTreeMap::new();
-        for (key, after) in &draft.writes {
-            if let Some(before) = self.entries.get(key) {
-                let weight = Weight::of_entry(key, before);
-                removed += weight.all;
-                entries -= 1;
-                if let Some(lease) = before.lease {
-                    of_sessions.entry(lease.session).or_default().1 += weight.own;
-                }
-            }
-            if let Some(after) = after {
-                let weight = Weight::of_entry(key, after);
-                added += weight.all;
-                entries += 1;
-                if let Some(lease) = after.lease {
-                    of_sessions.entry(lease.session).or_default().0 += weight.own;
-                }
-            }
-        }
-        if entries > self.capacity.entries.max(self.entries.len()) {
+        if exceeds(entries, self.entries.len(), self.capacity.entries) {
             return Err(Refusal::Limit(Limit::Entries));
         }
-        if added > removed {
-            self.ensure_room_in_table(added - removed)?;
+
+        if let Some(more) = bytes.more() {
+            self.ensure_room_in_table(more)?;
         }
-        let more = of_sessions.into_iter().filter(|(_, (added, removed))| added > removed);
-        more.into_iter().try_for_each(|(session, (added, removed))| self.ensure_room_of(session, added - removed))
+        for (session, balance) in of_sessions {
+            if let Some(more) = balance.more() {
+                self.ensure_room_of(session, more)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn difference(&self, draft: &Draft) -> Difference {
+        let mut difference = Difference::default();
+        let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+        for (key, written) in &draft.writes {
+            if let Some(entry) = self.entries.get(key) {
+                before.extend(difference.remove_entry(key, entry));
+            }
+            if let Some(entry) = written {
+                after.extend(difference.add_entry(key, entry));
+            }
+        }
+
+        // One that none of its entries remains with is closed again.
+        let opened = draft.openings.iter().filter(|new| !self.sessions.contains_key(&new.session));
+        for NewSession { session, label, owner, .. } in opened.filter(|new| after.contains(&new.session)) {
+            difference.add_session(*session, of_new_session(label, owner.as_ref()));
+        }
+        for session in before.difference(&after) {
+            difference.remove_session(self.bytes_if_left(*session, draft));
+        }
+        difference
+    }
+
+    /// The bytes of a session that is closed at once when the transaction writes its entries: it has no others, and holds and awaits
+    /// nothing. `None`: it stays.
+    fn bytes_if_left(&self, id: SessionId, draft: &Draft) -> Option<usize> {
+        let session = self.sessions.get(&id).filter(|session| session.is_of_entries && session.is_idle())?;
+        let mut leased = self.leased.range((id, Key::first())..).take_while(|(lease, _)| *lease == id);
+        let is_left = session.over(self.now).is_none() && leased.all(|(_, key)| draft.writes.contains_key(key));
+        is_left.then(|| session.bare_bytes())
+    }
+}
+
+impl Balance {
+    /// By how much it grows. `None`: not at all.
+    fn more(self) -> Option<usize> {
+        self.added.checked_sub(self.removed).filter(|more| *more > 0)
+    }
+}
+
+impl Difference {
+    /// Returns the session that it is the lease of.
+    fn add_entry(&mut self, key: &Key, entry: &Entry) -> Option<SessionId> {
+        let weight = Weight::of_entry(key, entry);
+        self.entries.added += 1;
+        self.bytes.added += weight.all;
+        let session = entry.lease?.session;
+        self.of_sessions.entry(session).or_default().added += weight.own;
+        Some(session)
+    }
+
+    /// Returns the session that was its lease.
+    fn remove_entry(&mut self, key: &Key, entry: &Entry) -> Option<SessionId> {
+        let weight = Weight::of_entry(key, entry);
+        self.entries.removed += 1;
+        self.bytes.removed += weight.all;
+        let session = entry.lease?.session;
+        self.of_sessions.entry(session).or_default().removed += weight.own;
+        Some(session)
+    }
+
+    fn add_session(&mut self, session: SessionId, bytes: usize) {
+        self.sessions.added += 1;
+        self.bytes.added += bytes;
+        self.of_sessions.entry(session).or_default().added += bytes;
+    }
+
+    /// `None`: it stays.
+    fn remove_session(&mut self, bytes: Option<usize>) {
+        self.sessions.removed += usize::from(bytes.is_some());
+        self.bytes.removed += bytes.unwrap_or_default();
     }
 }
 
 impl Draft {
+    /// An entry of the table as the operations see it: after the end of its lease, if that comes first.
+    fn with_end(&self, key: &Key, entry: Arc<Entry>) -> Arc<Entry> {
+        match self.ended.get(key) {
+            Some(modified) => Arc::new(Entry { modified: *modified, is_revoked: false, ..Entry::clone(&entry) }),
+            None => entry,
+        }
+    }
+
     fn opens(&self, session: SessionId) -> bool {
         self.openings.iter().any(|new| new.session == session)
     }
