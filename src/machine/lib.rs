@@ -223,7 +223,7 @@ impl Machine {
             Command::LiftDelay { name, by: _ } => Ok(self.lift_delay(&name, events)),
             Command::DropData { prefix, after, by: _ } => Ok(self.drop_data(prefix.as_str(), after.as_ref(), events)),
             Command::Resize { name, permits, by: _ } => self.resize(&name, permits, events),
-            Command::Txn(txn) => self.commit(&txn, events),
+            Command::Txn(txn) => self.commit_within_limits(&txn, events),
             Command::Compact { revision } => self.compact(revision),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),

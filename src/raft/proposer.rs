@@ -21,6 +21,7 @@ use super::{
     Raft, commands,
     disk::DiskShortage,
     leadership::{Leadership, Led},
+    table::Table,
     types::*,
 };
 use lockkeeper_environment::Environment;
@@ -32,8 +33,8 @@ use lockkeeper_transport::LogThrottle;
 /// Capacity of the queue, in commands. When it is full, commands are refused.
 pub const QUEUE: usize = 8192;
 /// Load shedding: places that are reserved for releases, renewals and other commands that ask for nothing. They are admitted while
-/// acquires, opens and updates are refused. So an overloaded leader reduces its load, and no session expires because of other clients'
-/// requests.
+/// acquires, opens, updates and most transactions that put are refused. So an overloaded leader reduces its load, and no session expires
+/// because of other clients' requests.
 const RESERVED: usize = QUEUE / 4;
 /// Maximum commands in one batch.
 const BATCH_COMMANDS: usize = 2048;
@@ -85,14 +86,16 @@ struct Proposal {
 pub struct Proposer {
     queue: mpsc::Sender<Proposal>,
     led: Led,
+    /// Tells which commands ask for more.
+    table: Arc<Table>,
     /// Requests that were refused since the queue is full.
     refused: Arc<LogThrottle>,
 }
 
 impl Proposer {
-    pub(super) fn new(led: Led) -> (Self, ProposalQueue) {
+    pub(super) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        (Self { queue, led, refused: Arc::default() }, ProposalQueue(intake))
+        (Self { queue, led, table, refused: Arc::default() }, ProposalQueue(intake))
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`.
@@ -109,7 +112,17 @@ impl Proposer {
     }
 
     fn admits(&self, command: &Command) -> bool {
-        !asks_for_more(command) || !self.is_overloaded()
+        // The table is read only while the queue is nearly full.
+        !self.is_nearly_full() || !self.asks_for_more(command) || !self.is_overloaded()
+    }
+
+    /// Whether a command asks for something that the cluster then has to keep: see [`lockkeeper_machine::Machine::asks_for_more`].
+    pub(super) fn asks_for_more(&self, command: &Command) -> bool {
+        self.table.read(|applied| applied.machine.asks_for_more(command))
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.queue.capacity() <= RESERVED
     }
 
     /// Commands in the queue.
@@ -120,33 +133,11 @@ impl Proposer {
     /// Whether [`propose`](Self::propose) refuses commands that ask for more, since the queue is nearly full. Whoever asks refuses one
     /// then: it is logged, at a limited rate.
     pub fn is_overloaded(&self) -> bool {
-        let is_overloaded = self.queue.capacity() <= RESERVED;
+        let is_overloaded = self.is_nearly_full();
         if is_overloaded && let Some(count) = self.refused.count() {
             tracing::warn!(count, queued = self.queued(), "requests were refused: the queue of commands is full");
         }
         is_overloaded
-    }
-}
-
-/// Whether a command asks for something that the cluster then has to keep.
-pub(super) fn asks_for_more(command: &Command) -> bool {
-    match command {
-        Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => true,
-        Command::Txn(txn) => txn.puts(),
-        Command::Session { operation: Operation::Release(_), .. }
-        | Command::Renew { .. }
-        | Command::Close { .. }
-        | Command::CancelWait { .. }
-        | Command::ForceRelease(_)
-        | Command::RemoveWaiter { .. }
-        | Command::LiftDelay { .. }
-        | Command::DropData { .. }
-        | Command::Resize { .. }
-        | Command::Compact { .. }
-        | Command::RaiseVersion { .. }
-        | Command::Note(_)
-        | Command::Probe
-        | Command::Tick => false,
     }
 }
 
@@ -367,7 +358,7 @@ mod tests {
 
     #[tokio::test]
     async fn commands_that_ask_for_more_are_refused_first() {
-        let (proposer, mut intake) = Proposer::new(watch::channel(None).1);
+        let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
         let close = || Command::Close { session: SessionId(1), by: None, reason: None };
         let wait = |command| Proposal { command, queued: Instant::now(), reply: oneshot::channel().0 };
         for _ in 0..QUEUE - RESERVED {

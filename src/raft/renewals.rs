@@ -166,6 +166,8 @@ async fn propose(gathered: Vec<PendingRenewal>, proposer: &Proposer, patience: D
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::sync::watch;
 
     use super::*;
@@ -173,7 +175,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn renewals_that_cannot_be_served_get_an_error() {
         let (_leadership, led) = watch::channel(None);
-        let (proposer, _proposals) = Proposer::new(led);
+        let (proposer, _proposals) = Proposer::new(led, Arc::default());
         let (renewals, intake) = Renewals::new();
         let patience = Duration::from_secs(1);
         assert!(

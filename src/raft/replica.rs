@@ -65,7 +65,7 @@ impl Replica {
         limits: Limits,
     ) -> Self {
         let (leadership, led) = watch::channel(None);
-        let (proposer, intake) = Proposer::new(led.clone());
+        let (proposer, intake) = Proposer::new(led.clone(), Arc::clone(&table));
         tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone(), limits));
         tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
         let (leading, answers) = (raft.clone(), acknowledgements.clone());
@@ -118,7 +118,7 @@ impl Replica {
         }
         if let Some(shortage) = self.disks.shortage()
             && self.leads()
-            && proposer::asks_for_more(&command)
+            && self.proposer.asks_for_more(&command)
             && !self.is_known(&command)
         {
             return Err(NoReply::DiskSpaceLow(shortage));

@@ -120,7 +120,7 @@ mod tests {
         fn start() -> Self {
             let leadership = Arc::new(Leadership::new(1, Stamp(0), Environment::system()));
             let (sender, led) = watch::channel(Some(Arc::clone(&leadership)));
-            let (proposer, intake) = Proposer::new(led.clone());
+            let (proposer, intake) = Proposer::new(led.clone(), Arc::default());
             let table = Arc::new(Table::default());
             let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(3_600_000).expect("in bounds"));
             apply(&table, 1, Stamp(0), Command::Open { session: SessionId(1), ttl, label, address: None, owner: None });

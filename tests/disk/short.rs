@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::{
     client::{self, Client, Refusal, Session, SessionOptions},
-    local::LocalCluster,
+    local::{LocalCluster, Options},
     proto::v1::{AcquireRequest, RequestId, StatusResponse, Want, locks_client::LocksClient},
     server::config::DiskConfig,
 };
@@ -25,11 +25,21 @@ const MIB: u64 = 1 << 20;
 
 /// Three nodes on small disks, with this reserve. Long election timeouts: a busy machine must not change the leader.
 pub(crate) async fn cluster_on(disks: &Disks, reserve_mib: u64) -> LocalCluster {
+    cluster_with_disks(disks, reserve_mib, |_| {}).await
+}
+
+/// The same with changed options.
+pub(crate) async fn cluster_with_disks(
+    disks: &Disks,
+    reserve_mib: u64,
+    change: impl FnOnce(&mut Options),
+) -> LocalCluster {
     cluster_with(|options| {
         options.directory = Some(disks.path());
         options.disk = DiskConfig { reserve_bytes: reserve_mib * MIB };
         options.raft.election_timeout_ms_min = 2_000;
         options.raft.election_timeout_ms_max = 4_000;
+        change(options);
     })
     .await
 }

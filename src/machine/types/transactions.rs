@@ -1,6 +1,10 @@
 //! Transactions on the keyspace, and what they show.
 
-use std::{cmp::Ordering, collections::BTreeSet, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::*;
 
@@ -282,7 +286,7 @@ impl Operand {
 }
 
 impl PutLease {
-    fn given(self) -> Option<Lease> {
+    pub(crate) fn given(self) -> Option<Lease> {
         if let Self::Given(lease) = self { Some(lease) } else { None }
     }
 }
@@ -421,6 +425,27 @@ impl Txn {
             let given = puts(branch).filter_map(|put| Some(put.lease.given()?.session));
             given.filter(move |session| !opened.contains(session))
         })
+    }
+
+    /// The sessions of one branch that are opened for a *temporary* entry: one that is alone with its session, is deleted when the session
+    /// ends, and claims no lock. Adapters keep in them what they must remember for a time.
+    pub fn temporaries(branch: &[TxnOperation]) -> BTreeSet<SessionId> {
+        let mut opened: BTreeMap<SessionId, usize> = opens(branch).map(|new| (new.session, 0)).collect();
+        for put in puts(branch) {
+            let Some(lease) = put.lease.given() else { continue };
+            let is_temporary = lease.at_end == AtLeaseEnd::Delete && put.claims.is_none();
+            if let Some(entries) = opened.get_mut(&lease.session) {
+                *entries += if is_temporary { 1 } else { 2 };
+            }
+        }
+        opened.into_iter().filter(|(_, entries)| *entries == 1).map(|(session, _)| session).collect()
+    }
+
+    /// Whether it visits the entries of ranges, in either branch.
+    pub fn reads_ranges(&self) -> bool {
+        let is_range =
+            |operation: &TxnOperation| matches!(operation, TxnOperation::Select(_) | TxnOperation::DeleteRange(_));
+        self.compares.iter().any(|compare| compare.up_to.is_some()) || self.operations().any(is_range)
     }
 
     /// The sessions that each of its branches opens.

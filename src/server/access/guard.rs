@@ -116,9 +116,13 @@ fn is_of_item(key: &[u8], lock: &str) -> bool {
     of_table.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
+/// What a transaction adds at the most. The sessions of temporary entries have a limit of their own.
 fn added_by(txn: &Txn) -> Adds {
-    let sessions = txn.opens().map(|opens| opens.count() as u64).into_iter().max().unwrap_or(0);
-    Adds { sessions, ..Adds::default() }
+    let opened = |branch: &[TxnOperation]| {
+        let opens = branch.iter().filter(|operation| matches!(operation, TxnOperation::Open(_)));
+        opens.count().saturating_sub(Txn::temporaries(branch).len()) as u64
+    };
+    Adds { sessions: opened(txn.then()).max(opened(txn.otherwise())), ..Adds::default() }
 }
 
 pub(crate) fn keys_of(range: &KeyRange) -> What<'_> {

@@ -13,7 +13,7 @@ use super::{browse::Browse, keep_alive, patience::PATIENCE, watch, watch_entries
 use crate::{
     access::{
         Access,
-        guard::{Adds, Concern, Guarded, is_of_adapter, keys_of, rights_of},
+        guard::{Adds, Concern, Guarded, Needs, is_of_adapter, keys_of, rights_of},
     },
     api::{
         Caller, Error, Reason,
@@ -216,7 +216,7 @@ impl Local {
             return Err(self.not_owner(caller, session));
         }
         match (&caller.identity, needs.adds) {
-            (Some(who), Some(adds)) => self.check_limits(who, needs.session, adds),
+            (Some(who), Some(adds)) => self.check_limits(who, &needs, adds),
             _ => Ok(()),
         }
     }
@@ -230,8 +230,8 @@ impl Local {
 
     /// Refuses what exceeds a limit of the identity, by the table as it is applied here: requests that are under way at the same time may
     /// together exceed it by what they ask for. A repetition of a request that was executed adds nothing, and must not be refused: its
-    /// client does not know yet that it holds a lock.
-    fn check_limits(&self, who: &Identity, session: Option<SessionId>, adds: Adds) -> Result<(), Error> {
+    /// client does not know yet that it holds a lock. Nor must a transaction by which a client renews or releases.
+    fn check_limits(&self, who: &Identity, needs: &Needs<'_>, adds: Adds) -> Result<(), Error> {
         let limits = self.access.limits(who);
         if (limits.sessions, limits.locks, limits.waiters, limits.bytes) == (None, None, None, None) {
             return Ok(());
@@ -239,8 +239,12 @@ impl Local {
         let usage = self.replica.table().read(|applied| {
             let machine = &applied.machine;
             let is_repeated = adds.opens.is_some_and(|id| machine.owner(id).is_some())
-                || session.zip(adds.request).is_some_and(|(session, request)| machine.remembers(session, request));
-            (!is_repeated).then(|| machine.usage(who))
+                || needs
+                    .session
+                    .zip(adds.request)
+                    .is_some_and(|(session, request)| machine.remembers(session, request));
+            let goes_on = needs.txn.is_some_and(|txn| !machine.txn_asks_for_more(txn));
+            (!is_repeated && !goes_on).then(|| machine.usage(who))
         });
         let Some(usage) = usage else { return Ok(()) };
         let asked = [
