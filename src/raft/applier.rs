@@ -5,7 +5,8 @@
 //! groups are small, and the hand-over to another thread and back would cost more than they do: a third of the CPU time of a pair at one
 //! worker (`lockkeeper bench uncontended --workers 1`). Those are applied in place.
 //!
-//! Small means: at most [`IN_PLACE_BYTES`] of commands, no work left over from earlier batches, and room for audit lines. One such group
+//! Small means: at most [`IN_PLACE_BYTES`] of commands, which cost at most [`IN_PLACE_UNITS`]; no work left over from earlier batches, and
+//! room for audit lines. One such group
 //! may still end the sessions whose deadlines have passed, within the budget of a batch ([`lockkeeper_machine::Limits`]); if more of them
 //! are due, the rest is left over, and so the next group goes to the thread.
 //!
@@ -14,7 +15,7 @@
 
 use std::{io, sync::Arc, thread, time::Duration};
 
-use openraft::storage::EntryResponder;
+use openraft::storage::{ApplyResponder, EntryResponder};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -23,7 +24,7 @@ use tokio::{
 use super::{
     commands,
     table::{Batch, Table},
-    types::{Deliveries, Entry, EntryPayload, LogId, TypeConfig},
+    types::{Deliveries, Entry, EntryPayload, LogId, Membership, TypeConfig},
 };
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
@@ -31,6 +32,8 @@ use lockkeeper_metrics::Stage;
 
 /// The commands of a group that is applied in place, in bytes: 300 to 600 acquires or releases, which take about a millisecond.
 const IN_PLACE_BYTES: usize = 32 * 1024;
+/// The commands of a group that is applied in place, in units of work: a few bytes may visit thousands of entries of the keyspace.
+const IN_PLACE_UNITS: usize = 2 * 1024;
 /// A group that takes this long to apply is logged: renewals behind it are late by as much.
 const SLOW_APPLY: Duration = Duration::from_millis(250);
 
@@ -46,8 +49,31 @@ pub(super) struct Applier {
 }
 
 struct Job {
-    entries: Entries,
+    group: Group,
     done: oneshot::Sender<io::Result<()>>,
+}
+
+/// Entries that are to be applied.
+enum Group {
+    /// As they are in the log.
+    Encoded(Entries),
+    /// As they were read to see how much work they are.
+    Read(Vec<ReadEntry>),
+}
+
+/// An entry, and the responder of its proposer.
+struct ReadEntry {
+    log_id: LogId,
+    /// An entry that cannot be read fails when it is its turn: those before it are applied.
+    content: io::Result<Content>,
+    responder: Option<ApplyResponder<TypeConfig>>,
+}
+
+/// What an entry holds.
+enum Content {
+    Blank,
+    Membership(Membership),
+    Batch(Batch),
 }
 
 impl Applier {
@@ -60,9 +86,9 @@ impl Applier {
                 let (sender, mut jobs) = mpsc::channel::<Job>(1);
                 let of_thread = Arc::clone(&table);
                 let run = move || {
-                    while let Some(Job { entries, done }) = jobs.blocking_recv() {
+                    while let Some(Job { group, done }) = jobs.blocking_recv() {
                         // The receiver is gone when the node shuts down.
-                        let _ = done.send(apply_all(&of_thread, entries));
+                        let _ = done.send(apply_all(&of_thread, group));
                     }
                 };
                 thread::Builder::new().name("apply".to_owned()).spawn(run)?;
@@ -75,12 +101,21 @@ impl Applier {
     /// Applies these entries, `bytes` of them in all, and answers their proposers; returns when that is done. Fails at the first entry that
     /// cannot be read, and applies none after it.
     pub(super) async fn apply(&self, entries: Entries, bytes: usize) -> io::Result<()> {
-        let Some(thread) = self.thread.as_ref().filter(|_| self.is_large(bytes)) else {
-            return apply_all(&self.table, entries);
+        let group = if self.is_large(bytes) {
+            Group::Encoded(entries)
+        } else {
+            Group::Read(entries.into_iter().map(ReadEntry::from).collect())
+        };
+        let is_large = match &group {
+            Group::Encoded(_) => true,
+            Group::Read(entries) => self.is_much_work(entries),
+        };
+        let Some(thread) = self.thread.as_ref().filter(|_| is_large) else {
+            return apply_all(&self.table, group);
         };
         let (done, answer) = oneshot::channel();
         let gone = || io::Error::other("the thread that applies entries has panicked");
-        thread.send(Job { entries, done }).await.map_err(|_| gone())?;
+        thread.send(Job { group, done }).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -88,13 +123,43 @@ impl Applier {
         let waits_for_audit = self.table.audit().sink().is_some_and(Sink::is_behind);
         bytes > IN_PLACE_BYTES || waits_for_audit || self.table.has_work()
     }
+
+    /// Looks at no more entries of the keyspace than a group may visit in place.
+    fn is_much_work(&self, entries: &[ReadEntry]) -> bool {
+        let batches = entries.iter().filter_map(|entry| match &entry.content {
+            Ok(Content::Batch(batch)) => Some(batch),
+            Ok(Content::Blank | Content::Membership(_)) | Err(_) => None,
+        });
+        let mut left = IN_PLACE_UNITS;
+        self.table.read(|applied| {
+            batches.flat_map(|batch| &batch.commands).any(|command| {
+                let units = applied.machine.cost(command, left + 1);
+                let is_over = units > left;
+                left = left.saturating_sub(units);
+                is_over
+            })
+        })
+    }
 }
 
-fn apply_all(table: &Table, entries: Entries) -> io::Result<()> {
+impl From<EntryResponder<TypeConfig>> for ReadEntry {
+    fn from((entry, responder): EntryResponder<TypeConfig>) -> Self {
+        Self { log_id: entry.log_id, content: read(entry), responder }
+    }
+}
+
+fn apply_all(table: &Table, group: Group) -> io::Result<()> {
+    match group {
+        Group::Encoded(entries) => apply_each(table, entries.into_iter().map(ReadEntry::from)),
+        Group::Read(entries) => apply_each(table, entries.into_iter()),
+    }
+}
+
+fn apply_each(table: &Table, entries: impl ExactSizeIterator<Item = ReadEntry>) -> io::Result<()> {
     let (began, count) = (Instant::now(), entries.len());
     let mut from = began;
-    for (entry, responder) in entries {
-        let mut applied = apply(table, entry, responder.is_some())?;
+    for ReadEntry { log_id, content, responder } in entries {
+        let mut applied = apply_content(table, log_id, content?, responder.is_some())?;
         if let Some(responder) = responder {
             let to = Instant::now();
             applied.applied = Some((std::mem::replace(&mut from, to), to));
@@ -114,17 +179,32 @@ fn apply_all(table: &Table, entries: Entries) -> io::Result<()> {
 /// Applies one entry. With `answer`, its proposer waits for the deliveries.
 pub(super) fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
     let log_id = entry.log_id;
+    apply_content(table, log_id, read(entry)?, answer)
+}
+
+fn read(entry: Entry) -> io::Result<Content> {
+    let log_id = entry.log_id;
     match entry.payload {
-        EntryPayload::Blank => table.pass(log_id, None),
-        EntryPayload::Membership(membership) => table.pass(log_id, Some(membership)),
+        EntryPayload::Blank => Ok(Content::Blank),
+        EntryPayload::Membership(membership) => Ok(Content::Membership(membership)),
         EntryPayload::Normal(payload) => {
             let (time, limits, commands) =
                 commands::decode(&payload.0).map_err(|malformed| damaged(&log_id, &malformed.to_string()))?;
+            Ok(Content::Batch(Batch { time, limits, commands }))
+        }
+    }
+}
+
+fn apply_content(table: &Table, log_id: LogId, content: Content, answer: bool) -> io::Result<Deliveries> {
+    match content {
+        Content::Blank => table.pass(log_id, None),
+        Content::Membership(membership) => table.pass(log_id, Some(membership)),
+        Content::Batch(batch) => {
             // Before any of them is applied: a command that is skipped would make this table differ from the others.
-            table.versions().check_commands(&commands).map_err(|error| {
+            table.versions().check_commands(&batch.commands).map_err(|error| {
                 io::Error::new(error.kind(), format!("log entry {log_id} cannot be applied: {error}"))
             })?;
-            return Ok(table.apply(log_id, Batch { time, limits, commands }, answer));
+            return Ok(table.apply(log_id, batch, answer));
         }
     }
     Ok(Deliveries::default())
@@ -142,7 +222,10 @@ fn damaged(log_id: &LogId, why: &str) -> io::Error {
 mod tests {
     use super::*;
     use crate::types::CommittedLeaderId;
-    use lockkeeper_machine::{Command, Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
+    use lockkeeper_machine::{
+        Command, Key, KeyRange, Label, Limits, Put, PutLease, Select, SessionId, Stamp, Time, Ttl, Txn, TxnOperation,
+        Value, WallTime,
+    };
 
     #[test]
     fn work_that_is_left_over_makes_a_group_large() {
@@ -164,5 +247,35 @@ mod tests {
         assert!(applier.is_large(0));
         (3..10).for_each(|index| apply(index, 5000, vec![Command::Tick]));
         assert!(!applier.is_large(IN_PLACE_BYTES));
+    }
+
+    /// A transaction of some bytes that visits a large range is no work for the thread of heartbeats.
+    #[test]
+    fn ranges_with_many_entries_make_a_group_large() {
+        let table = Arc::new(Table::new(None));
+        let applier = Applier { table: Arc::clone(&table), thread: None };
+        let key = |number: usize| Key::new(format!("e{number:05}").as_bytes()).expect("short");
+        let range = KeyRange { from: Some(key(0)), to: Some(key(99_999)) };
+        let select = || TxnOperation::Select(Select { range: range.clone(), limit: 1, ..Select::default() });
+        let txn = |then| Command::Txn(Txn::new(vec![], then, vec![]).expect("in bounds"));
+        let batch =
+            |commands| Batch { time: Time { stamp: Stamp(0), wall: WallTime(0) }, limits: Limits::default(), commands };
+        let read = |commands| {
+            let (log_id, responder) = (LogId { leader_id: CommittedLeaderId::new(1), index: 1 }, None);
+            vec![ReadEntry { log_id, content: Ok(Content::Batch(batch(commands))), responder }]
+        };
+        assert!(!applier.is_much_work(&read(vec![txn(vec![select()])])));
+        assert!(applier.is_much_work(&read((0..IN_PLACE_UNITS).map(|_| txn(vec![select()])).collect())));
+
+        for index in 1..=(IN_PLACE_UNITS / 256 + 1) as u64 {
+            let first = index as usize * 256;
+            let put = |number| Put { key: key(number), value: Value::default(), lease: PutLease::None, claims: None };
+            let puts = (first..first + 256).map(|number| TxnOperation::Put(put(number))).collect();
+            let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
+            table.apply(log_id, batch(vec![txn(puts)]), false);
+        }
+        assert!(applier.is_much_work(&read(vec![txn(vec![select()])])));
+        let other = TxnOperation::Get(key(0));
+        assert!(!applier.is_much_work(&read((0..256).map(|_| txn(vec![other.clone()])).collect())));
     }
 }

@@ -1,6 +1,7 @@
 //! Proposing commands: batches and group commit.
 //!
-//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough; nothing lingers. Two batches
+//! One task drains a bounded queue. It closes a batch when the queue is empty, or the batch is large enough, by its commands, their bytes
+//! or the work that they are; nothing lingers. Two batches
 //! are in flight at a time, so that the disk and the peers always have the next one; meanwhile the queue fills, and the next batch is
 //! larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
 
@@ -41,6 +42,9 @@ const BATCH_COMMANDS: usize = 2048;
 /// Approximate maximum bytes in one batch. A larger command makes a batch of its own. Batches get that large only under load, where the
 /// fixed cost of a batch must not be the limit.
 const BATCH_BYTES: usize = 256 * 1024;
+/// Maximum units of work in one batch ([`lockkeeper_machine::Machine::cost`]): a few transactions that read large ranges, some hundreds
+/// that read small ones. A command that costs more makes a batch of its own.
+const BATCH_UNITS: usize = 32 * 1024;
 /// Batches between the proposer and the table: one being written, and the next one filling. More of them would be smaller, and cost more
 /// fsyncs for the same commands.
 const IN_FLIGHT: usize = 2;
@@ -77,6 +81,8 @@ pub enum NoReply {
 
 struct Proposal {
     command: Command,
+    /// Units of work that it costs, as the table was when it was proposed.
+    units: usize,
     queued: Instant,
     reply: ReplySender<Delivery>,
 }
@@ -108,7 +114,18 @@ impl Proposer {
         if !self.admits(&command) {
             return Err(NoReply::Overloaded);
         }
-        ask(&self.queue, |reply| Proposal { command, queued: Instant::now(), reply }, patience).await
+        let units = self.units(&command);
+        ask(&self.queue, |reply| Proposal { command, units, queued: Instant::now(), reply }, patience).await
+    }
+
+    /// Entries of ranges are counted in a clone of the table: applying does not wait for it.
+    fn units(&self, command: &Command) -> usize {
+        let Command::Txn(txn) = command else { return command.units() };
+        if !txn.reads_ranges() {
+            return command.units();
+        }
+        let machine = self.table.read(|applied| applied.machine.clone());
+        machine.cost(command, BATCH_UNITS)
     }
 
     fn admits(&self, command: &Command) -> bool {
@@ -202,6 +219,7 @@ pub(super) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
 async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Proposal>) -> Option<Vec<Proposal>> {
     let mut batch = Vec::new();
     let mut bytes = 0;
+    let mut units = 0;
     loop {
         let proposal = match over.take() {
             Some(proposal) => proposal,
@@ -216,7 +234,9 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
             continue;
         }
         bytes += weight(&proposal.command);
-        if batch.len() == BATCH_COMMANDS || (bytes > BATCH_BYTES && !batch.is_empty()) {
+        units += proposal.units;
+        let is_large = bytes > BATCH_BYTES || units > BATCH_UNITS;
+        if batch.len() == BATCH_COMMANDS || (is_large && !batch.is_empty()) {
             *over = Some(proposal);
             return Some(batch);
         }
@@ -360,7 +380,7 @@ mod tests {
     async fn commands_that_ask_for_more_are_refused_first() {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
         let close = || Command::Close { session: SessionId(1), by: None, reason: None };
-        let wait = |command| Proposal { command, queued: Instant::now(), reply: oneshot::channel().0 };
+        let wait = |command| Proposal { command, units: 1, queued: Instant::now(), reply: oneshot::channel().0 };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));
             proposer.queue.try_send(wait(close())).expect("there is room");
@@ -368,5 +388,23 @@ mod tests {
         assert!(!proposer.admits(&open()) && proposer.admits(&close()));
         intake.0.recv().await.expect("it waits");
         assert!(proposer.admits(&open()));
+    }
+
+    /// A command of a few bytes may visit thousands of entries.
+    #[tokio::test]
+    async fn a_batch_has_a_limit_of_work() {
+        let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
+        let mut callers = Vec::new();
+        for units in [BATCH_UNITS / 2, BATCH_UNITS / 2, 1, 2 * BATCH_UNITS, 1] {
+            let (reply, caller) = oneshot::channel();
+            callers.push(caller);
+            let proposal = Proposal { command: open(), units, queued: Instant::now(), reply };
+            proposer.queue.try_send(proposal).expect("there is room");
+        }
+        let mut over = None;
+        for expected in [2, 1, 1, 1] {
+            let batch = next_batch(&mut intake.0, &mut over).await.expect("some wait");
+            assert_eq!(batch.len(), expected);
+        }
     }
 }

@@ -102,6 +102,7 @@ impl Machine {
 
     /// Runs a transaction. One that asks for nothing more may use the reserve.
     pub(crate) fn commit_within_limits(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
+        self.charge_ranges(txn)?;
         let committed = self.commit(txn, events);
         let is_full = matches!(committed, Err(Refusal::Limit(Limit::TableBytes | Limit::SessionBytes)));
         if !is_full || self.txn_asks_for_more(txn) {

@@ -21,12 +21,14 @@
 //!   it, take it back and find it in the audit as any other lock, with no rule of the protocol in the machine. See `claims`.
 //!
 //! `entries`: the table of entries, and the end of leases; `transactions`: compares and operations; `events`: the history, for watches and
-//! for reads of the past; `claims`: the locks of entries; `demand`: what renews or gives back, and so is refused last.
+//! for reads of the past; `claims`: the locks of entries; `demand`: what renews or gives back, and so is refused last;
+//! `cost`: how much work a command is.
 //!
 //! Left out: the request ids of sessions. A transaction that compares what it replaces takes effect once by itself; one that does not may
 //! take effect again when it is repeated.
 
 mod claims;
+mod cost;
 mod demand;
 mod entries;
 mod events;

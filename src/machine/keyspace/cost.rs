@@ -1,0 +1,222 @@
+//! What a command costs to apply, in units of work: see `backlog`.
+//!
+//! Most commands cost what they are long. A transaction that compares, shows or deletes ranges costs what these ranges have: 20 bytes may
+//! visit thousands of entries. So the leader's batches, and the choice of a thread to apply on, go by units as well as by bytes.
+//!
+//! A transaction is not divided: it has a bound ([`TXN_READS_MAX`], [`TXN_WRITES_MAX`]) and charges the budget of its batch. What values a
+//! compare or a sort looks at counts by their bytes, [`BYTES_PER_UNIT`] a unit, and has the bound of [`TXN_READS_MAX`] units as well.
+//!
+//! Left out: what a command leaves to the backlog, which has budgets of its own.
+
+use crate::*;
+
+/// A range costs this much at the least: it may have more entries when the command is applied than when it is judged.
+const RANGE_UNITS_MIN: usize = 128;
+/// Bytes of values that are compared for one unit.
+const BYTES_PER_UNIT: usize = 1024;
+
+/// What the ranges of a transaction cost.
+#[derive(Default)]
+struct RangeCost {
+    /// Its ranges.
+    ranges: usize,
+    /// Their entries, visited.
+    visits: usize,
+    /// Units for the values that are compared.
+    values: usize,
+}
+
+impl RangeCost {
+    fn units(&self) -> usize {
+        (self.ranges * RANGE_UNITS_MIN).max(self.visits + self.values)
+    }
+}
+
+impl Machine {
+    /// Units of work that a command costs to apply, as the table is now, counted up to `limit`. A command that costs more costs `limit` or a
+    /// little more: whoever asks does not visit all that it would.
+    pub fn cost(&self, command: &Command, limit: usize) -> usize {
+        let Command::Txn(txn) = command else { return command.units() };
+        let ranges = if txn.reads_ranges() { self.cost_of_ranges(txn, limit).units() } else { 0 };
+        command.units() + ranges
+    }
+
+    /// Charges what the ranges of a transaction cost. Refuses one that would look at too many bytes of values.
+    pub(super) fn charge_ranges(&mut self, txn: &Txn) -> Result<(), Refusal> {
+        if !txn.reads_ranges() {
+            return Ok(());
+        }
+        let RangeCost { visits, values, .. } = self.cost_of_ranges(txn, 2 * TXN_READS_MAX);
+        self.spend(visits + values);
+        if values > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
+    }
+
+    /// Of the more expensive branch.
+    fn cost_of_ranges(&self, txn: &Txn, limit: usize) -> RangeCost {
+        let mut cost = RangeCost::default();
+        for compare in txn.compares() {
+            let Some(up_to) = &compare.up_to else { continue };
+            let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
+            self.count_range(&range, matches!(compare.operand, Operand::Value(_)), limit, &mut cost);
+        }
+        let of_branch = |branch: &[TxnOperation]| {
+            let mut cost = RangeCost::default();
+            for operation in branch {
+                match operation {
+                    TxnOperation::Select(select) => {
+                        self.count_range(&select.range, select.by == SortBy::Value, limit, &mut cost);
+                    }
+                    TxnOperation::DeleteRange(range) => self.count_range(range, false, limit, &mut cost),
+                    TxnOperation::Get(_) | TxnOperation::Put(_) | TxnOperation::Delete(_) | TxnOperation::Open(_) => {}
+                }
+            }
+            cost
+        };
+        let (then, otherwise) = (of_branch(txn.then()), of_branch(txn.otherwise()));
+        RangeCost {
+            ranges: cost.ranges + then.ranges.max(otherwise.ranges),
+            visits: cost.visits + then.visits.max(otherwise.visits),
+            values: cost.values + then.values.max(otherwise.values),
+        }
+    }
+
+    fn count_range(&self, range: &KeyRange, compares_values: bool, limit: usize, cost: &mut RangeCost) {
+        cost.ranges += 1;
+        let mut entries = self.stored(range);
+        while cost.visits + cost.values < limit
+            && let Some((_, entry)) = entries.next()
+        {
+            cost.visits += 1;
+            if compares_values {
+                cost.values += entry.value.as_bytes().len() / BYTES_PER_UNIT;
+            }
+        }
+    }
+}
+
+impl Command {
+    /// Units of work that it costs to apply, whatever the table has: without the entries of ranges, and what it leaves to the backlog.
+    pub fn units(&self) -> usize {
+        match self {
+            Self::Renew { sessions } => sessions.len(),
+            Self::Session { operation: Operation::Acquire(acquire), .. } => acquire.wants().len(),
+            Self::Txn(txn) => {
+                let operations = txn.then().len().max(txn.otherwise().len());
+                (txn.compares().len() + operations).max(1)
+            }
+            Self::Open { .. }
+            | Self::Close { .. }
+            | Self::Session { operation: Operation::Release(_) | Operation::Update(_), .. }
+            | Self::CancelWait { .. }
+            | Self::ForceRelease(_)
+            | Self::RemoveWaiter { .. }
+            | Self::LiftDelay { .. }
+            | Self::DropData { .. }
+            | Self::Resize { .. }
+            | Self::Compact { .. }
+            | Self::RaiseVersion { .. }
+            | Self::Note(_)
+            | Self::Probe
+            | Self::Tick => 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: SessionId = SessionId(1);
+
+    fn key(key: &str) -> Key {
+        Key::new(key.as_bytes()).unwrap()
+    }
+
+    fn range(from: &str, to: &str) -> KeyRange {
+        KeyRange { from: Some(key(from)), to: Some(key(to)) }
+    }
+
+    fn apply(machine: &mut Machine, limits: Limits, command: Command) -> Reply {
+        let time = Time { stamp: Stamp(0), wall: WallTime(0) };
+        machine.apply_batch(time, limits, [command], &mut Vec::new()).remove(0)
+    }
+
+    /// Entries with values of this many bytes, each of which says its number.
+    fn table(count: usize, bytes: usize) -> Machine {
+        let mut machine = Machine::default();
+        for number in 0..count {
+            let key = key(&format!("e{number:05}"));
+            let put = Put { key, value: Value::new(&vec![7; bytes]).unwrap(), lease: PutLease::None, claims: None };
+            let txn = Txn::new(vec![], vec![TxnOperation::Put(put)], vec![]).unwrap();
+            assert!(matches!(apply(&mut machine, Limits::NONE, Command::Txn(txn)), Reply::Committed(_)));
+        }
+        machine
+    }
+
+    fn compare(operand: Operand) -> Compare {
+        Compare { key: key("e"), up_to: Some(key("f")), relation: Relation::NotEqual, operand }
+    }
+
+    fn select(by: SortBy) -> TxnOperation {
+        TxnOperation::Select(Select { range: range("e", "f"), by, limit: 1, ..Select::default() })
+    }
+
+    fn txn(compares: Vec<Compare>, then: Vec<TxnOperation>, otherwise: Vec<TxnOperation>) -> Command {
+        Command::Txn(Txn::new(compares, then, otherwise).unwrap())
+    }
+
+    #[test]
+    fn ranges_cost_their_entries() {
+        let machine = table(1000, 1);
+        let cost = |command: &Command| machine.cost(command, usize::MAX);
+        let delete = TxnOperation::DeleteRange(range("e", "f"));
+        assert_eq!(cost(&txn(vec![compare(Operand::Version(0))], vec![], vec![])), 1 + 1000);
+        assert_eq!(cost(&txn(vec![], vec![select(SortBy::Key); 2], vec![delete])), 2 + 2000);
+        assert_eq!(cost(&txn(vec![], vec![TxnOperation::Get(key("e00001"))], vec![])), 1);
+        let empty = TxnOperation::DeleteRange(range("x", "y"));
+        assert_eq!(cost(&txn(vec![], vec![empty], vec![])), 1 + RANGE_UNITS_MIN);
+        assert_eq!(machine.cost(&txn(vec![], vec![select(SortBy::Key); 9], vec![]), 300), 9 + 9 * RANGE_UNITS_MIN);
+        assert_eq!(cost(&Command::Renew { sessions: vec![LEASE; 7] }), 7);
+    }
+
+    #[test]
+    fn values_that_are_compared_cost_their_bytes() {
+        let machine = table(10, 100 * BYTES_PER_UNIT);
+        let cost = |command: &Command| machine.cost(command, usize::MAX);
+        let value = Operand::Value(Value::new(b"x").unwrap());
+        assert_eq!(cost(&txn(vec![compare(value)], vec![], vec![])), 1 + 10 + 1000);
+        assert_eq!(cost(&txn(vec![], vec![select(SortBy::Value)], vec![])), 1 + 10 + 1000);
+        assert_eq!(cost(&txn(vec![], vec![select(SortBy::Version)], vec![])), 1 + RANGE_UNITS_MIN);
+    }
+
+    #[test]
+    fn a_transaction_that_would_compare_too_many_bytes_is_refused() {
+        let mut machine = table(42, VALUE_BYTES_MAX);
+        let refused = Reply::Refused(Refusal::Limit(Limit::TxnReads));
+        let sorted = |by| {
+            txn(
+                vec![],
+                vec![TxnOperation::Select(Select {
+                    shows: Shows::Keys,
+                    range: range("e", "f"),
+                    by,
+                    limit: 1,
+                    ..Select::default()
+                })],
+                vec![],
+            )
+        };
+        assert_eq!(apply(&mut machine, Limits::NONE, sorted(SortBy::Value)), refused);
+        assert!(matches!(apply(&mut machine, Limits::NONE, sorted(SortBy::Key)), Reply::Committed(_)));
+    }
+
+    /// A transaction that visits uses up the budget of its batch: what the next command causes goes on later.
+    #[test]
+    fn visits_charge_the_budget_of_the_batch() {
+        let mut machine = table(1000, 1);
+        let limits = Limits { work: 1000, ..Limits::NONE };
+        machine.begin_batch(Time { stamp: Stamp(0), wall: WallTime(0) }, limits, &mut Vec::new());
+        machine.step(txn(vec![compare(Operand::Version(0))], vec![], vec![]), &mut Vec::new());
+        assert!(machine.is_spent());
+    }
+}
