@@ -6,7 +6,7 @@
 //! continues with later batches, in the same order on all replicas. The leader's ticker proposes batches until the backlog is empty.
 //!
 //! A unit of work is a lock that is granted, taken or released, a session that ends, an entry of the keyspace that a transaction visits in a
-//! range, or some events of the keyspace that are forgotten. One batch has three parts, each with a budget of its own, so that none of them starves another:
+//! range, a claim that is passed over, or some events of the keyspace that are forgotten. One batch has three parts, each with a budget of its own, so that none of them starves another:
 //! * the backlog, at most a quarter of the budget for one piece at a time: a small piece does not wait for the end of a large one;
 //! * the deadlines that have passed, in their order;
 //! * its commands. Each has at least [`COMMAND_WORK`], so that an ordinary release hands on its locks at once however long the batch is.
@@ -40,7 +40,7 @@ pub enum Work {
         /// When the session ended.
         at: Stamp,
     },
-    /// Grants a lock to the waiters that can have it.
+    /// Grants a lock to the waiters that can have it, or to the claims of entries.
     HandOn {
         /// The lock's name.
         name: LockName,
@@ -146,6 +146,7 @@ impl Machine {
             self.budget = share;
             match piece {
                 Piece::Session(id) => self.clear_away(id, events),
+                Piece::Lock(name) if self.is_claimed(&name) => self.grant_claim(&name, events),
                 Piece::Lock(name) => self.hand_on(vec![name], events),
             }
             // At least one, so that this ends.

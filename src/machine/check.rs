@@ -297,7 +297,10 @@ impl Machine {
         for piece in self.backlog.iter() {
             let known = match piece {
                 Piece::Session(id) => self.sessions.get(id).is_some_and(|session| session.ending.is_some()),
-                Piece::Lock(name) => self.locks.get(name).is_some_and(|lock| lock.queue_length() > 0),
+                Piece::Lock(name) => {
+                    let is_awaited = self.locks.get(name).is_some_and(|lock| lock.queue_length() > 0);
+                    is_awaited || self.is_claimed(name) && self.claim_holder(name).is_none()
+                }
             };
             ensure(known, || format!("{piece:?} is in the backlog, but needs no work (M6)"))?;
         }

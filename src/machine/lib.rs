@@ -48,7 +48,7 @@
 //! * **M11** The history of the keyspace is in the order of its revisions; each event follows the one before it of the same key, the last
 //!   one leads to the table, and each entry that was modified after the compacted revision has one.
 //! * **M12** A lock that entries claim is no lock of the table, and one of its claims at most is held. If none is, the leases of all are
-//!   over. A claim came with a write of its entry.
+//!   over, or the lock is in the backlog. A claim came with a write of its entry.
 //! * **M13** A session that a transaction opened has entries until it is over.
 //!
 //! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an

@@ -134,12 +134,13 @@ impl Machine {
             Record::Work(Work::EndSession { session, end, at }) => {
                 Record::Work(Work::EndSession { session: another(session), end, at })
             }
+            // Waits are dropped, claims are not.
+            Record::Work(Work::HandOn { ref name }) => return self.is_claimed(name).then_some(record),
             Record::Taken { .. }
             | Record::Wait { .. }
             | Record::Reply { .. }
             | Record::Compacted { .. }
-            | Record::EntryEvent { .. }
-            | Record::Work(Work::HandOn { .. }) => return None,
+            | Record::EntryEvent { .. } => return None,
         })
     }
 }

@@ -10,7 +10,9 @@
 //!   another lock was granted meanwhile.
 //! * **A claim lasts** as long as the entry has the same lease and is put for the same lock. An entry that is put with another lease, or
 //!   for another lock, begins anew: at the end of the queue, with a new token.
-//! * **A claim whose lease is over** is granted nothing. It leaves when its session is cleared away, or its entry is written.
+//! * **A claim whose lease is over** is granted nothing. It leaves when its session is cleared away, its entry is written, or it is first in
+//!   the queue as the lock is handed on. So each is passed over once, however many there are; what the budget does not allow goes to the
+//!   backlog, and until then new claims queue behind those that are left.
 //! * **No lock of the table has a name that is claimed**: an acquire of such a name is refused, and a put claims nothing under the name
 //!   of a lock in the table. The put takes effect all the same: the protocol does not depend on its claim.
 //!
@@ -20,7 +22,7 @@
 
 use std::ops::Bound;
 
-use crate::*;
+use crate::{bytes::Weight, *};
 
 /// The claims by lock: the one that holds it first, then those that wait, by token.
 #[derive(Clone, Default)]
@@ -165,6 +167,9 @@ impl Machine {
         self.claims.remove(name, place).expect("each claim has its place");
         *self.session_mut(session).claims.of(place) -= 1;
         if place.is_waiting {
+            if !self.claims.contains(name) {
+                self.cancel_hand_on(name);
+            }
             return events.push(of_entry(name, ChangeKind::Left { ticket: Ticket(token.0), session }));
         }
         let lost = |reason, by| ChangeKind::Lost { token, session, since, reason, by };
@@ -177,8 +182,8 @@ impl Machine {
         self.grant_claim(name, events);
     }
 
-    /// An entry that is put makes a claim, unless it has it already. It is granted the lock if nobody holds it: then the leases of all
-    /// that wait are over.
+    /// An entry that is put makes a claim, unless it has it already. It is granted the lock if nobody holds it and the lock is not about to be
+    /// handed on: then the leases of all that wait are over.
     pub(super) fn make_claim(
         &mut self,
         key: &Key,
@@ -194,7 +199,7 @@ impl Machine {
             }
             return;
         }
-        let is_held = self.claims.holder(&claim.lock).is_none();
+        let is_held = self.claims.holder(&claim.lock).is_none() && !self.is_in_backlog(&claim.lock);
         let claim = Claim { is_held, ..Claim::clone(claim) };
         let (name, place) = (claim.lock.clone(), claim.place());
         self.claims.insert(&name, place, key.clone());
@@ -211,24 +216,32 @@ impl Machine {
         Arc::make_mut(entry).claim = Some(Arc::new(claim));
     }
 
-    /// Grants a lock that nobody holds to the first claim whose lease is not over. Those before it are visited once: they are granted
-    /// nothing any more, and while nobody holds the lock a new claim is granted it without looking.
-    fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
-        let alive = |(_, key): &(Place, &Key)| {
-            self.entries[*key].lease.is_some_and(|Lease { session, .. }| !self.is_over(session))
+    /// Grants a lock that nobody holds to the first claim whose lease is not over. Those before it leave; what the budget does not allow goes
+    /// to the backlog.
+    pub(crate) fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
+        let first = |machine: &Self| {
+            let (place, key) = machine.claims.of(name, Place::FIRST_WAITING).next()?;
+            let Lease { session, .. } = machine.entries[key].lease?;
+            Some((place, key.clone(), session))
         };
-        let mut visited = 0;
-        let mut waiting = self.claims.of(name, Place::FIRST_WAITING).inspect(|_| visited += 1);
-        let next = waiting.find(alive).map(|(place, key)| (place, key.clone()));
-        drop(waiting);
-        self.spend(visited);
-        let Some((place, key)) = next else { return };
+        let (place, key, session) = loop {
+            let Some((place, key, session)) = first(self) else { return };
+            if !self.is_over(session) {
+                break (place, key, session);
+            }
+            if self.is_spent() {
+                self.backlog.push(Piece::Lock(name.clone()));
+                return;
+            }
+            self.leave_queue(name, place, &key, session, events);
+        };
+        self.spend(1);
+
         let granted = Place { is_waiting: false, ..place };
         self.claims.remove(name, place);
         self.claims.insert(name, granted, key.clone());
         let since = self.wall;
         let entry = Arc::make_mut(self.entries.get_mut(&key).expect("each claim is that of an entry"));
-        let Some(Lease { session, .. }) = entry.lease else { return };
         if let Some(claim) = &mut entry.claim {
             *claim = Arc::new(Claim { is_held: true, since, ..Claim::clone(claim) });
         }
@@ -238,6 +251,21 @@ impl Machine {
         let (label, mode, token) = (owner.label.clone(), Mode::Exclusive, place.token);
         let kind = ChangeKind::Granted { token, session, label, mode, ticket: Some(Ticket(token.0)) };
         events.push(of_entry(name, kind));
+    }
+
+    /// Takes a claim out of the queue whose lease is over. Its entry stays until the end of its session is handled.
+    fn leave_queue(&mut self, name: &LockName, place: Place, key: &Key, session: SessionId, events: &mut Vec<Event>) {
+        self.spend(1);
+        self.claims.remove(name, place);
+        self.session_mut(session).claims.waiting -= 1;
+
+        let entry = Arc::make_mut(self.entries.get_mut(key).expect("each claim is that of an entry"));
+        let claiming = Weight::of_entry(key, entry);
+        entry.claim = None;
+        let bare = Weight::of_entry(key, entry);
+        self.subtract(session, Weight { own: claiming.own - bare.own, all: claiming.all - bare.all });
+
+        events.push(of_entry(name, ChangeKind::Left { ticket: Ticket(place.token.0), session }));
     }
 
     /// Ends the lease of the entry that holds a lock, if the command means it.
@@ -300,7 +328,7 @@ impl Machine {
             let waits = |(_, key): (Place, &Key)| self.entries[key].lease.is_some_and(|it| !self.is_over(it.session));
             let broken = match first {
                 true => claims.any(is_held),
-                false => self.claims.of(name, Place::FIRST).any(waits),
+                false => self.claims.of(name, Place::FIRST).any(waits) && !self.is_in_backlog(name),
             };
             if broken {
                 return Err(BrokenInvariant::new(format!(
@@ -411,4 +439,89 @@ fn is_same(before: &Entry, after: Option<&Entry>) -> bool {
 /// The event that a lock of entries changed.
 fn of_entry(name: &LockName, kind: ChangeKind) -> Event {
     Event::Changed(Change { name: name.clone(), of: LockKind::Entry, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEAD: SessionId = SessionId(1);
+    const ANN: SessionId = SessionId(2);
+    const BOB: SessionId = SessionId(3);
+    /// Claims whose lease is over.
+    const CROWD: usize = 1000;
+
+    fn jobs() -> LockName {
+        LockName::new("jobs").unwrap()
+    }
+
+    fn key(key: &str) -> Key {
+        Key::new(key.as_bytes()).unwrap()
+    }
+
+    fn put(name: &str, session: SessionId) -> TxnOperation {
+        let lease = PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete });
+        TxnOperation::Put(Put { key: key(name), value: Value::default(), lease, claims: Some(jobs()) })
+    }
+
+    fn apply(machine: &mut Machine, at: u64, work: usize, command: Command, events: &mut Vec<Event>) {
+        let time = Time { stamp: Stamp(at), wall: WallTime(0) };
+        let replies = machine.apply_batch(time, Limits { work, ..Limits::NONE }, [command], events);
+        assert!(!matches!(replies[0], Reply::Refused(_)), "{replies:?}");
+        machine.check().unwrap();
+    }
+
+    fn txn(operation: TxnOperation) -> Command {
+        Command::Txn(Txn::new(vec![], vec![operation], vec![]).unwrap())
+    }
+
+    fn holder(machine: &Machine) -> Option<SessionId> {
+        machine.claim_holder(&jobs()).map(|holder| holder.session)
+    }
+
+    #[test]
+    fn a_claim_whose_lease_is_over_is_passed_over_once_and_within_the_budget() {
+        let (mut machine, mut events) = (Machine::default(), Vec::new());
+        for (session, ttl_ms) in [(DEAD, 1000), (ANN, 100_000), (BOB, 100_000)] {
+            let (ttl, label) = (Ttl::from_millis(ttl_ms).unwrap(), Label::default());
+            let open = Command::Open { session, ttl, label, address: None, owner: None };
+            apply(&mut machine, 0, usize::MAX, open, &mut events);
+        }
+        apply(&mut machine, 0, usize::MAX, txn(put("held", ANN)), &mut events);
+        for number in 0..CROWD {
+            apply(&mut machine, 0, usize::MAX, txn(put(&format!("dead {number:04}"), DEAD)), &mut events);
+        }
+        apply(&mut machine, 0, usize::MAX, txn(put("next", BOB)), &mut events);
+
+        // The crowd's session is over, and hardly anything of it is cleared away. Its claims do not delay the holder's release.
+        events.clear();
+        const WORK: usize = 20;
+        apply(&mut machine, 1000, WORK, txn(TxnOperation::Delete(key("held"))), &mut events);
+        let left = |events: &[Event]| {
+            let is_left = |event: &&Event| {
+                matches!(event, Event::Changed(Change { kind: ChangeKind::Left { .. }, of: LockKind::Entry, .. }))
+            };
+            events.iter().filter(is_left).count()
+        };
+        let first = left(&events);
+        assert!(first > 0 && first <= 3 * WORK, "{first} claims were passed over in one batch");
+        assert_eq!(holder(&machine), None);
+        assert!(machine.has_work());
+
+        // Who comes now queues behind those that are left, also after a snapshot.
+        apply(&mut machine, 1000, WORK, txn(put("late", ANN)), &mut events);
+        assert_eq!(holder(&machine), None);
+        let mut restored = Machine::from_records(machine.records()).unwrap();
+        let _ = machine.restored(None).unwrap();
+        let mut of_restored = events.clone();
+        while machine.has_work() {
+            apply(&mut machine, 1000, WORK, Command::Tick, &mut events);
+            apply(&mut restored, 1000, WORK, Command::Tick, &mut of_restored);
+        }
+        assert_eq!((machine.hash(), &events), (restored.hash(), &of_restored));
+        assert_eq!(holder(&machine), Some(BOB));
+        assert_eq!(left(&events), CROWD, "each once");
+        apply(&mut machine, 1000, WORK, txn(TxnOperation::Delete(key("next"))), &mut events);
+        assert_eq!(holder(&machine), Some(ANN));
+    }
 }
