@@ -407,6 +407,7 @@ where
         access,
         metrics: environment.metrics.clone(),
         limits_reached: Arc::default(),
+        long_reads: Arc::default(),
         traces: traces.clone(),
         span: None,
     };

@@ -89,17 +89,21 @@ impl Machine {
         next.filter(|(lease, _)| *lease == session).map(|(_, key)| key.clone())
     }
 
-    /// The entries of a range whose lease is this session, in the order of their keys. It can be read from both ends. Visits the others of
-    /// the session behind the range, too.
+    /// The entries of a range whose lease is this session, in the order of their keys. It can be read from both ends.
     pub fn entries_leased_by(
         &self,
         session: SessionId,
         range: &KeyRange,
     ) -> impl DoubleEndedIterator<Item = (&Key, Arc<Entry>)> {
-        let from = Bound::Included((session, range.from.clone().unwrap_or_else(Key::first)));
+        let from = (session, range.from.clone().unwrap_or_else(Key::first));
         let next = session.0.checked_add(1).map(|next| (SessionId(next), Key::first()));
-        let leased = self.leased.range((from, next.map_or(Bound::Unbounded, Bound::Excluded)));
-        let leased = leased.map(|(_, key)| key).filter(|key| range.contains(key));
+        let to = match &range.to {
+            // Nothing: then the range must not end before it begins. Of a session that is over, no entry has a lease.
+            _ if range.is_empty() || self.is_over(session) => Bound::Excluded(from.clone()),
+            Some(to) => Bound::Excluded((session, to.clone())),
+            None => next.map_or(Bound::Unbounded, Bound::Excluded),
+        };
+        let leased = self.leased.range((Bound::Included(from), to)).map(|(_, key)| key);
         leased.filter_map(|key| Some((key, self.entry(key).filter(|entry| entry.lease.is_some())?)))
     }
 

@@ -2,6 +2,8 @@
 //!
 //! An event is a change of one entry: what is under the key since its revision, and what was there before. So the history leads forwards,
 //! for a watch that resumes after a revision, and backwards: the state at an earlier revision is the present one without the events since.
+//! An index by key finds the first event of a key since then: a read of the past visits the keys of its range, one by one, however many
+//! events there are.
 //!
 //! * **The log decides how long the history is**: a number of events and of bytes ([`EVENTS_MAX`], [`EVENT_BYTES_MAX`]), and
 //!   [`Command::Compact`]; never the memory or the clock of a node. It is part of every snapshot. So a watcher that comes back finds the
@@ -17,11 +19,7 @@
 //! entry before it, which the table does not have any more. These bytes are not part of [`Machine::bytes`]: history takes no room from
 //! entries and locks.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, btree_map},
-    iter::from_fn,
-};
+use std::{cmp::Ordering, collections::BTreeMap, iter::from_fn, ops::Bound};
 
 use imbl::Vector;
 
@@ -35,6 +33,8 @@ const EVENTS_PER_UNIT: usize = 8;
 pub struct EntryHistory {
     /// Ordered by revision, and within one by key. Each key is once in a revision.
     events: Vector<Arc<EntryEvent>>,
+    /// The same events, by key.
+    by_key: OrdMap<(Key, Revision), Arc<EntryEvent>>,
     /// Events up to this revision are forgotten, though some may still be here.
     compacted: Revision,
     /// The sum of [`of_event`].
@@ -104,7 +104,34 @@ impl EntryHistory {
 
     fn push(&mut self, event: EntryEvent) {
         self.bytes += of_event(&event);
-        self.events.push_back(Arc::new(event));
+        let event = Arc::new(event);
+        self.by_key.insert((event.key.clone(), event.revision), Arc::clone(&event));
+        self.events.push_back(event);
+    }
+
+    /// The first event of a key after a revision.
+    fn first_of_key(&self, key: &Key, after: Revision) -> Option<&Arc<EntryEvent>> {
+        let from = Bound::Excluded((key.clone(), after));
+        let to = Bound::Included((key.clone(), Revision(u64::MAX)));
+        self.by_key.range((from, to)).next().map(|(_, event)| event)
+    }
+
+    /// The next key of a range that has an event; backwards, the one before. `last`: the one that was found last.
+    fn next_key(&self, range: &KeyRange, last: Option<&Key>, backwards: bool) -> Option<&Key> {
+        const ABOVE: Revision = Revision(u64::MAX);
+        if range.is_empty() {
+            return None;
+        }
+        let bound = |key: &Option<Key>| key.clone().map(|key| (key, Revision(0)));
+        let mut from = bound(&range.from).map_or(Bound::Unbounded, Bound::Included);
+        let mut to = bound(&range.to).map_or(Bound::Unbounded, Bound::Excluded);
+        match (last.cloned(), backwards) {
+            (None, _) => {}
+            (Some(last), false) => from = Bound::Excluded((last, ABOVE)),
+            (Some(last), true) => to = Bound::Excluded((last, Revision(0))),
+        }
+        let mut keys = self.by_key.range((from, to)).map(|((key, _), _)| key);
+        if backwards { keys.next_back() } else { keys.next() }
     }
 
     /// Whether it has events to drop.
@@ -118,9 +145,10 @@ impl EntryHistory {
     fn drop_first(&mut self) -> usize {
         let Some(revision) = self.events.front().map(|first| first.revision) else { return 0 };
         let mut dropped = 0;
-        while let Some(event) = self.events.front().filter(|event| event.revision == revision) {
-            self.bytes -= of_event(event);
+        while let Some(event) = self.events.front().filter(|event| event.revision == revision).cloned() {
+            self.bytes -= of_event(&event);
             self.events.pop_front();
+            self.by_key.remove(&(event.key.clone(), revision));
             dropped += 1;
         }
         self.compacted = self.compacted.max(revision);
@@ -140,13 +168,16 @@ impl EntryHistory {
     pub(crate) fn link(&mut self, entries: &OrdMap<Key, Arc<Entry>>) {
         let mut later: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
         let mut linked = Vector::new();
+        self.by_key.clear();
         while let Some(event) = self.events.pop_back() {
             let EntryEvent { revision, key, before, .. } = Arc::unwrap_or_clone(event);
             let after = match later.insert(key.clone(), before.clone()) {
                 Some(after) => after,
                 None => entries.get(&key).map(unclaimed),
             };
-            linked.push_front(Arc::new(EntryEvent { revision, key, before, after }));
+            let event = Arc::new(EntryEvent { revision, key, before, after });
+            self.by_key.insert((event.key.clone(), revision), Arc::clone(&event));
+            linked.push_front(event);
         }
         self.events = linked;
     }
@@ -165,34 +196,37 @@ impl Machine {
 
     /// What the keyspace had under a key at a revision. Fails below the compacted revision, and above the present one.
     pub fn entry_at(&self, key: &Key, revision: Revision) -> Result<Option<Arc<Entry>>, RevisionError> {
-        let mut since = self.events_since(revision)?;
+        self.check_revision(revision)?;
         if revision == self.revision() {
             return Ok(self.entry(key));
         }
-        let changed = since.find(|event| event.key == *key);
-        Ok(changed.map_or_else(|| self.entries.get(key).map(unclaimed), |event| event.before.clone()))
+        Ok(self.entry_before(key, self.entries.get(key), revision))
     }
 
-    /// The entries that a range had at a revision. Fails below the compacted revision, and above the present one. Visits all events since.
+    /// The entries that a range had at a revision. Fails below the compacted revision, and above the present one.
     pub fn entries_at<'a>(&'a self, range: &KeyRange, revision: Revision) -> Result<PastEntries<'a>, RevisionError> {
-        let mut changed: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
-        for event in self.events_since(revision)?.filter(|event| range.contains(&event.key)) {
-            // The first event since tells what was there.
-            if let btree_map::Entry::Vacant(vacant) = changed.entry(event.key.clone()) {
-                vacant.insert(event.before.clone());
-            }
-        }
-        Ok(PastEntries { machine: self, range: range.clone(), is_present: revision == self.revision(), changed })
+        self.check_revision(revision)?;
+        Ok(PastEntries { machine: self, range: range.clone(), revision })
     }
 
-    fn events_since(
-        &self,
-        revision: Revision,
-    ) -> Result<impl Iterator<Item = &Arc<EntryEvent>> + use<'_>, RevisionError> {
-        match revision > self.revision() {
-            true => Err(RevisionError::Future { present: self.revision() }),
-            false => self.history.after(revision, None),
+    /// What was under a key at a revision that is not the present one. `now`: what is there now.
+    fn entry_before(&self, key: &Key, now: Option<&Arc<Entry>>, revision: Revision) -> Option<Arc<Entry>> {
+        match self.history.first_of_key(key, revision) {
+            // The first event since tells what was there.
+            Some(event) => event.before.clone(),
+            None => now.map(unclaimed),
         }
+    }
+
+    fn check_revision(&self, revision: Revision) -> Result<(), RevisionError> {
+        let (present, compacted) = (self.revision(), self.history.compacted);
+        if revision > present {
+            return Err(RevisionError::Future { present });
+        }
+        if revision < compacted {
+            return Err(RevisionError::Compacted { compacted });
+        }
+        Ok(())
     }
 
     /// Forgets the events up to a revision. Below the compacted revision it changes nothing.
@@ -233,36 +267,56 @@ impl Machine {
 pub struct PastEntries<'a> {
     machine: &'a Machine,
     range: KeyRange,
-    /// Whether the revision is the present one: then a lease that is over is over here, too.
-    is_present: bool,
-    /// What was under the keys that changed since.
-    changed: BTreeMap<Key, Option<Arc<Entry>>>,
+    revision: Revision,
 }
 
 impl fmt::Debug for PastEntries<'_> {
     /// A summary: there may be many entries.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PastEntries({:?}, {} keys changed since)", self.range, self.changed.len())
+        write!(f, "PastEntries({:?} at {:?})", self.range, self.revision)
     }
 }
 
-impl PastEntries<'_> {
+impl<'a> PastEntries<'a> {
     /// The entries, in the order of their keys, or backwards.
-    pub fn iter(&self, backwards: bool) -> impl Iterator<Item = (&Key, Arc<Entry>)> {
-        let unchanged = self.machine.stored(&self.range).filter(|(key, _)| !self.changed.contains_key(*key));
-        let unchanged = unchanged.filter_map(|(key, entry)| match self.is_present {
-            true => Some((key, self.machine.in_force(entry)?)),
-            false => Some((key, unclaimed(entry))),
-        });
-        let changed = self.changed.iter().filter_map(|(key, entry)| Some((key, entry.clone()?)));
-        let mut unchanged = directed(unchanged, backwards).peekable();
-        let mut changed = directed(changed, backwards).peekable();
+    pub fn iter(&self, backwards: bool) -> impl Iterator<Item = (&'a Key, Arc<Entry>)> + use<'a> {
+        self.visits(backwards).flatten()
+    }
+
+    /// The same, and `None` for each key that is visited and had no entry: there may be many of them, so a caller that must not compute for
+    /// long counts these too.
+    pub fn visits(&self, backwards: bool) -> impl Iterator<Item = Option<(&'a Key, Arc<Entry>)>> + use<'a> {
+        let (machine, range, revision) = (self.machine, self.range.clone(), self.revision);
+        // A lease that is over now is over in the present only.
+        let is_present = revision == machine.revision();
+        let next_changed = move |last: Option<&Key>| {
+            let is_past = !is_present;
+            is_past.then(|| machine.history.next_key(&range, last, backwards)).flatten()
+        };
+        let mut stored = directed(machine.stored(&self.range), backwards).peekable();
+        let mut changed = next_changed(None);
+
         from_fn(move || {
-            let is_next = match (unchanged.peek(), changed.peek()) {
-                (Some((one, _)), Some((other, _))) => (one < other) != backwards,
-                (one, _) => one.is_some(),
+            let key = match (stored.peek().map(|(key, _)| *key), changed) {
+                (Some(one), Some(other)) => {
+                    if backwards {
+                        one.max(other)
+                    } else {
+                        one.min(other)
+                    }
+                }
+                (one, other) => one.or(other)?,
             };
-            if is_next { unchanged.next() } else { changed.next() }
+            let now = stored.next_if(|(stored, _)| *stored == key).map(|(_, entry)| entry);
+            if changed == Some(key) {
+                changed = next_changed(Some(key));
+            }
+            let found = match now {
+                Some(entry) if is_present => machine.in_force(entry),
+                Some(entry) if entry.modified <= revision => Some(unclaimed(entry)),
+                now => machine.entry_before(key, now, revision),
+            };
+            Some(found.map(|entry| (key, entry)))
         })
     }
 }

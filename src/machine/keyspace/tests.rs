@@ -155,7 +155,7 @@ fn a_transaction_reads_a_bounded_number_of_entries() {
 fn sessions_of_entries_count_for_the_limits() {
     let mut machine = Machine { capacity: Capacity { sessions: 2, ..Capacity::default() }, ..Machine::default() };
     let of = |id: u128| {
-        let lease = Some(Lease { session: SessionId(id), at_end: AtLeaseEnd::Delete });
+        let lease = Some(Lease { session: SessionId(id), at_end: AtLeaseEnd::Keep });
         [open_for_entries(SessionId(id)), put(&id.to_string(), 1, lease)]
     };
     let three = txn([of(1), of(2), of(3)].concat());
@@ -326,6 +326,28 @@ fn each_change_of_an_entry_is_an_event_at_the_revision_of_its_transaction() {
     assert_eq!(after_a[..2], [key("b"), key("a")], "within a revision it goes on behind the key");
     let marked = history.after(Revision(4), None).expect("known").next().expect("the mark").after.clone();
     assert!(marked.is_some_and(|entry| entry.is_expired && entry.lease.is_none() && entry.modified == Revision(5)));
+}
+
+/// A read of the past visits keys, not events: a thousand writes of one key cost a read of another nothing.
+#[test]
+fn a_read_of_the_past_visits_the_keys_of_its_range() {
+    let mut machine = Machine::default();
+    for name in ["a", "b", "c"] {
+        run(&mut machine, txn(vec![put(name, 1, None)]));
+    }
+    let then = machine.revision();
+    for bytes in 0..1000 {
+        run(&mut machine, txn(vec![put("b", bytes, None)]));
+    }
+    run(&mut machine, txn(vec![delete("c"), put("d", 1, None)]));
+    for backwards in [false, true] {
+        let past = machine.entries_at(&KeyRange::default(), then).expect("not compacted");
+        let visits: Vec<_> = past.visits(backwards).collect();
+        assert_eq!(visits.len(), 4);
+        let mut found: Vec<_> = visits.into_iter().flatten().map(|(key, _)| key.clone()).collect();
+        found.sort();
+        assert_eq!(found, [key("a"), key("b"), key("c")]);
+    }
 }
 
 #[test]

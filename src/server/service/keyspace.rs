@@ -2,8 +2,16 @@
 //!
 //! Reads are linearizable, from a clone of the table: pages of hundreds of entries do not delay applying. A page ends with the entry that
 //! reaches [`PAGE_BYTES`], so it fits into a message between nodes; the next one may show a later revision.
+//!
+//! A read of a range may visit many keys that it does not show: those that had no entry at an earlier revision, or whose lease is over. It
+//! lets others have their turn after each [`VISITS_PER_TURN`], and only one such read at a time goes on beyond ([`LongReads`]).
 
 use std::{iter::from_fn, sync::Arc};
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::yield_now,
+};
 
 use super::local::{Local, Serve, page_size};
 use crate::{
@@ -11,9 +19,10 @@ use crate::{
     wire::{Form, MESSAGE_BYTES_MAX},
 };
 use lockkeeper_machine::{
-    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Refusal, Reply, TXN_BYTES_MAX, TXN_READS_MAX, Txn,
+    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Refusal, Reply, SortBy, TXN_BYTES_MAX, TXN_READS_MAX, Txn,
     VALUE_BYTES_MAX,
 };
+use lockkeeper_raft::NoReply;
 
 /// Entries in one page, at the most.
 const PAGE_MAX: usize = 1000;
@@ -21,6 +30,12 @@ const PAGE_MAX: usize = 1000;
 const PAGE_BYTES: usize = 1024 * 1024;
 /// What an entry takes in a message beside its key and value, at the most.
 const FIXED_BYTES: usize = 128;
+/// Keys that a read visits before others have their turn.
+const VISITS_PER_TURN: usize = 1000;
+/// Reads that wait for their turn to visit more. Each keeps the table as it was.
+const LONG_READS_MAX: usize = 64;
+/// Bytes of the values that a read sorts.
+const SORTED_BYTES_MAX: usize = 16 << 20;
 const _: () = assert!(PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + FIXED_BYTES < MESSAGE_BYTES_MAX);
 const _: () = assert!(TXN_BYTES_MAX + 3 * lockkeeper_machine::TXN_OPERATIONS_MAX * FIXED_BYTES < MESSAGE_BYTES_MAX);
 
@@ -60,7 +75,8 @@ impl Serve for ListEntries {
         let (entries, more) = match (self.leased_by, self.at) {
             (None, at) => {
                 let range = machine.entries_at(&self.range, at.unwrap_or(revision)).map_err(Error::revision)?;
-                page.fill(range.iter(self.backwards))
+                let mut turns = Turns::new(&node.long_reads);
+                page.fill_in_turns(range.visits(self.backwards), &mut turns).await?
             }
             (Some(session), None) => {
                 let mut leased = machine.entries_leased_by(session, &self.range);
@@ -83,9 +99,19 @@ impl Serve for SelectEntries {
         let (machine, _) = node.frozen(false).await?;
         let at = at.unwrap_or_else(|| machine.revision());
         let range = machine.entries_at(&select.range, at).map_err(Error::revision)?;
-        let entries: Vec<_> = range.iter(false).take(TXN_READS_MAX + 1).collect();
-        if entries.len() > TXN_READS_MAX {
-            return Err(Error::refused(Refusal::Limit(Limit::TxnReads)));
+        let mut turns = Turns::new(&node.long_reads);
+        let mut entries = Vec::new();
+        let mut sorted_bytes = 0;
+        for visit in range.visits(false) {
+            turns.visit().await?;
+            let Some((key, entry)) = visit else { continue };
+            if select.by == SortBy::Value {
+                sorted_bytes += entry.value.as_bytes().len();
+            }
+            entries.push((key, entry));
+            if entries.len() > TXN_READS_MAX || sorted_bytes > SORTED_BYTES_MAX {
+                return Err(Error::refused(Refusal::Limit(Limit::TxnReads)));
+            }
         }
         let selected = select.from(entries.into_iter());
         if selected.bytes() + selected.entries.len() * FIXED_BYTES > PAGE_BYTES {
@@ -102,6 +128,54 @@ impl Serve for CompactEntries {
         let reply = node.apply(Command::Compact { revision }).await?;
         let Reply::Compacted(revision) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(EntriesCompacted { revision }))
+    }
+}
+
+/// Reads that visit many keys: one at a time goes on, and a number of them wait.
+#[derive(Debug)]
+pub(crate) struct LongReads {
+    places: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+}
+
+impl Default for LongReads {
+    fn default() -> Self {
+        Self { places: Arc::new(Semaphore::new(LONG_READS_MAX)), turn: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl LongReads {
+    async fn turn(&self) -> Result<[OwnedSemaphorePermit; 2], Error> {
+        let overloaded = |_| Error::no_reply(NoReply::Overloaded);
+        let place = Arc::clone(&self.places).try_acquire_owned().map_err(overloaded)?;
+        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| Error::no_reply(NoReply::Overloaded))?;
+        Ok([place, turn])
+    }
+}
+
+/// The visits of one read.
+struct Turns<'a> {
+    visited: usize,
+    long_reads: &'a LongReads,
+    /// Present once it is a long read.
+    turn: Option<[OwnedSemaphorePermit; 2]>,
+}
+
+impl<'a> Turns<'a> {
+    fn new(long_reads: &'a LongReads) -> Self {
+        Self { visited: 0, long_reads, turn: None }
+    }
+
+    /// Counts a visit. Fails if too many long reads are under way.
+    async fn visit(&mut self) -> Result<(), Error> {
+        self.visited += 1;
+        if self.visited.is_multiple_of(VISITS_PER_TURN) {
+            if self.turn.is_none() {
+                self.turn = Some(self.long_reads.turn().await?);
+            }
+            yield_now().await;
+        }
+        Ok(())
     }
 }
 
@@ -134,7 +208,71 @@ impl Page {
         (entries, self.is_full() && all.next().is_some())
     }
 
+    /// The same. `None`: a key was visited that has no entry.
+    async fn fill_in_turns<'a>(
+        &mut self,
+        all: impl Iterator<Item = Option<(&'a Key, Arc<Entry>)>>,
+        turns: &mut Turns<'_>,
+    ) -> Result<(Vec<(Key, Arc<Entry>)>, bool), Error> {
+        let mut entries = Vec::new();
+        for visit in all {
+            turns.visit().await?;
+            let Some((key, entry)) = visit else { continue };
+            if self.is_full() {
+                return Ok((entries, true));
+            }
+            self.add(key, Some(&entry));
+            entries.push((key.clone(), entry));
+        }
+        Ok((entries, false))
+    }
+
     fn is_full(&self) -> bool {
         self.entries_left == 0 || self.bytes_left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Visits of keys that have no entry.
+    fn nothing(visits: usize) -> impl Iterator<Item = Option<(&'static Key, Arc<Entry>)>> {
+        (0..visits).map(|_| None)
+    }
+
+    async fn read(long_reads: &LongReads, visits: usize) -> Result<(Vec<(Key, Arc<Entry>)>, bool), Error> {
+        Page::of(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads)).await
+    }
+
+    #[tokio::test]
+    async fn a_read_that_visits_much_lets_others_have_their_turn() {
+        let long_reads = LongReads::default();
+        let had_turn = AtomicBool::new(false);
+        let other = async { had_turn.store(true, Ordering::Relaxed) };
+        let visits = (0..=VISITS_PER_TURN).map(|visit| {
+            assert!(visit < VISITS_PER_TURN || had_turn.load(Ordering::Relaxed), "nobody else had a turn");
+            None
+        });
+        let mut turns = Turns::new(&long_reads);
+        let mut page = Page::of(1);
+        let (found, ()) = tokio::join!(page.fill_in_turns(visits, &mut turns), other);
+        assert_eq!(found.expect("one read"), (Vec::new(), false));
+    }
+
+    #[tokio::test]
+    async fn one_read_that_visits_much_goes_on_and_too_many_are_refused() {
+        let long_reads = LongReads::default();
+        let first = long_reads.turn().await.expect("the first");
+        read(&long_reads, VISITS_PER_TURN - 1).await.expect("a short read does not wait");
+        let waiting: Vec<_> = (1..LONG_READS_MAX).map(|_| Box::pin(read(&long_reads, VISITS_PER_TURN))).collect();
+        let mut all = futures::future::join_all(waiting);
+        assert!(futures::poll!(&mut all).is_pending());
+        let refused = read(&long_reads, VISITS_PER_TURN).await.expect_err("too many");
+        assert_eq!(refused.reason, crate::api::Reason::Overloaded);
+        drop(first);
+        assert!(all.await.iter().all(Result::is_ok));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, stream::unfold};
 use tokio::time::Instant;
 
-use super::{browse::Browse, keep_alive, patience::PATIENCE, watch, watch_entries};
+use super::{browse::Browse, keep_alive, keyspace::LongReads, patience::PATIENCE, watch, watch_entries};
 use crate::{
     access::{
         Access,
@@ -47,6 +47,8 @@ pub(crate) struct Local {
     pub(crate) metrics: Metrics,
     /// For the line about limits that are reached.
     pub(crate) limits_reached: Arc<LogThrottle>,
+    /// Reads of the keyspace that visit much.
+    pub(crate) long_reads: Arc<LongReads>,
     pub(crate) traces: Traces,
     /// While a request that is traced is executed: its span.
     pub(crate) span: Option<Arc<Span>>,
