@@ -34,7 +34,8 @@ pub(super) struct Session {
     pub(super) charged: usize,
 }
 
-/// The last [`ENDED_SESSIONS_MAX`] sessions that ended, so that a late request is told how. Earlier ones are unknown.
+/// The last [`ENDED_SESSIONS_MAX`] sessions of clients that ended, so that a late request is told how. Earlier ones are unknown, and those
+/// that transactions opened for their entries: no client knows their ids.
 #[derive(Clone, Default)]
 pub(super) struct Ended {
     order: Vector<SessionId>,
@@ -226,7 +227,9 @@ impl Machine {
             true => {
                 let session = self.sessions.remove(&id).expect("it was looked at just now");
                 self.uncount_session(&session);
-                self.ended.push(id, end);
+                if !session.is_of_entries {
+                    self.ended.push(id, end);
+                }
             }
             false => _ = self.backlog.push(Piece::Session(id)),
         }

@@ -286,8 +286,10 @@ impl Model {
             self.hand_claims_on();
             self.keep_state();
         }
-        self.sessions.remove(&id);
-        self.ended.push((id, end));
+        // No client knows the sessions that transactions open.
+        if self.sessions.remove(&id).is_some_and(|session| !session.is_of_entries) {
+            self.ended.push((id, end));
+        }
         self.grant_all();
     }
 
