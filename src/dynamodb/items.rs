@@ -384,7 +384,7 @@ impl<S: Store> Database<S> {
         remembered.writes.push(write);
         remembered.expected.push(expected);
         match self.store.commit(caller, remembered).await {
-            Err(StoreError::TooLarge(_) | StoreError::Overloaded(_)) if role == Role::Delete => {
+            Err(StoreError::TooLarge(_) | StoreError::Overloaded(_) | StoreError::Full(_)) if role == Role::Delete => {
                 Ok(self.store.commit(caller, txn).await?)
             }
             committed => Ok(committed?),

@@ -8,6 +8,9 @@
 //!   depend on those of before (`ADD n 1`). These are kept, in an entry of their own that the store deletes after [`ANSWER_TTL_MS`]. So is
 //!   the answer to a transaction with a `ClientRequestToken`.
 //!
+//! A store keeps a limited number of answers. Beyond it a deletion is made all the same, and a retry of it is judged like a new request;
+//! other writes that keep an answer are throttled.
+//!
 //! Before an answer about a lock is repeated, its lease is renewed: a client may count it from the answer.
 //!
 //! **An answer is repeated only while its effect is there** ([`Repeats`]): whoever heard that he has a lock would otherwise hold what

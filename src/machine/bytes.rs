@@ -12,7 +12,8 @@
 //! The limits ([`Limits::table_bytes`], [`Limits::session_bytes`]) apply to commands that ask for more: an open, an acquire, an update
 //! that is longer than the data it replaces, a transaction that puts more than it replaces. The check estimates a little high: an acquire
 //! counts as if all its locks were new. A release is never refused; the replies to releases are bounded by their number. The history of the
-//! keyspace has a limit of its own ([`EVENT_BYTES_MAX`]), and is not counted here.
+//! keyspace has a limit of its own ([`EVENT_BYTES_MAX`]), and is not counted here. Temporary entries are counted, and have a limit in addition
+//! to the table's: see `keyspace`.
 
 use super::*;
 
@@ -162,7 +163,9 @@ impl Machine {
     }
 
     pub(super) fn ensure_room_in_table(&self, more: usize) -> Result<(), Refusal> {
-        match self.bytes.saturating_add(more) > self.limits.table_bytes {
+        // A lock that several sessions hold is in the sum of each.
+        let others = self.bytes.saturating_sub(self.temporaries.bytes);
+        match others.saturating_add(more) > self.limits.table_bytes {
             true => Err(Refusal::Limit(Limit::TableBytes)),
             false => Ok(()),
         }
@@ -194,15 +197,25 @@ impl Machine {
     }
 
     pub(super) fn add(&mut self, session: SessionId, weight: Weight) {
-        self.session_mut(session).charged += weight.own;
+        let charged = self.session_mut(session);
+        charged.charged += weight.own;
+        let is_temporary = charged.is_temporary;
         self.count(session, |usage| usage.bytes += weight.own as u64);
         self.bytes += weight.all;
+        if is_temporary {
+            self.temporaries.bytes += weight.own;
+        }
     }
 
     pub(super) fn subtract(&mut self, session: SessionId, weight: Weight) {
-        self.session_mut(session).charged -= weight.own;
+        let charged = self.session_mut(session);
+        charged.charged -= weight.own;
+        let is_temporary = charged.is_temporary;
         self.count(session, |usage| usage.bytes -= weight.own as u64);
         self.bytes -= weight.all;
+        if is_temporary {
+            self.temporaries.bytes -= weight.own;
+        }
     }
 
     /// Changes a session's own entry and counts the difference.
@@ -211,7 +224,11 @@ impl Machine {
         let before = session.bare_bytes();
         let result = change(session);
         let after = session.bare_bytes();
+        let is_temporary = session.is_temporary;
         self.bytes = self.bytes - before + after;
+        if is_temporary {
+            self.temporaries.bytes = self.temporaries.bytes - before + after;
+        }
         if before != after {
             self.count(id, |usage| usage.bytes = usage.bytes - before as u64 + after as u64);
         }
@@ -219,10 +236,15 @@ impl Machine {
     }
 
     pub(super) fn count_session(&mut self, id: SessionId) {
-        let bytes = self.sessions[&id].bare_bytes();
+        let session = &self.sessions[&id];
+        let (bytes, is_temporary) = (session.bare_bytes(), session.is_temporary);
         self.bytes += bytes;
+        if is_temporary {
+            self.temporaries.sessions += 1;
+            self.temporaries.bytes += bytes;
+        }
         self.count(id, |usage| {
-            usage.sessions += 1;
+            usage.sessions += u64::from(!is_temporary);
             usage.bytes += bytes as u64;
         });
     }
@@ -230,8 +252,12 @@ impl Machine {
     pub(super) fn uncount_session(&mut self, session: &Session) {
         let bytes = session.bare_bytes();
         self.bytes -= bytes;
+        if session.is_temporary {
+            self.temporaries.sessions -= 1;
+            self.temporaries.bytes -= bytes;
+        }
         self.count_for(session.owner.clone(), |usage| {
-            usage.sessions -= 1;
+            usage.sessions -= u64::from(!session.is_temporary);
             usage.bytes -= bytes as u64;
         });
     }
@@ -240,7 +266,11 @@ impl Machine {
     /// [`Self::charge_data`].
     pub(super) fn uncharge_data(&mut self, name: &LockName) {
         if let Some((session, bytes)) = self.data_charged(name) {
-            self.session_mut(session).charged -= bytes;
+            let charged = self.session_mut(session);
+            charged.charged -= bytes;
+            if charged.is_temporary {
+                self.temporaries.bytes -= bytes;
+            }
             self.count(session, |usage| usage.bytes -= bytes as u64);
         }
     }
@@ -248,7 +278,11 @@ impl Machine {
     /// Charges the lock's data to its only holder, after the change.
     pub(super) fn charge_data(&mut self, name: &LockName) {
         if let Some((session, bytes)) = self.data_charged(name) {
-            self.session_mut(session).charged += bytes;
+            let charged = self.session_mut(session);
+            charged.charged += bytes;
+            if charged.is_temporary {
+                self.temporaries.bytes += bytes;
+            }
             self.count(session, |usage| usage.bytes += bytes as u64);
         }
     }

@@ -80,6 +80,9 @@ impl Machine {
             let revoked = self.revoked.range((*id, Token(0))..=(*id, Token(u64::MAX)));
             let taken = revoked.filter(|(_, revoked)| revoked.deadline.is_none()).count();
             ensure_same(&session.taken, &taken, "a session's number of grants taken")?;
+            ensure(!session.is_temporary || session.is_of_entries, || {
+                format!("the session {id} is that of a temporary entry, and not of entries (M13)")
+            })?;
             ensure(self.ended.get(*id).is_none(), || format!("the session {id} is alive and ended"))?;
             let is_left = session.is_of_entries && !self.is_over(*id) && self.first_leased(*id).is_none();
             ensure(!is_left, || format!("the session {id} lives as long as its entries, and has none (M13)"))?;
@@ -236,6 +239,7 @@ impl Machine {
         let (all, own) = self.count_bytes();
         ensure_same(&self.bytes, &all, "the bytes of the table")?;
         ensure_same(&self.owners, &self.count_owners(), "what the owners of sessions have")?;
+        ensure_same(&self.temporaries, &self.count_temporaries(), "what temporary entries take")?;
         for (id, session) in &self.sessions {
             ensure_same(&Some(&session.charged), &own.get(id), "the bytes of a session")?;
             let replies: usize = session.replies.iter().map(|(_, remembered)| bytes::of_reply(remembered)).sum();

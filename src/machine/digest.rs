@@ -268,6 +268,7 @@ impl Digest for Limit {
             Self::TxnWrites => 10,
             Self::TxnBytes => 11,
             Self::TxnReads => 12,
+            Self::TemporaryEntries => 13,
         }]);
     }
 }
@@ -356,7 +357,18 @@ impl Digest for Record {
             }
             Self::Ended { session, end } => into.variant(1, &[session, end]),
             // Without the address: versions without the field have the same hash, and nothing is decided by it.
-            Self::Session { session, label, ttl, deadline, opened, address: _, open, owner, is_of_entries } => {
+            Self::Session {
+                session,
+                label,
+                ttl,
+                deadline,
+                opened,
+                address: _,
+                open,
+                owner,
+                is_of_entries,
+                is_temporary,
+            } => {
                 into.variant(2, &[session, label, ttl, deadline, opened, open]);
                 // Only when set, so that the digest equals that of versions without the field.
                 if owner.is_some() {
@@ -364,6 +376,9 @@ impl Digest for Record {
                 }
                 if *is_of_entries {
                     into.variant(2, &[is_of_entries]);
+                }
+                if *is_temporary {
+                    into.variant(3, &[is_temporary]);
                 }
             }
             Self::Lock { name, data, keep_data, closed_until } => {

@@ -83,7 +83,7 @@ mod undo;
 mod versions;
 mod views;
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use imbl::{OrdMap, OrdSet};
 
@@ -105,7 +105,7 @@ use self::{
     capacity::Capacity,
     force::Revoked,
     grants::{GrantEnd, Held},
-    keyspace::{Claimed, Claims},
+    keyspace::{Claimed, Claims, Temporaries},
     locks::{Lock, changed},
     queue::Waiting,
     replies::{RememberedReply, Replies},
@@ -140,6 +140,10 @@ pub struct Machine {
     leased: OrdSet<(SessionId, Key)>,
     /// The entries that claim a lock, by their lock.
     claims: Claims,
+    /// The sessions of temporary entries. Not part of a record: it follows from the others.
+    temporaries: Temporaries,
+    /// Those that the transaction that is being applied opens. Not part of a record.
+    opening_temporaries: BTreeSet<SessionId>,
 
     /// What happened to the entries lately.
     history: EntryHistory,

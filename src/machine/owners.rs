@@ -8,7 +8,7 @@ use super::*;
 /// What the sessions of one owner have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Sessions alive, and those that are over but not cleared away yet.
+    /// Sessions alive, and those that are over but not cleared away yet. Without those of temporary entries.
     pub sessions: u64,
     /// Locks held: a grant of three locks counts three.
     pub locks: u64,
@@ -45,7 +45,7 @@ impl Machine {
         for session in self.sessions.values() {
             let Some(owner) = session.owner.clone() else { continue };
             let usage = owners.entry(owner).or_default();
-            usage.sessions += 1;
+            usage.sessions += u64::from(!session.is_temporary);
             usage.waiters += u64::from(session.waits);
             usage.bytes += session.bytes() as u64;
         }

@@ -5,8 +5,6 @@
 //! locks cannot deadlock among themselves. The price is that a waiter for two locks keeps others from the one that is free. No acquire
 //! overtakes: neither one that does not wait, nor a reader behind a writer.
 
-use std::collections::BTreeSet;
-
 use super::*;
 
 /// An acquire that waits.

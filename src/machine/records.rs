@@ -53,6 +53,8 @@ pub enum Record {
         owner: Option<Identity>,
         /// It lives as long as its entries. Since version 3 of the cluster.
         is_of_entries: bool,
+        /// It was opened for a temporary entry. Since version 3 of the cluster.
+        is_temporary: bool,
     },
     /// A lock that carries data or is closed by a lock-delay. All others follow from grants and waits.
     Lock {
@@ -247,6 +249,7 @@ impl Machine {
             machine.known(id)?.charged = charged;
         }
         machine.owners = machine.count_owners();
+        machine.temporaries = machine.count_temporaries();
         machine.check()?;
         Ok(machine)
     }
@@ -260,7 +263,18 @@ impl Machine {
                 self.ended.push(session, end);
                 twice
             }
-            Record::Session { session: id, label, ttl, deadline, opened, address, open, owner, is_of_entries } => {
+            Record::Session {
+                session: id,
+                label,
+                ttl,
+                deadline,
+                opened,
+                address,
+                open,
+                owner,
+                is_of_entries,
+                is_temporary,
+            } => {
                 self.due.insert((deadline, Due::Session(id)));
                 let (grants, replies, waits, taken, claims) =
                     (Tokens::None, Replies::default(), 0, 0, Claimed::default());
@@ -272,6 +286,7 @@ impl Machine {
                     address,
                     owner,
                     is_of_entries,
+                    is_temporary,
                     open,
                     grants,
                     replies,
@@ -401,6 +416,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         open: session.open.clone(),
         owner: session.owner.clone(),
         is_of_entries: session.is_of_entries,
+        is_temporary: session.is_temporary,
     }
 }
 

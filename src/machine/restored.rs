@@ -103,7 +103,18 @@ impl Machine {
                 is_behind,
             },
             Record::Version { .. } | Record::Ended { .. } | Record::Lock { .. } => record,
-            Record::Session { session: id, label, ttl, deadline, opened, address, owner, is_of_entries, .. } => {
+            Record::Session {
+                session: id,
+                label,
+                ttl,
+                deadline,
+                opened,
+                address,
+                owner,
+                is_of_entries,
+                is_temporary,
+                ..
+            } => {
                 Record::Session {
                     session: another(id),
                     label,
@@ -118,6 +129,7 @@ impl Machine {
                     open: OpenIds::default(),
                     owner,
                     is_of_entries,
+                    is_temporary,
                 }
             }
             Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {

@@ -17,6 +17,8 @@ pub(super) struct Session {
     pub(super) owner: Option<Identity>,
     /// It is closed when the last entry leaves it.
     pub(super) is_of_entries: bool,
+    /// It was opened for a temporary entry, and counts for the limit of these.
+    pub(super) is_temporary: bool,
     /// The request ids whose replies the client may still ask for.
     pub(super) open: OpenIds,
     pub(super) grants: Tokens,
@@ -75,7 +77,7 @@ impl Machine {
         self.can_open(&new)?;
         let ttl = new.ttl;
         if !self.sessions.contains_key(&new.session) {
-            if self.sessions.len() >= self.capacity.sessions {
+            if self.sessions.len() - self.temporaries.sessions >= self.capacity.sessions {
                 return Err(Refusal::Limit(Limit::Sessions));
             }
             self.ensure_room(None, of_new_session(&new.label, new.owner.as_ref()))?;
@@ -90,6 +92,7 @@ impl Machine {
         if self.extend(id).is_some() {
             return;
         }
+        let is_temporary = is_of_entries && self.opening_temporaries.contains(&id);
         let deadline = self.after_ms(lease_ms(ttl));
         self.due.insert((deadline, Due::Session(id)));
         let opened = self.wall;
@@ -103,6 +106,7 @@ impl Machine {
                 address,
                 owner,
                 is_of_entries,
+                is_temporary,
                 open: OpenIds::default(),
                 grants: Tokens::None,
                 replies: Replies::default(),

@@ -36,20 +36,30 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Ended { session, end } => {
             r::Kind::Ended(r::Ended { session: write_session(*session), end: write_end(*end).into() })
         }
-        Record::Session { session, label, ttl, deadline, opened, address, open, owner, is_of_entries } => {
-            r::Kind::Session(r::Session {
-                session: write_session(*session),
-                label: label.as_str().into(),
-                ttl_ms: ttl.as_millis(),
-                deadline_ms: deadline.0,
-                opened_wall_ms: opened.0,
-                lowest: open.lowest(),
-                kept: open.kept().to_vec(),
-                address: write_address(*address),
-                owner: write_identity(owner.as_ref()),
-                of_entries: *is_of_entries,
-            })
-        }
+        Record::Session {
+            session,
+            label,
+            ttl,
+            deadline,
+            opened,
+            address,
+            open,
+            owner,
+            is_of_entries,
+            is_temporary,
+        } => r::Kind::Session(r::Session {
+            session: write_session(*session),
+            label: label.as_str().into(),
+            ttl_ms: ttl.as_millis(),
+            deadline_ms: deadline.0,
+            opened_wall_ms: opened.0,
+            lowest: open.lowest(),
+            kept: open.kept().to_vec(),
+            address: write_address(*address),
+            owner: write_identity(owner.as_ref()),
+            of_entries: *is_of_entries,
+            temporary: *is_temporary,
+        }),
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
             name: name.as_str().into(),
             data: write_data(data.as_ref()),
@@ -128,6 +138,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             open: read_open(session.lowest, session.kept)?,
             owner: read_identity(&session.owner)?,
             is_of_entries: session.of_entries,
+            is_temporary: session.temporary,
         },
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
@@ -417,9 +428,12 @@ fn read_refusal(refusal: r::refusal::Kind) -> Result<Refusal, Malformed> {
 fn write_limit(limit: Limit) -> r::Limit {
     match limit {
         // Of commands whose replies are never stored.
-        Limit::Sessions | Limit::Entries | Limit::TxnWrites | Limit::TxnReads | Limit::TxnBytes => {
-            r::Limit::Unspecified
-        }
+        Limit::Sessions
+        | Limit::Entries
+        | Limit::TemporaryEntries
+        | Limit::TxnWrites
+        | Limit::TxnReads
+        | Limit::TxnBytes => r::Limit::Unspecified,
         Limit::Waiters => r::Limit::Waiters,
         Limit::Locks => r::Limit::Locks,
         Limit::RepliesPerSession => r::Limit::RepliesPerSession,
@@ -487,6 +501,7 @@ mod tests {
                 open: OpenIds::new(4, vec![1, 3]).unwrap(),
                 owner: None,
                 is_of_entries: false,
+                is_temporary: false,
             },
             Record::Session {
                 session: SessionId(7),
@@ -498,6 +513,7 @@ mod tests {
                 open: OpenIds::default(),
                 owner: Identity::new("shop-1").ok(),
                 is_of_entries: true,
+                is_temporary: true,
             },
             Record::Lock { name: name("a"), data: data(), keep_data: true, closed_until: None },
             Record::Lock { name: name("a"), data: None, keep_data: false, closed_until: Some(Stamp(0)) },

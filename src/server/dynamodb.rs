@@ -280,7 +280,10 @@ fn shortened(owner: &str) -> String {
 fn failed(error: &Error) -> dynamodb::StoreError {
     use dynamodb::StoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
     let is = |reasons: &[Reason]| reasons.contains(&error.reason);
-    let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
+    let is_memory_full = error.reason == Reason::LimitReached && error.about("limit") == Some("temporary_entries");
+    let kind = if is_memory_full {
+        Overloaded
+    } else if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
         Denied
     } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
         match error.about("limit") {
@@ -303,6 +306,7 @@ fn failed(error: &Error) -> dynamodb::StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockkeeper_machine::{Command, Committed, Machine, Reply, Time};
 
     /// A transaction of 100 items, DynamoDB's most, with a lease each, fits into one of the keyspace.
     #[test]
@@ -337,6 +341,44 @@ mod tests {
         let over = |is_passing| failed(&Error::over_limit(&who, "sessions", 1, 1, is_passing));
         assert!(matches!(over(false), dynamodb::StoreError::Full(_)));
         assert!(matches!(over(true), dynamodb::StoreError::Overloaded(_)));
+    }
+
+    /// Under pressure, what asks for more is refused, and nothing else.
+    #[test]
+    fn heartbeats_and_releases_ask_for_nothing_more() {
+        use dynamodb::{AtEnd, Lease, Write};
+
+        let mut machine = Machine::default();
+        let mut last_session = 0;
+        let mut commit = |writes: Vec<Write>| {
+            let mut plan = Plan::default();
+            for write in &writes {
+                last_session += 1;
+                plan.write(write, || SessionId(last_session)).expect("in bounds");
+            }
+            let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
+            let asks = machine.txn_asks_for_more(&txn);
+            let reply = machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
+            assert!(matches!(reply, Reply::Committed(Committed { succeeded: true, .. })), "{reply:?}");
+            asks
+        };
+        let put = |key: u8, bytes: usize, lease| Write::Put { key: vec![key], value: vec![7; bytes], lease };
+        let grant = |lock: Option<&str>, at_end| {
+            let lock = lock.map(str::to_owned);
+            Lease::Grant { lock, owner: "ann".to_owned(), ttl_ms: 1000, at_end }
+        };
+        let acquired = || grant(Some("dynamodb/t/k"), AtEnd::Expire);
+        let answer = |key| put(key, 200, grant(None, AtEnd::Delete));
+
+        assert!(commit(vec![put(1, 100, acquired())]));
+        assert!(!commit(vec![put(1, 120, Lease::Renew)]), "a heartbeat");
+        assert!(!commit(vec![put(1, 120, Lease::Renew), answer(2)]), "one that keeps its answer");
+        assert!(!commit(vec![put(1, 140, Lease::None)]), "a release");
+        assert!(commit(vec![put(1, 140, Lease::None)]), "a write of what is free");
+        assert!(commit(vec![put(1, 100, acquired())]));
+        assert!(!commit(vec![Write::Delete { key: vec![1] }, answer(3)]), "a release that keeps its answer");
+        assert!(commit(vec![Write::Delete { key: vec![1] }, answer(4)]), "it deletes nothing");
+        assert!(commit(vec![put(5, 1, Lease::None)]));
     }
 
     #[test]

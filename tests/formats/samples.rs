@@ -230,6 +230,7 @@ fn records_of_version_1() -> Vec<Record> {
         open,
         owner: None,
         is_of_entries: false,
+        is_temporary: false,
     };
     let grant = |token, mode, revoked| Record::Grant {
         token,

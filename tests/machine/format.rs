@@ -355,7 +355,18 @@ impl Show for Record {
                 format!("clock now={} last_token={} last_ticket={}{behind}", now.0, last_token.0, last_ticket.0)
             }
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
-            Self::Session { session, label: _, ttl, deadline, opened, address, open, owner, is_of_entries } => format!(
+            Self::Session {
+                session,
+                label: _,
+                ttl,
+                deadline,
+                opened,
+                address,
+                open,
+                owner,
+                is_of_entries,
+                is_temporary,
+            } => format!(
                 "session {} ttl={} deadline={} opened={} {}{}{}{}",
                 show(session),
                 ttl.as_millis(),
@@ -364,7 +375,13 @@ impl Show for Record {
                 show(open),
                 address.map(|address| format!(" from={address}")).unwrap_or_default(),
                 owner.as_ref().map(|owner| format!(" owner={owner}")).unwrap_or_default(),
-                if *is_of_entries { " of entries" } else { "" }
+                if *is_temporary {
+                    " of a temporary entry"
+                } else if *is_of_entries {
+                    " of entries"
+                } else {
+                    ""
+                }
             ),
             Self::Lock { name, data, keep_data, closed_until } => {
                 let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));

@@ -28,6 +28,8 @@ struct State {
     /// Only clients with an identity, and the endpoint, are served.
     has_policy: bool,
     refuses_leases: bool,
+    /// There is no room for what is remembered for a time.
+    is_memory_full: bool,
     /// Happens before the next commit.
     intruder: Option<Txn>,
 }
@@ -56,6 +58,10 @@ impl Memory {
     /// From now on callers without an identity are refused, as with TLS or a policy.
     pub(super) fn obey_policy(&self) {
         self.state().has_policy = true;
+    }
+
+    pub(super) fn fill_memory(&self) {
+        self.state().is_memory_full = true;
     }
 
     pub(super) fn intrude(&self, txn: Txn) {
@@ -201,6 +207,11 @@ impl Store for Memory {
         let mut state = self.state();
         state.check(caller)?;
         state.commits += 1;
+        let is_memory =
+            |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { at_end: AtEnd::Delete, .. }, .. });
+        if state.is_memory_full && txn.writes.iter().any(is_memory) {
+            return Err(StoreError::Overloaded("too many answers are kept".to_owned()));
+        }
         if let Some(intruder) = state.intruder.take() {
             state.commit(intruder);
         }

@@ -6,6 +6,7 @@ mod locks;
 mod memory;
 mod once;
 mod operations;
+mod pressure;
 mod python;
 mod removal;
 mod requests;

@@ -100,9 +100,20 @@ impl Machine {
         }
     }
 
-    /// Runs a transaction. One that asks for nothing more may use the reserve.
+    /// Runs a transaction. One that asks for nothing more may use the reserve; temporary entries take no room from others.
     pub(crate) fn commit_within_limits(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
         self.charge_ranges(txn)?;
+        let (sessions, bytes) = self.plan_temporaries(txn)?;
+        let limits = self.limits;
+        self.opening_temporaries = sessions;
+        self.limits.table_bytes = limits.table_bytes.saturating_add(bytes);
+        let committed = self.commit_or_use_reserve(txn, events);
+        self.limits = limits;
+        self.opening_temporaries.clear();
+        committed
+    }
+
+    fn commit_or_use_reserve(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
         let committed = self.commit(txn, events);
         let is_full = matches!(committed, Err(Refusal::Limit(Limit::TableBytes | Limit::SessionBytes)));
         if !is_full || self.txn_asks_for_more(txn) {
@@ -110,13 +121,10 @@ impl Machine {
         }
 
         // A transaction that is refused has changed nothing.
-        let limits = self.limits;
-        let with_reserve = |bytes: usize| bytes.saturating_add(bytes / RESERVE);
-        self.limits.table_bytes = with_reserve(limits.table_bytes);
-        self.limits.session_bytes = with_reserve(limits.session_bytes);
-        let committed = self.commit(txn, events);
-        self.limits = limits;
-        committed
+        for bytes in [&mut self.limits.table_bytes, &mut self.limits.session_bytes] {
+            *bytes = bytes.saturating_add(*bytes / RESERVE);
+        }
+        self.commit(txn, events)
     }
 }
 

@@ -22,7 +22,7 @@
 //!
 //! `entries`: the table of entries, and the end of leases; `transactions`: compares and operations; `events`: the history, for watches and
 //! for reads of the past; `claims`: the locks of entries; `demand`: what renews or gives back, and so is refused last;
-//! `cost`: how much work a command is.
+//! `cost`: how much work a command is; `temporary`: what adapters remember for a time, within limits of its own.
 //!
 //! Left out: the request ids of sessions. A transaction that compares what it replaces takes effect once by itself; one that does not may
 //! take effect again when it is repeated.
@@ -32,6 +32,7 @@ mod cost;
 mod demand;
 mod entries;
 mod events;
+mod temporary;
 #[cfg(test)]
 mod judged;
 #[cfg(test)]
@@ -41,3 +42,4 @@ mod transactions;
 pub(super) use claims::{Claimed, Claims};
 pub(super) use events::unclaimed;
 pub use events::{EntryHistory, PastEntries};
+pub(super) use temporary::Temporaries;

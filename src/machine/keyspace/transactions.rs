@@ -255,7 +255,7 @@ impl Machine {
         let exceeds = |balance: Balance, present: usize, capacity: usize| {
             balance.more().is_some_and(|more| present.saturating_add(more) > capacity)
         };
-        if exceeds(sessions, self.sessions.len(), self.capacity.sessions) {
+        if exceeds(sessions, self.sessions.len() - self.temporaries.sessions, self.capacity.sessions) {
             return Err(Refusal::Limit(Limit::Sessions));
         }
         if exceeds(entries, self.entries.len(), self.capacity.entries) {
@@ -288,10 +288,12 @@ impl Machine {
         // One that none of its entries remains with is closed again.
         let opened = draft.openings.iter().filter(|new| !self.sessions.contains_key(&new.session));
         for NewSession { session, label, owner, .. } in opened.filter(|new| after.contains(&new.session)) {
-            difference.add_session(*session, of_new_session(label, owner.as_ref()));
+            let is_temporary = self.opening_temporaries.contains(session);
+            difference.add_session(*session, of_new_session(label, owner.as_ref()), is_temporary);
         }
         for session in before.difference(&after) {
-            difference.remove_session(self.bytes_if_left(*session, draft));
+            let is_temporary = self.sessions.get(session).is_some_and(|session| session.is_temporary);
+            difference.remove_session(self.bytes_if_left(*session, draft), is_temporary);
         }
         difference
     }
@@ -334,15 +336,16 @@ impl Difference {
         Some(session)
     }
 
-    fn add_session(&mut self, session: SessionId, bytes: usize) {
-        self.sessions.added += 1;
+    /// The session of a temporary entry has a limit of its own: see `temporary`.
+    fn add_session(&mut self, session: SessionId, bytes: usize, is_temporary: bool) {
+        self.sessions.added += usize::from(!is_temporary);
         self.bytes.added += bytes;
         self.of_sessions.entry(session).or_default().added += bytes;
     }
 
     /// `None`: it stays.
-    fn remove_session(&mut self, bytes: Option<usize>) {
-        self.sessions.removed += usize::from(bytes.is_some());
+    fn remove_session(&mut self, bytes: Option<usize>, is_temporary: bool) {
+        self.sessions.removed += usize::from(bytes.is_some() && !is_temporary);
         self.bytes.removed += bytes.unwrap_or_default();
     }
 }

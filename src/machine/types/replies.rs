@@ -117,6 +117,8 @@ pub enum Limit {
     SessionBytes,
     /// [`crate::ENTRIES_MAX`]
     Entries,
+    /// [`crate::TEMPORARY_ENTRIES_MAX`], or the bytes that they may have together.
+    TemporaryEntries,
     /// [`crate::TXN_WRITES_MAX`]
     TxnWrites,
     /// [`crate::TXN_READS_MAX`]

@@ -200,7 +200,9 @@ guarded! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_machine::{AtLeaseEnd, Compare, Lease, LockName, Operand, PutLease, Relation, Revision, Value};
+    use lockkeeper_machine::{
+        AtLeaseEnd, Compare, Label, Lease, LockName, NewSession, Operand, Put, PutLease, Relation, Revision, Ttl, Value,
+    };
 
     #[test]
     fn a_watch_needs_its_range_and_a_compaction_the_cluster() {
@@ -215,6 +217,28 @@ mod tests {
         assert_eq!(right(&watch), format!("{:?} {keys:?}", Right::Watch));
         let compact = CompactEntries { revision: Revision(1) };
         assert_eq!(right(&compact), format!("{:?} {:?}", Right::Administer, What::Cluster));
+    }
+
+    /// What remembers an answer has a limit of its own, which is not the identity's.
+    #[test]
+    fn a_transaction_adds_the_sessions_of_its_branch_without_those_of_temporary_entries() {
+        let key = |key: &[u8]| Key::new(key).expect("a key");
+        let opened = |number: u8, at_end| {
+            let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
+            let session = SessionId(number.into());
+            let lease = PutLease::Given(Lease { session, at_end });
+            let put = Put { key: key(&[number]), value: Value::default(), lease, claims: None };
+            let new = NewSession { session, ttl, label, address: None, owner: None };
+            [TxnOperation::Open(new), TxnOperation::Put(put)]
+        };
+        let then = [opened(1, AtLeaseEnd::Keep), opened(2, AtLeaseEnd::Delete)].concat();
+        let otherwise = opened(3, AtLeaseEnd::Delete).to_vec();
+        let sessions = |then: &[TxnOperation], otherwise: &[TxnOperation]| {
+            let txn = Txn::new(vec![], then.to_vec(), otherwise.to_vec()).expect("in bounds");
+            txn.needs().adds.map(|adds| adds.sessions)
+        };
+        assert_eq!(sessions(&then, &otherwise), Some(1));
+        assert_eq!(sessions(&otherwise, &[]), Some(0));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
     ENTRIES_MAX, GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply,
-    RevisionError, SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TXN_BYTES_MAX, TXN_READS_MAX, TXN_WRITES_MAX,
-    Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
+    RevisionError, SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TEMPORARY_ENTRIES_MAX, TXN_BYTES_MAX,
+    TXN_READS_MAX, TXN_WRITES_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError, watch_index::TooManyWatches};
@@ -524,6 +524,13 @@ impl Error {
             Limit::Entries => (
                 "entries",
                 format!("the cluster has {ENTRIES_MAX} entries in its keyspace, the limit: delete some"),
+            ),
+            Limit::TemporaryEntries => (
+                "temporary_entries",
+                format!(
+                    "the cluster remembers answers in {TEMPORARY_ENTRIES_MAX} temporary entries, or in a quarter of the bytes of its table, \
+                     the limit: send the request again later, or fewer requests that can be repeated"
+                ),
             ),
             Limit::TxnWrites => (
                 "txn_writes",

@@ -1,0 +1,190 @@
+//! Temporary entries: what an adapter must remember for a time, such as the answer to a request that may be sent again.
+//!
+//! A temporary entry has a session for itself, opened by the transaction that puts it; it is deleted when the session ends, and claims no
+//! lock ([`Txn::temporaries`]). Each write of a protocol may bring one, and they live for minutes: so they would take the limits of sessions
+//! and of bytes away from all others. They have limits of their own instead, [`TEMPORARY_ENTRIES_MAX`] and 1 / [`PART`] of the table's
+//! bytes, in addition to those. A transaction that would exceed these is refused; all else goes on.
+//!
+//! Left out: a deadline of an entry without a session.
+
+use std::collections::BTreeSet;
+
+use crate::{bytes::of_new_session, *};
+
+/// Temporary entries and their sessions have this part of the limit of the table's bytes, in addition to it.
+const PART: usize = 4;
+/// What a temporary entry takes at the most beside its key and value.
+const FIXED: usize = 320;
+
+/// The sessions of temporary entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Temporaries {
+    pub(crate) sessions: usize,
+    /// Their bytes, and those of their entries.
+    pub(crate) bytes: usize,
+}
+
+impl Machine {
+    /// The sessions that a transaction opens for temporary entries, and their bytes at the most. Refuses what exceeds their limits.
+    pub(super) fn plan_temporaries(&self, txn: &Txn) -> Result<(BTreeSet<SessionId>, usize), Refusal> {
+        let [then, otherwise] = [txn.then(), txn.otherwise()].map(|branch| (Txn::temporaries(branch), branch));
+        if then.0.is_empty() && otherwise.0.is_empty() {
+            return Ok((BTreeSet::new(), 0));
+        }
+
+        let [in_then, in_otherwise] =
+            [&then, &otherwise].map(|(sessions, branch)| self.new_temporaries(sessions, branch));
+        let count = in_then.sessions.max(in_otherwise.sessions);
+        let bytes = in_then.bytes.max(in_otherwise.bytes);
+        let bytes_max = self.limits.table_bytes / PART;
+        let are_too_many = self.temporaries.sessions + count > self.capacity.temporary_entries;
+        if count > 0 && (are_too_many || self.temporaries.bytes.saturating_add(bytes) > bytes_max) {
+            return Err(Refusal::Limit(Limit::TemporaryEntries));
+        }
+
+        // A session is temporary in each branch that opens it, or in none.
+        let is_other = |session: &SessionId, (sessions, branch): &(BTreeSet<SessionId>, &[TxnOperation])| {
+            let opens = |it: &TxnOperation| matches!(it, TxnOperation::Open(new) if new.session == *session);
+            !sessions.contains(session) && branch.iter().any(opens)
+        };
+        let mut sessions: BTreeSet<SessionId> = then.0.union(&otherwise.0).copied().collect();
+        sessions.retain(|session| !is_other(session, &then) && !is_other(session, &otherwise));
+        Ok((sessions, bytes))
+    }
+
+    /// Those that a branch adds.
+    fn new_temporaries(&self, sessions: &BTreeSet<SessionId>, branch: &[TxnOperation]) -> Temporaries {
+        let mut new = Temporaries::default();
+        for operation in branch {
+            match operation {
+                TxnOperation::Open(opened) if sessions.contains(&opened.session) => {
+                    if !self.sessions.contains_key(&opened.session) {
+                        new.sessions += 1;
+                        new.bytes += of_new_session(&opened.label, opened.owner.as_ref());
+                    }
+                }
+                TxnOperation::Put(put) if put.lease.given().is_some_and(|it| sessions.contains(&it.session)) => {
+                    new.bytes += FIXED + put.key.as_bytes().len() + put.value.as_bytes().len();
+                }
+                TxnOperation::Put(_) | TxnOperation::Open(_) | TxnOperation::Get(_) | TxnOperation::Select(_) => {}
+                TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => {}
+            }
+        }
+        new
+    }
+
+    /// Recounts everything.
+    pub(crate) fn count_temporaries(&self) -> Temporaries {
+        let mut counted = Temporaries::default();
+        for session in self.sessions.values().filter(|session| session.is_temporary) {
+            counted.sessions += 1;
+            counted.bytes += session.bytes();
+        }
+        counted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::Capacity;
+
+    fn key(number: u128) -> Key {
+        Key::new(format!("{number:06}").as_bytes()).unwrap()
+    }
+
+    fn apply(machine: &mut Machine, limits: Limits, at: u64, command: Command) -> Reply {
+        let time = Time { stamp: Stamp(at), wall: WallTime(0) };
+        machine.apply_batch(time, limits, [command], &mut Vec::new()).remove(0)
+    }
+
+    fn opens(id: u128) -> NewSession {
+        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        NewSession { session: SessionId(id), ttl, label, address: None, owner: Identity::new("ann").ok() }
+    }
+
+    /// Puts an entry with a session of its own.
+    fn put(id: u128, bytes: usize, at_end: AtLeaseEnd, claims: Option<&str>) -> Command {
+        let lease = PutLease::Given(Lease { session: SessionId(id), at_end });
+        let claims = claims.map(|lock| LockName::new(lock).unwrap());
+        let put = Put { key: key(id), value: Value::new(&vec![7; bytes]).unwrap(), lease, claims };
+        Command::Txn(Txn::new(vec![], vec![TxnOperation::Open(opens(id)), TxnOperation::Put(put)], vec![]).unwrap())
+    }
+
+    fn temporary(id: u128, bytes: usize) -> Command {
+        put(id, bytes, AtLeaseEnd::Delete, None)
+    }
+
+    fn open(id: u128) -> Command {
+        let NewSession { session, ttl, label, address, owner } = opens(id);
+        Command::Open { session, ttl, label, address, owner }
+    }
+
+    fn refused(limit: Limit) -> Reply {
+        Reply::Refused(Refusal::Limit(limit))
+    }
+
+    #[test]
+    fn temporary_entries_take_no_session_from_others_and_others_none_from_them() {
+        let capacity = Capacity { sessions: 2, temporary_entries: 3, ..Capacity::default() };
+        let mut machine = Machine { capacity, ..Machine::default() };
+        for id in 1..=3 {
+            assert!(matches!(apply(&mut machine, Limits::NONE, 0, temporary(id, 1)), Reply::Committed(_)));
+        }
+        assert_eq!(apply(&mut machine, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
+        // An identity's limit of sessions does not count them.
+        assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 0);
+        assert!(matches!(apply(&mut machine, Limits::NONE, 0, open(5)), Reply::Opened(_)));
+        let lock = put(6, 1, AtLeaseEnd::Keep, Some("jobs"));
+        assert!(matches!(apply(&mut machine, Limits::NONE, 0, lock), Reply::Committed(_)));
+        for other in [open(7), put(7, 1, AtLeaseEnd::Keep, None), put(7, 1, AtLeaseEnd::Delete, Some("others"))] {
+            assert_eq!(apply(&mut machine, Limits::NONE, 0, other), refused(Limit::Sessions));
+        }
+        assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 2);
+
+        let mut restored = Machine { capacity, ..Machine::from_records(machine.records()).unwrap() };
+        assert_eq!(restored.temporaries, machine.temporaries);
+        assert_eq!(apply(&mut restored, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
+        // Their time is over.
+        apply(&mut machine, Limits::NONE, 1000, Command::Tick);
+        assert_eq!(machine.temporaries, Temporaries::default());
+        assert!(matches!(apply(&mut machine, Limits::NONE, 1000, temporary(4, 1)), Reply::Committed(_)));
+    }
+
+    #[test]
+    fn temporary_entries_take_no_bytes_from_others() {
+        let mut machine = Machine::default();
+        let limits = Limits { table_bytes: 8000, ..Limits::NONE };
+        assert!(matches!(apply(&mut machine, limits, 0, temporary(1, 1000)), Reply::Committed(_)));
+        assert_eq!(apply(&mut machine, limits, 0, temporary(2, 1000)), refused(Limit::TemporaryEntries));
+        let taken = machine.bytes;
+        let mut opened = 0;
+        while matches!(apply(&mut machine, limits, 0, open(100 + opened)), Reply::Opened(_)) {
+            opened += 1;
+        }
+        assert!(opened > 0 && machine.bytes - taken + 500 > limits.table_bytes, "{opened} are open");
+        apply(&mut machine, limits, 1000, Command::Tick);
+        for id in 200..200 + opened {
+            assert!(matches!(apply(&mut machine, limits, 1000, open(id)), Reply::Opened(_)));
+        }
+        // A full table leaves them their part.
+        assert!(matches!(apply(&mut machine, limits, 1000, temporary(3, 1000)), Reply::Committed(_)));
+        assert_eq!(apply(&mut machine, limits, 1000, open(300)), refused(Limit::TableBytes));
+    }
+
+    /// The ends of sessions are remembered for the clients that renew them: nobody renews those of entries.
+    #[test]
+    fn the_ends_of_sessions_of_entries_push_no_other_out() {
+        let mut machine = Machine::default();
+        apply(&mut machine, Limits::NONE, 0, open(1));
+        apply(&mut machine, Limits::NONE, 0, Command::Close { session: SessionId(1), by: None, reason: None });
+        for id in 2..=6 {
+            apply(&mut machine, Limits::NONE, 0, put(id, 1, AtLeaseEnd::Keep, Some("jobs")));
+            let delete = Txn::new(vec![], vec![TxnOperation::Delete(key(id))], vec![]).unwrap();
+            apply(&mut machine, Limits::NONE, 0, Command::Txn(delete));
+        }
+        apply(&mut machine, Limits::NONE, 0, temporary(7, 1));
+        apply(&mut machine, Limits::NONE, 1000, Command::Tick);
+        assert_eq!(machine.ended.iter().collect::<Vec<_>>(), [(SessionId(1), SessionEnd::Closed)]);
+    }
+}
