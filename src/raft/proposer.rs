@@ -369,7 +369,10 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use lockkeeper_machine::{Label, SessionId, Ttl};
+    use crate::table::Batch;
+    use lockkeeper_machine::{
+        AtLeaseEnd, Key, Label, Lease, NewSession, Put, PutLease, SessionId, Ttl, Txn, TxnOperation, Value,
+    };
 
     fn open() -> Command {
         let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));
@@ -388,6 +391,40 @@ mod tests {
         assert!(!proposer.admits(&open()) && proposer.admits(&close()));
         intake.0.recv().await.expect("it waits");
         assert!(proposer.admits(&open()));
+    }
+
+    /// Clients of protocols that lock by writing renew and release by transactions.
+    #[tokio::test]
+    async fn what_a_transaction_does_to_the_table_decides_whether_it_is_refused_first() {
+        let table = Arc::new(Table::default());
+        let lease = |session| PutLease::Given(Lease { session, at_end: AtLeaseEnd::Keep });
+        let txn = |then| Command::Txn(Txn::new(vec![], then, vec![]).expect("in bounds"));
+        let put = |name: &str, lease| {
+            let key = Key::new(name.as_bytes()).expect("short");
+            TxnOperation::Put(Put { key, value: Value::default(), lease, claims: None })
+        };
+        let opens = |session| {
+            let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));
+            TxnOperation::Open(NewSession { session, ttl, label, address: None, owner: None })
+        };
+        let (holder, other) = (SessionId(1), SessionId(2));
+        let acquire = txn(vec![opens(holder), put("held", lease(holder))]);
+        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 1 };
+        let (time, limits) = (Time::default(), Limits::default());
+        table.apply(log_id, Batch { time, limits, commands: vec![acquire.clone()] }, false);
+
+        let (proposer, _intake) = Proposer::new(watch::channel(None).1, table);
+        for _ in 0..QUEUE - RESERVED {
+            assert!(proposer.admits(&acquire));
+            let (reply, _) = oneshot::channel();
+            let proposal = Proposal { command: Command::Tick, units: 1, queued: Instant::now(), reply };
+            proposer.queue.try_send(proposal).expect("there is room");
+        }
+        for goes_on in [put("held", PutLease::Renewed), put("held", lease(holder)), put("held", PutLease::None)] {
+            assert!(proposer.admits(&txn(vec![goes_on])));
+        }
+        assert!(!proposer.admits(&txn(vec![opens(other), put("held", lease(other))])));
+        assert!(!proposer.admits(&txn(vec![put("other", PutLease::None)])));
     }
 
     /// A command of a few bytes may visit thousands of entries.

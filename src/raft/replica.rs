@@ -119,7 +119,6 @@ impl Replica {
         if let Some(shortage) = self.disks.shortage()
             && self.leads()
             && self.proposer.asks_for_more(&command)
-            && !self.is_known(&command)
         {
             return Err(NoReply::DiskSpaceLow(shortage));
         }
@@ -133,18 +132,6 @@ impl Replica {
     pub fn note(&self, note: Note) -> Option<JoinHandle<()>> {
         let is_known = self.table.versions().cluster() >= Version::AUDITED;
         self.notes.write(note, is_known && self.leads() && !self.cut_off(), self.proposer.clone())
-    }
-
-    /// Whether the table has the effect of this command already: an acquire that waits or was granted, sent again under its request id; a
-    /// session that is open. Refused, its client would lose its place in the queue, or not learn that it holds the lock.
-    fn is_known(&self, command: &Command) -> bool {
-        self.table.read(|applied| {
-            if let Command::Open { session, .. } = command {
-                return applied.machine.session(*session).is_some();
-            }
-            let Command::Session { session, request: Some(request), .. } = command else { return false };
-            applied.machine.remembers(*session, request.id)
-        })
     }
 
     /// The disks of the members.

@@ -8,3 +8,4 @@ mod policies;
 mod program;
 mod stage;
 mod tokens;
+mod writing;

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use lockkeeper::{
     client::{Client, Error, Refusal, Session, SessionOptions},
-    local::LocalCluster,
+    local::{LocalCluster, Options},
     proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
     server::config::AuthConfig,
 };
@@ -56,6 +56,11 @@ pub(crate) fn tokens() -> String {
 impl Stage {
     /// Three nodes with all tokens; `policy`: `None` for none.
     pub(crate) async fn new(policy: Option<&str>) -> Self {
+        Self::with(policy, |_| {}).await
+    }
+
+    /// The same with changed options.
+    pub(crate) async fn with(policy: Option<&str>, change: impl FnOnce(&mut Options)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut auth = AuthConfig { tokens: directory.path().join("tokens.toml"), ..AuthConfig::default() };
         fs::write(&auth.tokens, tokens()).expect("written");
@@ -63,7 +68,11 @@ impl Stage {
             auth.policy = directory.path().join("policy.toml");
             fs::write(&auth.policy, policy).expect("written");
         }
-        let cluster = cluster_with(|options| options.auth = auth).await;
+        let cluster = cluster_with(|options| {
+            options.auth = auth;
+            change(options);
+        })
+        .await;
         until("a cluster version with identities", async || {
             let statuses = cluster.statuses().await;
             (statuses.len() == 3 && statuses.values().all(|status| status.cluster_version >= 2)).then_some(())

@@ -41,6 +41,8 @@ struct State {
     time: Time,
     random: u64,
     is_leaderless: bool,
+    /// Commands that ask for more are refused.
+    is_pressed: bool,
     /// Renewals that will have no answer.
     lost_renewals: usize,
 }
@@ -86,6 +88,11 @@ impl Memory {
         self.shared.changed.send_replace(());
     }
 
+    /// From now on commands that ask for more are refused.
+    pub(crate) fn be_pressed(&self) {
+        self.state().is_pressed = true;
+    }
+
     /// The next renewals have no answer.
     pub(crate) fn lose_renewals(&self, count: usize) {
         self.state().lost_renewals = count;
@@ -102,7 +109,10 @@ impl Memory {
     }
 
     fn change(&self, command: Command) -> Result<Reply, StoreError> {
-        self.led()?;
+        let machine = self.led()?;
+        if self.state().is_pressed && machine.asks_for_more(&command) {
+            return Err(StoreError::Full("pressed".to_owned()));
+        }
         let reply = self.apply(command);
         if let Reply::Refused(refusal) = reply { Err(refused(refusal)) } else { Ok(reply) }
     }

@@ -7,6 +7,7 @@ mod leases;
 mod locks;
 mod memory;
 mod methods;
+mod pressure;
 mod transactions;
 mod watches;
 

@@ -11,8 +11,8 @@
 //! * puts an entry without a lease over one that has a lease, or had one until it ended: a release;
 //!
 //! and none of them makes its value longer than by [`GROWTH_MAX`]. A temporary entry ([`Txn::temporaries`]) is left out if there is
-//! another write: it is the memory of that write, and has a limit of its own. All else asks for more, also a transaction that reads ranges:
-//! the judgement must be short.
+//! another write: it is the memory of that write, and has a limit of its own. All else asks for more, also a transaction that compares or
+//! deletes a range: the judgement must be short.
 //!
 //! A few bytes of growth are part of a renewal: the writer's new version may be longer, and a release adds its mark. So a table without
 //! room for more has a reserve for them, 1 / [`RESERVE`] of its limit.
@@ -29,9 +29,12 @@ const GROWTH_MAX: usize = 128;
 const RESERVE: usize = 64;
 
 impl Machine {
-    /// Whether a command asks for something that the table then has to keep, as the table is now.
+    /// Whether a command asks for something that the table then has to keep, as the table is now. A repetition of what the table knows, such
+    /// as an acquire that waits, does not: refused, its client would lose its place, or not learn that it holds the lock.
     pub fn asks_for_more(&self, command: &Command) -> bool {
         match command {
+            Command::Open { session, .. } if self.sessions.contains_key(session) => false,
+            Command::Session { session, request: Some(request), .. } if self.remembers(*session, request.id) => false,
             Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => {
                 true
             }
@@ -58,7 +61,7 @@ impl Machine {
         if !txn.puts() {
             return false;
         }
-        if txn.reads_ranges() {
+        if txn.compares().iter().any(|compare| compare.up_to.is_some()) {
             return true;
         }
 
@@ -91,12 +94,12 @@ impl Machine {
         if put.value.as_bytes().len() > before.value.as_bytes().len() + GROWTH_MAX {
             return false;
         }
-        let is_same_claim =
-            put.claims.is_none() || put.claims.as_ref() == before.claim.as_ref().map(|claim| &claim.lock);
+        let is_other_claim = before.claim.as_ref().is_some_and(|claim| put.claims.as_ref() != Some(&claim.lock));
+        let claims_another = put.claims.is_some() && is_other_claim;
         match put.lease {
             PutLease::None => before.lease.is_some() || before.is_expired,
             PutLease::Kept | PutLease::Renewed => before.lease.is_some(),
-            PutLease::Given(lease) => before.lease.is_some_and(|kept| kept.session == lease.session) && is_same_claim,
+            PutLease::Given(lease) => before.lease.is_some_and(|kept| kept.session == lease.session) && !claims_another,
         }
     }
 
@@ -198,6 +201,7 @@ mod tests {
             vec![delete("held"), put("expired", 1, PutLease::None, None), TxnOperation::Get(key("plain"))],
             [vec![delete("held")], memory().to_vec()].concat(),
             [memory().to_vec(), vec![put("held", 100, PutLease::Renewed, None)]].concat(),
+            vec![TxnOperation::Select(Select::default()), put("held", 100, PutLease::Renewed, None)],
             vec![],
         ];
         for then in &goes_on {
@@ -240,6 +244,32 @@ mod tests {
         assert!(asks(1) && !asks(2));
         let in_range = Compare { up_to: Some(key("i")), ..compare(2) };
         assert!(machine.txn_asks_for_more(&Txn::new(vec![in_range], more, vec![]).unwrap()));
+    }
+
+    /// A client that repeats its request under pressure has no answer yet.
+    #[test]
+    fn what_the_table_knows_already_asks_for_nothing() {
+        let mut machine = Machine::default();
+        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let open = Command::Open { session: HOLDER, ttl, label, address: None, owner: None };
+        let want = Want {
+            name: LockName::new("jobs").unwrap(),
+            mode: Mode::Exclusive,
+            data: None,
+            keep_data: false,
+            must_exist: false,
+        };
+        let acquire = |id| Command::Session {
+            session: HOLDER,
+            request: Some(Request { id, open: OpenIds::default() }),
+            operation: Operation::Acquire(Acquire::new(vec![want.clone()], Wait::Forever, 0).unwrap()),
+        };
+        for command in [open, acquire(1)] {
+            assert!(machine.asks_for_more(&command));
+            machine.apply(Time::default(), command.clone(), &mut Vec::new());
+            assert!(!machine.asks_for_more(&command));
+        }
+        assert!(machine.asks_for_more(&acquire(2)));
     }
 
     #[test]
