@@ -550,7 +550,9 @@ fn is_of_client(session: SessionId) -> bool {
 /// A cluster that is restored from this table has all its grants and entries, none of its acquires that wait, and issues tokens far above.
 /// Without their clients, all its sessions expire.
 fn check_restored(machine: &Machine) {
-    let mut restored = machine.restored(None).unwrap();
+    let draw = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+    let restore = Restore { at: WallTime(1_768_176_000_000), draw, first_token: None };
+    let mut restored = machine.restored(&restore).unwrap();
     let (then, now) = (machine.counts(), restored.counts());
     let entries_waiting = then.waiters - machine.waits().count();
     assert_eq!((now.sessions, now.grants, now.waiters), (then.sessions, then.grants, entries_waiting));
@@ -559,7 +561,7 @@ fn check_restored(machine: &Machine) {
         entries.map(|(key, entry)| (key.clone(), entry.created, entry.modified, entry.version)).collect::<Vec<_>>()
     };
     assert_eq!(revisions(&restored), revisions(machine));
-    assert_eq!(restored.last_token().0, machine.last_token().0 + TOKEN_STEP - 1);
+    assert_eq!(restored.last_token().0, first_at(restore.at) - 1);
     let known = |session: SessionView| machine.session(session.session).is_some();
     assert!(!restored.sessions(None).any(known), "a client has its session back");
     let late = Time { stamp: Stamp(machine.now().0 + u64::from(TTL_MS_MAX)), wall: WallTime(0) };

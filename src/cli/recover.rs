@@ -52,7 +52,7 @@ pub(super) struct Recover {
     /// The new cluster's id, another one than the old: 1 to 64 letters, digits, -, _ or .
     #[arg(long, value_name = "ID", value_parser = founding::cluster_id)]
     cluster_id: Option<ClusterId>,
-    /// The token of the first grant [default: the last token of the copy + 2^40]
+    /// The token of the first grant [default: one that belongs to this moment, 2^12 for each millisecond since 2020]
     #[arg(long, value_name = "TOKEN", value_parser = arguments::token)]
     first_token: Option<Token>,
     #[command(flatten)]

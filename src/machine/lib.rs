@@ -95,7 +95,7 @@ pub use keyspace::{EntryHistory, PastEntries};
 pub use owners::Usage;
 pub use records::Record;
 pub use replies::Asked;
-pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, TOKEN_STEP};
+pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, Restore, first_at};
 pub use types::*;
 pub use versions::{Version, Versions};
 

@@ -3,11 +3,13 @@
 //! A copy is a moment of the past. After that moment, the cluster may have issued tokens, granted locks, and ended sessions; nothing in the
 //! copy tells. So the restored table is made such that it is right for every possible continuation of the old cluster:
 //!
-//! * **Tokens and tickets** go on far above any that can have been issued ([`TOKEN_STEP`]). A resource that remembers the highest token
-//!   accepts every new grant, and refuses every old one.
-//! * **No client keeps a session.** Each session gets another id. A client of the old cluster is told that its session is unknown, and has
-//!   lost what it held. It must not go on: with its session alive, it would trust a lock that it was granted after the copy, and that the
-//!   restored table grants to another.
+//! * **Tokens and tickets** go on at a number that belongs to the moment of the restore ([`first_at`]): above any that the old cluster,
+//!   or a cluster that was restored before, can have issued by then. A resource that remembers the highest token accepts every new grant,
+//!   and refuses every old one. A step of fixed size would not do: a copy that is restored on Monday and again on Tuesday would issue the
+//!   same tokens twice, and a holder of Monday's cluster would pass the fence of Tuesday's.
+//! * **No client keeps a session.** Each session gets another id, by a random number of this restore. A client of the old cluster is told
+//!   that its session is unknown, and has lost what it held. It must not go on: with its session alive, it would trust a lock that it was
+//!   granted after the copy, and that the restored table grants to another.
 //! * **Locks that were held stay closed for a full TTL.** Their sessions stay in the table without a client and expire after their TTL,
 //!   from the first stamp of the new cluster on. A holder that is still cut off trusts its grant no longer than that.
 //! * **Waits, remembered replies and notices of forced releases are dropped:** there is no client that could ask for them.
@@ -21,16 +23,46 @@
 
 use super::*;
 
-/// The distance of the first token of a restored cluster from the last one in the copy, unless the operator names another: 2^40. At 20,000
-/// grants a second, the old cluster needs 1.7 years after the copy to come this far.
-pub const TOKEN_STEP: u64 = 1 << 40;
+/// Tokens and tickets for each millisecond of wall time: 2^12. No cluster issues 4,096,000 of them a second.
+const PER_MS: u64 = 1 << 12;
+
+/// Where [`first_at`] begins to count, milliseconds since 1970: the year 2020. So numbers stay below 2^53, which readers of JSON need, up
+/// to the year 2089; counted from 1970, they would exceed it in 2039.
+const COUNTED_FROM_MS: u64 = 1_577_836_800_000;
+
+/// How far above the last token of the copy a first token is proposed to an operator whose clock gives none: 2^40. At 20,000 grants a
+/// second, the old cluster needs 1.7 years after the copy to come this far.
+const MARGIN: u64 = 1 << 40;
 
 /// The highest possible first token: 2^62. Above it there would be little room for a second restore below 2^63, the limit of signed
 /// columns in databases.
 pub const FIRST_TOKEN_MAX: u64 = 1 << 62;
 
-/// Added to each session id. Odd, so that no number of restores comes back to an id that a client has.
-const OTHER_ID: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+/// What a restore needs from outside of the copy: a copy alone cannot tell one restore from the next.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restore {
+    /// The wall time of the restore.
+    pub at: WallTime,
+    /// A random number: what each session id is moved by.
+    pub draw: u128,
+    /// The token of the first grant; `None`: the one that belongs to the time, [`first_at`].
+    pub first_token: Option<Token>,
+}
+
+/// The first number of a counter in a cluster that is restored at this time.
+///
+/// A cluster whose counter began at or below the number of some moment stays below the numbers of all later moments, since it counts more
+/// slowly. So whatever was issued up to the time of a restore is below the first number of that restore, in whichever cluster: the one of
+/// the copy, or one that was restored from it, or from another copy, before. Two restores have different numbers, the later one the higher.
+pub fn first_at(at: WallTime) -> u64 {
+    at.0.saturating_sub(COUNTED_FROM_MS).saturating_mul(PER_MS).min(FIRST_TOKEN_MAX)
+}
+
+/// Where tickets go on that stood at `last` in the copy: no operator is asked for them.
+fn first_ticket_at(at: WallTime, last: u64) -> u64 {
+    let by_time = first_at(at);
+    if by_time > last { by_time } else { last.saturating_add(MARGIN) }
+}
 
 /// Why a table cannot be restored with a first token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -47,6 +79,18 @@ pub enum FirstTokenError {
         /// The last token of the copy.
         last: u64,
     },
+    /// The time of the restore gives no first token: the clock is wrong, or the cluster of the copy was given a higher one.
+    #[error(
+        "the copy's last token is {last}, and tokens of a cluster that is restored now begin at {now}: this machine's clock is behind, or \
+         the cluster was once given a high --first-token; correct the clock, or give --first-token, above every token that any resource \
+         remembers, such as {}", .last.saturating_add(MARGIN)
+    )]
+    Clock {
+        /// The last token of the copy.
+        last: u64,
+        /// The first token that the time gives.
+        now: u64,
+    },
     /// It leaves too little room.
     #[error("the first token {first} exceeds the maximum of {FIRST_TOKEN_MAX}: choose a lower one")]
     TooHigh {
@@ -56,26 +100,34 @@ pub enum FirstTokenError {
 }
 
 impl Machine {
-    /// The table of a new cluster that is restored from this one. Its first grant has the token `first`; `None`: the last token of this
-    /// table plus [`TOKEN_STEP`].
+    /// The table of a new cluster that is restored from this one.
     ///
-    /// Pure: equal tables and tokens give equal results.
+    /// Pure: equal tables and restores give equal results.
     ///
     /// # Panics
     ///
     /// If the result contradicts itself, which would be a bug here: the invariants of `self` hold.
-    pub fn restored(&self, first: Option<Token>) -> Result<Self, FirstTokenError> {
+    pub fn restored(&self, restore: &Restore) -> Result<Self, FirstTokenError> {
+        let first = self.first_token(restore)?;
+        let records = self.records().filter_map(|record| self.restored_record(record, first, restore));
+        let records = records.chain(self.restored_history(first));
+        Ok(Self::from_records(records).expect("what is left of a sound table is sound"))
+    }
+
+    fn first_token(&self, restore: &Restore) -> Result<Token, FirstTokenError> {
         let last = self.last_token.0;
-        let first = first.map_or(last.saturating_add(TOKEN_STEP), |first| first.0);
+        let Some(Token(first)) = restore.first_token else {
+            let now = first_at(restore.at);
+            return if now > last { Ok(Token(now)) } else { Err(FirstTokenError::Clock { last, now }) };
+        };
+
         if first <= last {
             return Err(FirstTokenError::Issued { first, last });
         }
         if first > FIRST_TOKEN_MAX {
             return Err(FirstTokenError::TooHigh { first });
         }
-        let records = self.records().filter_map(|record| self.restored_record(record, Token(first)));
-        let records = records.chain(self.restored_history(Token(first)));
-        Ok(Self::from_records(records).expect("what is left of a sound table is sound"))
+        Ok(Token(first))
     }
 
     /// After the copy, the old cluster may have written at revisions below the first one of the new cluster. To a watch that resumes there,
@@ -94,12 +146,14 @@ impl Machine {
     }
 
     /// The record in the restored table; `None`: it is dropped.
-    fn restored_record(&self, record: Record, first: Token) -> Option<Record> {
+    fn restored_record(&self, record: Record, first: Token, restore: &Restore) -> Option<Record> {
+        // No client may know the new id: the draw is never 0 here.
+        let another = |id: SessionId| SessionId(id.0.wrapping_add(restore.draw.max(1)));
         Some(match record {
             Record::Clock { now, last_token: _, last_ticket, is_behind } => Record::Clock {
                 now,
                 last_token: self.restored_last_token(first),
-                last_ticket: Ticket(last_ticket.0.saturating_add(TOKEN_STEP)),
+                last_ticket: Ticket(first_ticket_at(restore.at, last_ticket.0)),
                 is_behind,
             },
             Record::Version { .. } | Record::Ended { .. } | Record::Lock { .. } => record,
@@ -157,16 +211,22 @@ impl Machine {
     }
 }
 
-/// The id that a session has after a restore.
-fn another(id: SessionId) -> SessionId {
-    SessionId({ id.0 }.wrapping_add(OTHER_ID))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const TTL_MS: u32 = 10_000;
+    /// A day of 2026, milliseconds since 1970.
+    const MONDAY: u64 = 1_768_176_000_000;
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+    fn at(ms: u64) -> Restore {
+        Restore { at: WallTime(ms), draw: u128::from(ms) << 64 | 7, first_token: None }
+    }
+
+    fn with(first: u64) -> Restore {
+        Restore { first_token: Some(Token(first)), ..at(MONDAY) }
+    }
 
     /// Applies commands at a stamp.
     fn apply(machine: &mut Machine, at: u64, commands: impl IntoIterator<Item = Command>) -> Vec<Reply> {
@@ -207,21 +267,69 @@ mod tests {
         machine
     }
 
+    /// The tokens of a machine that grants `count` locks at this stamp.
+    fn tokens(machine: &mut Machine, count: u64) -> Vec<u64> {
+        let now = machine.now().0;
+        apply(machine, now, [open(3)]);
+        let grant = |number| {
+            let name = format!("c/{number}");
+            apply(machine, now, [acquire(3, number, &name, Wait::Never)]);
+            machine.last_token().0
+        };
+        (1..=count).map(grant).collect()
+    }
+
+    fn sessions(machine: &Machine) -> Vec<SessionId> {
+        machine.sessions.keys().copied().collect()
+    }
+
     #[test]
-    fn tokens_go_on_above_the_step_or_where_the_operator_says() {
+    fn tokens_go_on_where_the_time_or_the_operator_says() {
         let machine = table();
         assert_eq!(machine.last_token(), Token(2));
-        for (asked, first) in
-            [(None, 2 + TOKEN_STEP), (Some(Token(3)), 3), (Some(Token(FIRST_TOKEN_MAX)), FIRST_TOKEN_MAX)]
-        {
-            let mut restored = machine.restored(asked).unwrap();
-            apply(&mut restored, 1_000, [open(3), acquire(3, 1, "c", Wait::Never)]);
-            assert_eq!(restored.last_token(), Token(first));
+        let by_time = (MONDAY - COUNTED_FROM_MS) * PER_MS;
+        for (restore, first) in [(at(MONDAY), by_time), (with(3), 3), (with(FIRST_TOKEN_MAX), FIRST_TOKEN_MAX)] {
+            let mut restored = machine.restored(&restore).unwrap();
+            assert_eq!(tokens(&mut restored, 1), [first]);
         }
-        let refused = |first| machine.restored(Some(Token(first))).unwrap_err();
-        assert_eq!(refused(2), FirstTokenError::Issued { first: 2, last: 2 });
-        assert_eq!(refused(FIRST_TOKEN_MAX + 1), FirstTokenError::TooHigh { first: FIRST_TOKEN_MAX + 1 });
-        assert_eq!(Machine::default().restored(Some(Token(1))).unwrap().last_token(), Token(0));
+        assert!(2 + MARGIN < by_time && by_time < 1 << 53, "{by_time}");
+
+        let refused = |restore| machine.restored(&restore).unwrap_err();
+        assert_eq!(refused(with(2)), FirstTokenError::Issued { first: 2, last: 2 });
+        assert_eq!(refused(with(FIRST_TOKEN_MAX + 1)), FirstTokenError::TooHigh { first: FIRST_TOKEN_MAX + 1 });
+        assert_eq!(Machine::default().restored(&with(1)).unwrap().last_token(), Token(0));
+    }
+
+    #[test]
+    fn a_clock_that_gives_no_token_above_the_copy_is_refused() {
+        let refused = table().restored(&at(COUNTED_FROM_MS - 1)).unwrap_err();
+        assert_eq!(refused, FirstTokenError::Clock { last: 2, now: 0 });
+        assert!(refused.to_string().contains("correct the clock, or give --first-token"), "{refused}");
+
+        // An operator once chose a higher token: no later one follows from the clock.
+        let high = table().restored(&with(1 << 60)).unwrap();
+        let refused = high.restored(&at(MONDAY)).unwrap_err();
+        assert_eq!(refused, FirstTokenError::Clock { last: (1 << 60) - 1, now: first_at(WallTime(MONDAY)) });
+        let distant = Machine::default().restored(&at(u64::MAX)).unwrap();
+        assert_eq!(distant.last_token(), Token(FIRST_TOKEN_MAX - 1));
+    }
+
+    /// One backup, restored on Monday and again on Tuesday: what Monday's cluster issued is older than all of Tuesday's.
+    #[test]
+    fn a_copy_that_is_restored_twice_issues_nothing_twice() {
+        let copy = table();
+        let mut monday = copy.restored(&at(MONDAY)).unwrap();
+        let mut tuesday = copy.restored(&at(MONDAY + DAY_MS)).unwrap();
+        assert!(sessions(&monday).iter().all(|session| !sessions(&tuesday).contains(session)));
+        let issued = tokens(&mut monday, 100);
+        assert!(monday.last_ticket() < tuesday.last_ticket());
+        assert!(tokens(&mut tuesday, 100).iter().all(|token| issued.iter().all(|earlier| earlier < token)));
+
+        // So also for copies of copies, in whichever order they are restored, and a second apart.
+        let again = monday.restored(&at(MONDAY + DAY_MS + 1_000)).unwrap();
+        let last = copy.restored(&at(MONDAY + DAY_MS + 2_000)).unwrap();
+        assert!(tuesday.last_token() < again.last_token() && again.last_token() < last.last_token());
+        assert!(tuesday.last_ticket() < again.last_ticket() && again.last_ticket() < last.last_ticket());
     }
 
     #[test]
@@ -230,7 +338,7 @@ mod tests {
         // Nearly expired in the copy.
         apply(&mut machine, 1_000 + u64::from(TTL_MS) - 1, [Command::Tick]);
         let now = machine.now().0;
-        let mut restored = machine.restored(None).unwrap();
+        let mut restored = machine.restored(&at(MONDAY)).unwrap();
         assert_eq!((restored.counts().sessions, restored.counts().waiters), (2, 0));
         let renewed = apply(&mut restored, now, [Command::Renew { sessions: vec![SessionId(1)] }]);
         assert_eq!(renewed, [Reply::Renewed(vec![Renewal::Ended(SessionEnd::Unknown)])]);
@@ -244,14 +352,14 @@ mod tests {
         assert!(matches!(&replies[0], Reply::Renewed(renewed) if matches!(renewed[0], Renewal::Renewed { .. })));
         let replies = apply(&mut restored, last_moment + 1, [acquire(3, 3, "a", Wait::Never)]);
         let Reply::Acquired(WaitEnd::Granted(grant)) = &replies[0] else { panic!("{replies:?}") };
-        assert_eq!(grant.token, Token(2 + TOKEN_STEP));
+        assert_eq!(grant.token, Token(first_at(WallTime(MONDAY))));
     }
 
     #[test]
     fn restoring_again_and_again_gives_no_session_its_id_back() {
         let mut machine = table();
-        for _ in 0..8 {
-            machine = machine.restored(None).unwrap();
+        for time in 0..8 {
+            machine = machine.restored(&at(MONDAY + time)).unwrap();
             assert!(machine.session(SessionId(1)).is_none() && machine.session(SessionId(2)).is_none());
             assert_eq!(machine.counts().grants, 2);
         }

@@ -18,7 +18,7 @@ use super::super::{
 };
 use crate::{
     environment::Environment,
-    machine::{Machine, Record, Token},
+    machine::{Machine, Record, Restore, Token, WallTime},
     raft::{
         backup::{self, FoundingError, NewCluster},
         identity::ClusterId,
@@ -33,7 +33,7 @@ pub(in super::super) struct Target {
     /// The new cluster's id, another one than that of the copy: 1 to 64 letters, digits, -, _ or .
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     pub(in super::super) cluster_id: ClusterId,
-    /// The token of the first grant [default: the last token of the copy + 2^40]
+    /// The token of the first grant [default: one that belongs to this moment, 2^12 for each millisecond since 2020]
     #[arg(long, value_name = "TOKEN", value_parser = arguments::token)]
     pub(in super::super) first_token: Option<Token>,
 }
@@ -117,12 +117,15 @@ pub(in super::super) async fn found(
         return Err(Failure::new(Exit::Usage, message));
     }
     let members = members(wanted, directory, applied)?;
-    let machine = applied.machine.restored(target.first_token).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let cluster =
-        NewCluster { cluster_id: target.cluster_id, members, machine, trail: applied.trail, copied: applied.log_id };
+    let environment = Environment::system();
+    let at = WallTime(environment.clock.wall_ms());
+    let restore = Restore { at, draw: environment.random.bits(), first_token: target.first_token };
+    let machine = applied.machine.restored(&restore).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let (cluster_id, trail, copied) = (target.cluster_id, applied.trail, applied.log_id);
+    let cluster = NewCluster { cluster_id, members, machine, trail, copied, at };
     let making = format!("making the data of {}", show::count(cluster.members.len() as u64, "node", "nodes"));
     let progress = Progress::of(&making, Unit::Records, None);
-    let made = backup::found(&cluster, &mut Environment::system().generator(), progress.count()).await;
+    let made = backup::found(&cluster, &mut environment.generator(), progress.count()).await;
     drop(progress);
     let last = made.map_err(failure)?;
     let document = Document {

@@ -535,7 +535,8 @@ fn a_restored_history_shares_its_entries_with_the_table() {
 #[test]
 fn a_cluster_that_is_restored_from_a_copy_has_no_history() {
     let machine = with_entries(1, None);
-    let mut restored = machine.restored(Some(Token(50))).expect("above the last one");
+    let restore = Restore { at: WallTime(0), draw: 7, first_token: Some(Token(50)) };
+    let mut restored = machine.restored(&restore).expect("above the last one");
     assert_eq!(restored.history().compacted(), Revision(49));
     run(&mut restored, txn(vec![put("a", 1, None)]));
     assert_eq!(events(&restored, 49), [event(50, "a", 0, 1)]);

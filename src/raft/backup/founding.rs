@@ -16,7 +16,6 @@ use std::{
 use openraft::storage::RaftLogStorage as _;
 use rand::RngCore;
 
-use super::INDEX_STEP;
 use crate::{
     identity::{ClusterId, Identity, IdentityError, Incarnation, Start},
     log::{LogStore, OpenError, Options},
@@ -25,7 +24,7 @@ use crate::{
     trail::Trail,
     types::{CommittedLeaderId, LogId, Membership, Node, SnapshotMeta, StoredMembership, Vote},
 };
-use lockkeeper_machine::Machine;
+use lockkeeper_machine::{Machine, WallTime, first_at};
 
 /// A cluster to be made.
 #[derive(Debug)]
@@ -40,6 +39,8 @@ pub struct NewCluster {
     pub trail: Trail,
     /// The last entry of the copy. `None`: there is no copy, or it has none.
     pub copied: Option<LogId>,
+    /// When it is made: that of its table.
+    pub at: WallTime,
 }
 
 /// Why a cluster was not made. Directories that were begun are empty again, unless the message says otherwise.
@@ -84,7 +85,7 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
         }
     }
     let made: Vec<Made<'_>> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
-    let (last, meta) = meta(cluster.copied, &made)?;
+    let (last, meta) = meta(cluster.copied, cluster.at, &made)?;
     let filled = fill_all(&made, &meta, last, cluster, count).await;
     if filled.is_err() {
         made.iter().for_each(Made::empty);
@@ -110,11 +111,23 @@ struct Made<'a> {
 const SNAPSHOTS: &str = "snapshots";
 const LOG: &str = "log";
 
+/// Tokens for each log index that belongs to a time: 2^8 indexes for each millisecond. No cluster writes 256,000 entries a second, and a
+/// new member, whose log is empty, takes entries up to 2^50.
+const TOKENS_PER_INDEX: u64 = 1 << 4;
+/// The distance from the last entry of the copy where the time gives no later one: the clock is wrong, and the operator named the token.
+const INDEX_STEP: u64 = 1 << 32;
+
+/// Where the log of a cluster goes on that is made at this time from a copy with this last entry.
+fn first_index(at: WallTime, copied: u64) -> u64 {
+    let by_time = first_at(at) / TOKENS_PER_INDEX;
+    if by_time > copied { by_time } else { copied.saturating_add(INDEX_STEP) }
+}
+
 /// The last entry of the new cluster, and what its snapshot covers.
-fn meta(copied: Option<LogId>, made: &[Made<'_>]) -> Result<(LogId, SnapshotMeta), FoundingError> {
+fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId, SnapshotMeta), FoundingError> {
     let (term, index) = copied.map_or((0, 0), |last| (last.leader_id.term, last.index));
     let leader_id = CommittedLeaderId::new(term.saturating_add(1));
-    let last = LogId { leader_id, index: index.saturating_add(INDEX_STEP) };
+    let last = LogId { leader_id, index: first_index(at, index) };
     let node = |made: &Made<'_>| (made.node_id, Node { incarnation: Some(made.incarnation), ..made.node.clone() });
     let (voters, nodes): (_, BTreeMap<u64, Node>) =
         (made.iter().map(|made| made.node_id).collect(), made.iter().map(node).collect());

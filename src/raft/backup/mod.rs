@@ -6,7 +6,8 @@
 //!
 //! A restored cluster is a new one: its cluster id, its incarnations and its membership are new, and its table is made by
 //! [`Machine::restored`](lockkeeper_machine::Machine::restored), which says what becomes of tokens, sessions and locks. It continues at an
-//! index far above that of the copy ([`INDEX_STEP`]): a watcher of the old cluster that names the last entry that it knows gets the state,
+//! index that belongs to the time of the restore, as its tokens do ([`first_at`](lockkeeper_machine::first_at)), above all of the old
+//! cluster and of those that were restored before: a watcher of another cluster that names the last entry that it knows gets the state,
 //! never the changes after another entry with the same index.
 //!
 //! ## Left out
@@ -23,7 +24,3 @@ pub use blocks::BLOCK_BYTES_MAX;
 pub use file::{BackupError, BackupFile, Header, Summary, check, write};
 pub use founding::{FoundingError, NewCluster, found};
 pub use remains::{Remains, RemainsError};
-
-/// The distance of a restored log's first index from the last one of the copy: 2^32. The old cluster would need 50 days at 1,000 entries a
-/// second to come that far after the copy.
-pub const INDEX_STEP: u64 = 1 << 32;

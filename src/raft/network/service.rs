@@ -412,8 +412,9 @@ fn ballot(request: pb::VoteRequest, sender: Sender) -> Result<VoteRequest, Statu
 /// How far beyond this node's own term a peer's may be. An election raises it by one, so a peer of this cluster never gets so far; a larger
 /// one would leave too few terms for further elections, for good.
 const TERMS_AHEAD_MAX: u64 = 1 << 32;
-/// The same for the index of an entry: at a million entries a second, nine years.
-const ENTRIES_AHEAD_MAX: u64 = 1 << 48;
+/// The same for the index of an entry. The log of a restored cluster begins at 2^8 for each millisecond since 2020, below this up to 2159,
+/// and a new member has no entry.
+const ENTRIES_AHEAD_MAX: u64 = 1 << 50;
 
 /// The highest term and the highest index of an entry that a peer may name.
 #[derive(Clone, Copy)]
