@@ -551,7 +551,7 @@ fn is_of_client(session: SessionId) -> bool {
 /// Without their clients, all its sessions expire.
 fn check_restored(machine: &Machine) {
     let draw = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
-    let restore = Restore { at: WallTime(1_768_176_000_000), draw, first_token: None };
+    let restore = Restore { at: WallTime(1_768_176_000_000), draw, first_token: None, closed_ms: Some(1) };
     let mut restored = machine.restored(&restore).unwrap();
     let (then, now) = (machine.counts(), restored.counts());
     let entries_waiting = then.waiters - machine.waits().count();

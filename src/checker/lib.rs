@@ -93,7 +93,10 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
     let findings = check_one(&restored::across(history))?;
     let parts = parts.iter().map(check_one).collect::<Result<Vec<_>, _>>()?;
     let of_parts = |whole: Finding| {
-        if matches!(whole.property, Property::TokenOrder | Property::NoTokenTwice | Property::Fencing) {
+        let is_of_resources =
+            matches!(whole.property, Property::TokenOrder | Property::NoTokenTwice | Property::Fencing);
+        let is_of_holders = matches!(whole.property, Property::MutualExclusion | Property::NoEarlyExpiry);
+        if is_of_resources || is_of_holders {
             return Some(whole);
         }
         let of_all = parts.iter().flatten().filter(|finding| finding.property == whole.property);

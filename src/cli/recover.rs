@@ -9,29 +9,26 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Exit, Failure, arguments,
+    Exit, Failure,
     output::{Format, Output, print, print_document},
     show,
     snapshot::{
-        founding::{self, Target, Wanted},
+        founding::{self, Target, Terms, Wanted},
         inspect::{TableDocument, line, term},
     },
 };
-use crate::{
-    machine::Token,
-    raft::{
-        backup::{Remains, RemainsError},
-        identity::ClusterId,
-        types::LogId,
-    },
+use crate::raft::{
+    backup::{Remains, RemainsError},
+    identity::ClusterId,
+    types::LogId,
 };
 
 /// Makes a new cluster from the data directory of one stopped node, when most members are lost for good. The directory is not changed.
 ///
 /// First compare what is left: --inspect shows how far the copy of each remaining node reaches. Choose the one with the highest log term,
 /// and of these the one with the highest log index. Entries that only the lost members had are lost: grants, releases and sessions that
-/// were acknowledged. So tokens go on far above any that can have been issued, and no client keeps its session, as with `snapshot
-/// restore`.
+/// were acknowledged. So tokens go on far above any that can have been issued, no client keeps its session, and no lock is granted for
+/// some time, as with `snapshot restore`.
 #[derive(Args, Debug)]
 pub(super) struct Recover {
     /// The data directory of the stopped node
@@ -52,9 +49,8 @@ pub(super) struct Recover {
     /// The new cluster's id, another one than the old: 1 to 64 letters, digits, -, _ or .
     #[arg(long, value_name = "ID", value_parser = founding::cluster_id)]
     cluster_id: Option<ClusterId>,
-    /// The token of the first grant [default: one that belongs to this moment, 2^12 for each millisecond since 2020]
-    #[arg(long, value_name = "TOKEN", value_parser = arguments::token)]
-    first_token: Option<Token>,
+    #[command(flatten)]
+    terms: Terms,
     #[command(flatten)]
     output: Output,
 }
@@ -89,7 +85,7 @@ impl Recover {
             return Ok(Exit::Success);
         };
         warn(&remains);
-        let target = Target { cluster_id, first_token: self.first_token };
+        let target = Target { cluster_id, terms: self.terms };
         let itself = [founding::member(&remains.identity.node_id.to_string())
             .map_err(|error| Failure::new(Exit::Error, error))?];
         let members = if self.members.is_empty() { &itself[..] } else { &self.members };

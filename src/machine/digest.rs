@@ -288,6 +288,7 @@ impl Digest for Refusal {
             Self::Revoked { token, reason } => into.variant(9, &[token, reason]),
             Self::NotSemaphore { name } => into.variant(10, &[name]),
             Self::RevisionFuture { present } => into.variant(11, &[present]),
+            Self::Closed { remaining_ms } => into.variant(12, &[remaining_ms]),
         }
     }
 }
@@ -409,6 +410,7 @@ impl Digest for Record {
             Self::Entry { key, entry } => into.variant(12, &[key, entry]),
             Self::Compacted { revision } => into.variant(13, &[revision]),
             Self::EntryEvent { revision, key, before } => into.variant(14, &[revision, key, before]),
+            Self::Closed { until } => into.variant(15, &[until]),
         }
     }
 }

@@ -123,6 +123,8 @@ pub struct Machine {
     wall: WallTime,
     last_token: Token,
     last_ticket: Ticket,
+    /// The cluster was restored, and grants no lock before. It may have passed: see [`Machine::closed_until`].
+    closed_until: Option<Stamp>,
 
     sessions: OrdMap<SessionId, Session>,
     ended: Ended,

@@ -68,6 +68,7 @@ impl Machine {
     fn survey(&self, acquire: &Acquire) -> Result<Survey, Refusal> {
         let mut survey = Survey { obstacle: None, new_locks: 0 };
         for want in acquire.wants() {
+            let is_closed = self.closed_until().is_some();
             let Some(lock) = self.locks.get(&want.name) else {
                 // The service reserves the names that adapters claim. What passes it all the same must not hold a lock beside an entry.
                 if self.is_claimed(&want.name) {
@@ -77,6 +78,9 @@ impl Machine {
                     return Err(Refusal::LockUnknown { name: want.name.clone() });
                 }
                 survey.new_locks += 1;
+                if is_closed && survey.obstacle.is_none() {
+                    survey.obstacle = Some(want.name.clone());
+                }
                 continue;
             };
             if let Some(mode) = lock.mode()
@@ -85,7 +89,9 @@ impl Machine {
                 return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: mode.permits() });
             }
             if survey.obstacle.is_none()
-                && (lock.queue_length() > 0 && !Planted::ReaderOvertakes.is_on() || !lock.admits(want.mode))
+                && (is_closed
+                    || lock.queue_length() > 0 && !Planted::ReaderOvertakes.is_on()
+                    || !lock.admits(want.mode))
             {
                 survey.obstacle = Some(want.name.clone());
             }
@@ -107,6 +113,10 @@ impl Machine {
             let mode = self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
             let kind = ChangeKind::Queued { ticket, session, label: label.clone(), mode };
             events.push(changed(&want.name, kind));
+            // So a restored cluster grants it when its time has come, within the budget, as after any lock-delay.
+            if let Some(until) = self.closed_until() {
+                self.delay(&want.name, until, events);
+            }
         }
         let deadline = match acquire.wait {
             Wait::Never | Wait::Forever => None,
@@ -205,8 +215,20 @@ impl Machine {
         let session = waiting.session;
         for want in waiting.acquire.wants() {
             events.push(changed(&want.name, ChangeKind::Left { ticket, session }));
+            self.forget_closed(&want.name, events);
         }
         self.report_wait_end(ticket, waiting, end, events);
+    }
+
+    /// Nobody waits any more for a lock that a restored cluster keeps closed, and it has nothing else to remember.
+    fn forget_closed(&mut self, name: &LockName, events: &mut Vec<Event>) {
+        let until = self.closed_until();
+        let is_left = |lock: &Lock| {
+            lock.closed_until() == until && !lock.is_held() && lock.queue_length() == 0 && lock.data().is_none()
+        };
+        if until.is_some() && self.locks.get(name).is_some_and(is_left) {
+            self.end_delay(name, events);
+        }
     }
 
     fn report_wait_end(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {

@@ -26,6 +26,12 @@ pub enum Record {
         /// The version.
         version: Version,
     },
+    /// No lock is granted before this moment, which lies in the future: the cluster was restored from a copy. Since version 4 of the
+    /// cluster, though not by a command: a restore writes it.
+    Closed {
+        /// The moment.
+        until: Stamp,
+    },
     /// A session that ended, the earliest first.
     Ended {
         /// The session's id.
@@ -169,6 +175,7 @@ impl Machine {
         let version = (self.version > Version::FIRST).then_some(Record::Version { version: self.version });
         std::iter::once(Record::Clock { now, last_token, last_ticket, is_behind })
             .chain(version)
+            .chain(self.closed_until().map(|until| Record::Closed { until }))
             .chain(self.ended.iter().map(|(session, end)| Record::Ended { session, end }))
             .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
             .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
@@ -258,6 +265,7 @@ impl Machine {
         let twice = match record {
             Record::Clock { .. } => true,
             Record::Version { version } => std::mem::replace(&mut self.version, version) != Version::FIRST,
+            Record::Closed { until } => self.closed_until.replace(until).is_some(),
             Record::Ended { session, end } => {
                 let twice = self.ended.get(session).is_some();
                 self.ended.push(session, end);

@@ -10,6 +10,10 @@
 //! * **No client keeps a session.** Each session gets another id, by a random number of this restore. A client of the old cluster is told
 //!   that its session is unknown, and has lost what it held. It must not go on: with its session alive, it would trust a lock that it was
 //!   granted after the copy, and that the restored table grants to another.
+//! * **Nothing is granted for some time**, from the first stamp of the new cluster on ([`Restore::closed_ms`]). A lock that was granted
+//!   after the copy is free in the restored table, and its holder trusts it until its deadline, which nothing in the copy tells. So no
+//!   lock is granted, in whichever mode, and no entry claims one, before every such deadline has passed. An acquire is treated as if a
+//!   lock-delay ran ([`Machine::closed_until`]); a transaction that claims a lock is refused.
 //! * **Locks that were held stay closed for a full TTL.** Their sessions stay in the table without a client and expire after their TTL,
 //!   from the first stamp of the new cluster on. A holder that is still cut off trusts its grant no longer than that.
 //! * **Waits, remembered replies and notices of forced releases are dropped:** there is no client that could ask for them.
@@ -47,6 +51,9 @@ pub struct Restore {
     pub draw: u128,
     /// The token of the first grant; `None`: the one that belongs to the time, [`first_at`].
     pub first_token: Option<Token>,
+    /// For how long no lock is granted, milliseconds of cluster time; longer if a session of the copy has a longer TTL. `None`: locks
+    /// that are free are granted at once.
+    pub closed_ms: Option<u64>,
 }
 
 /// The first number of a counter in a cluster that is restored at this time.
@@ -110,8 +117,20 @@ impl Machine {
     pub fn restored(&self, restore: &Restore) -> Result<Self, FirstTokenError> {
         let first = self.first_token(restore)?;
         let records = self.records().filter_map(|record| self.restored_record(record, first, restore));
+        // After the clock and the version, as in every table.
+        let (head, rest): (Vec<_>, Vec<_>) = records.partition(|record| matches!(record, Record::Clock { .. }));
+        let closed = self.restored_closed_until(restore).map(|until| Record::Closed { until });
+        let records = head.into_iter().chain(closed).chain(rest);
         let records = records.chain(self.restored_history(first));
         Ok(Self::from_records(records).expect("what is left of a sound table is sound"))
+    }
+
+    /// Until when the restored cluster grants nothing: at least for the longest TTL in the copy, since the sessions that came after it will
+    /// have been of the same clients.
+    fn restored_closed_until(&self, restore: &Restore) -> Option<Stamp> {
+        let longest = self.sessions.values().map(|session| u64::from(session.ttl.as_millis())).max().unwrap_or(0);
+        let closed_ms = restore.closed_ms?.max(longest);
+        Some(Stamp(self.now.0.saturating_add(closed_ms)))
     }
 
     fn first_token(&self, restore: &Restore) -> Result<Token, FirstTokenError> {
@@ -205,6 +224,7 @@ impl Machine {
             Record::Taken { .. }
             | Record::Wait { .. }
             | Record::Reply { .. }
+            | Record::Closed { .. }
             | Record::Compacted { .. }
             | Record::EntryEvent { .. } => return None,
         })
@@ -221,7 +241,7 @@ mod tests {
     const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
     fn at(ms: u64) -> Restore {
-        Restore { at: WallTime(ms), draw: u128::from(ms) << 64 | 7, first_token: None }
+        Restore { at: WallTime(ms), draw: u128::from(ms) << 64 | 7, first_token: None, closed_ms: None }
     }
 
     fn with(first: u64) -> Restore {
@@ -330,6 +350,81 @@ mod tests {
         let last = copy.restored(&at(MONDAY + DAY_MS + 2_000)).unwrap();
         assert!(tuesday.last_token() < again.last_token() && again.last_token() < last.last_token());
         assert!(tuesday.last_ticket() < again.last_ticket() && again.last_ticket() < last.last_ticket());
+    }
+
+    fn closed(closed_ms: u64) -> Restore {
+        Restore { closed_ms: Some(closed_ms), ..at(MONDAY) }
+    }
+
+    fn granted(machine: &Machine, name: &str) -> bool {
+        machine.locks.get(&LockName::new(name).unwrap()).is_some_and(Lock::is_held)
+    }
+
+    /// A lock that the old cluster granted after the copy is free in the restored table, and its holder trusts it.
+    #[test]
+    fn nothing_is_granted_before_every_deadline_of_the_old_cluster_has_passed() {
+        const CLOSED_MS: u64 = 25_000;
+        let mut machine = table().restored(&closed(CLOSED_MS)).unwrap();
+        let (now, opens) = (machine.now().0, machine.now().0 + CLOSED_MS);
+        assert_eq!(machine.closed_until(), Some(Stamp(opens)));
+        let renew = || Command::Renew { sessions: vec![SessionId(3), SessionId(4)] };
+        let shared = |request, name: &str| match acquire(3, request, name, Wait::Never) {
+            Command::Session { session, request, operation: Operation::Acquire(acquire) } => {
+                let mut want = acquire.wants()[0].clone();
+                want.mode = Mode::Shared;
+                let acquire = Acquire::new(vec![want], Wait::Never, 0).unwrap();
+                Command::Session { session, request, operation: Operation::Acquire(acquire) }
+            }
+            _ => unreachable!(),
+        };
+
+        // In whichever mode: the old holder may hold it exclusively.
+        let replies = apply(&mut machine, now, [open(3), open(4), acquire(3, 1, "c", Wait::Never), shared(2, "d")]);
+        for reply in &replies[2..] {
+            let Reply::Busy(busy) = reply else { panic!("{replies:?}") };
+            assert_eq!((busy.delay_remaining_ms, &busy.holder), (CLOSED_MS, &None));
+        }
+        // Those who wait get their turn, in the order of arrival; a wait that ends before leaves nothing behind.
+        let waits = [
+            acquire(3, 3, "c", Wait::Forever),
+            acquire(4, 1, "c", Wait::Forever),
+            acquire(4, 2, "e", Wait::Millis(1_000)),
+        ];
+        let replies = apply(&mut machine, now, waits);
+        assert!(replies.iter().all(|reply| matches!(reply, Reply::Queued(_))), "{replies:?}");
+        for stamp in (now..opens).step_by(1_000).chain([opens - 1]) {
+            apply(&mut machine, stamp, [renew()]);
+            // The locks of the copy were held by sessions that are over after their TTL.
+            assert!(!granted(&machine, "c") && !granted(&machine, "d"), "{stamp}");
+        }
+        assert!(!machine.locks.contains_key(&LockName::new("e").unwrap()));
+        assert_eq!(machine.counts().grants, 0);
+        let replies = apply(&mut machine, opens - 1, [acquire(3, 4, "a", Wait::Never)]);
+        assert!(matches!(&replies[0], Reply::Busy(busy) if busy.delay_remaining_ms == 1), "{replies:?}");
+
+        // A replica that is restored from a snapshot meanwhile goes on alike.
+        let mut other = Machine::from_records(machine.records()).unwrap();
+        assert_eq!((other.hash(), other.closed_until()), (machine.hash(), Some(Stamp(opens))));
+        for machine in [&mut machine, &mut other] {
+            apply(machine, opens, [renew()]);
+            assert!(granted(machine, "c") && machine.closed_until().is_none());
+            let replies = apply(machine, opens, [acquire(3, 5, "f", Wait::Never)]);
+            assert!(matches!(replies[0], Reply::Acquired(_)), "{replies:?}");
+        }
+        assert_eq!(other.hash(), machine.hash());
+    }
+
+    #[test]
+    fn a_restored_cluster_is_closed_for_the_longest_ttl_of_the_copy_at_least() {
+        let machine = table();
+        let until = |restore: Restore| machine.restored(&restore).unwrap().closed_until();
+        let now = machine.now().0;
+        assert_eq!(until(closed(1)), Some(Stamp(now + u64::from(TTL_MS))));
+        assert_eq!(until(closed(u64::MAX)), Some(Stamp(u64::MAX)));
+        assert_eq!(until(at(MONDAY)), None);
+        // A copy of a cluster that is closed yet: the operator decides anew.
+        let again = machine.restored(&closed(60_000)).unwrap().restored(&at(MONDAY)).unwrap();
+        assert_eq!(again.closed_until(), None);
     }
 
     #[test]

@@ -424,6 +424,7 @@ fn a_record_that_is_missing_or_twice_is_noticed() {
             | Record::Taken { .. }
             | Record::Resized { .. }
             | Record::Version { .. }
+            | Record::Closed { .. }
             | Record::Compacted { .. }
             | Record::Work(_) => true,
             // `keyspace/tests.rs` spoils them.

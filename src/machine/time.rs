@@ -58,7 +58,13 @@ impl Machine {
         assert!(self.now <= until, "time does not run back: leases would last longer than promised");
         self.now = until;
         self.moment = until;
+        self.closed_until = self.closed_until();
         self.is_behind = self.due.get_min().is_some_and(|(deadline, _)| *deadline <= until);
+    }
+
+    /// Before when no lock is granted, since the cluster was restored from a copy. `None`: locks are granted.
+    pub fn closed_until(&self) -> Option<Stamp> {
+        self.closed_until.filter(|until| *until > self.now)
     }
 
     /// The stamp `ms` milliseconds from now, or from the deadline that is being handled.

@@ -10,6 +10,7 @@
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
+//! | 4 | [`Record::Closed`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -48,6 +49,9 @@ impl Version {
     /// The first version whose members have a keyspace.
     pub const KEYSPACE: Self = Self(3);
 
+    /// The first version whose members know that a restored cluster grants nothing for some time.
+    const CLOSING: Self = Self(4);
+
     /// The version that a command or a record needs for this field.
     fn of_identity(identity: Option<&Identity>) -> Self {
         identity.map_or(Self::FIRST, |_| Self::IDENTITIES)
@@ -68,7 +72,7 @@ impl fmt::Display for Version {
 
 impl Versions {
     /// The versions that this program supports.
-    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(3) };
+    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(4) };
     /// Those of a program that does not say.
     pub const UNSAID: Self = Self { lowest: Version::FIRST, highest: Version::FIRST };
     /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
@@ -119,6 +123,7 @@ impl Record {
                 Version::of_identity(identity.as_ref())
             }
             Self::Entry { .. } | Self::Compacted { .. } | Self::EntryEvent { .. } => Version::KEYSPACE,
+            Self::Closed { .. } => Version::CLOSING,
             Self::Clock { .. }
             | Self::Ended { .. }
             | Self::Lock { .. }

@@ -171,7 +171,7 @@ impl Machine {
     }
 
     fn delay_remaining_ms(&self, lock: &Lock) -> u64 {
-        lock.closed_until().map_or(0, |until| self.remaining_ms(until))
+        lock.closed_until().max(self.closed_until()).map_or(0, |until| self.remaining_ms(until))
     }
 
     fn holder_view(&self, lock: &Lock, token: Token) -> HolderView {

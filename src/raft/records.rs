@@ -107,6 +107,7 @@ fn write_record(record: &Record) -> r::Kind {
         Record::Entry { key, entry } => {
             r::Kind::Entry(pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) })
         }
+        Record::Closed { until } => r::Kind::ClosedUntilMs(until.0),
         Record::Compacted { revision } => r::Kind::Compacted(revision.0),
         Record::EntryEvent { revision, key, before } => r::Kind::EntryEvent(pb::EntryEvent {
             revision: revision.0,
@@ -190,6 +191,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             let entry = entry.ok_or(Malformed("a key without an entry"))?;
             Record::Entry { key: read_key(&key)?, entry: read_entry(&entry)? }
         }
+        r::Kind::ClosedUntilMs(until) => Record::Closed { until: Stamp(until) },
         r::Kind::Compacted(revision) => Record::Compacted { revision: Revision(revision) },
         r::Kind::EntryEvent(pb::EntryEvent { revision, key, before, after: _ }) => Record::EntryEvent {
             revision: Revision(revision),
@@ -402,6 +404,7 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
         Refusal::SessionEnded(_)
         | Refusal::SessionExists
         | Refusal::NotSemaphore { .. }
+        | Refusal::Closed { .. }
         | Refusal::RevisionFuture { .. } => return None,
     })
 }
@@ -558,6 +561,7 @@ mod tests {
                     value: Value::new(b"").unwrap(),
                 }),
             },
+            Record::Closed { until: Stamp(u64::MAX) },
             Record::Compacted { revision: Revision(u64::MAX) },
             Record::EntryEvent { revision: Revision(7), key: Key::first(), before: None },
             Record::EntryEvent {

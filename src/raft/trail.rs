@@ -658,7 +658,7 @@ mod tests {
         let directory = TempDir::new().unwrap();
         let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
         let new = table(Some(sink.clone()));
-        let restore = Restore { at: WallTime(0), draw: 7, first_token: Some(Token(1 << 40)) };
+        let restore = Restore { at: WallTime(0), draw: 7, first_token: Some(Token(1 << 40)), closed_ms: None };
         let machine = copy.machine.restored(&restore).unwrap();
         drop(new.restore(Applied { machine, trail, ..copy.clone() }));
         apply(&new, 20, vec![open(7), acquire(7, Wait::Forever)]);

@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use lockkeeper::{
@@ -171,7 +171,8 @@ async fn after_a_restore_old_holders_are_fenced_out_and_fences_go_on() {
     drop(load);
     drop(resources);
     let made = aside.path().join("made");
-    let restore = ["snapshot", "restore", file, "--cluster-id", "again", "--data-dir", made.to_str().expect("text")];
+    let restore =
+        ["snapshot", "restore", file, "--cluster-id", "again", "--now", "--data-dir", made.to_str().expect("text")];
     let made = document(&[&restore[..], &["--member", "1", "--member", "2", "--member", "3"]].concat()).await;
     assert_eq!(number(&made, "copied_last_token"), copied);
     start_on(&mut cluster, &made).await;
@@ -214,6 +215,38 @@ fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
+/// The backup does not know the lock, and its holder, cut off from everything, trusts it for its TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_trust_its_lock() {
+    let (mut cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));
+    let at = |name: &str| aside.path().join(name).to_str().expect("text").to_owned();
+    let (file, endpoint) = (at("backup"), cluster.node(1).endpoint());
+    document(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
+    let late = session_of(&client(&cluster), SHORT).await.acquire("late").await.expect("free");
+    lose(&mut cluster, &[1]).await;
+
+    let restore = async |name: &str, closed: &[&str]| {
+        let base = ["snapshot", "restore", &file, "--member", "1", "--cluster-id", "again", "--data-dir"];
+        document(&[&base[..], &[&at(name)], closed].concat()).await
+    };
+    // The longest TTL that any session can have, unless the operator knows better.
+    assert_eq!(number(&restore("default", &[]).await, "closed_ms"), 24 * 60 * 60 * 1000);
+    assert_eq!(number(&restore("now", &["--now"]).await, "closed_ms"), 0);
+    let both = ["snapshot", "restore", &file, "--member", "1", "--now", "--closed-for", "1s"];
+    let (code, _, said) = run(&[&both[..], &["--cluster-id", "again", "--data-dir", &at("both")]].concat()).await;
+    assert!(code == 2 && said.contains("--closed-for"), "{said}");
+
+    let closed_for = format!("{}ms", SHORT.as_millis());
+    let made = restore("made", &["--closed-for", &closed_for]).await;
+    assert_eq!(u128::from(number(&made, "closed_ms")), SHORT.as_millis());
+    let begun = Instant::now();
+    start_on(&mut cluster, &made).await;
+    let after = client(&cluster);
+    drop(acquire_again(&after, "late").await);
+    assert!(begun.elapsed() >= SHORT, "granted after {:?}", begun.elapsed());
+    drop(late);
+}
+
 /// Last night's backup, restored on Monday and again on Tuesday: a holder of Monday's cluster that was paused does not pass on Tuesday.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_backup_restored_twice_makes_two_clusters_that_issue_nothing_twice() {
@@ -227,7 +260,7 @@ async fn one_backup_restored_twice_makes_two_clusters_that_issue_nothing_twice()
     for day in ["monday", "tuesday"] {
         lose(&mut cluster, &[1]).await;
         let made = at(day);
-        let made = ["snapshot", "restore", &file, "--member", "1", "--cluster-id", day, "--data-dir", &made];
+        let made = ["snapshot", "restore", &file, "--member", "1", "--cluster-id", day, "--now", "--data-dir", &made];
         let made = document(&made).await;
         start_on(&mut cluster, &made).await;
         tokens.push(acquire_again(&client(&cluster), "held").await.token());
@@ -278,8 +311,18 @@ async fn a_cluster_without_its_majority_is_made_anew_from_the_node_that_is_left(
 
     let (directory, into) = (data_dir(&cluster, left), aside.path().join("made"));
     let files = content(Path::new(&directory));
-    let force =
-        ["recover", "--data-dir", &directory, "--force-new-cluster", "--cluster-id", "again", "-o", "json", "--into"];
+    let force = [
+        "recover",
+        "--data-dir",
+        &directory,
+        "--force-new-cluster",
+        "--cluster-id",
+        "again",
+        "--now",
+        "-o",
+        "json",
+        "--into",
+    ];
     let members = ["--member", "1", "--member", "2", "--member", "3"];
     let (code, out, said) = run(&[&force[..], &[into.to_str().expect("text")], &members[..]].concat()).await;
     assert!(code == 0 && said.contains("entries that were acknowledged after it are lost"), "{said}");
@@ -356,7 +399,7 @@ async fn an_empty_cluster_begins_with_the_first_token_that_it_was_given() {
     let config = cluster.node(1).config().clone();
     lose(&mut cluster, &[1]).await;
     let (made, member) = (aside.path().join("made"), format!("1={},{}", config.peer_listen, config.client_listen));
-    let empty = ["snapshot", "restore", "--empty", "--first-token", "1000000", "--cluster-id", "anew"];
+    let empty = ["snapshot", "restore", "--empty", "--first-token", "1000000", "--cluster-id", "anew", "--now"];
     let made = [&empty[..], &["--member", &member, "--data-dir", made.to_str().expect("text")]].concat();
     let made = document(&made).await;
     start_on(&mut cluster, &made).await;

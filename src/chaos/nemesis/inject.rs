@@ -137,7 +137,7 @@ impl World {
         self.rest_until(Instant::now() + Duration::from_millis(ms)).await;
     }
 
-    async fn rest_until(&self, until: Instant) {
+    pub(super) async fn rest_until(&self, until: Instant) {
         let _ = timeout_at(until, self.stop.cancelled()).await;
     }
 
@@ -156,7 +156,8 @@ impl World {
             (Fault::KillAll, _) => self.kill_all().await,
             (Fault::KillStaggered, _) => self.kill_one_by_one(nodes).await?,
             (Fault::DataGone, _) => self.lose_data(nodes).await?,
-            (Fault::Restore, _) => self.lose_and_restore().await?,
+            (Fault::Restore, _) => self.lose_and_restore(1).await?,
+            (Fault::RestoreAgain, _) => self.lose_and_restore(2).await?,
             (Fault::RollingRestart, _) => self.restart_one_by_one(nodes).await?,
             (Fault::Transfer | Fault::Add, _) => return Ok(false),
             (_, &[]) => return Ok(false),
@@ -381,7 +382,7 @@ impl World {
         Ok(())
     }
 
-    fn start_all(&mut self) -> io::Result<()> {
+    pub(super) fn start_all(&mut self) -> io::Result<()> {
         for id in self.ids() {
             if !self.cluster.node(id).is_running() {
                 start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;

@@ -72,6 +72,8 @@ pub enum Fault {
     RollingRestart,
     /// A backup is saved under load. A while later all nodes are lost with their data, and a new cluster is made from the backup.
     Restore,
+    /// The same, and once the new cluster grants locks it is lost too: a third cluster is made from the same backup.
+    RestoreAgain,
     /// A new node joins and becomes a voter.
     Add,
     /// A voter, perhaps the leader, is removed. Its process must end by itself.
@@ -94,7 +96,7 @@ pub enum Group {
     Membership,
 }
 
-const FAULTS: [(Fault, Group, &str); 28] = [
+const FAULTS: [(Fault, Group, &str); 29] = [
     (Fault::PartitionHalves, Group::Partition, "partition-halves"),
     (Fault::PartitionOneWay, Group::Partition, "partition-one-way"),
     (Fault::PartitionBridge, Group::Partition, "partition-bridge"),
@@ -120,6 +122,7 @@ const FAULTS: [(Fault, Group, &str); 28] = [
     (Fault::Restart, Group::Operation, "restart"),
     (Fault::RollingRestart, Group::Operation, "rolling-restart"),
     (Fault::Restore, Group::Operation, "restore"),
+    (Fault::RestoreAgain, Group::Operation, "restore-again"),
     (Fault::Add, Group::Membership, "add"),
     (Fault::Remove, Group::Membership, "remove"),
     (Fault::Replace, Group::Membership, "replace"),
@@ -138,8 +141,13 @@ impl Fault {
 
     /// Whether the fault ends by itself. The other faults last for a random time.
     fn has_its_own_time(self) -> bool {
-        let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone | Self::Restore);
+        let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone) || self.makes_anew();
         kills || matches!(self, Self::PauseClient | Self::Restart | Self::RollingRestart)
+    }
+
+    /// Whether a new cluster is made from a backup. No session survives it.
+    pub(in crate::chaos) fn makes_anew(self) -> bool {
+        matches!(self, Self::Restore | Self::RestoreAgain)
     }
 
     /// Whether it is a request to the cluster that takes effect after a while: other faults may strike meanwhile.
@@ -225,7 +233,8 @@ mod tests {
         assert_eq!(chosen("kill-all, delay,delay"), [Fault::Delay, Fault::KillAll]);
         assert_eq!(chosen("pause"), [Fault::PauseLeader, Fault::PauseFollower, Fault::PauseClient]);
         assert_eq!(chosen("membership,transfer"), [Fault::Transfer, Fault::Add, Fault::Remove, Fault::Replace]);
-        assert_eq!(chosen("operation"), [Fault::Transfer, Fault::Restart, Fault::RollingRestart, Fault::Restore]);
+        let operations = [Fault::Transfer, Fault::Restart, Fault::RollingRestart, Fault::Restore, Fault::RestoreAgain];
+        assert_eq!(chosen("operation"), operations);
         assert!("pause,earthquake".parse::<Faults>().unwrap_err().contains("\"earthquake\" is no fault"));
         assert!("".parse::<Faults>().is_err());
     }

@@ -1,4 +1,7 @@
-//! The loss of the whole cluster, and a new one from a backup that was taken shortly before: see [`Fault::Restore`](super::Fault::Restore).
+//! The loss of the whole cluster, and a new one from a backup that was taken shortly before: see [`Fault::Restore`](super::Fault::Restore)
+//! and [`Fault::RestoreAgain`](super::Fault::RestoreAgain).
+//!
+//! The new cluster grants nothing for the longest TTL of the run. This time belongs to the fault: the bounds of waits do not count it.
 
 use std::{fs, io, path::Path, process::Stdio, time::Duration};
 
@@ -8,24 +11,59 @@ use tokio::{
 };
 
 use super::inject::World;
-use crate::{chaos::history::Fact, client::Error};
+use crate::{
+    chaos::{history::Fact, workload::TTLS},
+    client::Error,
+};
 
 /// How long saving and restoring may take, each.
 const BOUND: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(150);
+/// The longest TTL of the run's sessions, for which a restored cluster grants nothing.
+const CLOSED_FOR: Duration = {
+    let mut longest = TTLS[0];
+    let mut place = 1;
+    while place < TTLS.len() {
+        if TTLS[place].as_millis() > longest.as_millis() {
+            longest = TTLS[place];
+        }
+        place += 1;
+    }
+    longest
+};
+/// Until a restored cluster has elected a leader.
+const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 
 impl World {
     /// Saves a backup under load, lets the clients go on for a while, destroys all nodes with their data, and makes a cluster from the
-    /// backup with the same nodes. Its nodes are started by [`World::heal`].
-    pub(super) async fn lose_and_restore(&mut self) -> io::Result<()> {
+    /// backup with the same nodes; this so many times, from the same backup. The last cluster's nodes are started by [`World::heal`].
+    pub(super) async fn lose_and_restore(&mut self, times: usize) -> io::Result<()> {
         let directory = tempfile::tempdir_in(self.cluster.path())?;
-        let (file, made) = (directory.path().join("backup"), directory.path().join("made"));
+        let file = directory.path().join("backup");
         self.save(&file).await?;
-        // What is done now is not in the backup.
-        self.rest(300..1_500).await;
-        self.kill_all().await;
+        for time in 0..times {
+            if time > 0 {
+                self.start_all()?;
+                self.opens().await.map_err(io::Error::other)?;
+            }
+            // What is done now is not in the backup.
+            self.rest(300..1_500).await;
+            self.kill_all().await;
+            self.make_anew(&file, &directory.path().join(format!("made-{time}"))).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a restored cluster grants locks.
+    pub(in crate::chaos) async fn opens(&mut self) -> Result<(), String> {
+        self.cluster.ready(ELECTED_WITHIN).await.map_err(|error| error.to_string())?;
+        self.rest_until(Instant::now() + CLOSED_FOR).await;
+        Ok(())
+    }
+
+    async fn make_anew(&mut self, file: &Path, made: &Path) -> io::Result<()> {
         let cluster_id = format!("restored-{:08x}", rand::Rng::random::<u32>(&mut self.random));
-        self.restore(&file, &made, &cluster_id).await?;
+        self.restore(file, made, &cluster_id).await?;
         for node in self.cluster.nodes() {
             let data_dir = &node.config().data_dir;
             fs::remove_dir_all(data_dir)?;
@@ -64,6 +102,7 @@ impl World {
         let program = self.cluster.nodes().next().map(crate::local::Node::program);
         let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
         command.args(["snapshot", "restore", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
+        command.arg("--closed-for").arg(format!("{}ms", CLOSED_FOR.as_millis()));
         for node in self.cluster.nodes() {
             let config = node.config();
             command.arg("--member").arg(format!("{}={},{}", node.id(), config.peer_listen, config.client_listen));

@@ -60,7 +60,7 @@ impl Tools {
     /// Why a fault is not possible. `None`: it is.
     pub(in crate::chaos) fn missing(&self, fault: Fault) -> Option<&'static str> {
         match fault.group() {
-            Group::Operation if fault == Fault::Restore => self.no_restore,
+            Group::Operation if fault.makes_anew() => self.no_restore,
             Group::Clock if self.libfaketime.is_none() => Some("libfaketime is not installed"),
             Group::Disk if self.strace.is_none() => {
                 Some("strace is not installed, or may not attach to other processes")

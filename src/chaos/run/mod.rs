@@ -349,6 +349,7 @@ impl Run {
             name.into_iter().for_each(|name| self.world.recorder.fact(Fact::Heal { name: Some(name) }));
         });
         let ended = match healed {
+            Ok(()) if fault.makes_anew() => self.world.opens().await,
             Ok(()) => self.world.settle().await,
             failed @ Err(_) => failed,
         };
@@ -377,7 +378,7 @@ impl Run {
         }
         let operator = &self.world.operator;
         // No session survives a restore.
-        let survives = fault != Fault::Restore;
+        let survives = !fault.makes_anew();
         if let Some(late) = late.filter(|_| survives) {
             operator.retry(late, by).await;
         }

@@ -18,7 +18,7 @@ use super::super::{
 };
 use crate::{
     environment::Environment,
-    machine::{Machine, Record, Restore, Token, WallTime},
+    machine::{Machine, Record, Restore, TTL_MS_MAX, Token, WallTime},
     raft::{
         backup::{self, FoundingError, NewCluster},
         identity::ClusterId,
@@ -33,9 +33,31 @@ pub(in super::super) struct Target {
     /// The new cluster's id, another one than that of the copy: 1 to 64 letters, digits, -, _ or .
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     pub(in super::super) cluster_id: ClusterId,
+    #[command(flatten)]
+    pub(in super::super) terms: Terms,
+}
+
+/// What the new cluster grants, and when.
+#[derive(Args, Debug)]
+pub(in super::super) struct Terms {
     /// The token of the first grant [default: one that belongs to this moment, 2^12 for each millisecond since 2020]
     #[arg(long, value_name = "TOKEN", value_parser = arguments::token)]
-    pub(in super::super) first_token: Option<Token>,
+    first_token: Option<Token>,
+    /// How long no lock is granted, from the first leader on: until no holder of the old cluster trusts its grant any more. At least the
+    /// longest TTL in the copy [default: 24h, the longest TTL that a session can have]
+    #[arg(long, value_name = "DURATION", value_parser = arguments::duration, conflicts_with = "now")]
+    closed_for: Option<Duration>,
+    /// Grant free locks at once: every client of the old cluster has stopped, or has passed its deadline
+    #[arg(long)]
+    now: bool,
+}
+
+impl Terms {
+    fn closed_ms(&self) -> Option<u64> {
+        let longest = Duration::from_millis(TTL_MS_MAX.into());
+        let closed_for = self.closed_for.unwrap_or(longest);
+        (!self.now).then(|| u64::try_from(closed_for.as_millis()).unwrap_or(u64::MAX))
+    }
 }
 
 /// A member of the new cluster, as on the command line.
@@ -83,6 +105,8 @@ struct Document<'a> {
     copied_last_token: u64,
     /// The last entry of the log of the new cluster.
     log_index: u64,
+    /// For how long no lock is granted, milliseconds after the first leader is elected.
+    closed_ms: u64,
     /// Sessions whose locks stay closed for their TTL. No client keeps one.
     sessions: usize,
     grants: usize,
@@ -119,10 +143,11 @@ pub(in super::super) async fn found(
     let members = members(wanted, directory, applied)?;
     let environment = Environment::system();
     let at = WallTime(environment.clock.wall_ms());
-    let restore = Restore { at, draw: environment.random.bits(), first_token: target.first_token };
+    let (draw, terms) = (environment.random.bits(), &target.terms);
+    let restore = Restore { at, draw, first_token: terms.first_token, closed_ms: terms.closed_ms() };
     let machine = applied.machine.restored(&restore).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let (cluster_id, trail, copied) = (target.cluster_id, applied.trail, applied.log_id);
-    let cluster = NewCluster { cluster_id, members, machine, trail, copied, at };
+    let (cluster_id, trail) = (target.cluster_id, applied.trail);
+    let cluster = NewCluster { cluster_id, members, machine, trail, copied: applied.log_id, at };
     let making = format!("making the data of {}", show::count(cluster.members.len() as u64, "node", "nodes"));
     let progress = Progress::of(&making, Unit::Records, None);
     let made = backup::found(&cluster, &mut environment.generator(), progress.count()).await;
@@ -134,6 +159,7 @@ pub(in super::super) async fn found(
         first_token: cluster.machine.last_token().0 + 1,
         copied_last_token: applied.machine.last_token().0,
         log_index: last.index,
+        closed_ms: closed_ms(&cluster.machine),
         sessions: cluster.machine.counts().sessions,
         grants: cluster.machine.counts().grants,
         ttl_ms_max: longest(&cluster.machine),
@@ -178,6 +204,11 @@ fn members(wanted: &[Wanted], directory: &Path, applied: &Applied) -> Result<BTr
     Ok(members)
 }
 
+/// For how long no lock is granted, milliseconds.
+fn closed_ms(machine: &Machine) -> u64 {
+    machine.closed_until().map_or(0, |until| until.0.saturating_sub(machine.now().0))
+}
+
 /// How long the longest TTL keeps locks closed, milliseconds.
 fn longest(machine: &Machine) -> u64 {
     let now = machine.now().0;
@@ -210,7 +241,9 @@ fn report(document: &Document<'_>, format: Format) -> io::Result<()> {
     if format == Format::Json {
         return print_document(document);
     }
-    let Document { cluster_id, first_token, copied_last_token, log_index, sessions, ttl_ms_max, nodes, .. } = document;
+    let Document {
+        cluster_id, first_token, copied_last_token, log_index, closed_ms, sessions, ttl_ms_max, nodes, ..
+    } = document;
     let mut text = format!("made cluster {cluster_id} of {}:\n", show::count(nodes.len() as u64, "node", "nodes"));
     for NodeDocument { node_id, data_dir, peer_address, client_address } in nodes {
         text += &format!("  node {node_id}: {data_dir} (peers {peer_address}, clients {client_address})\n");
@@ -219,6 +252,14 @@ fn report(document: &Document<'_>, format: Format) -> io::Result<()> {
         "tokens: the first grant gets {first_token}; the last token of the copy is {copied_last_token}\n\
          log: goes on after index {log_index}\n"
     );
+    text += &match closed_ms {
+        0 => "locks: free ones are granted at once; each client of the old cluster must have stopped\n".to_owned(),
+        _ => format!(
+            "locks: none is granted for {}, from the first leader on, while a holder of the old cluster may trust its grant; \
+             --closed-for names another time, --now none\n",
+            show::duration(Duration::from_millis(*closed_ms))
+        ),
+    };
     text += &match sessions {
         0 => "sessions: none\n".to_owned(),
         _ => format!(

@@ -17,8 +17,9 @@ use crate::raft::{backup::BackupFile, table::Applied};
 /// Makes the data of a new cluster from a backup. Nothing that exists is changed.
 ///
 /// Tokens go on far above any that the old cluster can have issued. No client keeps its session: it is told that the session is unknown,
-/// and has lost its locks. Locks that were held stay closed for the full TTL of their session, so that no holder of the old cluster still
-/// trusts its grant when they are granted again. Waiting acquires are dropped. Data that clients kept on locks, and lock-delays, stay.
+/// and has lost its locks. A lock that was granted after the backup is free in it, and its holder trusts it until its deadline: so no lock
+/// is granted before --closed-for has passed, from the first leader on. Locks that were held stay closed for the full TTL of their
+/// session. Waiting acquires are dropped. Data that clients kept on locks, and lock-delays, stay.
 #[derive(Args, Debug)]
 pub(super) struct Restore {
     /// The backup, or a snapshot from a data directory

@@ -125,6 +125,7 @@ fn refused(refusal: Refusal) -> StoreError {
         Refusal::SessionExists => StoreError::SessionExists,
         Refusal::RevisionFuture { .. } => StoreError::Future,
         Refusal::Limit(Limit::TxnWrites | Limit::TxnBytes) => StoreError::TooLarge("a limit".to_owned()),
+        Refusal::Closed { .. } => StoreError::Overloaded,
         Refusal::Limit(_) => StoreError::Full("a limit".to_owned()),
         other => StoreError::Other(format!("{other:?}")),
     }

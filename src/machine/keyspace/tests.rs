@@ -535,7 +535,7 @@ fn a_restored_history_shares_its_entries_with_the_table() {
 #[test]
 fn a_cluster_that_is_restored_from_a_copy_has_no_history() {
     let machine = with_entries(1, None);
-    let restore = Restore { at: WallTime(0), draw: 7, first_token: Some(Token(50)) };
+    let restore = Restore { at: WallTime(0), draw: 7, first_token: Some(Token(50)), closed_ms: None };
     let mut restored = machine.restored(&restore).expect("above the last one");
     assert_eq!(restored.history().compacted(), Revision(49));
     run(&mut restored, txn(vec![put("a", 1, None)]));
@@ -544,6 +544,30 @@ fn a_cluster_that_is_restored_from_a_copy_has_no_history() {
         restored.entry_at(&key("000000"), Revision(1)).is_err(),
         "the old cluster may have changed it after the copy"
     );
+}
+
+/// An entry that claims a lock is a grant: the old cluster may have made another one after the copy.
+#[test]
+fn no_entry_claims_a_lock_while_a_restored_cluster_is_closed() {
+    const BOB: SessionId = SessionId(2);
+    const CLOSED_MS: u64 = 5_000;
+    let restore = Restore { at: WallTime(0), draw: 7, first_token: Some(Token(50)), closed_ms: Some(CLOSED_MS) };
+    let mut restored = with_entries(1, None).restored(&restore).expect("above the last one");
+    let lease = Lease { session: BOB, at_end: AtLeaseEnd::Delete };
+    let claim = |name: &str| {
+        let claims = Some(LockName::new(name).unwrap());
+        let put = Put { key: key(name), value: value(1), lease: PutLease::Given(lease), claims };
+        txn(vec![open_for_entries(BOB), TxnOperation::Put(put)])
+    };
+    let (now, opens) = (restored.now().0, restored.now().0 + CLOSED_MS);
+    for at in [now, opens - 1] {
+        let refused = apply(&mut restored, Limits::NONE, at, claim("a"));
+        assert_eq!(refused, Reply::Refused(Refusal::Closed { remaining_ms: opens - at }));
+    }
+    // What claims nothing goes on, with and without a lease.
+    let plain = txn(vec![open_for_entries(BOB), put("b", 1, Some(lease)), put("c", 1, None)]);
+    assert!(matches!(apply(&mut restored, Limits::NONE, opens - 1, plain), Reply::Committed(_)));
+    assert!(matches!(apply(&mut restored, Limits::NONE, opens, claim("a")), Reply::Committed(_)));
 }
 
 #[test]

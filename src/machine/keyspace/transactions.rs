@@ -213,6 +213,11 @@ impl Machine {
         let entry = match (lease, before) {
             (PutLease::None, _) | (PutLease::Kept | PutLease::Renewed, None) => bare,
             (PutLease::Given(lease), before) => {
+                if claims.is_some()
+                    && let Some(until) = self.closed_until()
+                {
+                    return Err(Refusal::Closed { remaining_ms: self.remaining_ms(until) });
+                }
                 if !draft.opens(lease.session) {
                     self.alive(lease.session)?;
                 }

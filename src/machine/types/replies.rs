@@ -175,6 +175,12 @@ pub enum Refusal {
         /// The present one.
         present: Revision,
     },
+    /// To a transaction that claims a lock: the cluster was restored from a copy, and grants nothing before the deadlines of the old
+    /// cluster's holders have passed. An acquire is told that the lock is busy, or waits.
+    Closed {
+        /// For how long yet.
+        remaining_ms: u64,
+    },
     /// A limit was reached.
     Limit(Limit),
 }

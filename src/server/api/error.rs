@@ -223,6 +223,15 @@ impl Error {
                 Retry::No,
                 "the request id was used before, for another request of this session: use a new id for each request",
             ),
+            Closed { remaining_ms } => {
+                let message = format!(
+                    "this cluster was restored from a backup and grants no lock for another {remaining_ms} ms, until the deadlines of the \
+                     old cluster's holders have passed: try again then"
+                );
+                Self::new(Reason::Overloaded, Retry::Safe, message)
+                    .with("limit", "restored")
+                    .with("remaining_ms", remaining_ms)
+            }
             Limit(limit) => Self::limit_reached(limit),
         }
     }

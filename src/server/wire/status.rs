@@ -167,6 +167,7 @@ mod tests {
             Error::refused(Refusal::Abandoned),
             Error::refused(Refusal::RequestStale { lowest: 9 }),
             Error::refused(Refusal::RequestReused),
+            Error::refused(Refusal::Closed { remaining_ms: 7 }),
             Error::refused(Refusal::Limit(Limit::Waiters)),
             Error::wait_cancelled(),
             Error::wait_abandoned(),
