@@ -177,13 +177,13 @@ pub enum IdentityError {
         reason: String,
     },
     /// The file has a format that this program does not know.
-    #[error("{} has format {found}, and this program reads format {reads}: {OTHER_FORMAT}", .file.display())]
+    #[error("{} has format {found}, and this program reads formats up to {reads}: {OTHER_FORMAT}", .file.display())]
     Format {
         /// The file.
         file: PathBuf,
         /// Its format.
         found: u32,
-        /// The format that this program reads.
+        /// The latest format that this program reads.
         reads: u32,
     },
     /// The log ends before an entry that it is known to have held.

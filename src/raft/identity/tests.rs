@@ -73,11 +73,60 @@ fn refuses_a_damaged_file() {
     let path = home.path().join(FILE_NAME);
     let text = fs::read_to_string(&path).expect("read");
 
-    for damaged in ["", &text[..text.len() / 2], &text.replace("node_id = 1", "node_id = \"x\"")] {
+    for damaged in ["", &text[..text.len() / 2], &text.replace("node_id = 1", "node_id = 3")] {
         fs::write(&path, damaged).expect("written");
         let error = open(home.path(), "blue", 1).expect_err("not what was written");
         assert!(matches!(error, IdentityError::Damaged { .. }), "{error}");
     }
+}
+
+/// A bit that flips in a remembered start would make a healthy peer look like an older copy.
+#[tokio::test]
+async fn each_flipped_bit_is_noticed_by_the_node_itself() {
+    let home = tempfile::tempdir().expect("a directory");
+    let identity = open(home.path(), "blue", 1).expect("an empty directory is taken");
+    identity.found(vec![founder(1), founder(2)]).await.expect("written");
+    identity.remember_start(2, identity.start()).await.expect("written");
+    identity.record_progress(70, BTreeMap::new()).await.expect("written");
+    let path = home.path().join(FILE_NAME);
+    let whole = fs::read(&path).expect("read");
+
+    for bit in 0..8 * whole.len() {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&path, damaged).expect("written");
+        let error = Identity::read(home.path()).expect_err("not what was written");
+        assert!(matches!(error, IdentityError::Damaged { .. }), "bit {bit}: {error}");
+        let said = error.to_string();
+        assert!(said.contains("put the newest copy of this file back, or replace this node"), "bit {bit}: {said}");
+    }
+    for end in 0..whole.len() {
+        fs::write(&path, &whole[..end]).expect("written");
+        let error = Identity::read(home.path()).expect_err("cut short");
+        assert!(matches!(error, IdentityError::Damaged { .. }), "{end} bytes: {error}");
+    }
+    fs::write(&path, whole).expect("written");
+    open(home.path(), "blue", 1).expect("its own directory");
+}
+
+/// As a version without checksums wrote it.
+#[tokio::test]
+async fn a_file_of_the_first_format_is_read_and_gets_a_checksum() {
+    let home = tempfile::tempdir().expect("a directory");
+    let identity = open(home.path(), "blue", 1).expect("an empty directory is taken");
+    identity.found(vec![founder(1), founder(2)]).await.expect("written");
+    let path = home.path().join(FILE_NAME);
+    let text = fs::read_to_string(&path).expect("read");
+    let (content, _) = text.trim_end().rsplit_once('\n').expect("the checksum is the last line");
+    fs::write(&path, content.replace("format = 2", "format = 1")).expect("written");
+
+    let again = open(home.path(), "blue", 1).expect("its own directory");
+    assert_eq!((again.stage(), again.incarnation()), (Stage::Founding, identity.incarnation()));
+    let text = fs::read_to_string(&path).expect("read");
+    assert!(text.contains("format = 2") && text.contains("\n# checksum "), "{text}");
+    fs::write(&path, content).expect("written");
+    let error = open(home.path(), "blue", 1).expect_err("its checksum was cut off");
+    assert!(error.to_string().contains("the last line, is missing"), "{error}");
 }
 
 #[test]
@@ -86,9 +135,10 @@ fn refuses_a_later_format_and_says_so() {
     open(home.path(), "blue", 1).expect("an empty directory is taken");
     let path = home.path().join(FILE_NAME);
     // A later format may have other fields.
-    fs::write(&path, "format = 2\nname = \"n\"\n").expect("written");
+    fs::write(&path, "format = 3\nname = \"n\"\n").expect("written");
     let error = open(home.path(), "blue", 1).expect_err("a later format").to_string();
-    let expected = format!("{} has format 2, and this program reads format 1: start the version", path.display());
+    let expected =
+        format!("{} has format 3, and this program reads formats up to 2: start the version", path.display());
     assert!(error.starts_with(&expected), "{error}");
 }
 
