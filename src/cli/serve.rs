@@ -33,6 +33,7 @@ use crate::{
         descriptors,
     },
 };
+use lockkeeper_storage::panics::{FREE_SPACE, tells_of_full_disk};
 
 /// Each step of the drain has its own deadline; this limit covers a step that misses its deadline.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
@@ -125,7 +126,7 @@ impl Serve {
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                error!("{error}");
+                error!("{}", with_remedy(&error.to_string()));
                 exit_code(&*error).into()
             }
         }
@@ -236,6 +237,14 @@ async fn stdin_closed() {
     let _ = wait.await;
 }
 
+/// What the node ends with. Any file that it writes, at its start or later, can meet a full disk, and few errors know what to do about it.
+fn with_remedy(error: &str) -> String {
+    if !tells_of_full_disk(&error) || error.contains(FREE_SPACE) {
+        return error.to_owned();
+    }
+    format!("{error}: the disk is full: {FREE_SPACE}")
+}
+
 fn exit_code(error: &(dyn Error + 'static)) -> Exit {
     let in_use = |error: &&(dyn Error + 'static)| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
@@ -243,5 +252,20 @@ fn exit_code(error: &(dyn Error + 'static)) -> Exit {
     match std::iter::successors(Some(error), |&error| error.source()).find(in_use) {
         Some(_) => Exit::AddressInUse,
         None => Exit::CannotServe,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_met_a_full_disk_says_what_to_do_once() {
+        let full = io::Error::from_raw_os_error(28);
+        let said = with_remedy(&format!("cannot write identity.toml.new: {full}"));
+        assert!(said.ends_with(&format!(": the disk is full: {FREE_SPACE}")), "{said}");
+        assert_eq!(with_remedy(&said), said);
+        let other = "the peer address is in use";
+        assert_eq!(with_remedy(other), other);
     }
 }

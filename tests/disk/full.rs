@@ -21,7 +21,7 @@ use super::{
     short::cluster_on,
 };
 use crate::children;
-use crate::support::{LONG, leader, until};
+use crate::support::{LONG, leader, lockkeeper, text, until};
 
 const DATA: [u8; 16 << 10] = [5; 16 << 10];
 /// Tasks that acquire.
@@ -144,7 +144,7 @@ async fn full_disks_of_one_two_and_all_nodes_lose_nothing_that_was_acknowledged(
         grants.extend(acknowledged);
 
         let first = *ended.first().expect("at least one");
-        must_not_start(&mut cluster, first).await;
+        must_not_start(&mut cluster, &disks, first).await;
         // The third of three may meet its full disk later, when it moves its journal into sled; or it is stopped.
         for node in full.difference(&ended) {
             let status = cluster.node_mut(*node).stop().await.expect("it was started");
@@ -169,12 +169,26 @@ async fn full_disks_of_one_two_and_all_nodes_lose_nothing_that_was_acknowledged(
     assert!(grants.len() > 100, "too little was tried: {}", grants.len());
 }
 
-/// Starting again while the disk is still full ends with the cause, and harms nothing.
-async fn must_not_start(cluster: &mut LocalCluster, node: u64) {
-    cluster.node_mut(node).spawn().expect("it starts");
-    let (ended, status) = timeout(LONG, cluster.next_death()).await.expect("its disk is still full");
-    let tail = cluster.node(node).log_tail();
-    assert_eq!(ended, node, "{tail}");
-    assert_eq!(status.code(), Some(EXIT_FAILED.into()), "{tail}");
-    assert!(tail.contains("the disk is full"), "{tail}");
+/// Starting again while the disk is still full ends with the cause and the remedy, and harms nothing. Whichever file is the first that does
+/// not fit: with less and less room, it is another one.
+async fn must_not_start(cluster: &mut LocalCluster, disks: &Disks, node: u64) {
+    for kib in [0, 4, 8, 64, 256, 1024] {
+        disks.free(node);
+        disks.fill_but_kib(node, kib);
+        let config = cluster.node(node).config_file().to_owned();
+        let child = lockkeeper(&["serve", "--config"]).arg(config).spawn().expect("the program runs");
+        let process = child.id().expect("it runs").to_string();
+        let mut run = std::pin::pin!(child.wait_with_output());
+        // With some room it may start, and go on until it needs more.
+        let Ok(ended) = timeout(Duration::from_secs(5), &mut run).await else {
+            std::process::Command::new("kill").args(["-9", &process]).status().expect("it runs");
+            run.await.expect("it was killed");
+            continue;
+        };
+        let (code, _, said) = text(&ended.expect("its output"));
+        assert_eq!(code, i32::from(EXIT_FAILED), "{kib} KiB: {said}");
+        assert!(said.contains("the disk is full") && said.contains("free some space"), "{kib} KiB: {said}");
+    }
+    disks.free(node);
+    disks.fill(node);
 }

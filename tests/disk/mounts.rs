@@ -102,11 +102,16 @@ impl Disks {
 
     /// Another program fills a node's disk, and leaves this much.
     pub(crate) fn fill_but(&self, node: u64, mib: u64) {
+        self.fill_but_kib(node, mib << 10);
+    }
+
+    /// The same, in KiB.
+    pub(crate) fn fill_but_kib(&self, node: u64, kib: u64) {
         let mut file = File::options().create(true).append(true).open(self.foreign(node)).expect("created");
         let piece = vec![1; 64 << 10];
         while let Ok(()) = file.write_all(&piece) {}
         let length = file.metadata().expect("it exists").len();
-        file.set_len(length.saturating_sub(mib << 20)).expect("made shorter");
+        file.set_len(length.saturating_sub(kib << 10)).expect("made shorter");
     }
 
     /// The other program's file is deleted.
