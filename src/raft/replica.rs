@@ -225,6 +225,11 @@ impl Replica {
         self.acknowledgements.silence_of(peer, term)
     }
 
+    /// Why this peer refuses this node's calls. `None`: it accepts them, or does not answer.
+    pub fn why_refused(&self, peer: u64) -> Option<String> {
+        self.acknowledgements.why_refused(peer)
+    }
+
     /// The leader that this node knows, and its addresses. Not this node itself while it is cut off: other nodes may know a later leader.
     pub fn leader(&self) -> Option<(u64, Node)> {
         self.look_at_leader(|id, node| (id, node.clone()))

@@ -100,7 +100,8 @@ impl Cluster {
         let laggard = |(id, matched): (&u64, &Option<LogId>)| {
             let at = matched.as_ref().map_or(0, |id| id.index);
             let stands_for = members.entry(*id).or_default().stands_for((at < tip).then_some(at));
-            (stands_for > CATCH_UP).then(|| (*id, format!("does not catch up: it is at entry {at} of {tip}")))
+            let why = self.replica.why_refused(*id).map(|why| format!("; it refuses: {why}")).unwrap_or_default();
+            (stands_for > CATCH_UP).then(|| (*id, format!("does not catch up: it is at entry {at} of {tip}{why}")))
         };
         others.filter_map(laggard).collect()
     }

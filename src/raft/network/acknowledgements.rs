@@ -38,6 +38,8 @@ pub struct Acknowledgements {
     latest: watch::Sender<BTreeMap<u64, Sent>>,
     /// The last entry that each peer is known to have on disk, from the latest term in which this node led.
     matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
+    /// Why each peer refused the last call that it answered, for people.
+    refused: Arc<Mutex<BTreeMap<u64, String>>>,
 }
 
 /// A position in the order of all requests that this node sends to its peers.
@@ -62,7 +64,8 @@ impl Sent {
 
 impl Default for Acknowledgements {
     fn default() -> Self {
-        Self { numbers: Arc::default(), latest: watch::Sender::new(BTreeMap::new()), matched: Arc::default() }
+        let latest = watch::Sender::new(BTreeMap::new());
+        Self { numbers: Arc::default(), latest, matched: Arc::default(), refused: Arc::default() }
     }
 }
 
@@ -87,6 +90,17 @@ impl Acknowledgements {
             }
             is_newer
         });
+        lock(&self.refused).remove(&peer);
+    }
+
+    /// Records why a peer refused a call.
+    pub(super) fn refused(&self, peer: u64, why: &str) {
+        lock(&self.refused).insert(peer, why.to_owned());
+    }
+
+    /// Why a peer refused the last call that it answered. `None`: it accepted it.
+    pub fn why_refused(&self, peer: u64) -> Option<String> {
+        lock(&self.refused).get(&peer).cloned()
     }
 
     /// Records that a peer has this entry, and all before it, on disk, by an answer in this term.

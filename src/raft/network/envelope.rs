@@ -125,7 +125,11 @@ pub(crate) async fn admit(
     }
     let to: u64 = parse(metadata, TO)?;
     if to != identity.node_id() {
-        let text = format!("this is node {}, not {to}: check the peer addresses", identity.node_id());
+        let own = identity.node_id();
+        let text = format!(
+            "this is node {own}, not {to}: the address for node {to} leads to node {own}; if the data directories or ids of two nodes are \
+             swapped, put them back, or correct the addresses of these nodes in the configurations"
+        );
         return Err(Status::failed_precondition(text));
     }
     let known: Incarnation = parse(metadata, TO_INCARNATION)?;

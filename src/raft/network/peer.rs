@@ -156,6 +156,9 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         envelope::handle_refusal(&self.identity, self.target, status.metadata());
         let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
         let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
+        if refused {
+            self.acknowledgements.refused(self.target, &text);
+        }
         if refused && self.refusal.as_ref() != Some(&text) {
             tracing::error!("a peer refused this node's call: {text}");
             self.refusal = Some(text.clone());
