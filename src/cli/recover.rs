@@ -19,7 +19,7 @@ use super::{
 };
 use crate::raft::{
     backup::{Remains, RemainsError},
-    identity::ClusterId,
+    identity::{ClusterId, RememberedPeer},
     types::LogId,
 };
 
@@ -66,10 +66,24 @@ struct Document {
     /// The last entry that the node knew to be committed. Later ones may be committed too.
     committed_index: u64,
     snapshot_index: u64,
+    /// The latest start of the directory; `null`: there was none.
+    start: Option<String>,
+    /// What this node remembers of the others.
+    remembered: Vec<RememberedDocument>,
     /// Why acknowledged entries are known to be missing here.
     shortfall: Option<String>,
     #[serde(flatten)]
     table: TableDocument,
+}
+
+/// What a copy says of another member. A copy of that member which lacks the start, or ends before the entry, is an older one.
+#[derive(Serialize)]
+struct RememberedDocument {
+    node_id: u64,
+    start: Option<String>,
+    /// The last entry that it acknowledged to this node, and the term of this node's leadership then.
+    acknowledged_index: Option<u64>,
+    acknowledged_term: Option<u64>,
 }
 
 impl Recover {
@@ -104,8 +118,19 @@ fn document(data_dir: &Path, remains: &Remains) -> Document {
         vote_term: remains.vote.map_or(0, |vote| vote.leader_id.term),
         committed_index: index(remains.committed),
         snapshot_index: index(remains.snapshot),
+        start: remains.identity.start.map(|start| start.to_string()),
+        remembered: remains.identity.remembered.iter().map(remembered).collect(),
         shortfall: remains.shortfall(),
         table: TableDocument::new(&remains.applied),
+    }
+}
+
+fn remembered(peer: &RememberedPeer) -> RememberedDocument {
+    RememberedDocument {
+        node_id: peer.node_id,
+        start: peer.start.map(|start| start.to_string()),
+        acknowledged_index: peer.acknowledged.map(|acknowledged| acknowledged.index),
+        acknowledged_term: peer.acknowledged.map(|acknowledged| acknowledged.term),
     }
 }
 
@@ -116,7 +141,16 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
     text += &line("vote", format_args!("term {}", document.vote_term));
     text += &line("committed", format_args!("index {}, as far as the node knew", document.committed_index));
     text += &line("snapshot", format_args!("index {}", document.snapshot_index));
+    text += &line("start", document.start.as_deref().unwrap_or("none"));
     text += &document.table.text();
+    for RememberedDocument { node_id, start, acknowledged_index, acknowledged_term } in &document.remembered {
+        let start = start.as_deref().unwrap_or("unknown");
+        let entry = match (acknowledged_index, acknowledged_term) {
+            (Some(index), Some(term)) => format!(", acknowledged entry {index} in term {term}"),
+            _ => String::new(),
+        };
+        text += &line("remembers", format_args!("node {node_id}: start {start}{entry}"));
+    }
     if let Some(shortfall) = &document.shortfall {
         text += &line("missing", shortfall);
     }

@@ -154,7 +154,10 @@ fn ailment(nodes: &[Node]) -> Option<String> {
     for member in &leader.members {
         let id = member.node_id;
         match nodes.iter().find(|node| node.node_id == Some(id)).map(trouble) {
-            Some(trouble) if trouble.is_empty() => {}
+            Some(trouble) if trouble.is_empty() && member.trouble.is_none() => {}
+            Some(trouble) if trouble.is_empty() => {
+                return Some(format!("node {id}: {}", member.trouble.as_deref().unwrap_or_default()));
+            }
             Some(trouble) => return Some(format!("node {id}: {trouble}")),
             None => return Some(format!("node {id} was not found")),
         }
@@ -208,6 +211,28 @@ pub(super) fn role(status: &NodeStatus) -> &'static str {
     }
 }
 
+/// What the leader says of a member that does not catch up: it may not know so itself.
+fn lag<'a>(node: &Node, leader: Option<&'a NodeStatus>) -> Option<&'a str> {
+    leader?.members.iter().find(|member| node.node_id == Some(member.node_id))?.trouble.as_deref()
+}
+
+/// Nodes whose tables differ though they have applied the same entries. Only where the hashes were asked for.
+fn differing(nodes: &[Node]) -> Option<String> {
+    let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for status in answered(nodes) {
+        let Some(hash) = status.table_hash else { continue };
+        let (first, known) = *seen.entry(status.applied_index).or_insert((status.node_id, hash));
+        if known != hash {
+            let (node, index) = (status.node_id, status.applied_index);
+            return Some(format!(
+                "nodes {first} and {node} have different tables at index {index}: one of them has lost data; stop both, compare their copies \
+                 with `lockkeeper recover --data-dir DIR --inspect`, and replace the older one with `lockkeeper member replace`"
+            ));
+        }
+    }
+    None
+}
+
 /// The problem of the node; empty if there is none.
 pub(super) fn trouble(node: &Node) -> String {
     match &node.answer {
@@ -218,9 +243,12 @@ pub(super) fn trouble(node: &Node) -> String {
     }
 }
 
-pub(super) fn health(node: &Node) -> String {
+pub(super) fn health(node: &Node, leader: Option<&NodeStatus>) -> String {
     match &node.answer {
-        Ok(status) if status.serving => "ok".into(),
+        Ok(status) if status.serving => match lag(node, leader) {
+            None => "ok".into(),
+            Some(_) => "behind: see below".into(),
+        },
         Ok(_) => format!("does not serve: {}", show::text(&trouble(node))),
         Err(_) => format!("down: {}", show::text(&trouble(node))),
     }
@@ -274,6 +302,9 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
             status.node_id
         );
     }
+    if let Some(trouble) = differing(nodes) {
+        text += &format!("\n{trouble}\n");
+    }
     if let Some(trouble) = mixed(nodes) {
         text += &format!("\n{trouble}\n");
     }
@@ -297,7 +328,7 @@ fn row(node: &Node, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
         row[0] = node.node_id.map_or("-".to_owned(), |id| id.to_string());
         row[1].clone_from(&node.address);
         row[10] = may_stop(node, leader).to_owned();
-        row.push(health(node));
+        row.push(health(node, leader));
         return row;
     };
     let mut row = vec![
@@ -312,7 +343,7 @@ fn row(node: &Node, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
         tip.saturating_sub(status.applied_index).to_string(),
         show::text(&status.version),
         may_stop(node, leader).to_owned(),
-        health(node),
+        health(node, leader),
     ];
     if let Some(hash) = status.table_hash {
         row.push(format!("{hash:016x} at {}", status.applied_index));

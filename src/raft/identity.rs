@@ -19,6 +19,11 @@
 //! The file also records how far the log once reached, so that a log which was lost or shortened as a whole, and is therefore consistent
 //! in itself, is noticed: see [`Identity::check_log`].
 //!
+//! A copy that was made since the last start, and is started while no member is there that knows better, cannot be told from the directory
+//! itself. If a majority then goes on without entries that were acknowledged, the member that has them finds out as soon as it is back:
+//! the leader sends other entries in the place of some that it knows to be committed ([`Identity::mark_disagreeing`]). It ends and says so.
+//! Raft would make it truncate its log, and its table would differ for ever.
+//!
 //! The consequence of a failed write depends on its content.
 //! * *Promises* must be durable before anyone relies on them: the founders ([`Identity::found`], [`founded`](Identity::founded),
 //!   [`join`](Identity::join)), a start of this node ([`Identity::started`]) or of a peer ([`Identity::remember_start`]). Without the
@@ -34,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
 pub use super::ids::{ClusterId, Incarnation, InvalidId};
-use super::types::Node;
+use super::types::{LogId, Node};
 use lockkeeper_storage::files::OTHER_FORMAT;
 
 mod file;
@@ -214,7 +219,9 @@ pub enum IdentityError {
     /// Another node remembers a promise that this directory does not contain.
     #[error(
         "the data directory of node {node_id} is an older copy, or a second one: node {witness} remembers {what}; it lacks votes or \
-         entries that other members rely on: put its newest data back, or replace this node with `lockkeeper member replace`"
+         entries that other members rely on: put its newest data back, or replace this node with `lockkeeper member replace`; if no \
+         majority of the members is left without it, the copies disagree: stop every node, compare what each copy has with `lockkeeper \
+         recover --data-dir DIR --inspect`, and make a new cluster from the newest with `lockkeeper recover --force-new-cluster`"
     )]
     Outdated {
         /// The directory's node.
@@ -223,6 +230,31 @@ pub enum IdentityError {
         witness: u64,
         /// What it remembers.
         what: String,
+    },
+    /// The leader has another entry in the place of one that this node knows to be committed.
+    #[error(
+        "the copies of nodes {node_id} and {witness} disagree about entry {index}: node {node_id} has it as committed in term {term}, and node \
+         {witness}, which leads, has another one, of term {other_term}. Acknowledged entries are lost on one side: some member was started with an \
+         older copy of its data. Node {node_id} has all entries up to {committed}, and its start is {start}; it ends, so that no two tables \
+         are served. Stop every node, compare what each copy has with `lockkeeper recover --data-dir DIR --inspect`, and make a new cluster \
+         from the newest with `lockkeeper recover --force-new-cluster`; or, to go on without the entries that only node {node_id} has, \
+         replace it with `lockkeeper member replace {node_id}`"
+    )]
+    Disagreement {
+        /// This node.
+        node_id: u64,
+        /// The leader.
+        witness: u64,
+        /// The entry.
+        index: u64,
+        /// Its term here.
+        term: u64,
+        /// Its term there.
+        other_term: u64,
+        /// The last entry that this node knows to be committed.
+        committed: u64,
+        /// The start of this process.
+        start: Start,
     },
     /// The cluster has removed this node.
     #[error(
@@ -250,6 +282,15 @@ pub enum IdentityError {
     },
 }
 
+/// Why a directory must not be used any more.
+#[derive(Clone, Debug)]
+enum Doubt {
+    /// The witness, and what it remembers that the directory lacks.
+    Outdated(u64, String),
+    /// The leader, and the two entries.
+    Disagreement { witness: u64, committed: u64, own: LogId, other: LogId },
+}
+
 /// A node's identity, shared by all parts of the node. See the module's documentation.
 #[derive(Debug)]
 pub struct Identity {
@@ -267,8 +308,8 @@ pub struct Identity {
     /// Starts of this node that peers remember, where they are not the present one. Shown to the peer, they prove that this start follows
     /// from it.
     earlier_starts: std::sync::Mutex<BTreeMap<u64, Start>>,
-    /// Why this directory must not be used any more: the witness, and what it remembers.
-    outdated: watch::Sender<Option<(u64, String)>>,
+    /// Why this directory must not be used any more.
+    outdated: watch::Sender<Option<Doubt>>,
     /// The member that said that this node was removed.
     removed: watch::Sender<Option<u64>>,
 }
@@ -413,16 +454,48 @@ impl Identity {
 
     /// Records that this directory lacks a promise that a peer remembers: the node must end.
     pub fn mark_outdated(&self, witness: u64, what: String) -> IdentityError {
-        self.outdated.send_replace(Some((witness, what.clone())));
-        IdentityError::Outdated { node_id: self.node_id, witness, what }
+        self.doubt(Doubt::Outdated(witness, what))
+    }
+
+    /// Records that the leader has another entry in the place of one that this node knows to be committed: the node must end. Up to
+    /// `committed` it has all entries.
+    pub fn mark_disagreeing(&self, witness: u64, committed: u64, own: LogId, other: LogId) -> IdentityError {
+        self.doubt(Doubt::Disagreement { witness, committed, own, other })
+    }
+
+    /// An entry up to this index is committed, as far as the file knows.
+    pub fn committed_index(&self) -> Option<u64> {
+        self.record.borrow().committed_index
+    }
+
+    fn doubt(&self, doubt: Doubt) -> IdentityError {
+        let error = self.explain(doubt.clone());
+        self.outdated.send_replace(Some(doubt));
+        error
+    }
+
+    fn explain(&self, doubt: Doubt) -> IdentityError {
+        let node_id = self.node_id;
+        match doubt {
+            Doubt::Outdated(witness, what) => IdentityError::Outdated { node_id, witness, what },
+            Doubt::Disagreement { witness, committed, own, other } => IdentityError::Disagreement {
+                node_id,
+                witness,
+                index: own.index,
+                term: own.leader_id.term,
+                other_term: other.leader_id.term,
+                committed,
+                start: self.start,
+            },
+        }
     }
 
     /// Returns the reason once it is known that this directory must not be used any more.
     pub async fn outdated(&self) -> IdentityError {
         let mut outdated = self.outdated.subscribe();
         let why = outdated.wait_for(Option::is_some).await.expect("the sender is in self");
-        let (witness, what) = why.clone().expect("it was waited for");
-        IdentityError::Outdated { node_id: self.node_id, witness, what }
+        let doubt = why.clone().expect("it was waited for");
+        self.explain(doubt)
     }
 
     /// Records that a member says that the cluster has removed this node: the node must end.

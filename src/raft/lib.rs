@@ -19,7 +19,8 @@
 //!
 //! [`backup`]: the table in a file that outlives its cluster, and clusters that are made from one.
 //!
-//! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster. [`types`], [`wire`],
+//! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster; [`compared_starts`]: followers
+//! know each other's starts. [`types`], [`wire`],
 //! [`commands`], [`records`] and [`messages`]: shared types and their encodings.
 
 pub mod addresses;
@@ -28,6 +29,7 @@ pub mod calls;
 mod change_history;
 pub mod clock;
 pub mod commands;
+pub mod compared_starts;
 pub mod disk;
 pub mod disk_watch;
 pub mod fast_election;

@@ -10,7 +10,7 @@ use openraft::{Instant, ServerState, async_runtime::WatchReceiver};
 
 use super::{api::Error, progress::Progress, pulse::Pulse};
 use lockkeeper_environment::Blocking;
-use lockkeeper_raft::{Replica, types::LogId};
+use lockkeeper_raft::{Replica, table::Applied, types::LogId};
 use lockkeeper_transport::tls::Tls;
 
 /// Answers from what this node knows, at once and without the cluster.
@@ -23,7 +23,8 @@ pub(crate) struct Cluster {
     /// `None`: it has no certificate.
     pub(crate) tls: Option<Tls>,
     pub(crate) blocking: Blocking,
-    /// As a follower, of its log, while it lacks committed entries. As the leader, of its commit index, while entries wait to be committed.
+    /// As a follower, of its table, while it lacks committed entries. As the leader, of its commit index, while entries wait to be
+    /// committed.
     pub(crate) progress: Arc<Progress>,
     /// As the leader: of the log of each member that lacks entries.
     pub(crate) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
@@ -70,10 +71,11 @@ impl Cluster {
             return Some("no leader is known");
         }
         // Each append and each heartbeat of the leader renews its lease at this node, and carries the commit index.
-        let state = self.replica.raft().with_raft_state(|state| {
-            let last = state.log_ids.last().map(|id| id.index);
-            let lacks = state.cluster_committed().map(|id| id.index) > last;
-            (state.vote_last_modified(), lacks.then(|| last.unwrap_or_default()))
+        // What counts is the table: a log may reach as far as the leader's, and its entries be applied by nobody.
+        let applied = self.replica.table().read(Applied::index);
+        let state = self.replica.raft().with_raft_state(move |state| {
+            let committed = state.cluster_committed().map_or(0, |id| id.index);
+            (state.vote_last_modified(), (committed > applied).then_some(applied))
         });
         match state.await {
             Ok((Some(heard), lacking)) if heard.elapsed() <= self.replica.silence_max() => {

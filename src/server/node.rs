@@ -48,6 +48,7 @@ use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
 use lockkeeper_raft::{
     Raft, Replica,
     addresses::Addresses,
+    compared_starts,
     disk::Disks,
     disk_watch, fast_election,
     forming::{FormingConfig, FormingError},
@@ -380,6 +381,7 @@ where
         .with_disks(disks.clone())
         .with_metrics(environment.metrics.clone());
     let (acknowledgements, cuts, prober) = (network.acknowledgements(), network.cuts(), network.prober());
+    let teller = network.prober();
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
     let applied = Arc::clone(&table);
@@ -524,6 +526,8 @@ where
         environment.adapters.spawn(&mut background, adapters_pulse.beat("adapters"));
     }
     background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), beat));
+    let interval = compared_starts::INTERVAL;
+    background.spawn(compared_starts::tell(replica.clone(), teller, Arc::clone(&liveness), interval));
     if let Some(broken_streams) = broken_streams {
         background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
     }

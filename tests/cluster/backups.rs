@@ -338,6 +338,68 @@ async fn a_cluster_without_its_majority_is_made_anew_from_the_node_that_is_left(
     Load::start(&cluster).await.goes_on().await;
 }
 
+/// An older copy of one node, started with the one that was away, while the third, which has all that was acknowledged, is down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_that_disagree_are_compared_and_the_newest_makes_the_new_cluster() {
+    let (mut cluster, aside) = (cluster().await, tempfile::tempdir().expect("a directory"));
+    let data_dir = |cluster: &LocalCluster, id| cluster.node(id).config().data_dir.to_str().expect("text").to_owned();
+    let kept = leader(&cluster).await;
+    let (copied, away) = (kept % 3 + 1, (kept + 1) % 3 + 1);
+    let hold = async |cluster: &LocalCluster, name: &str| {
+        let session = session_of(&client(cluster), SHORT).await;
+        std::mem::forget(session.acquire(name).data(b"kept").keep_data().await.expect("free"));
+    };
+    hold(&cluster, "first").await;
+    for id in [away, copied] {
+        cluster.node_mut(id).stop().await.expect("it ran");
+    }
+    let older = aside.path().join("older").to_str().expect("text").to_owned();
+    let copy = async |from: &str, to: &str| {
+        let copied = tokio::process::Command::new("cp").args(["-r", from, to]).status().await.expect("it runs");
+        assert!(copied.success(), "{from} to {to}");
+    };
+    copy(&data_dir(&cluster, copied), &older).await;
+    cluster.node_mut(copied).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("two of three serve");
+    hold(&cluster, "second").await;
+    until("both have applied it", async || {
+        let statuses = cluster.statuses().await;
+        let (one, other) = (statuses.get(&kept)?, statuses.get(&copied)?);
+        (one.applied_index >= other.committed_index.max(one.committed_index)).then_some(())
+    })
+    .await;
+
+    cluster.kill().await;
+    fs::remove_dir_all(data_dir(&cluster, copied)).expect("removed");
+    copy(&older, &data_dir(&cluster, copied)).await;
+    for id in [copied, away] {
+        cluster.node_mut(id).spawn().expect("it starts");
+    }
+    cluster.ready(LONG).await.expect("nobody knows better");
+    hold(&cluster, "third").await;
+    // Either finds out: the copy lacks a start that the other remembers, or the other has applied what the leader lacks.
+    cluster.node_mut(kept).spawn().expect("it starts");
+    let (ended, status) = timeout(LONG, cluster.next_death()).await.expect("two tables are not served");
+    let tail = cluster.node(ended).log_tail();
+    assert!(status.code() == Some(20) && [kept, copied].contains(&ended), "node {ended}: {status}: {tail}");
+    assert!(tail.contains("`lockkeeper recover --data-dir DIR --inspect`"), "{tail}");
+
+    cluster.kill().await;
+    let own = document(&["recover", "--data-dir", &data_dir(&cluster, copied), "--inspect"]).await;
+    let newest = document(&["recover", "--data-dir", &data_dir(&cluster, kept), "--inspect"]).await;
+    let remembered = newest["remembered"].as_array().expect("members").iter();
+    let remembered = remembered.clone().find(|peer| number(peer, "node_id") == copied).expect("it acknowledged");
+    assert!(remembered["start"].is_string() && remembered["start"] != own["start"], "{newest} {own}");
+    let made = aside.path().join("made").to_str().expect("text").to_owned();
+    let (from, members) = (data_dir(&cluster, kept), ["--member", "1", "--member", "2", "--member", "3"]);
+    let recover =
+        ["recover", "--data-dir", &from, "--force-new-cluster", "--cluster-id", "again", "--now", "--into", &made];
+    let made = document(&[&recover[..], &members].concat()).await;
+    start_on(&mut cluster, &made).await;
+    let found = client(&cluster).get("second").await.expect("it answers").lock;
+    assert_eq!(found.data.as_deref(), Some(&b"kept"[..]));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_restored_is_refused_and_nothing_is_changed() {
     let (cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));

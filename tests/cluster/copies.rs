@@ -89,3 +89,39 @@ async fn a_node_with_an_older_copy_of_its_data_refuses_to_start_and_says_why() {
     let there = client(&cluster).list("", "").await.expect("the cluster answers");
     assert_eq!(there.locks.len(), 2);
 }
+
+/// The latest start in the identity of a node.
+fn latest_start(cluster: &LocalCluster, id: u64) -> Option<String> {
+    let text = identity(cluster, id);
+    let starts = text.lines().skip_while(|line| !line.starts_with("starts = "));
+    let starts: String = starts.take_while(|line| !line.starts_with("starting") && !line.starts_with("[[")).collect();
+    starts.rsplit('"').nth(1).map(str::to_owned)
+}
+
+fn identity(cluster: &LocalCluster, id: u64) -> String {
+    fs::read_to_string(cluster.node(id).config().data_dir.join("identity.toml")).expect("readable")
+}
+
+/// Two followers that never relied on each other: with the leader down, they would be a majority that lacks what was acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_copy_is_known_to_the_other_follower_though_the_leader_is_down() {
+    let mut cluster = cluster().await;
+    acquire(&cluster, "first").await;
+    let leads = leader(&cluster).await;
+    let (id, other) = (leads % 3 + 1, (leads + 1) % 3 + 1);
+    catches_up(&cluster, id).await;
+    let (aside, directory) = (tempfile::tempdir().expect("a directory"), cluster.node(id).config().data_dir.clone());
+    cluster.node_mut(id).stop().await.expect("it ran");
+    copy(&directory, &aside.path().join("older"));
+    cluster.node_mut(id).spawn().expect("it starts");
+    cluster.ready(LONG).await.expect("it serves");
+    catches_up(&cluster, id).await;
+    let started = latest_start(&cluster, id).expect("it was started");
+    let knows = async || identity(&cluster, other).contains(&started).then_some(());
+    until("the other follower knows the start", knows).await;
+
+    cluster.node_mut(leads).kill().await;
+    cluster.node_mut(id).kill().await;
+    let said = put_back(&mut cluster, id, &aside.path().join("older")).await;
+    assert!(said.contains("older copy") && said.contains(&format!("node {other} remembers")), "{said}");
+}

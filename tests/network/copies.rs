@@ -89,6 +89,53 @@ async fn a_copy_from_before_the_last_start_is_detected_as_outdated() {
     end_all(nodes).await;
 }
 
+/// A copy that was made since the last start, and is started while the only member that knows better is down: nobody can tell, and
+/// acknowledged entries are lost. The member that has them must notice it when it returns, and not serve a table of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_has_applied_what_the_others_lost_ends_and_says_what_to_do() {
+    let lab = Lab::default();
+    let (nodes, disks) = lab.cluster(3).await;
+    let first = nodes[0].leader_other_than(None).await;
+    let place = first as usize - 1;
+    nodes[place].write(b"one".to_vec()).await;
+    for node in &nodes {
+        node.catch_up_with(&nodes[place]).await;
+    }
+    let (copied, away) = ((place + 1) % 3, (place + 2) % 3);
+    let older = disks[copied].copy();
+    let plan = nodes[place].plan.clone();
+    let mut nodes: Vec<_> = nodes.into_iter().map(Some).collect();
+
+    // Acknowledged by two of three, of which one is replaced by its older copy while the other is down.
+    lab.kill(nodes[away].take().expect("it runs")).await;
+    let (leader, follower) = (nodes[place].take().expect("it runs"), nodes[copied].take().expect("it runs"));
+    leader.write(b"two".to_vec()).await;
+    follower.catch_up_with(&leader).await;
+    let last = leader.metrics().last_applied.expect("it has entries").index;
+    leader.identity.record_progress(last, Default::default()).await.expect("written");
+    lab.kill(leader).await;
+    lab.kill(follower).await;
+    let restarted = async |place: usize, disk: &Disk| {
+        let id = place as u64 + 1;
+        lab.wires.heal(id);
+        lab.start(id, disk, plan.clone()).await
+    };
+    let others = [restarted(copied, &older).await, restarted(away, &disks[away]).await];
+    let second = others[0].leader_other_than(Some(first)).await;
+    let leads = others.iter().position(|node| node.id == second).expect("one of the two");
+    others[leads].write(b"another".to_vec()).await;
+    others[1 - leads].catch_up_with(&others[leads]).await;
+
+    let returned = restarted(place, &disks[place]).await;
+    let why = timeout(SOON, returned.identity.outdated()).await.expect("in time").to_string();
+    assert!(why.contains(&format!("the copies of nodes {first} and {second} disagree about entry")), "{why}");
+    assert!(why.contains(&format!("Node {first} has all entries up to {last}")), "{why}");
+    assert!(why.contains("`lockkeeper recover --data-dir DIR --inspect`"), "{why}");
+    // It has not taken their entries.
+    assert_eq!(returned.metrics().last_log_index, Some(last));
+    end_all(others.into_iter().chain([returned]).collect()).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_lacks_what_was_acknowledged_is_known_as_one() {
     let lab = Lab::default();

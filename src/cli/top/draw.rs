@@ -346,7 +346,7 @@ fn members(model: &Model, theme: Theme) -> Part {
             of(|status| status.term.to_string()).into(),
             of(|status| status.applied_index.to_string()).into(),
             lag.into(),
-            Span::styled(status::health(node), style),
+            Span::styled(status::health(node, None), style),
             show::text(&node.address).into(),
         ]
         .into()

@@ -54,7 +54,7 @@ pub(super) fn text(model: &Model) -> String {
             ]),
             Err(_) => row.extend(vec!["-".to_owned(); 4]),
         }
-        row.push(status::health(node));
+        row.push(status::health(node, None));
         members.row(row);
     }
     text += &members.take();

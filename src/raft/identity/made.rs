@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{ClusterId, Identity, IdentityError, IdentityRecord, Incarnation, LogOwner, Stage, Start, file};
+use super::{
+    ClusterId, Identity, IdentityError, IdentityRecord, Incarnation, LogOwner, RememberedPeer, Stage, Start, file,
+};
 
 /// The identity of a node that does not run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +19,10 @@ pub struct Read {
     pub stage: Stage,
     /// An entry up to this index is committed, so the log must reach it.
     pub committed_index: Option<u64>,
+    /// Its latest start.
+    pub start: Option<Start>,
+    /// What the node remembers of its peers.
+    pub remembered: Vec<RememberedPeer>,
 }
 
 impl Identity {
@@ -29,6 +35,8 @@ impl Identity {
             incarnation: record.incarnation,
             stage: record.stage,
             committed_index: record.committed_index,
+            start: record.starts.last().copied(),
+            remembered: record.remembered,
         }))
     }
 

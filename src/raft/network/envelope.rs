@@ -246,7 +246,7 @@ pub(crate) fn handle_refusal(identity: &Identity, target: u64, metadata: &Metada
     }
 }
 
-fn refusal(error: IdentityError) -> Status {
+pub(super) fn refusal(error: IdentityError) -> Status {
     match error {
         IdentityError::Io { .. } => Status::internal(error.to_string()),
         IdentityError::OtherCluster { .. }
@@ -256,6 +256,7 @@ fn refusal(error: IdentityError) -> Status {
         | IdentityError::Format { .. }
         | IdentityError::LogLost { .. }
         | IdentityError::Outdated { .. }
+        | IdentityError::Disagreement { .. }
         | IdentityError::Removed { .. }
         | IdentityError::OtherIncarnation { .. } => Status::failed_precondition(error.to_string()),
     }

@@ -247,7 +247,8 @@ where
         let (broken, liveness) = (self.shared.broken.clone(), self.liveness());
         let guard = StreamGuard { sender: caller.node_id, broken, liveness, in_order: false };
         let sender = Sender { id: caller.node_id, bounds: bounds(raft) };
-        let requests = well_formed(request.into_inner(), sender, guard, fault.clone());
+        let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
+        let requests = well_formed(request.into_inner(), sender, receiver, guard, fault.clone());
         let mut news = self.shared.disks.get().map(Disks::news);
         let answers = raft.stream_append(requests).map(move |answer| {
             let answer = answer.map(pb::AppendResponse::from).map_err(stopped)?;
@@ -288,7 +289,7 @@ where
         &self,
         request: Request<pb::LeaderSilenceRequest>,
     ) -> Result<Response<pb::LeaderSilenceResponse>, Status> {
-        let (raft, _) = self.admit(&request).await?;
+        let (raft, caller) = self.admit(&request).await?;
         let pb::LeaderSilenceRequest { leader, vote } = request.into_inner();
         let vote = Vote::from(vote.ok_or_else(|| Status::invalid_argument("a question without a vote"))?);
         let seen = raft.with_raft_state(|state| (*state.vote_ref(), state.log_ids.last().copied()));
@@ -296,6 +297,10 @@ where
         // A node that restarted has the vote, not committed, until it hears the leader.
         let follows =
             known <= vote && raft.server_metrics().borrow_watched().current_leader.is_none_or(|led| led == leader);
+        // The leader that both follow has compared the caller's start: see [`crate::compared_starts`].
+        if follows && known == vote && vote.committed {
+            caller.rely_on(&self.shared.identity).await?;
+        }
         let silence = if follows { self.shared.liveness.counted_silence(leader) } else { Duration::ZERO };
         let silence_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         Ok(Response::new(pb::LeaderSilenceResponse { silence_ms, last_log_id: last.as_ref().map(Into::into) }))
@@ -315,6 +320,8 @@ where
             sender.check_index(meta.last_log_id)
         };
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner(), accept).await?;
+        let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
+        receiver.compare(sender, meta.last_log_id.into_iter()).await?;
         caller.rely_on(&self.shared.identity).await?;
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
@@ -364,10 +371,55 @@ impl Drop for StreamGuard {
     }
 }
 
+/// The node that takes entries.
+struct Receiver<M: RaftStateMachine<TypeConfig>> {
+    raft: Raft<TypeConfig, M>,
+    identity: Arc<Identity>,
+}
+
+impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
+    /// Checks that the leader has the entries that this node knows to be committed: those that it has applied, and after a restart those up
+    /// to the index in its identity. `named`: entries of the leader's log, the latest first.
+    ///
+    /// The leader has every entry that is committed, unless a member has lost what it acknowledged. Raft does not look: it would truncate
+    /// what is applied. Only the latest entry that both have needs a look, since all before it follow from it; in nearly all requests there
+    /// is none, or it is the last one that was applied.
+    async fn compare(&self, sender: Sender, mut named: impl Iterator<Item = LogId>) -> Result<(), Status> {
+        let applied = self.raft.metrics().borrow_watched().last_applied;
+        let committed = applied.map(|applied| applied.index).max(self.identity.committed_index());
+        let Some(committed) = committed.filter(|_| !is_loss_planted()) else { return Ok(()) };
+        let Some(other) = named.find(|named| named.index <= committed) else { return Ok(()) };
+        if Some(other) == applied {
+            return Ok(());
+        }
+
+        let own = self.raft.with_raft_state(move |state| state.log_ids.get(other.index)).await.map_err(stopped)?;
+        // None: the snapshot has replaced it, or it is still to come.
+        match own.filter(|own| *own != other) {
+            None => Ok(()),
+            Some(own) => {
+                let disagreement = self.identity.mark_disagreeing(sender.id, committed, own, other);
+                Err(envelope::refusal(disagreement))
+            }
+        }
+    }
+}
+
+/// The bugs that lose data on purpose are to be found by what they do to the table.
+fn is_loss_planted() -> bool {
+    Planted::OlderCopyTakenIn.is_on() || Planted::LostDataTakenIn.is_on()
+}
+
+/// The entries that a request names, the latest first.
+fn named(request: &AppendRequest) -> impl Iterator<Item = LogId> {
+    request.entries.iter().rev().map(|entry| entry.log_id).chain(request.prev_log_id)
+}
+
 /// The requests of a stream up to the first invalid one; its error is put into `fault`.
-fn well_formed(
+fn well_formed<M: RaftStateMachine<TypeConfig>>(
     requests: Streaming<pb::AppendRequest>,
     sender: Sender,
+    receiver: Receiver<M>,
     guard: StreamGuard,
     fault: Fault,
 ) -> impl Stream<Item = AppendRequest> + Unpin + Send + 'static {
@@ -379,24 +431,26 @@ fn well_formed(
         sender.check_index(request.entries.last().map(|entry| entry.log_id))?;
         Ok(request)
     };
-    let next = async move |requests: &mut Streaming<pb::AppendRequest>, guard: &mut StreamGuard| match requests
-        .message()
-        .await?
-    {
+    let next = async move |requests: &mut Streaming<pb::AppendRequest>,
+                           guard: &mut StreamGuard,
+                           receiver: &Receiver<M>| match requests.message().await? {
         Some(request) => {
             guard.liveness.spoke(guard.sender);
-            check(request).map(Some)
+            let request = check(request)?;
+            receiver.compare(sender, named(&request)).await?;
+            Ok(Some(request))
         }
         None => {
             guard.in_order = true;
             Ok(None)
         }
     };
-    let requests = futures::stream::unfold((requests, guard), move |(mut requests, mut guard)| {
+    let requests = futures::stream::unfold((requests, guard, receiver), move |(mut requests, mut guard, receiver)| {
         let fault = fault.clone();
         async move {
-            let request = next(&mut requests, &mut guard).await.map_err(|status| fault.set(status)).ok()??;
-            Some((request, (requests, guard)))
+            let request = next(&mut requests, &mut guard, &receiver).await;
+            let request = request.map_err(|status| fault.set(status)).ok()??;
+            Some((request, (requests, guard, receiver)))
         }
     });
     Box::pin(requests)
