@@ -75,6 +75,8 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) set_aside: Vec<u64>,
     /// The nodes that may join.
     pub(in crate::chaos) roster: Roster,
+    /// For how long the cluster that was restored last grants nothing.
+    pub(in crate::chaos) closed_for: Duration,
     /// The operation that is under way.
     pub(in crate::chaos) operation: Option<Operation>,
     /// Cancelled to end faults early. Faults are not dropped, so that each kill is recorded.

@@ -31,6 +31,13 @@ const CLOSED_FOR: Duration = {
     }
     longest
 };
+/// What the program says of the cluster that it made.
+#[derive(serde::Deserialize)]
+struct Made {
+    /// Longer than it was told to, if a session of the backup has a longer TTL.
+    closed_ms: u64,
+}
+
 /// Until a restored cluster has elected a leader.
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -57,7 +64,7 @@ impl World {
     /// Waits until a restored cluster grants locks.
     pub(in crate::chaos) async fn opens(&mut self) -> Result<(), String> {
         self.cluster.ready(ELECTED_WITHIN).await.map_err(|error| error.to_string())?;
-        self.rest_until(Instant::now() + CLOSED_FOR).await;
+        self.rest_until(Instant::now() + self.closed_for).await;
         Ok(())
     }
 
@@ -98,24 +105,24 @@ impl World {
     }
 
     /// As an operator does: with the program.
-    async fn restore(&self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
+    async fn restore(&mut self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
         let program = self.cluster.nodes().next().map(crate::local::Node::program);
         let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
-        command.args(["snapshot", "restore", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
+        command.args(["snapshot", "restore", "-o", "json", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
         command.arg("--closed-for").arg(format!("{}ms", CLOSED_FOR.as_millis()));
         for node in self.cluster.nodes() {
             let config = node.config();
             command.arg("--member").arg(format!("{}={},{}", node.id(), config.peer_listen, config.client_listen));
         }
-        command.arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+        command.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let output = timeout(BOUND, command.output()).await.map_err(io::Error::other)??;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(io::Error::other(format!(
-                "snapshot restore ended with {}: {}",
-                output.status,
-                String::from_utf8_lossy(&output.stderr)
-            ))),
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("snapshot restore ended with {}: {said}", output.status)));
         }
+
+        let made: Made = serde_json::from_slice(&output.stdout)?;
+        self.closed_for = Duration::from_millis(made.closed_ms);
+        Ok(())
     }
 }
