@@ -14,28 +14,37 @@ use crate::{
 
 /// The revision of etcd's store before its first write. Its recipes rely on it: they ask for keys that were created before their own one,
 /// at its revision less one, and 0 there asks for all.
-pub(crate) const FIRST: Revision = Revision(1);
+const FIRST: Revision = Revision(1);
 
 impl<S: Store> Etcd<S> {
-    /// The header of an answer that shows this revision.
+    /// The header of an answer that shows this revision; of an empty store, the first one.
     pub(crate) fn header(&self, revision: Revision) -> Option<ResponseHeader> {
         self.shown.fetch_max(revision.0, Ordering::Relaxed);
+        self.header_at(revision.max(FIRST))
+    }
+
+    /// The header of a watch that is canceled since its past is forgotten: etcd's names no revision.
+    pub(crate) fn header_without_revision(&self) -> Option<ResponseHeader> {
+        self.header_at(Revision(0))
+    }
+
+    fn header_at(&self, revision: Revision) -> Option<ResponseHeader> {
         let facts = self.store.facts();
         let (cluster_id, member_id, raft_term) = (facts.cluster_id, facts.member_id, facts.term);
         Some(ResponseHeader { cluster_id, member_id, revision: number(revision), raft_term })
     }
 
     /// The header of an answer that shows no data: with the revision that this node has applied, or one that it has shown: a client sees
-    /// none fall, and none below the first one.
+    /// none fall.
     pub(crate) fn header_now(&self) -> Option<ResponseHeader> {
         let shown = Revision(self.shown.load(Ordering::Relaxed));
-        self.header(self.store.facts().revision.max(shown).max(FIRST))
+        self.header(self.store.facts().revision.max(shown))
     }
 }
 
 /// The header of an answer within a transaction: the revision alone.
 pub(crate) fn inner_header(revision: Revision) -> Option<ResponseHeader> {
-    Some(ResponseHeader { revision: number(revision), ..ResponseHeader::default() })
+    Some(ResponseHeader { revision: number(revision.max(FIRST)), ..ResponseHeader::default() })
 }
 
 /// A revision as etcd's messages have it.

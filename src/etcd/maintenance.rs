@@ -4,7 +4,6 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     Etcd, Store,
-    header::FIRST,
     proto::etcdserverpb::{
         AlarmRequest, AlarmResponse, StatusRequest, StatusResponse, maintenance_server::Maintenance,
     },
@@ -28,7 +27,7 @@ impl<S: Store> Maintenance for Etcd<S> {
         let bytes = i64::try_from(condition.table_bytes).unwrap_or(i64::MAX);
         let errors = if leader.is_none() { vec![NO_LEADER.to_owned()] } else { Vec::new() };
         Ok(Response::new(StatusResponse {
-            header: self.header(facts.revision.max(FIRST)),
+            header: self.header(facts.revision),
             version: VERSION.to_owned(),
             db_size: bytes,
             leader: leader.unwrap_or_default(),

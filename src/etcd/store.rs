@@ -159,7 +159,7 @@ pub enum StoreError {
 
 /// A keyspace with revisions, transactions, leases and events.
 ///
-/// No write of a caller has revision 1 (see `header::FIRST`), and a call finds the keyspace at revision 1 at the least.
+/// No write of a caller has revision 1: see `header::FIRST`.
 ///
 /// Each call that takes a caller is linearizable unless said otherwise, and ends within some seconds
 /// ([`StoreError::TimedOut`]). Dropping its future abandons it: a change may still take effect. While no leader is known a call waits for

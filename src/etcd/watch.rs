@@ -26,7 +26,7 @@ use crate::{
     call::requires_leader,
     error::Error,
     follow::Followed,
-    header::{FIRST, key_value, number},
+    header::{key_value, number},
     key,
     proto::{
         etcdserverpb::{
@@ -249,7 +249,7 @@ impl<S: Store> Watcher<S> {
         let before = u64::try_from(watching.request.start_revision.saturating_sub(1)).unwrap_or_default();
         let revision = match &first {
             // From now on: a client that hears of nothing else goes on from here.
-            Ok(first) if watching.request.start_revision <= 0 => first.complete.max(FIRST),
+            Ok(first) if watching.request.start_revision <= 0 => first.complete,
             // Clients take it for the last revision that they have seen: npm's `etcd3`, whose stream breaks before the first events, goes
             // on after it, and would miss them.
             Ok(_) => present.min(Revision(before)),
@@ -295,7 +295,7 @@ impl<S: Store> Watcher<S> {
         let canceled = if let StoreError::Compacted { compacted } = error {
             // From where a watch is possible.
             let compact_revision = number(Revision(compacted.0 + 1));
-            WatchResponse { header: self.etcd.header(Revision(0)), compact_revision, ..canceled }
+            WatchResponse { header: self.etcd.header_without_revision(), compact_revision, ..canceled }
         } else if let StoreError::Denied(_) = error {
             WatchResponse { header: self.etcd.header_now(), cancel_reason: denied(), ..canceled }
         } else {

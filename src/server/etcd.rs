@@ -114,10 +114,10 @@ impl Keyspace {
         let unchanged = Compare { key: key.clone(), up_to: None, relation: Relation::Equal, operand };
         let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
         let txn = Txn::new(vec![unchanged], Vec::new(), vec![put]).map_err(|error| invalid(&error))?;
-        self.send(&itself(), txn).await.map(drop)
+        self.call(&itself(), txn).await.map(drop)
     }
 
-    /// Returns once the keyspace has a revision: no write of a client is its first one.
+    /// Returns once the keyspace has a revision, before a write of a client: none is the first one.
     ///
     /// etcd's store is at revision 1 before its first write, and its recipes rely on it: a contender asks for the keys that were created
     /// before its own, at its revision less one, and 0 there asks for all. With revision 1 it would wait for its own key for ever.
@@ -133,14 +133,8 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Answers a request of a client.
-    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
-        self.begun().await?;
-        self.send(caller, request).await
-    }
-
     /// Answers a request. While no leader is known it waits for one.
-    async fn send<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
+    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let caller = Caller { deadline: Some(Deadline::at(deadline)), ..caller.clone() };
         let call = async {
@@ -296,6 +290,7 @@ impl Store for Keyspace {
     }
 
     async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+        self.begun().await?;
         self.call(caller, txn).await
     }
 
@@ -390,7 +385,6 @@ impl Store for Keyspace {
         from: Option<Revision>,
         with_previous: bool,
     ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
-        self.begun().await?;
         let request = WatchEntries { range, from, with_previous };
         let events = self.begin(|| self.service.watch_entries(caller, request.clone())).await?;
         let events = events.map(|event| match event {

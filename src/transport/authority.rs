@@ -80,6 +80,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for WithoutScheme<S> {
         let count = read.len().min(buffer.remaining());
         buffer.put_slice(&read[..count]);
         read.advance(count);
+        if read.is_empty() {
+            // An idle connection keeps no memory for what it sent.
+            *read = BytesMut::new();
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -138,12 +142,11 @@ impl Frames {
             let is_wanted = self.is_headers() && self.payload_bytes() <= PAYLOAD_BYTES_MAX;
             if self.held.len() == FRAME_HEADER_BYTES && !is_wanted {
                 self.passing = self.payload_bytes();
-                passed.extend_from_slice(&self.held);
-                self.held.clear();
+                passed.extend_from_slice(&std::mem::take(&mut self.held));
             } else if self.held.len() >= FRAME_HEADER_BYTES && self.held.len() == self.wanted() {
                 let frame = without_scheme(&self.held);
                 passed.extend_from_slice(frame.as_deref().unwrap_or(&self.held));
-                self.held.clear();
+                self.held = Vec::new();
             }
         }
     }

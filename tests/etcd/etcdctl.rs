@@ -89,6 +89,12 @@ async fn etcdctl_reads_writes_leases_and_shows_the_members() {
     let status = ctl.ok(&["endpoint", "status", "--write-out=simple"]).await;
     assert_eq!(status.lines().count(), 3, "{status}");
     assert_eq!(status.matches(", true, false,").count(), 1, "one of them leads: {status}");
+    // By the addresses that the members tell, and with a scheme, which its client sends in the authority of each request.
+    let status = ctl.ok(&["endpoint", "status", "--cluster", "--write-out=simple"]).await;
+    assert_eq!(status.lines().count(), 3, "{status}");
+    assert_eq!(status.matches("http://").count(), 3, "{status}");
+    let with_scheme = Ctl { programs: &programs, endpoints: format!("http://{}", cluster.etcd_endpoints()[0]) };
+    assert_eq!(with_scheme.ok(&["alarm", "list"]).await, "");
     assert!(ctl.ok(&["endpoint", "health"]).await.matches("is healthy").count() == 3);
     cluster.stop().await;
 }

@@ -9,10 +9,12 @@
 mod access;
 mod chaos;
 mod clients;
+mod compaction;
 mod etcdctl;
 mod http;
 mod lock_set;
 mod locks;
+mod narrow;
 mod nodes;
 mod patroni;
 mod services;

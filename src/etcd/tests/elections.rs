@@ -139,9 +139,13 @@ async fn a_candidate_without_a_lease_gets_one() {
 /// As etcd's `concurrency` package asks who is ahead: a limit of 0 would be none.
 #[tokio::test]
 async fn the_first_key_of_all_has_a_revision_before_its_own() {
-    let api = with_leases(&[0x77]).await;
-    let nothing = api.kv().range(prefix("chief/")).await.unwrap().into_inner();
+    let empty = Api::over(Memory::empty());
+    let nothing = empty.kv().range(prefix("chief/")).await.unwrap().into_inner();
     assert_eq!(nothing.header.unwrap().revision, 1);
+    let lease = empty.lease().lease_grant(LeaseGrantRequest { ttl: 60, id: 0x77 }).await.unwrap().into_inner();
+    assert_eq!(lease.header.unwrap().revision, 1);
+
+    let api = with_leases(&[0x77]).await;
     let put = api.kv().put(PutRequest { lease: 0x77, ..put("chief/77", "") }).await.unwrap().into_inner();
     let own = put.header.unwrap().revision;
     assert_eq!(own, 2);

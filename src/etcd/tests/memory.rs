@@ -48,9 +48,9 @@ struct State {
 }
 
 impl Default for Memory {
-    /// At revision 1, as a store is: by a write that is none of etcd's.
+    /// At revision 1: by a write that is none of etcd's, as a store makes it before the first one that is.
     fn default() -> Self {
-        let memory = Self { shared: Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) }) };
+        let memory = Self::empty();
         let (key, value) = (Key::new(b"members/1").expect("a key"), Value::new(b"").expect("a value"));
         let first = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
         memory.apply(Command::Txn(Txn::new(Vec::new(), vec![first], Vec::new()).expect("in bounds")));
@@ -59,6 +59,11 @@ impl Default for Memory {
 }
 
 impl Memory {
+    /// One to which nothing was written.
+    pub(crate) fn empty() -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::default(), changed: watch::Sender::new(()) }) }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

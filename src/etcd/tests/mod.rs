@@ -39,7 +39,10 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new() -> Self {
-        let store = Memory::default();
+        Self::over(Memory::default())
+    }
+
+    pub(crate) fn over(store: Memory) -> Self {
         Self { routes: routes(store.clone()).prepare(), store }
     }
 
