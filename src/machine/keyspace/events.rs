@@ -191,7 +191,7 @@ impl Machine {
 
     /// Fails on a revision whose state cannot be shown: below the compacted one, and above the present one.
     pub fn ensure_known(&self, revision: Revision) -> Result<(), RevisionError> {
-        self.events_since(revision).map(drop)
+        self.check_revision(revision)
     }
 
     /// What the keyspace had under a key at a revision. Fails below the compacted revision, and above the present one.
