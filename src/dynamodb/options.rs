@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     Secrets,
     recipes::Rules,
-    tables::{Table, TableUse},
+    schema::{Table, TableUse},
 };
 
 /// Settings, limits, and what comes from outside: time and a seed.

@@ -47,7 +47,7 @@ use crate::{
     Entry, Item, Lease, Number, Value,
     item::{Fence, Record},
     store::AtEnd,
-    tables::Table,
+    schema::Table,
 };
 
 /// The attribute that shows the token.

@@ -16,7 +16,7 @@
 //! clients read back. Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its
 //! owner relies on.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
