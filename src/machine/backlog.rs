@@ -5,8 +5,9 @@
 //! heartbeats. So each batch of the log does a bounded amount ([`Limits::work`]). The rest stays here, as part of the table, and
 //! continues with later batches, in the same order on all replicas. The leader's ticker proposes batches until the backlog is empty.
 //!
-//! A unit of work is a lock that is granted, taken or released, a session that ends, an entry of the keyspace that a transaction visits in a
-//! range, a claim that is passed over, or some events of the keyspace that are forgotten. One batch has three parts, each with a budget of its own, so that none of them starves another:
+//! A unit of work is a lock that is granted, taken or released, a session that ends, an entry of the keyspace that a transaction visits in
+//! a range, a claim that is passed over, or some events of the keyspace that are forgotten. One batch has three parts, each with a budget
+//! of its own, so that none of them starves another:
 //! * the backlog, at most a quarter of the budget for one piece at a time: a small piece does not wait for the end of a large one;
 //! * the deadlines that have passed, in their order;
 //! * its commands. Each has at least [`COMMAND_WORK`], so that an ordinary release hands on its locks at once however long the batch is.

@@ -12,8 +12,8 @@
 //! The limits ([`Limits::table_bytes`], [`Limits::session_bytes`]) apply to commands that ask for more: an open, an acquire, an update
 //! that is longer than the data it replaces, a transaction that puts more than it replaces. The check estimates a little high: an acquire
 //! counts as if all its locks were new. A release is never refused; the replies to releases are bounded by their number. The history of the
-//! keyspace has a limit of its own ([`EVENT_BYTES_MAX`]), and is not counted here. Temporary entries are counted, and have a limit in addition
-//! to the table's: see `keyspace`.
+//! keyspace has a limit of its own ([`EVENT_BYTES_MAX`]), and is not counted here. Temporary entries are counted, and have a limit in
+//! addition to the table's: see `keyspace`.
 
 use super::*;
 

@@ -17,7 +17,8 @@
 //!
 //! **What is refused**: commands that add ([`asks_for_more`](lockkeeper_machine::Machine::asks_for_more)), before they reach the log;
 //! except those that the table knows already, such as a waiting acquire whose call broke and is repeated. Releases, renewals, closes,
-//! expiries and operators' commands go on, also where a client renews or releases by a write of the keyspace. They write to the log too: that is what the reserve is for, and log purge and snapshots keep it bounded.
+//! expiries and operators' commands go on, also where a client renews or releases by a write of the keyspace. They write to the log too:
+//! that is what the reserve is for, and log purge and snapshots keep it bounded.
 //!
 //! **Deliberately absent**: the end of a node whose disk is really full. Its log reports the failed write and ends the process; see
 //! `lockkeeper_storage::health`.

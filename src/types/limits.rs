@@ -55,8 +55,8 @@ pub const KEY_BYTES_MAX: usize = 2 * 1024;
 pub const VALUE_BYTES_MAX: usize = 400 * 1024;
 /// Entries of the keyspace at one time.
 pub const ENTRIES_MAX: usize = 10_000_000;
-/// Temporary entries of the keyspace at one time: what adapters remember for a time. They may have a quarter of [`TABLE_BYTES_MAX`] together,
-/// in addition to it.
+/// Temporary entries of the keyspace at one time: what adapters remember for a time. They may have a quarter of [`TABLE_BYTES_MAX`]
+/// together, in addition to it.
 pub const TEMPORARY_ENTRIES_MAX: usize = 250_000;
 /// Events in the history of the keyspace. Beyond, the earliest revisions are forgotten.
 pub const EVENTS_MAX: usize = 100_000;

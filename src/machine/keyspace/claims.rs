@@ -10,8 +10,8 @@
 //!   another lock was granted meanwhile.
 //! * **A claim lasts** as long as the entry has the same lease and is put for the same lock. An entry that is put with another lease, or
 //!   for another lock, begins anew: at the end of the queue, with a new token.
-//! * **A claim whose lease is over** is granted nothing. It leaves when its session is cleared away, its entry is written, or it is first in
-//!   the queue as the lock is handed on. So each is passed over once, however many there are; what the budget does not allow goes to the
+//! * **A claim whose lease is over** is granted nothing. It leaves when its session is cleared away, its entry is written, or it is first
+//!   in the queue as the lock is handed on. So each is passed over once, however many there are; what the budget does not allow goes to the
 //!   backlog, and until then new claims queue behind those that are left.
 //! * **No lock of the table has a name that is claimed**: an acquire of such a name is refused, and a put claims nothing under the name
 //!   of a lock in the table. The put takes effect all the same: the protocol does not depend on its claim.
@@ -182,8 +182,8 @@ impl Machine {
         self.grant_claim(name, events);
     }
 
-    /// An entry that is put makes a claim, unless it has it already. It is granted the lock if nobody holds it and the lock is not about to be
-    /// handed on: then the leases of all that wait are over.
+    /// An entry that is put makes a claim, unless it has it already. It is granted the lock if nobody holds it and the lock is not about to
+    /// be handed on: then the leases of all that wait are over.
     pub(super) fn make_claim(
         &mut self,
         key: &Key,
@@ -216,8 +216,8 @@ impl Machine {
         Arc::make_mut(entry).claim = Some(Arc::new(claim));
     }
 
-    /// Grants a lock that nobody holds to the first claim whose lease is not over. Those before it leave; what the budget does not allow goes
-    /// to the backlog.
+    /// Grants a lock that nobody holds to the first claim whose lease is not over. Those before it leave; what the budget does not allow
+    /// goes to the backlog.
     pub(crate) fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let first = |machine: &Self| {
             let (place, key) = machine.claims.of(name, Place::FIRST_WAITING).next()?;

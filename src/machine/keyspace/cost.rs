@@ -33,8 +33,8 @@ impl RangeCost {
 }
 
 impl Machine {
-    /// Units of work that a command costs to apply, as the table is now, counted up to `limit`. A command that costs more costs `limit` or a
-    /// little more: whoever asks does not visit all that it would.
+    /// Units of work that a command costs to apply, as the table is now, counted up to `limit`. A command that costs more costs `limit` or
+    /// a little more: whoever asks does not visit all that it would.
     pub fn cost(&self, command: &Command, limit: usize) -> usize {
         let Command::Txn(txn) = command else { return command.units() };
         let ranges = if txn.reads_ranges() { self.cost_of_ranges(txn, limit).units() } else { 0 };

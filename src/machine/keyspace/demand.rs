@@ -17,7 +17,8 @@
 //! A few bytes of growth are part of a renewal: the writer's new version may be longer, and a release adds its mark. So a table without
 //! room for more has a reserve for them, 1 / [`RESERVE`] of its limit.
 //!
-//! Left out: what happens between the judgement and the log. A lease may end meanwhile; then the command is refused or applied as any other.
+//! Left out: what happens between the judgement and the log. A lease may end meanwhile; then the command is refused or applied as any
+//! other.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +30,8 @@ const GROWTH_MAX: usize = 128;
 const RESERVE: usize = 64;
 
 impl Machine {
-    /// Whether a command asks for something that the table then has to keep, as the table is now. A repetition of what the table knows, such
-    /// as an acquire that waits, does not: refused, its client would lose its place, or not learn that it holds the lock.
+    /// Whether a command asks for something that the table then has to keep, as the table is now. A repetition of what the table knows,
+    /// such as an acquire that waits, does not: refused, its client would lose its place, or not learn that it holds the lock.
     pub fn asks_for_more(&self, command: &Command) -> bool {
         match command {
             Command::Open { session, .. } if self.sessions.contains_key(session) => false,

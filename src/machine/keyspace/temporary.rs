@@ -1,9 +1,9 @@
 //! Temporary entries: what an adapter must remember for a time, such as the answer to a request that may be sent again.
 //!
 //! A temporary entry has a session for itself, opened by the transaction that puts it; it is deleted when the session ends, and claims no
-//! lock ([`Txn::temporaries`]). Each write of a protocol may bring one, and they live for minutes: so they would take the limits of sessions
-//! and of bytes away from all others. They have limits of their own instead, [`TEMPORARY_ENTRIES_MAX`] and 1 / [`PART`] of the table's
-//! bytes, in addition to those. A transaction that would exceed these is refused; all else goes on.
+//! lock ([`Txn::temporaries`]). Each write of a protocol may bring one, and they live for minutes: so they would take the limits of
+//! sessions and of bytes away from all others. They have limits of their own instead, [`TEMPORARY_ENTRIES_MAX`] and 1 / [`PART`] of the
+//! table's bytes, in addition to those. A transaction that would exceed these is refused; all else goes on.
 //!
 //! Left out: a deadline of an entry without a session.
 
