@@ -74,10 +74,7 @@ impl NoRoom {
     pub fn told_by(message: &impl ToString) -> Option<Self> {
         let message = message.to_string();
         let is_file_size = ["FileTooLarge", "File too large"].iter().any(|words| message.contains(words));
-        match tells_of_full_disk(&message) {
-            true => Some(Self::Disk),
-            false => is_file_size.then_some(Self::FileSize),
-        }
+        if tells_of_full_disk(&message) { Some(Self::Disk) } else { is_file_size.then_some(Self::FileSize) }
     }
 }
 

@@ -324,10 +324,7 @@ impl Members {
     }
 
     fn ensure_leads(&self) -> Result<(), MemberError> {
-        match self.replica.leads() && !self.replica.cut_off() {
-            true => Ok(()),
-            false => Err(MemberError::NotLeader),
-        }
+        if self.replica.leads() && !self.replica.cut_off() { Ok(()) } else { Err(MemberError::NotLeader) }
     }
 
     /// The newest membership, once this node has applied it: only then does the table know each id that was a member's before. The log may
