@@ -7,6 +7,7 @@
 //! versions that do not change. Where that is not possible, their clients are skipped, and the test says so.
 
 mod chaos;
+mod deleted_tables;
 mod operators;
 #[path = "../unmodified/mod.rs"]
 #[expect(dead_code, reason = "each suite uses a part of it")]
