@@ -248,7 +248,7 @@ mod tests {
                 r#""process":"bob","type":"invoke","f":"acquire","lock":"{lock}","value":{{"session":"s2","wait":"none"}}"#
             )
         };
-        let (one, other) = (asked("b"), asked("c"));
+        let (one, other, last) = (asked("b"), asked("c"), asked("d"));
         let busy = r#""process":"bob","type":"fail","f":"acquire","value":{"reason":"busy"}"#;
         let granted = r#""process":"bob","type":"ok","f":"acquire","value":{"token":1000}"#;
         let closed = [&OPENED_AGAIN[..2], &[&one, busy]].concat();
@@ -257,7 +257,7 @@ mod tests {
             |events: &[&str]| matches!(verdict(&findings(events), Property::Linearizability), Verdict::Violated(_));
         assert!(!is_violated(&restored));
         assert!(is_violated(&closed), "without a restore it is one");
-        assert!(is_violated(&[&restored[..], &[&other, granted, &one, busy]].concat()), "it has opened by then");
+        assert!(is_violated(&[&restored[..], &[&other, granted, &last, busy]].concat()), "it has opened by then");
     }
 
     #[test]
