@@ -46,8 +46,8 @@
 use crate::{
     Entry, Item, Lease, Number, Value,
     item::{Fence, Record},
-    store::AtEnd,
     schema::Table,
+    store::AtEnd,
 };
 
 /// The attribute that shows the token.

@@ -10,12 +10,12 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
+use super::{
     arrivals::say,
     sized,
     stage::{Descriptors, Stage, address},
-    support::{LONG, leader},
 };
+use crate::support::{LONG, leader};
 
 /// Bytes of a text that an item has.
 const LARGE: usize = 350 << 10;

@@ -8,12 +8,12 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
+use super::{
     arrivals::say,
     sized,
     stage::{Descriptors, Stage, address},
-    support::{LONG, leader},
 };
+use crate::support::{LONG, leader};
 
 /// More connections than the port has slots.
 const SMALL_CROWD: usize = 600;

@@ -3,9 +3,6 @@
 //! A cluster of processes on this machine. What an attacker would try is refused, whatever ids it knows, at the leader and through a
 //! follower; what is allowed goes on meanwhile.
 
-#[path = "../cluster/support.rs"]
-mod support;
-
 mod dynamodb;
 mod owners;
 mod policies;

@@ -5,10 +5,8 @@ use lockkeeper_etcd::proto::etcdserverpb::{
 };
 use tonic::transport::Channel;
 
-use crate::{
-    stage::{Stage, from},
-    support::until,
-};
+use super::stage::{Stage, from};
+use crate::support::until;
 
 const WHO: Option<&str> = Some("shop-1");
 const POLICY: &str = r#"

@@ -15,11 +15,11 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-use crate::{
+use super::{
     mounts::{self, Disks},
     short::cluster_with_disks,
-    support::{LONG, leader, until},
 };
+use crate::support::{LONG, leader, until};
 
 /// One request of DynamoDB's API, as an SDK names it: with an access key, and an id by which it knows a repetition.
 async fn call(endpoint: &str, invocation: u64, operation: &str, body: &Value) -> (u16, Value) {

@@ -10,7 +10,7 @@ use lockkeeper::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{
+use super::{
     LONG,
     operators::{NAME, acquire, create_table, fails, heartbeat, ok},
 };

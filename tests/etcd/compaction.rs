@@ -9,7 +9,7 @@ use lockkeeper_etcd::proto::etcdserverpb::{
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
-use crate::{LONG, clients::leader_and_other, steady_cluster};
+use super::{LONG, clients::leader_and_other, steady_cluster};
 
 /// Compactions at a node that follows: each finds its copy behind the leader's.
 const ROUNDS: usize = 20;

@@ -19,7 +19,7 @@ use tonic::{
     transport::Channel,
 };
 
-use crate::with_timing;
+use super::with_timing;
 
 const POLICY: &str = r#"
 [[rule]]

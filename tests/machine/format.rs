@@ -187,6 +187,7 @@ impl Show for Refusal {
         match self {
             Self::SessionEnded(end) => format!("session ended: {}", show(end)),
             Self::SessionExists => "session exists".into(),
+            Self::Closed { remaining_ms } => format!("closed for {remaining_ms} ms"),
             Self::NotHeld => "not held".into(),
             Self::Revoked { token, reason } => format!("revoked: token={} reason={:?}", token.0, reason.as_str()),
             Self::ModeMismatch { name, in_use: None } => format!("mode mismatch: {name} is in use as a lock"),
@@ -354,6 +355,7 @@ impl Show for Record {
                 let behind = if *is_behind { " behind" } else { "" };
                 format!("clock now={} last_token={} last_ticket={}{behind}", now.0, last_token.0, last_ticket.0)
             }
+            Self::Closed { until } => format!("closed until {}", until.0),
             Self::Ended { session, end } => format!("ended {} {}", show(session), show(end)),
             Self::Session {
                 session,

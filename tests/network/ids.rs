@@ -27,7 +27,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
+use super::{
     cluster::{Disk, Lab, SOON, cluster_id, config, identity},
     log::MemoryLog,
 };

@@ -32,9 +32,9 @@ mod cost;
 mod demand;
 mod entries;
 mod events;
-mod temporary;
 #[cfg(test)]
 mod judged;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod transactions;
