@@ -644,6 +644,7 @@ fn invalid(invalid: InvalidTxn) -> Error {
         InvalidTxn::ClaimWithoutLease { .. }
         | InvalidTxn::ClaimedTwice { .. }
         | InvalidTxn::OpenedTwice { .. }
-        | InvalidTxn::NothingLeased { .. } => Error::Other(invalid.to_string()),
+        | InvalidTxn::NothingLeased { .. }
+        | InvalidTxn::Value(_) => Error::Other(invalid.to_string()),
     }
 }

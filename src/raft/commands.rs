@@ -18,7 +18,8 @@ pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
     pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits }.encode_to_vec().into()
 }
 
-/// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version.
+/// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version. Checks no limit, but for
+/// those that the batch names: a command beyond a limit of this version was within those of the version that proposed it.
 ///
 /// A batch without limits was written by a version that had none, and keeps its meaning: [`Limits::NONE`].
 pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> {
@@ -26,6 +27,14 @@ pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> 
     let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
     let limits = batch.limits.map_or(Limits::NONE, read_limits);
     Ok((time, limits, batch.commands.into_iter().map(read_command).collect::<Result<_, _>>()?))
+}
+
+/// A command as an entry of the log has it, decoded again: for a look at what all nodes will apply, before it is proposed.
+pub(super) fn encode_and_decode(command: &Command) -> (usize, Result<Command, Malformed>) {
+    let bytes = write_command(command).encode_to_vec();
+    let length = bytes.len();
+    let decoded = pb::Command::decode(Bytes::from(bytes)).map_err(|_| Malformed("a command that cannot be decoded"));
+    (length, decoded.and_then(read_command))
 }
 
 fn write_limits(limits: Limits) -> pb::Limits {
@@ -154,7 +163,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Open(open) => Command::Open {
             session: read_session(&open.session)?,
             ttl: read_ttl(open.ttl_ms)?,
-            label: read_label(&open.label)?,
+            label: read_label(&open.label),
             address: read_address(&open.address)?,
             owner: read_identity(&open.owner)?,
         },
@@ -181,7 +190,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             let operation = Operation::Update(Update {
                 token: Token(update.token),
                 name: read_name(&update.name)?,
-                data: read_data(update.data)?,
+                data: read_data(update.data),
                 keep_data: update.keep_data,
             });
             session_command(&update.session, update.request, operation)?
@@ -212,8 +221,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
         Kind::Note(pb::Note { who, act, target, reason, omitted }) => {
-            let note = Note { who, act, target, reason, omitted };
-            Command::Note(Some(note).filter(Note::is_bounded).ok_or(Malformed("a note that is too long"))?)
+            Command::Note(Note { who, act, target, reason, omitted })
         }
         Kind::Probe(pb::Probe {}) => Command::Probe,
     })
@@ -519,9 +527,9 @@ mod tests {
         assert_eq!(decode(&tick_at_5), Ok((time, Limits::NONE, vec![Command::Tick])));
     }
 
-    /// Bad values are refused: each message is valid except for one field.
+    /// Values that the table cannot have are refused, and those beyond a limit are read: each message is valid except for one field.
     #[test]
-    fn values_out_of_their_limits_are_malformed() {
+    fn values_that_no_table_has_are_malformed_and_those_beyond_a_limit_are_not() {
         use pb::command::Kind;
         let session = write_session(SessionId(1));
         let want =
@@ -562,34 +570,47 @@ mod tests {
             compare(b"k", equal, Some(pb::compare::Operand::Lease(Bytes::new()))),
         ]);
         for kind in sound {
-            assert!(read_command(pb::Command { kind: Some(kind) }).is_ok());
+            let read = read_command(pb::Command { kind: Some(kind) });
+            assert_eq!(read.map(|command| command.check_limits()), Ok(Ok(())));
+        }
+
+        // Another version may have had other limits.
+        let beyond = [
+            Kind::Open(pb::Open { ttl_ms: TTL_MS_MIN - 1, ..open.clone() }),
+            Kind::Open(pb::Open { ttl_ms: TTL_MS_MAX + 1, ..open.clone() }),
+            Kind::Open(pb::Open { owner: "*".into(), ..open.clone() }),
+            Kind::Open(pb::Open { label: "x".repeat(LABEL_BYTES_MAX + 1), ..open.clone() }),
+            Kind::Acquire(pb::Acquire { wants: vec![want(&"n".repeat(NAME_BYTES_MAX + 1))], ..acquire.clone() }),
+            Kind::Acquire(pb::Acquire { wait_ms: Some(WAIT_MS_MAX + 1), ..acquire.clone() }),
+            Kind::Acquire(pb::Acquire { lock_delay_ms: LOCK_DELAY_MS_MAX + 1, ..acquire.clone() }),
+            Kind::ForceRelease(pb::ForceRelease { reason: "x".repeat(REASON_BYTES_MAX + 1), ..force.clone() }),
+            Kind::Note(pb::Note { act: "x".repeat(NOTE_BYTES_MAX + 1), ..Default::default() }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1, by: String::new() }),
+            Kind::Resize(pb::Resize { name: "a".into(), permits: 1, by: "two words".into() }),
+            txn(vec![get(KEY_BYTES_MAX + 1)]),
+            txn(vec![get(1); TXN_OPERATIONS_MAX + 1]),
+            txn(vec![put(VALUE_BYTES_MAX + 1, 1)]),
+        ];
+        for kind in beyond {
+            let read = read_command(pb::Command { kind: Some(kind.clone()) });
+            assert!(read.is_ok_and(|command| command.check_limits().is_err()), "{kind:?}");
         }
 
         let bad = [
             Kind::Open(pb::Open { session: Bytes::from_static(&[0; 15]), ..open.clone() }),
-            Kind::Open(pb::Open { ttl_ms: TTL_MS_MIN - 1, ..open.clone() }),
-            Kind::Open(pb::Open { address: "10.0.0.7".into(), ..open.clone() }),
-            Kind::Open(pb::Open { owner: "*".into(), ..open.clone() }),
-            Kind::Open(pb::Open { label: "x".repeat(LABEL_BYTES_MAX + 1), ..open }),
+            Kind::Open(pb::Open { ttl_ms: 0, ..open.clone() }),
+            Kind::Open(pb::Open { address: "10.0.0.7".into(), ..open }),
             Kind::Acquire(pb::Acquire { request: numbered(9, &[8, 1]), ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { request: numbered(9, &[9]), ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { wants: vec![], ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { wants: vec![want("")], ..acquire.clone() }),
             Kind::Acquire(pb::Acquire { wants: vec![want("a"), want("a")], ..acquire.clone() }),
-            Kind::Acquire(pb::Acquire { wants: vec![pb::Want { mode: None, ..want("a") }], ..acquire.clone() }),
-            Kind::Acquire(pb::Acquire { wait_ms: Some(WAIT_MS_MAX + 1), ..acquire.clone() }),
-            Kind::Acquire(pb::Acquire { lock_delay_ms: LOCK_DELAY_MS_MAX + 1, ..acquire }),
+            Kind::Acquire(pb::Acquire { wants: vec![pb::Want { mode: None, ..want("a") }], ..acquire }),
             Kind::Release(pb::Release { session, request: None, target: None }),
             Kind::ForceRelease(pb::ForceRelease { reason: "".into(), ..force.clone() }),
             Kind::ForceRelease(pb::ForceRelease { name: "a\0b".into(), ..force }),
-            Kind::Note(pb::Note { act: "x".repeat(NOTE_BYTES_MAX + 1), ..Default::default() }),
             Kind::Resize(pb::Resize { name: "a".into(), permits: 0, by: String::new() }),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: PERMITS_MAX + 1, by: String::new() }),
-            Kind::Resize(pb::Resize { name: "a".into(), permits: 1, by: "two words".into() }),
             txn(vec![get(0)]),
-            txn(vec![get(KEY_BYTES_MAX + 1)]),
-            txn(vec![get(1); TXN_OPERATIONS_MAX + 1]),
-            txn(vec![put(VALUE_BYTES_MAX + 1, 1)]),
             txn(vec![put(0, 0)]),
             txn(vec![put(0, 1), put(0, 1)]),
             txn(vec![pb::TxnOperation { kind: None }]),

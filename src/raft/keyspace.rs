@@ -1,4 +1,6 @@
 //! Transactions and entries of the keyspace as messages, and back: in the log, in snapshots and between nodes.
+//!
+//! As in `values`, reading checks no limit. Whoever reads a client's request asks it for its limits ([`Txn::check_limits`] and the like).
 
 use std::sync::Arc;
 
@@ -6,7 +8,7 @@ use bytes::Bytes;
 
 pub use super::values::{read_session, write_session};
 use super::{
-    values::{read_address, read_identity, read_label, read_ttl, write_address, write_identity},
+    values::{read_address, read_identity, read_label, read_name, read_ttl, write_address, write_identity},
     wire::Malformed,
 };
 use crate::messages::{self as pb, compare, key_entry, select, txn_operation};
@@ -22,13 +24,14 @@ pub fn write_txn(txn: &Txn) -> pb::Txn {
     }
 }
 
-/// The transaction of a message. Fails on a value that is out of its limits.
+/// The transaction of a message, of any size. Fails on one that the table cannot carry out.
 pub fn read_txn(txn: pb::Txn) -> Result<Txn, Malformed> {
     let operations =
         |operations: Vec<pb::TxnOperation>| operations.into_iter().map(read_operation).collect::<Result<_, _>>();
     let compares = txn.compares.into_iter().map(read_compare).collect::<Result<_, _>>()?;
     let (then, otherwise) = (operations(txn.then)?, operations(txn.otherwise)?);
-    Txn::new(compares, then, otherwise).map_err(|_| Malformed("a transaction that is out of its limits"))
+    Txn::from_log(compares, then, otherwise)
+        .map_err(|_| Malformed("a transaction that puts, opens or claims something twice, or for nothing"))
 }
 
 /// A key as its message.
@@ -36,9 +39,9 @@ pub fn write_key(key: &Key) -> Bytes {
     Bytes::copy_from_slice(key.as_bytes())
 }
 
-/// The key of a message. Fails on one that is out of its limits.
+/// The key of a message, of any length. Fails on an empty one.
 pub fn read_key(key: &[u8]) -> Result<Key, Malformed> {
-    Key::new(key).map_err(|_| Malformed("a key that is out of its limits"))
+    Key::from_log(key).map_err(|_| Malformed("a key that is empty"))
 }
 
 /// A range as its message.
@@ -47,7 +50,7 @@ pub fn write_range(range: &KeyRange) -> pb::KeyRange {
     pb::KeyRange { from: end(&range.from), to: end(&range.to) }
 }
 
-/// The range of a message. Fails on a key that is out of its limits.
+/// The range of a message.
 pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
     let end = |key: &Bytes| (!key.is_empty()).then(|| read_key(key)).transpose();
     Ok(KeyRange { from: end(&range.from)?, to: end(&range.to)? })
@@ -68,7 +71,7 @@ pub fn write_entry(entry: &Entry) -> key_entry::Entry {
     }
 }
 
-/// The entry of a message. Fails on a value that is out of its limits.
+/// The entry of a message. Fails on a lease or a claim without its parts.
 pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
     Ok(Arc::new(Entry {
         created: Revision(entry.created),
@@ -78,7 +81,7 @@ pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
         claim: entry.claim.as_ref().map(read_claim).transpose()?,
         is_expired: entry.expired,
         is_revoked: entry.revoked,
-        value: read_value(&entry.value)?,
+        value: read_value(&entry.value),
     }))
 }
 
@@ -89,19 +92,15 @@ fn write_claim(claim: &Claim) -> key_entry::Claim {
 
 fn read_claim(claim: &key_entry::Claim) -> Result<Arc<Claim>, Malformed> {
     let (token, since) = (Token(claim.token), WallTime(claim.since_unix_ms));
-    Ok(Arc::new(Claim { lock: read_lock(&claim.lock)?, token, since, is_held: claim.held }))
-}
-
-fn read_lock(name: &str) -> Result<LockName, Malformed> {
-    LockName::new(name).map_err(|_| Malformed("a lock's name that is out of its limits"))
+    Ok(Arc::new(Claim { lock: read_name(&claim.lock)?, token, since, is_held: claim.held }))
 }
 
 fn write_value(value: &Value) -> Bytes {
     Bytes::copy_from_slice(value.as_bytes())
 }
 
-fn read_value(value: &[u8]) -> Result<Value, Malformed> {
-    Value::new(value).map_err(|_| Malformed("a value that is out of its limits"))
+fn read_value(value: &[u8]) -> Value {
+    Value::from_log(value)
 }
 
 fn write_lease(lease: Lease) -> pb::Lease {
@@ -153,7 +152,7 @@ fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
         Written::Created(revision) => Operand::Created(Revision(revision)),
         Written::Modified(revision) => Operand::Modified(Revision(revision)),
         Written::Version(version) => Operand::Version(version),
-        Written::Value(value) => Operand::Value(read_value(&value)?),
+        Written::Value(value) => Operand::Value(read_value(&value)),
         Written::Lease(session) if session.is_empty() => Operand::Lease(None),
         Written::Lease(session) => Operand::Lease(Some(read_session(&session)?)),
     };
@@ -193,7 +192,7 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
         Kind::Get(key) => TxnOperation::Get(read_key(&key)?),
         Kind::Put(put) => TxnOperation::Put(Put {
             key: read_key(&put.key)?,
-            value: read_value(&put.value)?,
+            value: read_value(&put.value),
             lease: match (&put.lease, put.keeps_lease, put.renews_lease) {
                 (None, false, false) => PutLease::None,
                 (Some(lease), false, false) => PutLease::Given(read_lease(lease)?),
@@ -201,7 +200,7 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
                 (None, true, true) => PutLease::Renewed,
                 (_, _, _) => return Err(Malformed("a lease that is both given and kept")),
             },
-            claims: (!put.claims.is_empty()).then(|| read_lock(&put.claims)).transpose()?,
+            claims: (!put.claims.is_empty()).then(|| read_name(&put.claims)).transpose()?,
         }),
         Kind::Delete(key) => TxnOperation::Delete(read_key(&key)?),
         Kind::DeleteRange(range) => TxnOperation::DeleteRange(read_range(&range)?),
@@ -209,7 +208,7 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
         Kind::Open(new) => TxnOperation::Open(NewSession {
             session: read_session(&new.session)?,
             ttl: read_ttl(new.ttl_ms)?,
-            label: read_label(&new.label)?,
+            label: read_label(&new.label),
             address: read_address(&new.address)?,
             owner: read_identity(&new.owner)?,
         }),

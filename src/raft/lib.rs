@@ -2,16 +2,17 @@
 //!
 //! [`Replica`] is the interface for the layer above: propose a command, read the table. Below it, in the order in which a command passes:
 //!
-//! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, stamped by the
-//!   leader's [`clock`]; [`fast_election`], [`silent_leader`] and [`liveness`]: fast detection of a leader whose process was killed, or
-//!   that fell silent; [`handover`]: transfer of leadership to another voter; [`slow_disk`]: when a leader does so by itself;
+//! * `renewals`: batches renewals of sessions into one command; [`proposer`] and [`leadership`]: batches of commands, each of which
+//!   `last_look` has seen, stamped by the leader's [`clock`]; [`fast_election`], [`silent_leader`] and [`liveness`]: fast detection of a
+//!   leader whose process was killed, or that fell silent; [`handover`]: transfer of leadership to another voter; [`slow_disk`]: when a
+//!   leader does so by itself;
 //!   [`members`]: who takes part; [`addresses`]: where the members are reached;
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
 //! * [`read_index`]: when the table may answer a linearizable read;
-//! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls that wait for a result; [`watch_index`]: the
-//!   watches that an event concerns; [`snapshot`]: the applied state, on disk.
+//! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls
+//!   that wait for a result; [`watch_index`]: the watches that an event concerns; [`snapshot`]: the applied state, on disk.
 //!
 //! [`trail`]: the lines of the audit trail, made from what an entry did.
 //!
@@ -62,6 +63,9 @@ pub mod watch_index;
 pub mod wire;
 
 mod applier;
+#[cfg(test)]
+mod at_limits;
+mod last_look;
 mod notes;
 mod raising;
 mod renewals;
@@ -71,6 +75,7 @@ mod transfer;
 mod values;
 
 pub use disk::{DiskReport, DiskShortage};
+pub use last_look::Unfit;
 pub use proposer::NoReply;
 pub use replica::Replica;
 

@@ -21,6 +21,7 @@ use tokio::{
 use super::{
     Raft, commands,
     disk::DiskShortage,
+    last_look::{self, Unfit},
     leadership::{Leadership, Led},
     table::Table,
     types::*,
@@ -74,6 +75,9 @@ pub enum NoReply {
     /// The disks of too many members are nearly full. The command had no effect.
     #[error("{0}")]
     DiskSpaceLow(DiskShortage),
+    /// The command cannot be a part of the log. It had no effect.
+    #[error("the command was refused before it was proposed: {0}")]
+    Unfit(Unfit),
     /// No answer in time, or leadership was lost meanwhile. The command may still take effect.
     #[error("no answer in time; the request may still take effect")]
     Unknown,
@@ -96,12 +100,14 @@ pub struct Proposer {
     table: Arc<Table>,
     /// Requests that were refused since the queue is full.
     refused: Arc<LogThrottle>,
+    /// Commands that cannot be a part of the log.
+    unfit: Arc<LogThrottle>,
 }
 
 impl Proposer {
     pub(super) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        (Self { queue, led, table, refused: Arc::default() }, ProposalQueue(intake))
+        (Self { queue, led, table, refused: Arc::default(), unfit: Arc::default() }, ProposalQueue(intake))
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`.
@@ -114,6 +120,7 @@ impl Proposer {
         if !self.admits(&command) {
             return Err(NoReply::Overloaded);
         }
+        last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let units = self.units(&command);
         ask(&self.queue, |reply| Proposal { command, units, queued: Instant::now(), reply }, patience).await
     }

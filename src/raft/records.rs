@@ -131,7 +131,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
         r::Kind::Ended(ended) => Record::Ended { session: read_session(&ended.session)?, end: read_end(ended.end())? },
         r::Kind::Session(session) => Record::Session {
             session: read_session(&session.session)?,
-            label: read_label(&session.label)?,
+            label: read_label(&session.label),
             ttl: read_ttl(session.ttl_ms)?,
             deadline: Stamp(session.deadline_ms),
             opened: WallTime(session.opened_wall_ms),
@@ -143,7 +143,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
         },
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
-            data: read_data(lock.data)?,
+            data: read_data(lock.data),
             keep_data: lock.keep_data,
             closed_until: lock.closed_until_ms.map(Stamp),
         },
@@ -374,7 +374,7 @@ fn read_holder(holder: r::Holder) -> Result<HolderView, Malformed> {
     Ok(HolderView {
         token: Token(holder.token),
         session: read_session(&holder.session)?,
-        label: read_label(&holder.label)?,
+        label: read_label(&holder.label),
         mode: read_mode(holder.mode)?,
         since: WallTime(holder.since_wall_ms),
         remaining_ms: holder.remaining_ms,

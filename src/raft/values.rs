@@ -1,7 +1,8 @@
 //! The machine's basic values as messages, and back: the encoding that commands and records share.
 //!
-//! Decoding uses the constructors that check limits: a damaged or foreign message is malformed, and never puts a bad value into the
-//! table.
+//! Decoding checks the form of a value, and no limit ([`Txn::from_log`] and the like). A damaged or foreign message is malformed, and never
+//! puts a value into the table that the table cannot have. A value beyond a limit of this version was within those of the version that
+//! proposed it: a node that refused it would stop, and with it all that have this program.
 
 use std::sync::Arc;
 
@@ -23,11 +24,11 @@ pub fn read_session(bytes: &Bytes) -> Result<SessionId, Malformed> {
 }
 
 pub(super) fn read_name(name: &str) -> Result<LockName, Malformed> {
-    LockName::new(name).map_err(|_| Malformed("a lock's name that is out of its limits"))
+    LockName::from_log(name).map_err(|_| Malformed("a lock's name that is empty or has a NUL in it"))
 }
 
-pub(super) fn read_label(label: &str) -> Result<Label, Malformed> {
-    Label::new(label).map_err(|_| Malformed("a label that is out of its limits"))
+pub(super) fn read_label(label: &str) -> Label {
+    Label::from_log(label)
 }
 
 /// Empty: unknown.
@@ -50,24 +51,25 @@ pub(super) fn write_identity(identity: Option<&Identity>) -> String {
 pub(super) fn read_identity(identity: &str) -> Result<Option<Identity>, Malformed> {
     match identity {
         "" => Ok(None),
-        identity => Identity::new(identity).map(Some).map_err(|_| Malformed("an identity that is out of its limits")),
+        identity => Identity::from_log(identity).map(Some).map_err(|_| Malformed("an identity that is empty")),
     }
 }
 
 pub(super) fn read_reason(reason: &str) -> Result<Reason, Malformed> {
-    Reason::new(reason).map_err(|_| Malformed("a reason that is out of its limits"))
+    Reason::from_log(reason).map_err(|_| Malformed("a reason that is empty"))
 }
 
 pub(super) fn read_ttl(ms: u32) -> Result<Ttl, Malformed> {
-    Ttl::from_millis(ms).map_err(|_| Malformed("a TTL that is out of its limits"))
+    Ttl::from_log(ms).map_err(|_| Malformed("a TTL of zero"))
 }
 
 pub(super) fn read_permits(permits: u32) -> Result<Permits, Malformed> {
-    Permits::new(permits).map_err(|_| Malformed("a number of permits that is out of its limits"))
+    Permits::from_log(permits).map_err(|_| Malformed("a semaphore without permits"))
 }
 
 pub(super) fn read_open(lowest: u64, kept: Vec<u64>) -> Result<OpenIds, Malformed> {
-    OpenIds::new(lowest, kept).map_err(|_| Malformed("kept request ids that are not ascending or not below the lowest"))
+    OpenIds::from_log(lowest, kept)
+        .map_err(|_| Malformed("kept request ids that are not ascending or not below the lowest"))
 }
 
 pub(super) fn write_names(names: &[LockName]) -> Vec<String> {
@@ -82,9 +84,8 @@ pub(super) fn write_data(data: Option<&Data>) -> Option<Bytes> {
     data.map(|data| Bytes::copy_from_slice(data.as_bytes()))
 }
 
-pub(super) fn read_data(data: Option<Bytes>) -> Result<Option<Data>, Malformed> {
-    let read = |data: Bytes| Data::new(&data).map_err(|_| Malformed("data that is out of its limits"));
-    data.map(read).transpose()
+pub(super) fn read_data(data: Option<Bytes>) -> Option<Data> {
+    data.map(|data| Data::from_log(&data))
 }
 
 pub(super) fn write_mode(mode: Mode) -> pb::Mode {
@@ -134,7 +135,7 @@ pub(super) fn read_acquire(
         Ok(Want {
             name: read_name(&want.name)?,
             mode: read_mode(want.mode)?,
-            data: read_data(want.data)?,
+            data: read_data(want.data),
             keep_data: want.keep_data,
             must_exist: want.must_exist,
         })
@@ -142,7 +143,7 @@ pub(super) fn read_acquire(
     let wants = wants.into_iter().map(want).collect::<Result<_, _>>()?;
     let wait = match wait_ms {
         None => Wait::Forever,
-        Some(ms) => Wait::from_millis(ms).map_err(|_| Malformed("a wait that is out of its limits"))?,
+        Some(ms) => Wait::from_log(ms),
     };
-    Acquire::new(wants, wait, lock_delay_ms).map_err(|_| Malformed("an acquire that is out of its limits"))
+    Acquire::from_log(wants, wait, lock_delay_ms).map_err(|_| Malformed("an acquire of nothing, or of one lock twice"))
 }

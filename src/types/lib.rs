@@ -4,6 +4,11 @@
 //! constant here, so that a client can refuse a value with the same words as a node.
 //!
 //! Left out: the commands, replies and events of the table, which only nodes know (`lockkeeper-machine`).
+//!
+//! A value has two kinds of rules. Its *form* is what the table relies on: a name is not empty, a TTL is not zero. Its *limits* are what a
+//! client may ask for, and another version may have others. `new` asks for both. `from_log` asks for the form alone: what the log or a
+//! snapshot has is applied as it is, since a node that refused it would stop, and all others with it. `check_limits` asks for the limits
+//! of a value that exists, before it is proposed.
 
 mod acquire;
 mod limits;

@@ -26,10 +26,19 @@ pub struct OpenIds {
     kept: Arc<[u64]>,
 }
 
+fn ensure_bounded(kept: &[u64]) -> Result<(), Invalid> {
+    number("the number of request ids kept", kept.len(), 0, REPLIES_PER_SESSION_MAX).map(|_| ())
+}
+
 impl OpenIds {
     /// Fails on kept ids that do not ascend from 1 to below `lowest`, and on more than [`REPLIES_PER_SESSION_MAX`] of them.
     pub fn new(lowest: u64, kept: Vec<u64>) -> Result<Self, Invalid> {
-        number("the number of request ids kept", kept.len(), 0, REPLIES_PER_SESSION_MAX)?;
+        ensure_bounded(&kept)?;
+        Self::from_log(lowest, kept)
+    }
+
+    /// The same of any number: see the [crate](crate). Fails on kept ids that do not ascend from 1 to below `lowest`.
+    pub fn from_log(lowest: u64, kept: Vec<u64>) -> Result<Self, Invalid> {
         let mut after = 0;
         for id in &kept {
             if *id <= after {
@@ -48,6 +57,11 @@ impl OpenIds {
     fn of(lowest: u64, kept: Vec<u64>) -> Self {
         let kept = if kept.is_empty() { Arc::default() } else { kept.into() };
         Self { lowest, kept }
+    }
+
+    /// Fails on more than [`REPLIES_PER_SESSION_MAX`] kept ids.
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        ensure_bounded(&self.kept)
     }
 
     /// All ids from this one on are in the set.

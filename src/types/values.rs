@@ -1,4 +1,4 @@
-//! The basic values that the other types are made of. Their constructors refuse values outside the limits.
+//! The basic values that the other types are made of.
 
 use std::{
     borrow::Borrow,
@@ -105,12 +105,17 @@ impl Invalid {
     }
 }
 
-fn text(what: &str, value: &str, least: usize, most: usize) -> Result<Arc<str>, Invalid> {
-    if value.len() < least {
-        return Err(Invalid(format!("{what} is empty: give it 1 to {most} bytes")));
+/// Fails over this number of bytes.
+pub(super) fn length(what: &str, bytes: usize, most: usize) -> Result<(), Invalid> {
+    if bytes > most {
+        return Err(Invalid(format!("{what} has {bytes} bytes: the limit is {most}")));
     }
-    if value.len() > most {
-        return Err(Invalid(format!("{what} has {} bytes: the limit is {most}", value.len())));
+    Ok(())
+}
+
+fn not_empty(what: &str, value: &str, most: usize) -> Result<Arc<str>, Invalid> {
+    if value.is_empty() {
+        return Err(Invalid(format!("{what} is empty: give it 1 to {most} bytes")));
     }
     Ok(value.into())
 }
@@ -123,13 +128,26 @@ pub(super) fn number<N: PartialOrd + fmt::Display>(what: &str, value: N, least: 
 }
 
 impl LockName {
+    const WHAT: &str = "the lock's name";
+
     /// Fails on an empty name, one over [`NAME_BYTES_MAX`], and one with a NUL in it.
     pub fn new(name: &str) -> Result<Self, Invalid> {
-        let name = text("the lock's name", name, 1, NAME_BYTES_MAX)?;
+        length(Self::WHAT, name.len(), NAME_BYTES_MAX)?;
+        Self::from_log(name)
+    }
+
+    /// The same of any length: see the [crate](crate).
+    pub fn from_log(name: &str) -> Result<Self, Invalid> {
+        let name = not_empty(Self::WHAT, name, NAME_BYTES_MAX)?;
         if name.contains('\0') {
             return Err(Invalid(format!("the lock's name {name:?} has a NUL in it: leave it out")));
         }
         Ok(Self(name))
+    }
+
+    /// Fails over [`NAME_BYTES_MAX`].
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        length(Self::WHAT, self.0.len(), NAME_BYTES_MAX)
     }
 
     /// The name.
@@ -148,7 +166,18 @@ impl Borrow<str> for LockName {
 impl Label {
     /// Fails over [`LABEL_BYTES_MAX`].
     pub fn new(label: &str) -> Result<Self, Invalid> {
-        text("the session's label", label, 0, LABEL_BYTES_MAX).map(Self)
+        length("the session's label", label.len(), LABEL_BYTES_MAX)?;
+        Ok(Self::from_log(label))
+    }
+
+    /// The same of any length: see the [crate](crate).
+    pub fn from_log(label: &str) -> Self {
+        Self(label.into())
+    }
+
+    /// Fails over [`LABEL_BYTES_MAX`].
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        length("the session's label", self.0.len(), LABEL_BYTES_MAX)
     }
 
     /// The label.
@@ -165,7 +194,8 @@ impl Identity {
     /// [`Identity::ANONYMOUS`].
     pub fn new(identity: &str) -> Result<Self, Invalid> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:/".contains(c);
-        let checked = text("the identity", identity, 1, IDENTITY_BYTES_MAX)?;
+        length("the identity", identity.len(), IDENTITY_BYTES_MAX)?;
+        let checked = Self::from_log(identity)?;
         if let Some(bad) = identity.chars().find(|c| !allowed(*c)) {
             return Err(Invalid(format!(
                 "the identity {identity:?} contains {bad:?}: use ASCII letters, digits and the characters . _ - @ : /"
@@ -179,7 +209,17 @@ impl Identity {
                 "the identity {identity:?} is reserved for callers without one: choose another"
             )));
         }
-        Ok(Self(checked))
+        Ok(checked)
+    }
+
+    /// The same of any length, with any characters: see the [crate](crate). Fails on an empty one.
+    pub fn from_log(identity: &str) -> Result<Self, Invalid> {
+        not_empty("the identity", identity, IDENTITY_BYTES_MAX).map(Self)
+    }
+
+    /// Fails on what [`new`](Self::new) refuses.
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        Self::new(&self.0).map(|_| ())
     }
 
     /// The identity.
@@ -244,7 +284,18 @@ impl FromStr for Address {
 impl Reason {
     /// Fails on an empty reason and one over [`REASON_BYTES_MAX`].
     pub fn new(reason: &str) -> Result<Self, Invalid> {
-        text("the reason", reason, 1, REASON_BYTES_MAX).map(Self)
+        length("the reason", reason.len(), REASON_BYTES_MAX)?;
+        Self::from_log(reason)
+    }
+
+    /// The same of any length: see the [crate](crate).
+    pub fn from_log(reason: &str) -> Result<Self, Invalid> {
+        not_empty("the reason", reason, REASON_BYTES_MAX).map(Self)
+    }
+
+    /// Fails over [`REASON_BYTES_MAX`].
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        length("the reason", self.0.len(), REASON_BYTES_MAX)
     }
 
     /// The reason.
@@ -256,10 +307,21 @@ impl Reason {
 impl Data {
     /// Fails over [`DATA_BYTES_MAX`].
     pub fn new(data: &[u8]) -> Result<Self, Invalid> {
-        if data.len() > DATA_BYTES_MAX {
-            return Err(Invalid(format!("the data have {} bytes: the limit is {DATA_BYTES_MAX}", data.len())));
+        let data = Self::from_log(data);
+        data.check_limits().map(|()| data)
+    }
+
+    /// The same of any length: see the [crate](crate).
+    pub fn from_log(data: &[u8]) -> Self {
+        Self(data.into())
+    }
+
+    /// Fails over [`DATA_BYTES_MAX`].
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        if self.0.len() > DATA_BYTES_MAX {
+            return Err(Invalid(format!("the data have {} bytes: the limit is {DATA_BYTES_MAX}", self.0.len())));
         }
-        Ok(Self(data.into()))
+        Ok(())
     }
 
     /// The bytes.
@@ -269,10 +331,22 @@ impl Data {
 }
 
 impl Ttl {
+    const WHAT: &str = "the TTL in milliseconds";
+
     /// Fails outside [`TTL_MS_MIN`] to [`TTL_MS_MAX`].
     pub fn from_millis(ms: u32) -> Result<Self, Invalid> {
-        let ms = number("the TTL in milliseconds", ms, TTL_MS_MIN, TTL_MS_MAX)?;
-        Ok(Self(NonZeroU32::new(ms).expect("the least TTL is above zero")))
+        Self::from_log(number(Self::WHAT, ms, TTL_MS_MIN, TTL_MS_MAX)?)
+    }
+
+    /// The same of any length: see the [crate](crate). Fails on zero.
+    pub fn from_log(ms: u32) -> Result<Self, Invalid> {
+        let zero = || Invalid(format!("{} is 0: give it {TTL_MS_MIN} to {TTL_MS_MAX}", Self::WHAT));
+        NonZeroU32::new(ms).map(Self).ok_or_else(zero)
+    }
+
+    /// Fails outside [`TTL_MS_MIN`] to [`TTL_MS_MAX`].
+    pub fn check_limits(self) -> Result<(), Invalid> {
+        number(Self::WHAT, self.as_millis(), TTL_MS_MIN, TTL_MS_MAX).map(|_| ())
     }
 
     /// Milliseconds.
@@ -282,10 +356,22 @@ impl Ttl {
 }
 
 impl Permits {
+    const WHAT: &str = "the number of permits";
+
     /// Fails outside 1 to [`PERMITS_MAX`].
     pub fn new(permits: u32) -> Result<Self, Invalid> {
-        let permits = number("the number of permits", permits, 1, PERMITS_MAX)?;
-        Ok(Self(NonZeroU32::new(permits).expect("the least number is above zero")))
+        Self::from_log(number(Self::WHAT, permits, 1, PERMITS_MAX)?)
+    }
+
+    /// The same of any size: see the [crate](crate). Fails on zero.
+    pub fn from_log(permits: u32) -> Result<Self, Invalid> {
+        let zero = || Invalid(format!("{} is 0: give it 1 to {PERMITS_MAX}", Self::WHAT));
+        NonZeroU32::new(permits).map(Self).ok_or_else(zero)
+    }
+
+    /// Fails over [`PERMITS_MAX`].
+    pub fn check_limits(self) -> Result<(), Invalid> {
+        number(Self::WHAT, self.get(), 1, PERMITS_MAX).map(|_| ())
     }
 
     /// The number of permits.

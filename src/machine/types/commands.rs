@@ -193,3 +193,92 @@ pub enum Command {
     /// log.
     Probe,
 }
+
+impl Command {
+    /// Fails on a value beyond a limit of this version. Asked before a command is proposed, and never when it is applied: what is in the log
+    /// was within the limits of the version that proposed it.
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        let owned = |identity: &Option<Identity>| identity.as_ref().map_or(Ok(()), Identity::check_limits);
+        match self {
+            Self::Open { ttl, label, owner, .. } => {
+                ttl.check_limits()?;
+                label.check_limits()?;
+                owned(owner)
+            }
+            Self::Close { by, reason, .. } => {
+                reason.as_ref().map_or(Ok(()), Reason::check_limits)?;
+                owned(by)
+            }
+            Self::Session { request, operation, .. } => {
+                request.as_ref().map_or(Ok(()), |request| request.open.check_limits())?;
+                operation.check_limits()
+            }
+            Self::ForceRelease(ForceRelease { name, reason, by, .. }) => {
+                name.check_limits()?;
+                reason.check_limits()?;
+                owned(by)
+            }
+            Self::RemoveWaiter { name, by, .. } | Self::LiftDelay { name, by } => {
+                name.check_limits()?;
+                owned(by)
+            }
+            Self::DropData { prefix: _, after, by } => {
+                after.as_ref().map_or(Ok(()), LockName::check_limits)?;
+                owned(by)
+            }
+            Self::Resize { name, permits, by } => {
+                name.check_limits()?;
+                permits.check_limits()?;
+                owned(by)
+            }
+            Self::Txn(txn) => txn.check_limits().map_err(|invalid| Invalid::new(invalid.to_string())),
+            Self::Note(note) if !note.is_bounded() => {
+                Err(Invalid::new(format!("a text of a note has more than {NOTE_BYTES_MAX} bytes: cut it")))
+            }
+            Self::Renew { .. }
+            | Self::CancelWait { .. }
+            | Self::Compact { .. }
+            | Self::RaiseVersion { .. }
+            | Self::Note(_)
+            | Self::Probe
+            | Self::Tick => Ok(()),
+        }
+    }
+
+    /// What kind of command it is, for people.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "open",
+            Self::Renew { .. } => "renew",
+            Self::Close { .. } => "close",
+            Self::Session { operation: Operation::Acquire(_), .. } => "acquire",
+            Self::Session { operation: Operation::Release(_), .. } => "release",
+            Self::Session { operation: Operation::Update(_), .. } => "update",
+            Self::CancelWait { .. } => "cancel-wait",
+            Self::ForceRelease(_) => "force-release",
+            Self::RemoveWaiter { .. } => "remove-waiter",
+            Self::LiftDelay { .. } => "lift-delay",
+            Self::DropData { .. } => "drop-data",
+            Self::Resize { .. } => "resize",
+            Self::Txn(_) => "txn",
+            Self::Compact { .. } => "compact",
+            Self::Tick => "tick",
+            Self::RaiseVersion { .. } => "raise-version",
+            Self::Note(_) => "note",
+            Self::Probe => "probe",
+        }
+    }
+}
+
+impl Operation {
+    fn check_limits(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Acquire(acquire) => acquire.check_limits(),
+            Self::Release(_) => Ok(()),
+            Self::Update(Update { name, data, .. }) => {
+                name.check_limits()?;
+                data.as_ref().map_or(Ok(()), Data::check_limits)
+            }
+        }
+    }
+}

@@ -112,11 +112,25 @@ pub struct KeyRange {
 impl Key {
     /// Fails on an empty key, and on one over [`KEY_BYTES_MAX`].
     pub fn new(key: &[u8]) -> Result<Self, Invalid> {
-        match key.len() {
-            0 => Err(Invalid::new(format!("the key is empty: give it 1 to {KEY_BYTES_MAX} bytes"))),
-            1..=KEY_BYTES_MAX => Ok(Self(key.into())),
-            bytes => Err(Invalid::new(format!("the key has {bytes} bytes: the limit is {KEY_BYTES_MAX}"))),
+        let key = Self::from_log(key)?;
+        key.check_limits().map(|()| key)
+    }
+
+    /// The same of any length: for what the log and snapshots have.
+    pub fn from_log(key: &[u8]) -> Result<Self, Invalid> {
+        if key.is_empty() {
+            return Err(Invalid::new(format!("the key is empty: give it 1 to {KEY_BYTES_MAX} bytes")));
         }
+        Ok(Self(key.into()))
+    }
+
+    /// Fails over [`KEY_BYTES_MAX`].
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        let bytes = self.0.len();
+        if bytes > KEY_BYTES_MAX {
+            return Err(Invalid::new(format!("the key has {bytes} bytes: the limit is {KEY_BYTES_MAX}")));
+        }
+        Ok(())
     }
 
     /// The first of all keys.
@@ -146,10 +160,22 @@ impl Default for Value {
 impl Value {
     /// Fails over [`VALUE_BYTES_MAX`].
     pub fn new(value: &[u8]) -> Result<Self, Invalid> {
-        match value.len() {
-            0..=VALUE_BYTES_MAX => Ok(Self(value.into())),
-            bytes => Err(Invalid::new(format!("the value has {bytes} bytes: the limit is {VALUE_BYTES_MAX}"))),
+        let value = Self::from_log(value);
+        value.check_limits().map(|()| value)
+    }
+
+    /// The same of any length: for what the log and snapshots have.
+    pub fn from_log(value: &[u8]) -> Self {
+        Self(value.into())
+    }
+
+    /// Fails over [`VALUE_BYTES_MAX`].
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        let bytes = self.0.len();
+        if bytes > VALUE_BYTES_MAX {
+            return Err(Invalid::new(format!("the value has {bytes} bytes: the limit is {VALUE_BYTES_MAX}")));
         }
+        Ok(())
     }
 
     /// The bytes.
@@ -174,6 +200,11 @@ impl KeyRange {
     /// Whether no key can be in it.
     pub fn is_empty(&self) -> bool {
         matches!((&self.from, &self.to), (Some(from), Some(to)) if from >= to)
+    }
+
+    /// Fails on a key beyond its limit.
+    pub fn check_limits(&self) -> Result<(), Invalid> {
+        [&self.from, &self.to].into_iter().flatten().try_for_each(Key::check_limits)
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -197,11 +197,17 @@ pub enum InvalidTxn {
         count: usize,
     },
     /// More than [`TXN_BYTES_MAX`].
-    #[error("the keys and values of a transaction have {bytes} bytes: the limit is {TXN_BYTES_MAX}")]
+    #[error(
+        "the keys and values of a transaction, with the names of its sessions' owners, have {bytes} bytes: the limit is {TXN_BYTES_MAX}; \
+         make two transactions of it"
+    )]
     TooLarge {
-        /// Bytes of its keys and values.
+        /// Its [`Txn::bytes`].
         bytes: usize,
     },
+    /// A value in it is beyond a limit of its own.
+    #[error(transparent)]
+    Value(#[from] Invalid),
     /// A branch puts a key more than once: one revision has one value.
     #[error("a transaction puts the key {key:?} twice: put each key once")]
     PutTwice {
@@ -285,6 +291,33 @@ impl Operand {
     }
 }
 
+impl Compare {
+    fn check_limits(&self) -> Result<(), Invalid> {
+        self.key.check_limits()?;
+        self.up_to.as_ref().map_or(Ok(()), Key::check_limits)?;
+        if let Operand::Value(value) = &self.operand { value.check_limits() } else { Ok(()) }
+    }
+}
+
+impl TxnOperation {
+    fn check_limits(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Get(key) | Self::Delete(key) => key.check_limits(),
+            Self::Select(Select { range, .. }) | Self::DeleteRange(range) => range.check_limits(),
+            Self::Put(Put { key, value, claims, .. }) => {
+                key.check_limits()?;
+                value.check_limits()?;
+                claims.as_ref().map_or(Ok(()), LockName::check_limits)
+            }
+            Self::Open(NewSession { ttl, label, owner, .. }) => {
+                ttl.check_limits()?;
+                label.check_limits()?;
+                owner.as_ref().map_or(Ok(()), Identity::check_limits)
+            }
+        }
+    }
+}
+
 impl PutLease {
     pub(crate) fn given(self) -> Option<Lease> {
         if let Self::Given(lease) = self { Some(lease) } else { None }
@@ -355,23 +388,28 @@ impl Selected {
 }
 
 impl Txn {
-    /// Fails over [`TXN_OPERATIONS_MAX`] compares, or operations of one branch; over [`TXN_BYTES_MAX`] bytes of keys and values; and if a
-    /// branch puts a key twice, claims a lock twice, claims one without a lease, opens a session twice, or opens one that it
-    /// puts nothing with.
+    /// Fails over [`TXN_OPERATIONS_MAX`] compares, or operations of one branch; over [`TXN_BYTES_MAX`] bytes; and on what
+    /// [`from_log`](Self::from_log) refuses.
     pub fn new(
         compares: Vec<Compare>,
         then: Vec<TxnOperation>,
         otherwise: Vec<TxnOperation>,
     ) -> Result<Self, InvalidTxn> {
-        let counts = [("compares", compares.len()), ("operations", then.len().max(otherwise.len()))];
-        if let Some((what, count)) = counts.into_iter().find(|(_, count)| *count > TXN_OPERATIONS_MAX) {
-            return Err(InvalidTxn::TooManyOperations { what, count });
-        }
         let txn = Self { compares, then, otherwise };
-        let bytes = txn.bytes();
-        if bytes > TXN_BYTES_MAX {
-            return Err(InvalidTxn::TooLarge { bytes });
-        }
+        txn.ensure_bounded()?;
+        let Self { compares, then, otherwise } = txn;
+        Self::from_log(compares, then, otherwise)
+    }
+
+    /// A transaction of any size, for what the log has: another version may have other limits. Fails on a form that the table cannot
+    /// carry out: if a branch puts a key twice, claims a lock twice, claims one without a lease, opens a session twice, or opens one that
+    /// it puts nothing with.
+    pub fn from_log(
+        compares: Vec<Compare>,
+        then: Vec<TxnOperation>,
+        otherwise: Vec<TxnOperation>,
+    ) -> Result<Self, InvalidTxn> {
+        let txn = Self { compares, then, otherwise };
         for branch in [&txn.then, &txn.otherwise] {
             let mut keys = BTreeSet::new();
             if let Some(put) = puts(branch).find(|put| !keys.insert(&put.key)) {
@@ -396,6 +434,29 @@ impl Txn {
             }
         }
         Ok(txn)
+    }
+
+    /// Fails on what is beyond a limit, in it or in its parts.
+    pub fn check_limits(&self) -> Result<(), InvalidTxn> {
+        self.ensure_bounded()?;
+        self.compares.iter().try_for_each(Compare::check_limits)?;
+        self.operations().try_for_each(TxnOperation::check_limits)?;
+        Ok(())
+    }
+
+    fn ensure_bounded(&self) -> Result<(), InvalidTxn> {
+        let operations = self.then.len().max(self.otherwise.len());
+        for (what, count) in [("compares", self.compares.len()), ("operations", operations)] {
+            if count > TXN_OPERATIONS_MAX {
+                return Err(InvalidTxn::TooManyOperations { what, count });
+            }
+        }
+
+        let bytes = self.bytes();
+        if bytes > TXN_BYTES_MAX {
+            return Err(InvalidTxn::TooLarge { bytes });
+        }
+        Ok(())
     }
 
     /// What must hold for [`Txn::then`] to run.
@@ -453,14 +514,16 @@ impl Txn {
         [&self.then, &self.otherwise].map(|branch| opens(branch))
     }
 
-    /// The same, with sessions of this client.
-    pub fn opened_by(mut self, address: Option<Address>, owner: Option<&Identity>) -> Self {
+    /// The same, with sessions of this client. Fails if the owner's name makes it too large.
+    pub fn opened_by(mut self, address: Option<Address>, owner: Option<&Identity>) -> Result<Self, InvalidTxn> {
         for operation in self.then.iter_mut().chain(&mut self.otherwise) {
             if let TxnOperation::Open(new) = operation {
-                (new.address, new.owner) = (address, owner.cloned());
+                new.address = address;
+                new.owner = owner.cloned();
             }
         }
-        self
+        self.ensure_bounded()?;
+        Ok(self)
     }
 
     /// Whether it puts something, in either branch.
@@ -468,7 +531,8 @@ impl Txn {
         puts(&self.then).chain(puts(&self.otherwise)).next().is_some()
     }
 
-    /// Bytes of its keys and values.
+    /// Bytes of its keys and values, of the names of locks that it claims, and of the labels and owners of the sessions that it opens. What
+    /// else it has takes a bounded number of bytes for each operation.
     pub fn bytes(&self) -> usize {
         let compare = |compare: &Compare| {
             let value = if let Operand::Value(value) = &compare.operand { value.as_bytes().len() } else { 0 };

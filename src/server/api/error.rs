@@ -296,6 +296,7 @@ impl Error {
                 .with("node_id", shortage.node_id)
                 .with("free_bytes", shortage.free)
                 .with("reserve_bytes", shortage.reserve),
+            NoReply::Unfit(_) => Self::new(Reason::InvalidArgument, Retry::No, why.to_string()),
             NoReply::Unknown => Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string()),
         }
     }

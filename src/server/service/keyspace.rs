@@ -42,6 +42,7 @@ const _: () = assert!(TXN_BYTES_MAX + 3 * lockkeeper_machine::TXN_OPERATIONS_MAX
 impl Serve for Txn {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<Committed>, Error> {
         let txn = self.opened_by(caller.remote, caller.identity.as_ref());
+        let txn = txn.map_err(|too_large| Error::invalid("txn", too_large))?;
         let reply = node.apply(Command::Txn(txn)).await?;
         let Reply::Committed(committed) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(committed))

@@ -188,7 +188,9 @@ async fn cancel_unless_awaited(replica: &Replica, ticket: Ticket) {
         }
         match replica.propose(Command::CancelWait { ticket, repeats: Some(repeats) }, PATIENCE).await {
             // The next leader finds the wait; so does this one, when it is no longer cut off.
-            Ok(_) | Err(NoReply::NotLeader | NoReply::NoQuorum | NoReply::VersionTooLow { .. }) => return,
+            Ok(_) | Err(NoReply::NotLeader | NoReply::NoQuorum | NoReply::VersionTooLow { .. } | NoReply::Unfit(_)) => {
+                return;
+            }
             Err(NoReply::Overloaded | NoReply::DiskSpaceLow(_) | NoReply::Unknown) => sleep(LOOK).await,
         }
     }

@@ -1,7 +1,7 @@
 //! The requests of the keyspace, between members: `lockkeeper.internal.v1.Keyspace`. Clients have no such messages: they come by adapters
 //! of other protocols.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use tonic::{Code, Response, Status, transport::Channel};
 
@@ -31,6 +31,11 @@ macro_rules! forwarded_by {
     };
 }
 
+/// A request has no value beyond the limits of this version, whichever node it comes from.
+fn bounded(field: &'static str, checked: Result<(), impl Display>) -> Result<(), Error> {
+    checked.map_err(|why| Error::invalid(field, why))
+}
+
 fn malformed(field: &'static str) -> impl FnOnce(Malformed) -> Error {
     move |why| Error::invalid(field, why)
 }
@@ -43,7 +48,9 @@ impl Encode for Txn {
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
-        read_txn(message).map_err(malformed("txn"))
+        let txn = read_txn(message).map_err(malformed("txn"))?;
+        bounded("txn", txn.check_limits())?;
+        Ok(txn)
     }
 }
 
@@ -124,7 +131,9 @@ impl Encode for GetEntries {
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
-        let keys = message.keys.iter().map(|key| read_key(key)).collect::<Result<_, _>>().map_err(malformed("keys"))?;
+        let keys = message.keys.iter().map(|key| read_key(key)).collect::<Result<Vec<_>, _>>();
+        let keys = keys.map_err(malformed("keys"))?;
+        bounded("keys", keys.iter().try_for_each(Key::check_limits))?;
         Ok(Self { keys, at: message.at_revision.map(Revision) })
     }
 }
@@ -164,6 +173,7 @@ impl Encode for ListEntries {
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
+        bounded("range", range.check_limits())?;
         let pb::ListEntries { backwards, page_size, at_revision, leased_by, .. } = message;
         let leased_by = (!leased_by.is_empty()).then(|| read_session(&leased_by)).transpose();
         let leased_by = leased_by.map_err(malformed("leased_by"))?;
@@ -201,6 +211,7 @@ impl Encode for SelectEntries {
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let select = read_select(&message.select.unwrap_or_default()).map_err(malformed("select"))?;
+        bounded("select", select.range.check_limits())?;
         Ok(Self { select, at: message.at_revision.map(Revision) })
     }
 }
@@ -264,6 +275,7 @@ impl Encode for WatchEntries {
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
+        bounded("range", range.check_limits())?;
         Ok(Self { range, from: message.from_revision.map(Revision), with_previous: message.with_previous })
     }
 }
@@ -308,6 +320,26 @@ mod tests {
     use super::*;
     use crate::{api::Reason, wire::status::error_of};
     use lockkeeper_raft::messages::keyspace_server::{Keyspace, KeyspaceServer};
+
+    #[test]
+    fn a_request_beyond_a_limit_is_refused_though_the_log_may_have_it() {
+        let long = Key::from_log(&[7; lockkeeper_machine::KEY_BYTES_MAX + 1]).expect("a key");
+        let txn = |keys: Vec<Key>| {
+            let gets = keys.into_iter().map(lockkeeper_machine::TxnOperation::Get).collect();
+            write_txn(&Txn::from_log(vec![], gets, vec![]).expect("a transaction"))
+        };
+        let short = Key::from_log(&[7]).expect("a key");
+        assert!(Txn::decode(txn(vec![short.clone()])).is_ok());
+        let range = lockkeeper_machine::KeyRange { from: Some(long.clone()), to: None };
+        let get = pb::GetEntries { keys: vec![write_key(&short), write_key(&long)], at_revision: None };
+        let list = pb::ListEntries { range: Some(write_range(&range)), ..Default::default() };
+        let refused =
+            [Txn::decode(txn(vec![long])).err(), GetEntries::decode(get).err(), ListEntries::decode(list).err()];
+        for error in refused {
+            let error = error.expect("it has too long a key");
+            assert!(error.reason == Reason::InvalidArgument && error.message.contains("the limit is"), "{error:?}");
+        }
+    }
 
     /// A leader whose answers say which call it got.
     struct Leader;
