@@ -13,6 +13,7 @@
 //! | 20 | `serve`: the node cannot start or cannot continue |
 //! | 21 | `serve`: one of its addresses is in use by another program |
 //! | 22 | `serve`: the shutdown did not complete in time |
+//! | 23 | `serve`, `recover`: an entry of the log cannot be applied; it stopped before that entry |
 //! | 30 | `chaos run`, `chaos check`: a property is violated |
 //! | 31 | `chaos run`, `chaos check`: a property is undecided, or there was no evidence for it |
 //! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
@@ -41,6 +42,7 @@ Exit codes:
    20  serve: the node cannot start or cannot continue
    21  serve: one of its addresses is in use by another program
    22  serve: the shutdown did not complete in time
+   23  serve, recover: an entry of the log cannot be applied
    30  chaos: a property is violated
    31  chaos: a property is undecided, or there was no evidence for it
   126  lock, elect, dev: the command could not be run; 127: it was not found
@@ -61,6 +63,7 @@ pub(crate) enum Exit {
     CannotServe,
     AddressInUse,
     NotDrained,
+    Unapplied,
     Violated,
     Undecided,
     CannotRun,
@@ -85,6 +88,7 @@ impl Exit {
             Self::CannotServe => EXIT_FAILED,
             Self::AddressInUse => EXIT_ADDRESS_IN_USE,
             Self::NotDrained => 22,
+            Self::Unapplied => 23,
             Self::Violated => 30,
             Self::Undecided => 31,
             Self::CannotRun => 126,

@@ -28,7 +28,7 @@ use tracing_subscriber::{
 };
 
 use super::exit::Exit;
-use crate::raft::log;
+use crate::raft::{log, unapplied};
 
 /// How the lines of the log are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -67,8 +67,8 @@ impl io::Write for Stderr {
 /// Makes a panic in any thread abort the process.
 ///
 /// A panic is a bug in this program: the state that it leaves may be corrupt, and a node that goes on would serve it.
-/// The other nodes have the log; this one restarts from its disk. A panic of sled is about its files: it ends the
-/// process like any other damage.
+/// The other nodes have the log; this one restarts from its disk. A panic while an entry is applied names the entry: the
+/// next start meets it again. A panic of sled is about its files: it ends the process like any other damage.
 pub(super) fn abort_on_panic() {
     panic::set_hook(Box::new(|panic| {
         if let Some(explained) = log::explain_panic(panic) {
@@ -77,6 +77,11 @@ pub(super) fn abort_on_panic() {
         }
         // Not with `tracing`, which may be the origin of the panic. A closed stderr is no reason to go on.
         let trace = Backtrace::force_capture();
+        if let Some((entry, advice)) = unapplied::being_applied() {
+            let _ =
+                writeln!(io::stderr(), "lockkeeper: {entry}: internal error: {panic}\n{trace}\nlockkeeper: {advice}");
+            process::exit(Exit::Unapplied.code().into());
+        }
         let _ = writeln!(io::stderr(), "lockkeeper: internal error, aborting: {panic}\n{trace}");
         process::abort();
     }));

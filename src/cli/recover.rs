@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Exit, Failure,
+    Exit, Failure, logging,
     output::{Format, Output, print, print_document},
     show,
     snapshot::{
@@ -49,6 +49,10 @@ pub(super) struct Recover {
     /// The new cluster's id, another one than the old: 1 to 64 letters, digits, -, _ or .
     #[arg(long, value_name = "ID", value_parser = founding::cluster_id)]
     cluster_id: Option<ClusterId>,
+    /// The last entry of the log that is applied: those after it are left out. For a log that has an entry which no member can apply: give
+    /// the index before it
+    #[arg(long, value_name = "INDEX")]
+    through: Option<u64>,
     #[command(flatten)]
     terms: Terms,
     #[command(flatten)]
@@ -70,6 +74,8 @@ struct Document {
     start: Option<String>,
     /// What this node remembers of the others.
     remembered: Vec<RememberedDocument>,
+    /// The last entry of the log; the table may be of an earlier one, by --through.
+    last_index: u64,
     /// Why acknowledged entries are known to be missing here.
     shortfall: Option<String>,
     #[serde(flatten)]
@@ -89,7 +95,9 @@ struct RememberedDocument {
 impl Recover {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let aside = tempfile::Builder::new().prefix("lockkeeper-recover-").tempdir()?;
-        let remains = Remains::read(&self.data_dir, aside.path()).await.map_err(failure)?;
+        // An entry that cannot be applied ends the command as it ends a node, with the entry's index.
+        logging::abort_on_panic();
+        let remains = Remains::read(&self.data_dir, aside.path(), self.through).await.map_err(failure)?;
         drop(aside);
         let (Some(into), Some(cluster_id), false) = (self.into, self.cluster_id, self.inspect) else {
             match self.output.output {
@@ -120,6 +128,7 @@ fn document(data_dir: &Path, remains: &Remains) -> Document {
         snapshot_index: index(remains.snapshot),
         start: remains.identity.start.map(|start| start.to_string()),
         remembered: remains.identity.remembered.iter().map(remembered).collect(),
+        last_index: index(remains.last),
         shortfall: remains.shortfall(),
         table: TableDocument::new(&remains.applied),
     }
@@ -151,6 +160,10 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
         };
         text += &line("remembers", format_args!("node {node_id}: start {start}{entry}"));
     }
+    let left_out = document.last_index.saturating_sub(document.table.log_index);
+    if left_out > 0 {
+        text += &line("left out", format_args!("{} after it", show::count(left_out, "entry", "entries")));
+    }
     if let Some(shortfall) = &document.shortfall {
         text += &line("missing", shortfall);
     }
@@ -159,14 +172,23 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
 
 /// What may be lost, on stderr.
 fn warn(remains: &Remains) {
-    let (last, known) = (remains.last.map_or(0, |id| id.index), remains.committed.map_or(0, |id| id.index));
+    let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
+    let (last, known) = (index(remains.through), index(remains.committed));
     let more = last.saturating_sub(known);
+    let left_out = index(remains.last).saturating_sub(last);
     super::complain(&format!(
         "the copy ends at index {last}, term {}; entries that were acknowledged after it are lost; of its last {} the node did not know \
          whether they were committed, and they are applied",
-        term(remains.last),
+        term(remains.through),
         show::count(more, "entry", "entries"),
     ));
+    if left_out > 0 {
+        super::complain(&format!(
+            "{} of its log after index {last} are left out, as --through says; if any member could apply them, they were acknowledged, and are \
+             lost",
+            show::count(left_out, "entry", "entries"),
+        ));
+    }
     if let Some(shortfall) = remains.shortfall() {
         super::complain(&format!(
             "acknowledged entries are missing: {shortfall}; compare the copies of other nodes first"
@@ -176,7 +198,8 @@ fn warn(remains: &Remains) {
 
 fn failure(error: RemainsError) -> Failure {
     let exit = match &error {
-        RemainsError::InUse { .. } | RemainsError::Nothing { .. } => Exit::Usage,
+        RemainsError::InUse { .. } | RemainsError::Nothing { .. } | RemainsError::Through { .. } => Exit::Usage,
+        RemainsError::Unapplied { .. } => Exit::Unapplied,
         RemainsError::Io { source, .. } => Exit::of_path(source),
         RemainsError::Identity(_) | RemainsError::Snapshot { .. } | RemainsError::Log { .. } => Exit::Error,
     };

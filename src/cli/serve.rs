@@ -1,6 +1,6 @@
 //! `lockkeeper serve`: runs one node until it is stopped.
 //!
-//! Exit codes: 0 after a requested shutdown; 2: the configuration is invalid; 20 to 22 as in [`super::exit`]; 129, 130
+//! Exit codes: 0 after a requested shutdown; 2: the configuration is invalid; 20 to 23 as in [`super::exit`]; 129, 130
 //! and 143: a second signal (SIGHUP of its terminal, Ctrl-C, SIGTERM) ended it at once. A bug in the program aborts it
 //! (134).
 
@@ -249,6 +249,9 @@ fn exit_code(error: &(dyn Error + 'static)) -> Exit {
     let in_use = |error: &&(dyn Error + 'static)| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
+    if matches!(error.downcast_ref::<ServeError>(), Some(ServeError::Unapplied(_))) {
+        return Exit::Unapplied;
+    }
     match std::iter::successors(Some(error), |&error| error.source()).find(in_use) {
         Some(_) => Exit::AddressInUse,
         None => Exit::CannotServe,

@@ -25,6 +25,7 @@ use super::{
     commands,
     table::{Batch, Table},
     types::{Deliveries, Entry, EntryPayload, LogId, Membership, TypeConfig},
+    unapplied,
 };
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
@@ -159,7 +160,7 @@ fn apply_each(table: &Table, entries: impl ExactSizeIterator<Item = ReadEntry>) 
     let (began, count) = (Instant::now(), entries.len());
     let mut from = began;
     for ReadEntry { log_id, content, responder } in entries {
-        let mut applied = apply_content(table, log_id, content?, responder.is_some())?;
+        let mut applied = apply_content(table, log_id, content, responder.is_some())?;
         if let Some(responder) = responder {
             let to = Instant::now();
             applied.applied = Some((std::mem::replace(&mut from, to), to));
@@ -179,7 +180,7 @@ fn apply_each(table: &Table, entries: impl ExactSizeIterator<Item = ReadEntry>) 
 /// Applies one entry. With `answer`, its proposer waits for the deliveries.
 pub(super) fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
     let log_id = entry.log_id;
-    apply_content(table, log_id, read(entry)?, answer)
+    apply_content(table, log_id, read(entry), answer)
 }
 
 fn read(entry: Entry) -> io::Result<Content> {
@@ -195,37 +196,108 @@ fn read(entry: Entry) -> io::Result<Content> {
     }
 }
 
-fn apply_content(table: &Table, log_id: LogId, content: Content, answer: bool) -> io::Result<Deliveries> {
-    match content {
+/// Fails on a batch of which this program cannot apply all commands.
+fn ensure_supported(table: &Table, log_id: LogId, content: Content) -> io::Result<Content> {
+    let Content::Batch(batch) = &content else { return Ok(content) };
+    table.versions().check_commands(&batch.commands).map_err(|error| {
+        let advice = unapplied::advice(log_id.index);
+        io::Error::new(error.kind(), format!("log entry {log_id} cannot be applied: {error}; {advice}"))
+    })?;
+    Ok(content)
+}
+
+fn apply_content(
+    table: &Table,
+    log_id: LogId,
+    content: io::Result<Content>,
+    answer: bool,
+) -> io::Result<Deliveries> {
+    // Before any of its commands is applied: a command that is skipped would make this table differ from the others.
+    let content = content.and_then(|content| ensure_supported(table, log_id, content));
+    match content.inspect_err(|error| table.note_unapplied(error))? {
         Content::Blank => table.pass(log_id, None),
         Content::Membership(membership) => table.pass(log_id, Some(membership)),
         Content::Batch(batch) => {
-            // Before any of them is applied: a command that is skipped would make this table differ from the others.
-            table.versions().check_commands(&batch.commands).map_err(|error| {
-                io::Error::new(error.kind(), format!("log entry {log_id} cannot be applied: {error}"))
-            })?;
-            return Ok(table.apply(log_id, batch, answer));
+            unapplied::begin(log_id, batch.commands.len());
+            let deliveries = table.apply(log_id, batch, answer);
+            unapplied::end();
+            return Ok(deliveries);
         }
     }
     Ok(Deliveries::default())
 }
 
 fn damaged(log_id: &LogId, why: &str) -> io::Error {
+    let advice = unapplied::advice(log_id.index);
     let message = format!(
-        "log entry {log_id} cannot be decoded ({why}): it is damaged or was written by a newer version; install that \
-         version; if this node runs it already, replace the node with `lockkeeper member replace`"
+        "log entry {log_id} cannot be decoded ({why}): it is damaged or was written by a newer version; install that version; {advice}"
     );
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{self, AssertUnwindSafe};
+
     use super::*;
-    use crate::types::CommittedLeaderId;
-    use lockkeeper_machine::{
-        Command, Key, KeyRange, Label, Limits, Put, PutLease, Select, SessionId, Stamp, Time, Ttl, Txn, TxnOperation,
-        Value, WallTime,
+    use crate::{
+        table::{Applied, Inspect},
+        types::{CommittedLeaderId, Payload},
     };
+    use bytes::Bytes;
+    use lockkeeper_machine::{
+        Command, Key, KeyRange, Label, Limits, Put, PutLease, Revision, Select, SessionId, Stamp, Time, Ttl, Txn,
+        TxnOperation, Value, WallTime,
+    };
+
+    #[test]
+    fn an_entry_that_cannot_be_applied_names_itself_and_changes_nothing() {
+        let table = Table::new(None);
+        let log_id = |index| LogId { leader_id: CommittedLeaderId::new(1), index };
+        let entry = |index, payload| Entry { log_id: log_id(index), payload: EntryPayload::Normal(Payload(payload)) };
+        let batch = |commands: &[Command]| commands::encode(Time::default(), Limits::default(), commands);
+        apply(&table, entry(1, batch(&[Command::Tick])), false).expect("applied");
+        assert_eq!(table.unapplied(), None);
+
+        let open = |session| {
+            let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
+            Command::Open { session: SessionId(session), ttl, label, address: None, owner: None }
+        };
+        for payload in [batch(&[open(1), Command::Probe]), Bytes::from_static(b"this is no batch")] {
+            let error = apply(&table, entry(2, payload), false).expect_err("no node can apply it");
+            let text = error.to_string();
+            assert!(text.contains(&format!("log entry {}", log_id(2))) && text.contains("--through 1"), "{text}");
+            assert_eq!(table.read(|applied| (applied.index(), applied.machine.counts().sessions)), (1, 0));
+        }
+        let first = table.unapplied().expect("it is noted");
+        assert!(first.contains("needs cluster version"), "the first one counts: {first}");
+    }
+
+    /// A table that is broken after each entry.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl Inspect for Broken {
+        fn look(&self, _: &Applied) {
+            panic!("the table contradicts itself");
+        }
+    }
+
+    /// The panic hook of the program asks for it, on the thread that panics.
+    #[test]
+    fn a_panic_while_an_entry_is_applied_can_name_the_entry() {
+        let table = Table::new(Some(Arc::new(Broken)));
+        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 7 };
+        let commands = [Command::Tick, Command::Compact { revision: Revision(0) }];
+        let payload = commands::encode(Time::default(), Limits::default(), &commands);
+        let entry = Entry { log_id, payload: EntryPayload::Normal(Payload(payload)) };
+        let applied = panic::catch_unwind(AssertUnwindSafe(|| apply(&table, entry, false)));
+        assert!(applied.is_err());
+        let (text, advice) = unapplied::being_applied().expect("it was being applied");
+        assert!(text.contains(&log_id.to_string()) && text.contains("its command 2 of 2, compact"), "{text}");
+        assert!(advice.contains("recover --through 6"), "{advice}");
+        unapplied::end();
+    }
 
     #[test]
     fn work_that_is_left_over_makes_a_group_large() {

@@ -11,7 +11,7 @@
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
 //! * [`read_index`]: when the table may answer a linearizable read;
-//! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`calls`]: the calls
+//! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`unapplied`]: one that cannot be applied; [`calls`]: the calls
 //!   that wait for a result; [`watch_index`]: the watches that an event concerns; [`snapshot`]: the applied state, on disk.
 //!
 //! [`trail`]: the lines of the audit trail, made from what an entry did.
@@ -58,6 +58,7 @@ pub mod state_machine;
 pub mod table;
 pub mod trail;
 pub mod types;
+pub mod unapplied;
 pub mod versions;
 pub mod watch_index;
 pub mod wire;

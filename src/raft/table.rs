@@ -9,8 +9,9 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Debug,
+    io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -25,6 +26,7 @@ use super::{
     change_history::{CHANGES_KEPT, ChangeHistory},
     trail::{self, Act, Audit, Trail},
     types::*,
+    unapplied,
     versions::PeerVersions,
     watch_index::WatchIndex,
 };
@@ -166,6 +168,7 @@ pub struct Table {
     audit: Audit,
     metrics: Metrics,
     slow_applies: LogThrottle,
+    unapplied: OnceLock<String>,
 }
 
 impl Default for Table {
@@ -198,7 +201,18 @@ impl Table {
             audit: Audit::default(),
             metrics: Metrics::default(),
             slow_applies: LogThrottle::default(),
+            unapplied: OnceLock::new(),
         }
+    }
+
+    /// The entry that could not be applied, and why: nothing after it is applied, and the node ends. See [`unapplied`](super::unapplied).
+    pub fn unapplied(&self) -> Option<&str> {
+        self.unapplied.get().map(String::as_str)
+    }
+
+    /// The first one counts.
+    pub(super) fn note_unapplied(&self, why: &io::Error) {
+        let _ = self.unapplied.set(why.to_string());
     }
 
     /// For a node whose audit lines go there.
@@ -380,6 +394,7 @@ impl Table {
         lines.due(machine, events);
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
+            unapplied::begin_command(command.kind());
             let (act, before) = (Act::of(machine, &command), events.len());
             let is_repeatable = matches!(command, Command::Session { request: Some(_), .. });
             let reply = machine.step(command, events);

@@ -136,6 +136,9 @@ pub enum ServeError {
         "the audit trail cannot be written: {0}; see that the directory under [audit] has space and can be written, and start the node again"
     )]
     AuditStopped(SinkError),
+    /// An entry of the log cannot be applied. The node stopped before it.
+    #[error("{0}")]
+    Unapplied(String),
     /// Raft stopped: its storage failed, or there is a bug.
     #[error("raft has stopped: {0}")]
     Raft(String),
@@ -383,7 +386,9 @@ where
     let (acknowledgements, cuts, prober) = (network.acknowledgements(), network.cuts(), network.prober());
     let teller = network.prober();
     let raft_config = Arc::new(raft_config(&config)?);
-    let raft = Raft::new(config.node_id, raft_config, network, log, machine).await.map_err(stopped)?;
+    let raft = Raft::new(config.node_id, raft_config, network, log, machine).await;
+    // It applies the entries that it knows to be committed.
+    let raft = raft.map_err(|error| unapplied(&table).unwrap_or_else(|| stopped(error)))?;
     let applied = Arc::clone(&table);
     peer_service.attach(raft.clone(), move |node_id| applied.has_removed(node_id));
     let (broken_streams, liveness) = (peer_service.broken_streams(), peer_service.liveness());
@@ -650,6 +655,11 @@ fn raft_config(config: &Config) -> Result<openraft::Config, ServeError> {
         ..openraft::Config::default()
     };
     raft.validate().map_err(|invalid| ServeError::Config(format!("the timing under [raft] does not fit: {invalid}")))
+}
+
+/// Why the node ends, if it is an entry of the log.
+fn unapplied(table: &Table) -> Option<ServeError> {
+    table.unapplied().map(|why| ServeError::Unapplied(why.to_owned()))
 }
 
 fn stopped(why: impl std::fmt::Display) -> ServeError {

@@ -5,6 +5,9 @@
 //! does not know that they are committed: any of them may have been acknowledged. Those that were not are requests without an answer, whose
 //! outcome is unknown to their clients anyway.
 //!
+//! An entry that no member can apply ends the copy before it, if the operator says so ([`Remains::read`], `through`): nothing after it was
+//! ever answered.
+//!
 //! The directory is not changed: opening a log settles its journal, so a copy of the log is opened.
 
 use std::{
@@ -38,6 +41,8 @@ pub struct Remains {
     pub vote: Option<Vote>,
     /// The last entry of the log, or of the snapshot if the log ends before it.
     pub last: Option<LogId>,
+    /// The last entry that was applied: `last`, unless the operator wanted the table of an earlier one.
+    pub through: Option<LogId>,
     /// The last entry that the node knew to be committed; more may be.
     pub committed: Option<LogId>,
     /// The last entry of the newest snapshot.
@@ -85,6 +90,26 @@ pub enum RemainsError {
         /// The damage.
         what: String,
     },
+    /// An entry of the log cannot be applied.
+    #[error("{what}")]
+    Unapplied {
+        /// The entry, the cause, and the remedy.
+        what: String,
+    },
+    /// The copy has no table as of the entry at which it is to end.
+    #[error(
+        "the table of {} is known from entry {first} to entry {last}, and --through is {through}: give one of these", .directory.display()
+    )]
+    Through {
+        /// The data directory.
+        directory: PathBuf,
+        /// The last entry of the snapshot.
+        first: u64,
+        /// The last entry of the log.
+        last: u64,
+        /// The entry that was asked for.
+        through: u64,
+    },
     /// The operating system returned an error.
     #[error("cannot read the data directory {}: {source}", .directory.display())]
     Io {
@@ -97,9 +122,10 @@ pub enum RemainsError {
 
 impl Remains {
     /// Reads the data directory of a stopped node. The log is copied into `aside`, an empty directory that is left to the caller.
+    /// `through`: the last entry to be applied; those after it are left out.
     ///
     /// Reads and writes files on the caller's thread, and takes time in proportion to the table and the log.
-    pub async fn read(directory: &Path, aside: &Path) -> Result<Self, RemainsError> {
+    pub async fn read(directory: &Path, aside: &Path, through: Option<u64>) -> Result<Self, RemainsError> {
         let failed = |source| RemainsError::Io { directory: directory.to_owned(), source };
         let nothing = || RemainsError::Nothing { directory: directory.to_owned() };
         let _lock = LockFile::take_directory(directory).map_err(|not_locked| match not_locked {
@@ -124,11 +150,19 @@ impl Remains {
             | OpenError::Full { .. }
             | OpenError::Io { .. }) => damaged(other.to_string()),
         })?;
-        let read = replay(log.clone(), &table, snapshot).await;
+        let read = replay(log.clone(), &table, snapshot, through).await;
         let closed = log.close().await;
-        let (vote, in_log, committed) = read.map_err(|error| damaged(error.to_string()))?;
+        let (vote, in_log, committed) = read.map_err(|error| match table.unapplied() {
+            Some(what) => RemainsError::Unapplied { what: what.to_owned() },
+            None => damaged(error.to_string()),
+        })?;
         closed.map_err(failed)?;
         let applied = table.read(Clone::clone);
+        let last = in_log.max(snapshot);
+        if let Some(through) = through.filter(|through| *through != applied.index()) {
+            let (first, last) = (index(snapshot), index(last));
+            return Err(RemainsError::Through { directory: directory.to_owned(), first, last, through });
+        }
         let version = applied.machine.version();
         if !Versions::OWN.include(version) {
             let own = Versions::OWN;
@@ -136,7 +170,8 @@ impl Remains {
                 "it has cluster version {version}, and this program supports {own}: use a later program"
             )));
         }
-        Ok(Self { identity, vote, last: in_log.max(snapshot), committed: committed.max(snapshot), snapshot, applied })
+        let through = applied.log_id;
+        Ok(Self { identity, vote, last, through, committed: committed.max(snapshot), snapshot, applied })
     }
 
     /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had. `None`: nothing tells.
@@ -150,6 +185,10 @@ impl Remains {
     }
 }
 
+fn index(log_id: Option<LogId>) -> u64 {
+    log_id.map_or(0, |id| id.index)
+}
+
 /// Loads a snapshot into the table. Returns its last entry.
 fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, RemainsError> {
     let damaged = |error: io::Error| RemainsError::Snapshot { path: path.to_owned(), what: error.to_string() };
@@ -158,11 +197,13 @@ fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, RemainsError> {
     Ok(file.meta().last_log_id)
 }
 
-/// Applies the entries after the snapshot. Returns the vote, the last entry of the log, and the last one that is known to be committed.
+/// Applies the entries after the snapshot, up to one of them if it is given. Returns the vote, the last entry of the log, and the last one
+/// that is known to be committed.
 async fn replay(
     mut log: LogStore,
     table: &Table,
     snapshot: Option<LogId>,
+    through: Option<u64>,
 ) -> io::Result<(Option<Vote>, Option<LogId>, Option<LogId>)> {
     let state = log.get_log_state().await?;
     let committed = log.read_committed().await?;
@@ -172,7 +213,11 @@ async fn replay(
     let entries = reader.entries_stream(first..).await;
     pin_mut!(entries);
     while let Some(entry) = entries.next().await {
-        applier::apply(table, entry?, false)?;
+        let entry = entry?;
+        if through.is_some_and(|through| entry.log_id.index > through) {
+            break;
+        }
+        applier::apply(table, entry, false)?;
     }
     Ok((vote, state.last_log_id, committed))
 }
@@ -189,4 +234,93 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::atomic::AtomicU64};
+
+    use bytes::Bytes;
+    use openraft::{storage::IOFlushed, type_config::TypeConfigExt as _};
+
+    use super::*;
+    use crate::{
+        backup::{NewCluster, found},
+        commands,
+        types::{Entry, EntryPayload, Node, Payload, TypeConfig},
+    };
+    use lockkeeper_environment::Environment;
+    use lockkeeper_machine::{Command, Label, Limits, Machine, SessionId, Time, Ttl};
+
+    /// The data directory of a node whose log has these payloads after its snapshot. Returns the index of the snapshot.
+    async fn node_with(directory: &Path, payloads: Vec<Bytes>) -> u64 {
+        let addresses = |text: &str| Node {
+            peer_address: format!("{text}:1"),
+            client_address: format!("{text}:2"),
+            ..Node::default()
+        };
+        let cluster = NewCluster {
+            cluster_id: "test".parse().expect("an id"),
+            members: BTreeMap::from([(1, (addresses("a"), directory.to_owned()))]),
+            machine: Machine::default(),
+            trail: crate::trail::Trail::default(),
+            copied: None,
+        };
+        let mut random = Environment::system().generator();
+        let last = found(&cluster, &mut random, &AtomicU64::new(0)).await.expect("made");
+
+        let options = Options { snapshot: Some(last), ..Options::default() };
+        let mut log = LogStore::open(&directory.join("log"), options).expect("opened");
+        let entry = |(payload, index): (Bytes, u64)| Entry {
+            log_id: LogId { leader_id: last.leader_id, index },
+            payload: EntryPayload::Normal(Payload(payload)),
+        };
+        let entries: Vec<_> = payloads.into_iter().zip(last.index + 1..).map(entry).collect();
+        let (flushed, answer) = TypeConfig::oneshot();
+        log.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await.expect("appended");
+        answer.await.expect("answered").expect("flushed");
+        log.close().await.expect("closed");
+        last.index
+    }
+
+    fn opens(session: u128) -> Bytes {
+        let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
+        let open = Command::Open { session: SessionId(session), ttl, label, address: None, owner: None };
+        commands::encode(Time::default(), Limits::default(), &[open])
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_copy_ends_before_an_entry_that_cannot_be_applied_if_the_operator_says_so() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = folder.path().join("node");
+        let damaged = Bytes::from_static(b"no batch of this or of a later version");
+        let snapshot = node_with(&directory, vec![opens(1), damaged, opens(2)]).await;
+        let read = async |through: Option<u64>| {
+            let aside = tempfile::tempdir().expect("a directory");
+            Remains::read(&directory, aside.path(), through).await
+        };
+
+        let error = read(None).await.expect_err("no program reads the second entry");
+        let text = error.to_string();
+        let names = text.contains(&format!(".{} cannot be decoded", snapshot + 2));
+        let advises = text.contains(&format!("recover --through {}", snapshot + 1));
+        assert!(matches!(error, RemainsError::Unapplied { .. }) && names && advises, "{text}");
+
+        let remains = read(Some(snapshot + 1)).await.expect("it ends before");
+        assert_eq!(remains.applied.index(), snapshot + 1);
+        assert_eq!(remains.through, remains.applied.log_id);
+        assert_eq!(remains.last.map(|last| last.index), Some(snapshot + 3));
+        assert_eq!(remains.applied.machine.counts().sessions, 1);
+        assert_eq!(read(Some(snapshot)).await.expect("the snapshot alone").applied.machine.counts().sessions, 0);
+        for through in [snapshot - 1, snapshot + 4] {
+            let asked = read(Some(through)).await;
+            let is_refused = match &asked {
+                Err(RemainsError::Through { through: told, .. }) => *told == through,
+                // The entry before which it should end comes first.
+                Err(RemainsError::Unapplied { .. }) => through > snapshot + 1,
+                _ => false,
+            };
+            assert!(is_refused, "--through {through}: {asked:?}");
+        }
+    }
 }

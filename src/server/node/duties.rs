@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use openraft::async_runtime::WatchReceiver;
 use tokio::sync::Notify;
 
-use super::{ServeError, stopped};
+use super::{ServeError, stopped, unapplied};
 use lockkeeper_audit::Sink;
 use lockkeeper_raft::{
     Replica,
@@ -106,6 +106,9 @@ pub(super) async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
     // Of Raft's two metrics channels this one seldom changes. Both are closed when Raft stops; the other one has the cause.
     let mut changes = replica.raft().server_metrics();
     while changes.changed().await.is_ok() {}
+    if let Some(unapplied) = unapplied(replica.table()) {
+        return Err(unapplied);
+    }
     replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
 }
 
