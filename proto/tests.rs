@@ -1,5 +1,5 @@
-//! Each file of messages compiles with `protox`, which the build uses, and with `protoc`, which everybody else uses: it refuses some of what
-//! the former takes.
+//! Each file of messages compiles with `protox`, which the build uses, and with `protoc`, which everybody else uses: it refuses some of
+//! what the former takes.
 
 use std::{
     env, fs,

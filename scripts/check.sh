@@ -34,8 +34,8 @@ with_results() {
     grep '^test result:' "$notes/output" >>"$results"
 }
 
-# The tests of the program `node`, in two processes side by side: those that each need the whole machine one after the other, and the others,
-# which wait most of the time, some at a time.
+# The tests of the program `node`, in two processes side by side: those that each need the whole machine one after the other, and the
+# others, which wait most of the time, some at a time.
 node() {
     local heavy=(abuse:: bench_program:: chaos:: runtimes:: slow_disk::)
     local skipped=("${heavy[@]/#/--skip=}")

@@ -368,14 +368,16 @@ mod tests {
         let (now, opens) = (machine.now().0, machine.now().0 + CLOSED_MS);
         assert_eq!(machine.closed_until(), Some(Stamp(opens)));
         let renew = || Command::Renew { sessions: vec![SessionId(3), SessionId(4)] };
-        let shared = |request, name: &str| match acquire(3, request, name, Wait::Never) {
-            Command::Session { session, request, operation: Operation::Acquire(acquire) } => {
-                let mut want = acquire.wants()[0].clone();
-                want.mode = Mode::Shared;
-                let acquire = Acquire::new(vec![want], Wait::Never, 0).unwrap();
-                Command::Session { session, request, operation: Operation::Acquire(acquire) }
-            }
-            _ => unreachable!(),
+        let shared = |request, name: &str| {
+            let exclusive = acquire(3, request, name, Wait::Never);
+            let Command::Session { session, request, operation: Operation::Acquire(acquire) } = exclusive else {
+                panic!("{exclusive:?} is no acquire");
+            };
+
+            let mut want = acquire.wants()[0].clone();
+            want.mode = Mode::Shared;
+            let acquire = Acquire::new(vec![want], Wait::Never, 0).unwrap();
+            Command::Session { session, request, operation: Operation::Acquire(acquire) }
         };
 
         // In whichever mode: the old holder may hold it exclusively.

@@ -206,12 +206,7 @@ fn ensure_supported(table: &Table, log_id: LogId, content: Content) -> io::Resul
     Ok(content)
 }
 
-fn apply_content(
-    table: &Table,
-    log_id: LogId,
-    content: io::Result<Content>,
-    answer: bool,
-) -> io::Result<Deliveries> {
+fn apply_content(table: &Table, log_id: LogId, content: io::Result<Content>, answer: bool) -> io::Result<Deliveries> {
     // Before any of its commands is applied: a command that is skipped would make this table differ from the others.
     let content = content.and_then(|content| ensure_supported(table, log_id, content));
     match content.inspect_err(|error| table.note_unapplied(error))? {

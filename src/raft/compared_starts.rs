@@ -1,14 +1,14 @@
 //! Followers tell each other their starts.
 //!
-//! A leader remembers the start of each member that acknowledged entries, and each node that of a member for which it voted, or from
-//! which it took entries ([`crate::identity`]). So of two followers, neither knew the other's start. If the leader was then down, an older copy of
-//! one follower's data and the other follower were a majority that lacked what was acknowledged. So each follower asks the other members
+//! A leader remembers the start of each member that acknowledged entries, and each node that of a member for which it voted, or from which
+//! it took entries ([`crate::identity`]). So of two followers, neither knew the other's start. If the leader was then down, an older copy
+//! of one follower's data and the other follower were a majority that lacked what was acknowledged. So each follower asks the other members
 //! every [`INTERVAL`] by the question of [`super::silent_leader`], whose metadata name both starts as those of every call; and a member
 //! that follows the same leader remembers the start of the one that asks.
 //!
 //! **Only of one that follows the same leader**, by the same vote, and has heard it since its start: that leader compared the start with
-//! the one that it remembers. A member that remembered every caller would take in the start of an older copy before anybody who knows better
-//! has refused it, and would then refuse the directory itself when it is put back.
+//! the one that it remembers. A member that remembered every caller would take in the start of an older copy before anybody who knows
+//! better has refused it, and would then refuse the directory itself when it is put back.
 //!
 //! *What still cannot be seen:* a copy that was made since the last start, and one whose latest start no member that is up has heard of.
 

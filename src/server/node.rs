@@ -432,7 +432,7 @@ where
         Counted::new(peers, CountedPort::Peers, metrics),
         peers_acceptor,
         peer_settings,
-        NodeCalls { port: node_calls::Port::Peers(replica.clone()), service: services.around(peer_routes) },
+        NodeCalls { port: node_calls::Port::Peers(Box::new(replica.clone())), service: services.around(peer_routes) },
         CancellationToken::new(),
     ));
     let (reporter, health_service) = tonic_health::server::health_reporter();

@@ -37,7 +37,7 @@ pub(crate) enum Port {
     /// That of clients.
     Clients,
     /// That of peers; who is a member is known as far as this node has its log, and who was removed as far as it has applied it.
-    Peers(Replica),
+    Peers(Box<Replica>),
 }
 
 impl Port {

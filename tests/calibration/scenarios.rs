@@ -4,6 +4,12 @@
 //! a power failure. A scenario forces that coincidence, in one process or a few, in seconds. It is an ordinary test that passes. With the
 //! bug, it fails with a known message.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "real processes run in real time; figures are for people to read"
+)]
+
 use std::{env, sync::Mutex, thread};
 
 use lockkeeper::planted::{self, Planted};

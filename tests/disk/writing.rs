@@ -19,6 +19,7 @@ use super::{
     mounts::{self, Disks},
     short::cluster_with_disks,
 };
+use crate::children;
 use crate::support::{LONG, leader, until};
 
 /// One request of DynamoDB's API, as an SDK names it: with an access key, and an id by which it knows a repetition.
@@ -45,11 +46,16 @@ async fn call(endpoint: &str, invocation: u64, operation: &str, body: &Value) ->
     (status, serde_json::from_str(body).unwrap_or(Value::Null))
 }
 
+/// A version as the Java client writes it: an item without one is no lock.
+fn uuid(number: u32) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
+}
+
 fn acquire(key: &str) -> Value {
     json!({
         "TableName": "locks", "ConditionExpression": "attribute_not_exists(#pk)", "ExpressionAttributeNames": {"#pk": "key"},
         "Item": {
-            "key": {"S": key}, "ownerName": {"S": "ann"}, "recordVersionNumber": {"S": "1"}, "leaseDuration": {"S": "600000"},
+            "key": {"S": key}, "ownerName": {"S": "ann"}, "recordVersionNumber": {"S": uuid(1)}, "leaseDuration": {"S": "600000"},
         },
     })
 }
@@ -87,7 +93,10 @@ fn put(lease: i64, created: i64) -> TxnRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_and_releases_by_writing_go_on_below_the_reserve() {
-    if !mounts::is_inside("writing::heartbeats_and_releases_by_writing_go_on_below_the_reserve") {
+    if !mounts::is_inside(&children::full_name(
+        module_path!(),
+        "heartbeats_and_releases_by_writing_go_on_below_the_reserve",
+    )) {
         return;
     }
     let disks = Disks::mount(3, 48);
@@ -131,10 +140,10 @@ async fn heartbeats_and_releases_by_writing_go_on_below_the_reserve() {
     let more = PutRequest { key: b"more".to_vec(), lease: granted.id, ..PutRequest::default() };
     kv.put(more).await.expect_err("it asks for more");
 
-    ok(4, "UpdateItem", update("stays", "1", "recordVersionNumber", "2")).await;
-    ok(5, "UpdateItem", update("stays", "2", "isReleased", "1")).await;
-    ok(6, "UpdateItem", update("goes", "1", "recordVersionNumber", "2")).await;
-    ok(7, "DeleteItem", delete("goes", "2")).await;
+    ok(4, "UpdateItem", update("stays", &uuid(1), "recordVersionNumber", &uuid(2))).await;
+    ok(5, "UpdateItem", update("stays", &uuid(2), "isReleased", "1")).await;
+    ok(6, "UpdateItem", update("goes", &uuid(1), "recordVersionNumber", &uuid(2))).await;
+    ok(7, "DeleteItem", delete("goes", &uuid(2))).await;
     assert!(kv.txn(put(granted.id, created)).await.expect("renewed").into_inner().succeeded);
     let key = b"held".to_vec();
     let deleted = kv.delete_range(DeleteRangeRequest { key, ..DeleteRangeRequest::default() }).await;

@@ -6,7 +6,8 @@ use std::env;
 
 use lockkeeper::chaos::history::Function;
 
-use super::{modules, python, script, unmodified::judged};
+use super::{modules, python, script};
+use crate::unmodified::judged;
 
 /// For how long faults are injected, and which ones.
 const DURATION: &str = "LOCKKEEPER_DYNAMODB_CHAOS";

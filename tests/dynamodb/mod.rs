@@ -9,9 +9,6 @@
 mod chaos;
 mod deleted_tables;
 mod operators;
-#[path = "../unmodified/mod.rs"]
-#[expect(dead_code, reason = "each suite uses a part of it")]
-mod unmodified;
 
 use std::{
     env,

@@ -18,9 +18,6 @@ mod narrow;
 mod nodes;
 mod patroni;
 mod services;
-#[path = "../unmodified/mod.rs"]
-#[expect(dead_code, reason = "each suite uses a part of it")]
-mod unmodified;
 mod walk;
 
 use std::time::Duration;

@@ -88,7 +88,7 @@ async fn the_right_to_some_keys_is_enough_for_them_and_for_their_queue_alone() {
     let first = KvClient::new(ann.clone()).put(put.clone()).await.expect("its own key").into_inner();
     let revision = first.header.expect("each has one").revision;
     let shown = LeaseTimeToLiveRequest { id: own, keys: true };
-    let shown = LeaseClient::new(ann.clone()).lease_time_to_live(shown.clone()).await.expect("its own lease");
+    let shown = LeaseClient::new(ann.clone()).lease_time_to_live(shown).await.expect("its own lease");
     assert_eq!(shown.into_inner().keys, [&key[..]]);
 
     // A transaction that writes a key, and shows what it was.

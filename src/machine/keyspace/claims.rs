@@ -512,7 +512,9 @@ mod tests {
         apply(&mut machine, 1000, WORK, txn(put("late", ANN)), &mut events);
         assert_eq!(holder(&machine), None);
         let mut restored = Machine::from_records(machine.records()).unwrap();
-        let _ = machine.restored(None).unwrap();
+        let _ = machine
+            .restored(&Restore { at: WallTime(0), draw: 7, first_token: Some(Token(1 << 50)), closed_ms: None })
+            .unwrap();
         let mut of_restored = events.clone();
         while machine.has_work() {
             apply(&mut machine, 1000, WORK, Command::Tick, &mut events);

@@ -11,7 +11,8 @@ fn key(key: &str) -> Key {
 
 fn put(name: &str, bytes: usize, lease: Option<SessionId>) -> TxnOperation {
     let value = Value::new(&vec![7; bytes]).unwrap();
-    let lease = lease.map(|session| Lease { session, at_end: AtLeaseEnd::Delete });
+    // Kept at the end of its lease: one that is deleted is temporary, which has limits of its own.
+    let lease = lease.map(|session| Lease { session, at_end: AtLeaseEnd::Keep });
     TxnOperation::Put(Put { key: key(name), value, lease: lease.into(), claims: None })
 }
 

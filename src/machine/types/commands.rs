@@ -195,8 +195,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Fails on a value beyond a limit of this version. Asked before a command is proposed, and never when it is applied: what is in the log
-    /// was within the limits of the version that proposed it.
+    /// Fails on a value beyond a limit of this version. Asked before a command is proposed, and never when it is applied: what is in the
+    /// log was within the limits of the version that proposed it.
     pub fn check_limits(&self) -> Result<(), Invalid> {
         let owned = |identity: &Option<Identity>| identity.as_ref().map_or(Ok(()), Identity::check_limits);
         match self {

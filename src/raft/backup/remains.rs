@@ -250,7 +250,7 @@ mod tests {
         types::{Entry, EntryPayload, Node, Payload, TypeConfig},
     };
     use lockkeeper_environment::Environment;
-    use lockkeeper_machine::{Command, Label, Limits, Machine, SessionId, Time, Ttl};
+    use lockkeeper_machine::{Command, Label, Limits, Machine, SessionId, Time, Ttl, WallTime};
 
     /// The data directory of a node whose log has these payloads after its snapshot. Returns the index of the snapshot.
     async fn node_with(directory: &Path, payloads: Vec<Bytes>) -> u64 {
@@ -265,6 +265,7 @@ mod tests {
             machine: Machine::default(),
             trail: crate::trail::Trail::default(),
             copied: None,
+            at: WallTime(1_800_000_000_000),
         };
         let mut random = Environment::system().generator();
         let last = found(&cluster, &mut random, &AtomicU64::new(0)).await.expect("made");

@@ -321,7 +321,7 @@ where
         };
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner(), accept).await?;
         let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
-        receiver.compare(sender, meta.last_log_id.into_iter()).await?;
+        receiver.compare(sender, vote, meta.last_log_id.into_iter()).await?;
         caller.rely_on(&self.shared.identity).await?;
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
@@ -384,7 +384,7 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
     /// The leader has every entry that is committed, unless a member has lost what it acknowledged. Raft does not look: it would truncate
     /// what is applied. Only the latest entry that both have needs a look, since all before it follow from it; in nearly all requests there
     /// is none, or it is the last one that was applied.
-    async fn compare(&self, sender: Sender, mut named: impl Iterator<Item = LogId>) -> Result<(), Status> {
+    async fn compare(&self, sender: Sender, vote: Vote, mut named: impl Iterator<Item = LogId>) -> Result<(), Status> {
         let applied = self.raft.metrics().borrow_watched().last_applied;
         let committed = applied.map(|applied| applied.index).max(self.identity.committed_index());
         let Some(committed) = committed.filter(|_| !is_loss_planted()) else { return Ok(()) };
@@ -393,7 +393,14 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
             return Ok(());
         }
 
-        let own = self.raft.with_raft_state(move |state| state.log_ids.get(other.index)).await.map_err(stopped)?;
+        let seen = self.raft.with_raft_state(move |state| (*state.vote_ref(), state.log_ids.get(other.index)));
+        let (known, own) = seen.await.map_err(stopped)?;
+
+        // A late request of a leader that was deposed: it may name entries that were never committed, and Raft refuses it.
+        if vote < known {
+            return Ok(());
+        }
+
         // None: the snapshot has replaced it, or it is still to come.
         match own.filter(|own| *own != other) {
             None => Ok(()),
@@ -437,7 +444,7 @@ fn well_formed<M: RaftStateMachine<TypeConfig>>(
         Some(request) => {
             guard.liveness.spoke(guard.sender);
             let request = check(request)?;
-            receiver.compare(sender, named(&request)).await?;
+            receiver.compare(sender, request.vote, named(&request)).await?;
             Ok(Some(request))
         }
         None => {

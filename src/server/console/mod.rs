@@ -11,9 +11,9 @@
 //! caller is known by a bearer token, or else by the certificate of its connection. Lists come from the table of this node, so that it
 //! shows them too while there is no leader; a forced release goes to the leader.
 //!
-//! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses those of other sites, and those for a host that
-//! is not this node's (a name that somebody points at it). What the browser runs is limited by a Content-Security-Policy: scripts of this
-//! origin in files, nothing inline, no other host. Names of locks and labels reach the page as JSON and are shown as text.
+//! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses those of other sites, and those for a host
+//! that is not this node's (a name that somebody points at it). What the browser runs is limited by a Content-Security-Policy: scripts of
+//! this origin in files, nothing inline, no other host. Names of locks and labels reach the page as JSON and are shown as text.
 //!
 //! Deliberately absent: accounts and cookies; state in the node beside the open feeds, whose number is limited.
 

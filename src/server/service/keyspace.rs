@@ -8,12 +8,12 @@
 
 use std::{iter::from_fn, sync::Arc};
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    task::yield_now,
-};
+use tokio::{sync::OwnedSemaphorePermit, task::yield_now};
 
-use super::local::{Local, Serve, page_size};
+use super::{
+    local::{Local, Serve, page_size},
+    long_reads::LongReads,
+};
 use crate::{
     api::{Caller, Error, requests::*},
     wire::{Form, MESSAGE_BYTES_MAX},
@@ -22,7 +22,6 @@ use lockkeeper_machine::{
     Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Refusal, Reply, SortBy, TXN_BYTES_MAX, TXN_READS_MAX, Txn,
     VALUE_BYTES_MAX,
 };
-use lockkeeper_raft::NoReply;
 
 /// Entries in one page, at the most.
 const PAGE_MAX: usize = 1000;
@@ -32,8 +31,6 @@ const PAGE_BYTES: usize = 1024 * 1024;
 const FIXED_BYTES: usize = 128;
 /// Keys that a read visits before others have their turn.
 const VISITS_PER_TURN: usize = 1000;
-/// Reads that wait for their turn to visit more. Each keeps the table as it was.
-const LONG_READS_MAX: usize = 64;
 /// Bytes of the values that a read sorts.
 const SORTED_BYTES_MAX: usize = 16 << 20;
 const _: () = assert!(PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + FIXED_BYTES < MESSAGE_BYTES_MAX);
@@ -129,28 +126,6 @@ impl Serve for CompactEntries {
         let reply = node.apply(Command::Compact { revision }).await?;
         let Reply::Compacted(revision) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(EntriesCompacted { revision }))
-    }
-}
-
-/// Reads that visit many keys: one at a time goes on, and a number of them wait.
-#[derive(Debug)]
-pub(crate) struct LongReads {
-    places: Arc<Semaphore>,
-    turn: Arc<Semaphore>,
-}
-
-impl Default for LongReads {
-    fn default() -> Self {
-        Self { places: Arc::new(Semaphore::new(LONG_READS_MAX)), turn: Arc::new(Semaphore::new(1)) }
-    }
-}
-
-impl LongReads {
-    async fn turn(&self) -> Result<[OwnedSemaphorePermit; 2], Error> {
-        let overloaded = |_| Error::no_reply(NoReply::Overloaded);
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(overloaded)?;
-        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| Error::no_reply(NoReply::Overloaded))?;
-        Ok([place, turn])
     }
 }
 
@@ -268,7 +243,9 @@ mod tests {
         let long_reads = LongReads::default();
         let first = long_reads.turn().await.expect("the first");
         read(&long_reads, VISITS_PER_TURN - 1).await.expect("a short read does not wait");
-        let waiting: Vec<_> = (1..LONG_READS_MAX).map(|_| Box::pin(read(&long_reads, VISITS_PER_TURN))).collect();
+        let waiting: Vec<_> = (1..super::super::long_reads::LONG_READS_MAX)
+            .map(|_| Box::pin(read(&long_reads, VISITS_PER_TURN)))
+            .collect();
         let mut all = futures::future::join_all(waiting);
         assert!(futures::poll!(&mut all).is_pending());
         let refused = read(&long_reads, VISITS_PER_TURN).await.expect_err("too many");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt, stream::unfold};
 use tokio::time::Instant;
 
-use super::{browse::Browse, keep_alive, keyspace::LongReads, patience::PATIENCE, watch, watch_entries};
+use super::{browse::Browse, keep_alive, long_reads::LongReads, patience::PATIENCE, watch, watch_entries};
 use crate::{
     access::{
         Access,

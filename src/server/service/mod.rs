@@ -26,6 +26,7 @@ mod keep_alive;
 mod keyspace;
 pub(crate) mod local;
 mod locks;
+mod long_reads;
 mod members;
 mod pages;
 mod patience;

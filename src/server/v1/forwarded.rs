@@ -2,7 +2,8 @@
 //!
 //! They arrive at the peers' port, on Raft's runtime, which serves the connection with its framing and flow control. The call itself
 //! (decoding, the proposer's queue, waiting, encoding of a single answer) is a task on the clients' runtime, or on that of the adapters if
-//! only adapters make such calls, so that a burst of calls at a follower delays no heartbeat of the leader. Only framing and the encoding of streams remain on Raft's runtime.
+//! only adapters make such calls, so that a burst of calls at a follower delays no heartbeat of the leader. Only framing and the encoding
+//! of streams remain on Raft's runtime.
 
 use std::{
     convert::Infallible,
