@@ -1,7 +1,7 @@
 //! Ends a connection whose client does not read.
 //!
 //! Without it, a client that sends requests and never reads would keep its connection, its slot and the answer for ever: a full socket is
-//! no error. A client that reads at least [`PROGRESS_BYTES`] in each [`UNREAD_TIMEOUT`] is not concerned, nor is one to which nothing is
+//! no error. A client that reads at least `PROGRESS_BYTES` in each [`UNREAD_TIMEOUT`] is not concerned, nor is one to which nothing is
 //! to be written.
 
 use std::{
@@ -16,7 +16,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Time in which a client must read [`PROGRESS_BYTES`] of what waits for it, or all of it.
+/// Time in which a client must read `PROGRESS_BYTES` of what waits for it, or all of it.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// See [`UNREAD_TIMEOUT`].
 const PROGRESS_BYTES: usize = 16 << 10;

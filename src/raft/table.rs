@@ -205,7 +205,7 @@ impl Table {
         }
     }
 
-    /// The entry that could not be applied, and why: nothing after it is applied, and the node ends. See [`unapplied`](super::unapplied).
+    /// The entry that could not be applied, and why: nothing after it is applied, and the node ends. See the module `unapplied`.
     pub fn unapplied(&self) -> Option<&str> {
         self.unapplied.get().map(String::as_str)
     }

@@ -48,7 +48,7 @@ pub(super) fn end() {
     APPLYING.set(None);
 }
 
-/// The entry that the calling thread applies, as a text that goes on with why it cannot, and the [`advice`]. For a panic hook.
+/// The entry that the calling thread applies, as a text that goes on with why it cannot, and the advice. For a panic hook.
 pub fn being_applied() -> Option<(String, String)> {
     let Applying { log_id, commands, command, kind } = APPLYING.get()?;
     let place = match command {
