@@ -8,5 +8,6 @@ fn main() {
     // Cargo's own variable says `release` for each profile that inherits it. The directory is TARGET/PROFILE/build/PACKAGE/out.
     let out = env::var_os("OUT_DIR").expect("cargo sets it");
     let profile = Path::new(&out).ancestors().nth(3).and_then(Path::file_name).and_then(|name| name.to_str());
-    println!("cargo:rustc-env=LOCKKEEPER_PROFILE={}", profile.unwrap_or("unknown"));
+    // Cargo also sets it for what it runs: so it must not be a variable that the program reads.
+    println!("cargo:rustc-env=LOCKKEEPER_BUILD_PROFILE={}", profile.unwrap_or("unknown"));
 }

@@ -27,7 +27,7 @@ impl Report {
             "work": work.name(),
             "meaning": work.meaning(),
             "version": env!("CARGO_PKG_VERSION"),
-            "profile": env!("LOCKKEEPER_PROFILE"),
+            "profile": env!("LOCKKEEPER_BUILD_PROFILE"),
             "debug_build": cfg!(debug_assertions),
             "machine": { "processors": usage::processors(), "processor": usage::processor(), "kernel": usage::kernel() },
             "cluster": cluster,
@@ -46,7 +46,7 @@ impl Report {
             }
             Where::Running(client) => client.endpoints().to_owned(),
         };
-        let profile = env!("LOCKKEEPER_PROFILE");
+        let profile = env!("LOCKKEEPER_BUILD_PROFILE");
         let mut text = format!("{}: {}\n{cluster}; profile {profile}; ", work.name(), work.meaning());
         let repetitions = self.series.first().map_or(0, |series| series.repetitions.len());
         let spread = if repetitions > 1 { "median (lowest–highest) of " } else { "" };
