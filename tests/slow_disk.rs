@@ -6,7 +6,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -44,15 +44,18 @@ use tokio_util::sync::CancellationToken;
 
 /// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
-/// The time that a sync takes longer on a slow disk.
-const DELAY: Duration = Duration::from_millis(900);
+/// The time that a sync takes longer on a slow disk, milliseconds: much longer than on the others, also on a busy machine.
+const SLOW_MS: u64 = 900;
+/// The same while all disks are slow: enough to be slow.
+const ALL_SLOW_MS: u64 = 300;
 const CLUSTER: &str = "slow-disk";
 
 /// A log whose disk can become slow: entries are reported as durable later than they are.
 #[derive(Clone)]
 struct SlowLog {
     log: LogStore,
-    is_slow: Arc<AtomicBool>,
+    /// 0: not slow.
+    delay_ms: Arc<AtomicU64>,
 }
 
 impl RaftLogStorage<TypeConfig> for SlowLog {
@@ -83,13 +86,14 @@ impl RaftLogStorage<TypeConfig> for SlowLog {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        if !self.is_slow.load(Ordering::Relaxed) {
+        let delay = Duration::from_millis(self.delay_ms.load(Ordering::Relaxed));
+        if delay.is_zero() {
             return self.log.append(entries, callback).await;
         }
         let (flushed, is_flushed) = TypeConfig::oneshot();
         self.log.append(entries, IOFlushed::signal(flushed)).await?;
         tokio::spawn(async move {
-            sleep(DELAY).await;
+            sleep(delay).await;
             if let Ok(result) = is_flushed.await {
                 callback.io_completed(result);
             }
@@ -109,7 +113,7 @@ impl RaftLogStorage<TypeConfig> for SlowLog {
 /// Three nodes in this process.
 struct Cluster {
     addresses: Vec<String>,
-    slow: Vec<Arc<AtomicBool>>,
+    delays_ms: Vec<Arc<AtomicU64>>,
     nodes: JoinSet<()>,
     stopping: CancellationToken,
     _directory: TempDir,
@@ -129,7 +133,7 @@ impl Cluster {
             members.push(Member { node_id, client_address, peer_address });
             listeners.push((clients, peers));
         }
-        let (mut slow, mut nodes, stopping) = (Vec::new(), JoinSet::new(), CancellationToken::new());
+        let (mut delays_ms, mut nodes, stopping) = (Vec::new(), JoinSet::new(), CancellationToken::new());
         for (member, (clients, peers)) in members.iter().zip(listeners) {
             let config = Config {
                 cluster_id: CLUSTER.to_owned(),
@@ -140,8 +144,8 @@ impl Cluster {
             };
             let place = directory.path().join(member.node_id.to_string());
             let log = LogStore::open(&place.join("log"), log::Options::default()).expect("a new log");
-            let is_slow = Arc::new(AtomicBool::new(false));
-            slow.push(Arc::clone(&is_slow));
+            let delay_ms = Arc::new(AtomicU64::new(0));
+            delays_ms.push(Arc::clone(&delay_ms));
             let cluster_id = CLUSTER.parse().expect("a cluster id");
             let parts = Parts {
                 config,
@@ -154,7 +158,7 @@ impl Cluster {
                 tls: None,
                 environment: Environment::system(),
                 identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
-                log: SlowLog { log: log.clone(), is_slow },
+                log: SlowLog { log: log.clone(), delay_ms },
                 snapshots: SnapshotStore::open(&place.join("snapshots")).expect("no snapshots"),
                 places: Places::default(),
                 disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
@@ -169,7 +173,7 @@ impl Cluster {
             });
         }
         let addresses = members.into_iter().map(|member| member.client_address).collect();
-        Self { addresses, slow, nodes, stopping, _directory: directory }
+        Self { addresses, delays_ms, nodes, stopping, _directory: directory }
     }
 
     /// Stops all nodes, before their directory is removed.
@@ -217,12 +221,12 @@ async fn leadership_leaves_a_slow_disk_and_does_not_return() {
         }
     });
     let (slow, before) = cluster.leader(|_| true).await;
-    cluster.slow[slow].store(true, Ordering::Relaxed);
+    cluster.delays_ms[slow].store(SLOW_MS, Ordering::Relaxed);
     let (_, after) = cluster.leader(|place| place != slow).await;
     assert!(after.term > before.term, "{after:?}");
 
-    // All other disks become as slow: then there is no better leader.
-    cluster.slow.iter().for_each(|is_slow| is_slow.store(true, Ordering::Relaxed));
+    // All disks are equally slow: then there is no better leader.
+    cluster.delays_ms.iter().for_each(|delay_ms| delay_ms.store(ALL_SLOW_MS, Ordering::Relaxed));
     let index = async || cluster.leader(|place| place != slow).await.1.applied_index;
     let begun = index().await;
     let moved_on = async {
