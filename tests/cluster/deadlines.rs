@@ -65,7 +65,7 @@ async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
     let leading = leader(&cluster).await;
     let leader_address = cluster.node(leading).config().client_listen.clone();
     let unknown = (Code::DeadlineExceeded, "OUTCOME_UNKNOWN".to_owned(), "same-id".to_owned());
-    for id in 1..=3 {
+    let at_node = async |id: u64| {
         let channel = channel(&cluster, id).await;
         let session = open(&channel).await;
         let mut answered = 0;
@@ -98,7 +98,9 @@ async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
         let status = end.await.expect("it ends").expect_err("by its deadline");
         let safe = (Code::DeadlineExceeded, "DEADLINE_EXCEEDED".to_owned(), "safe".to_owned());
         assert_eq!(said(&status), safe, "from node {id}: {status:?}");
-    }
+    };
+    // Side by side: each mostly waits for deadlines.
+    tokio::join!(at_node(1), at_node(2), at_node(3));
     held.release().await.expect("it was held");
 }
 
@@ -106,7 +108,7 @@ async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
 async fn pipeline_answers_report_a_passed_deadline_too() {
     let cluster = steady_cluster().await;
     let held = long_session(&client(&cluster)).await.acquire("seat").await.expect("free");
-    for id in 1..=3 {
+    let at_node = async |id: u64| {
         let channel = channel(&cluster, id).await;
         let session = open(&channel).await;
         let acquire = PipelineRequest { number: 1, what: Some(Asked::Acquire(acquire(&session, 1))) };
@@ -125,7 +127,9 @@ async fn pipeline_answers_report_a_passed_deadline_too() {
         assert_eq!((second.number, said(&status)), (1, unknown), "from node {id}: {status:?}");
         let end = next().await.expect_err("the stream's own deadline");
         assert_eq!(end.code(), Code::DeadlineExceeded, "{end:?}");
-    }
+    };
+    // Side by side: each mostly waits for a deadline.
+    tokio::join!(at_node(1), at_node(2), at_node(3));
     held.release().await.expect("it was held");
 }
 
