@@ -234,7 +234,8 @@ async fn each_command_has_a_manual_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_cluster_is_reported_with_exit_code_12() {
-    let (code, _, err) = text(&output(&mut lockkeeper(&["list", "--endpoints", "127.0.0.1:1"])).await);
+    let (code, _, err) =
+        text(&output(&mut lockkeeper(&["list", "--endpoints", "127.0.0.1:1", "--timeout", "2s"])).await);
     assert_eq!(code, 12, "{err}");
     assert!(err.contains("127.0.0.1:1"), "{err}");
 }

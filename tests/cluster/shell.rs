@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     process::{Child, Command},
-    time::{sleep, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tonic::{Request, transport::Endpoint};
 
@@ -303,7 +303,7 @@ async fn session_keep_renews_while_a_process_runs() {
     let token = succeed(&cluster, &["acquire", "--session", &id, "seat"]).await;
     let others = long_session(&client).await;
     // Without the keeper, this would be granted after 2 s.
-    let waited = others.acquire("seat").wait_at_most(Duration::from_secs(5)).await;
+    let waited = others.acquire("seat").wait_at_most(Duration::from_secs(3)).await;
     assert!(matches!(waited, Err(Error::NotAcquired(_))), "{waited:?}");
     assert!(keeper.try_wait().expect("it is ours").is_none(), "it goes on");
 
@@ -340,24 +340,29 @@ async fn session_keep_reports_revocations_and_a_loss_of_contact() {
 #[tokio::test(flavor = "multi_thread")]
 async fn session_keep_ends_on_a_signal() {
     let cluster = cluster().await;
-    let id = open(&cluster, "12s").await;
-    for (sent, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let keeper = command(&cluster, &["session", "keep", &id]).spawn().expect("it runs");
-        let remaining = async || {
-            let sessions = client(&cluster).sessions("").await.expect("the cluster answers").sessions;
-            sessions[0].remaining
-        };
-        let mut least = Duration::MAX;
-        until("a renewal", async || {
-            let now = remaining().await;
-            least = least.min(now);
-            (now > least).then_some(())
-        })
-        .await;
-        signal(&keeper, sent);
-        assert_eq!(ended(keeper).await.0, code);
-    }
-    succeed(&cluster, &["session", "close", &id]).await;
+    tokio::join!(keeps_until(&cluster, Signal::INT, 130), keeps_until(&cluster, Signal::TERM, 143));
+}
+
+/// A keeper renews its session until this signal, and ends with this code.
+async fn keeps_until(cluster: &LocalCluster, sent: Signal, code: i32) {
+    let id = open(cluster, "12s").await;
+    let keeper = command(cluster, &["session", "keep", &id]).spawn().expect("it runs");
+    let client = client(cluster);
+    let remaining = async || {
+        let sessions = client.sessions("").await.expect("the cluster answers").sessions;
+        let session = sessions.into_iter().find(|session| session.session_id.to_string() == id);
+        session.expect("it is kept").remaining
+    };
+    let mut least = Duration::MAX;
+    until("a renewal", async || {
+        let now = remaining().await;
+        least = least.min(now);
+        (now > least).then_some(())
+    })
+    .await;
+    signal(&keeper, sent);
+    assert_eq!(ended(keeper).await.0, code);
+    succeed(cluster, &["session", "close", &id]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -391,12 +396,14 @@ async fn an_attached_session_never_runs_out_of_requests() {
     let mut waits = session.acquire(Acquire::new(vec![want("awaited")], Wait::Forever, 0).expect("valid"));
     let waits = tokio::spawn(async move { waits.granted().await });
     until("the wait", async || (lock(&client, "awaited").await.queue_length == 1).then_some(())).await;
+    let mut next_turn = interval(Duration::from_millis(10));
+    next_turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for turn in 0..600 {
         let mut acquire = session.acquire(Acquire::new(vec![want("seat")], Wait::Never, 0).expect("valid"));
         let token = acquire.granted().await.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
         session.release(token).await.expect("it was held");
-        // Replies are kept for at least 5 s, and a session keeps 1,024: the pause limits the rate of requests.
-        sleep(Duration::from_millis(10)).await;
+        // Replies are kept for at least 5 s, and a session keeps 1,024: the rate of requests must stay below.
+        next_turn.tick().await;
     }
     assert!(!waits.is_finished(), "it is held");
     held.release().await.expect("it was held");
