@@ -34,10 +34,10 @@ with_results() {
     grep '^test result:' "$notes/output" >>"$results"
 }
 
-# The tests of the program `node`, in two processes side by side: those that each need the whole machine one after the other, and the
-# others, which wait most of the time, some at a time.
+# The tests of the program `node`, in two processes side by side that take about as long: those that load the machine most one after the
+# other, and the others, which wait most of the time, some at a time.
 node() {
-    local heavy=(abuse:: bench_program:: chaos:: runtimes:: slow_disk::)
+    local heavy=(abuse:: chaos::all_holds)
     local skipped=("${heavy[@]/#/--skip=}")
     cargo test --locked --test node -- --test-threads 1 "${heavy[@]}" >"$notes/heavy" 2>&1 &
     local beside=$! failed=0

@@ -72,7 +72,7 @@ fn medians(document: &Value, figure: &str) -> Vec<f64> {
     series.iter().map(|series| median(series).unwrap_or_else(|| panic!("no {figure}: {series}"))).collect()
 }
 
-const SHORT: &str = "--warm-up 100ms --duration 1s --repetitions 2";
+const SHORT: &str = "--warm-up 100ms --duration 400ms --repetitions 2";
 
 #[tokio::test]
 async fn each_closed_loop_has_figures_for_each_number_of_workers() {
