@@ -26,6 +26,7 @@ sections=(
     'browser      the console in Chromium'
     'deployment   the Debian package, Kubernetes schemas, rules of alerts by promtool'
     'disks        a real ext4 that is shut down; processes that are killed while they write'
+    'power        ten times as many simulated power failures, kills, faults and damages of a log as in the check'
     'cluster      nodes that are killed and paused under load'
     'bench        each benchmark, for a few seconds'
     'fuzz         each parser for two minutes, guided by coverage'
@@ -59,6 +60,7 @@ section() {
     browser) ignored node console:: ;;
     deployment) ignored node deployment:: ;;
     disks) apt mkfs.ext4 e2fsprogs && ignored node power::ext4::a_real log_store::crash::acknowledged ;;
+    power) LOCKKEEPER_CRASH_POINTS=10000 cargo test --locked --test node power:: -- --nocapture --test-threads 2 ;;
     cluster) ignored node cluster::kills cluster::pauses cluster::load ;;
     bench) ignored node bench_program:: ;;
     fuzz) scripts/fuzz.sh all 120 ;;

@@ -29,7 +29,7 @@ fn with_snapshot() -> Options {
 
 impl Original {
     async fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory");
+        let directory = temporary();
         let mut held = String::new();
         // Not opened after the last round: at an opening sled writes its own snapshot, with which it would notice a loss.
         for round in 0..3 {
@@ -64,7 +64,7 @@ impl Original {
 
     /// Opens a copy in which this file has other bytes, or is missing. Returns whether it opened, after a check that it is complete.
     async fn opens_with(&self, changed: &Path, bytes: Option<&[u8]>, what: &str) -> bool {
-        let copy = tempfile::tempdir().expect("a temporary directory");
+        let copy = temporary();
         for file in self.files() {
             let name = file.strip_prefix(self.directory.path()).expect("it is below");
             let target = copy.path().join(name);

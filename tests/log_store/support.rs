@@ -16,6 +16,7 @@ use openraft::{
     storage::{IOFlushed, RaftLogStorage},
     type_config::{TypeConfigExt, alias::OneshotReceiverOf},
 };
+use tempfile::TempDir;
 
 /// Receives the result of a flush.
 pub(crate) type Flushed = OneshotReceiverOf<TypeConfig, std::io::Result<()>>;
@@ -34,6 +35,11 @@ pub(crate) fn options() -> (Options, Arc<Mutex<Vec<String>>>) {
         seen.lock().expect("no test panics while it holds it").push(failure.to_string());
     });
     (Options { on_failure, open_limit: PATIENCE, journal_bytes: JOURNAL_BYTES, ..Options::default() }, failures)
+}
+
+/// A temporary directory; in memory if possible, for tests that open thousands of logs.
+pub(crate) fn temporary() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
 }
 
 pub(crate) fn open(directory: &Path) -> Result<LogStore, OpenError> {

@@ -62,5 +62,5 @@ fn a_kill_loses_nothing_that_was_acknowledged() {
         }
     }
     println!("seed {}: {kills} kills while {killed:?}; {acknowledged} acknowledgements", seed());
-    assert!(killed.len() >= 5 && acknowledged > 100, "too little was tried: {killed:?}, {acknowledged}");
+    assert!(killed.len() >= 4 && acknowledged > 100, "too little was tried: {killed:?}, {acknowledged}");
 }

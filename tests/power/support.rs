@@ -24,16 +24,16 @@ pub(crate) const JOURNAL_BYTES: u64 = 32 << 10;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Default number of simulated power failures.
-const POINTS: u64 = 3000;
+const POINTS: u64 = 1000;
 
 /// Number of simulated power failures.
 pub(crate) fn points() -> u64 {
     number("LOCKKEEPER_CRASH_POINTS").unwrap_or(POINTS)
 }
 
-/// Scales a number of other attempts in proportion to [`points`].
+/// Other attempts, in proportion to [`points`]: this number for 3,000.
 pub(crate) fn scaled(count: u64) -> u64 {
-    (count * points() / POINTS).max(1)
+    (count * points() / 3000).max(1)
 }
 
 /// Seed of the random numbers.
