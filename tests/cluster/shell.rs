@@ -396,7 +396,7 @@ async fn an_attached_session_never_runs_out_of_requests() {
     let mut waits = session.acquire(Acquire::new(vec![want("awaited")], Wait::Forever, 0).expect("valid"));
     let waits = tokio::spawn(async move { waits.granted().await });
     until("the wait", async || (lock(&client, "awaited").await.queue_length == 1).then_some(())).await;
-    let mut next_turn = interval(Duration::from_millis(10));
+    let mut next_turn = interval(Duration::from_millis(12));
     next_turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for turn in 0..600 {
         let mut acquire = session.acquire(Acquire::new(vec![want("seat")], Wait::Never, 0).expect("valid"));
