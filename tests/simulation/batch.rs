@@ -44,8 +44,8 @@ pub(crate) struct Results {
     took: Duration,
 }
 
-/// Runs seeds in order. Prints each failure at once.
-pub(crate) fn run(seeds: impl Fn(u64) -> Option<u64> + Sync, until: Until) -> Results {
+/// Runs seeds in order, each for this number of simulated seconds or for its own duration. Prints each failure at once.
+pub(crate) fn run(seeds: impl Fn(u64) -> Option<u64> + Sync, until: Until, seconds: Option<u64>) -> Results {
     let began = Instant::now();
     let (next, results) = (AtomicU64::new(0), Mutex::new(Results::default()));
     let is_over = |place: u64| match until {
@@ -56,7 +56,7 @@ pub(crate) fn run(seeds: impl Fn(u64) -> Option<u64> + Sync, until: Until) -> Re
         loop {
             let place = next.fetch_add(1, Ordering::Relaxed);
             let Some(seed) = seeds(place).filter(|_| !is_over(place)) else { return };
-            let report = one(seed);
+            let report = one(seed, seconds);
             results.lock().expect("no worker panics while it has the results").add(seed, report);
         }
     };
@@ -69,12 +69,13 @@ pub(crate) fn run(seeds: impl Fn(u64) -> Option<u64> + Sync, until: Until) -> Re
     Results { took: began.elapsed(), ..results }
 }
 
-fn one(seed: u64) -> Report {
+fn one(seed: u64, seconds: Option<u64>) -> Report {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let report = child::run(seed, directory.path(), Asked::default()).expect("this program can be run again");
+    let report = child::run(seed, directory.path(), Asked { seconds, ..Asked::default() })
+        .expect("this program can be run again");
     if !report.troubles.is_empty() {
         let kept = keep(seed, directory.path());
-        println!("{}", failure(seed, &report, &kept));
+        println!("{}", failure(seed, seconds, &report, &kept));
     }
     report
 }
@@ -93,9 +94,10 @@ pub(crate) fn place_of(seed: u64) -> PathBuf {
 }
 
 /// The failures of a seed, and how to replay it.
-pub(crate) fn failure(seed: u64, report: &Report, history: &str) -> String {
+pub(crate) fn failure(seed: u64, seconds: Option<u64>, report: &Report, history: &str) -> String {
+    let length = seconds.map(|seconds| format!("{}={seconds} ", child::SECONDS)).unwrap_or_default();
     let troubles = report.troubles.join("\n  ");
-    format!("seed {seed} failed:\n  {troubles}\n  history: {history}\n  replay: scripts/simulate.sh {seed}")
+    format!("seed {seed} failed:\n  {troubles}\n  history: {history}\n  replay: {length}scripts/simulate.sh {seed}")
 }
 
 impl Results {

@@ -20,7 +20,8 @@ use crate::{plan::Plan, run, system, trace};
 const SEED: &str = "LOCKKEEPER_SIMULATED_SEED";
 const DIRECTORY: &str = "LOCKKEEPER_SIMULATED_DIRECTORY";
 const TRACED: &str = "LOCKKEEPER_SIMULATED_TRACE";
-const SECONDS: &str = "LOCKKEEPER_SIMULATED_SECONDS";
+/// Simulated seconds of a run.
+pub(crate) const SECONDS: &str = "LOCKKEEPER_SIMULATED_SECONDS";
 const BUG: &str = "LOCKKEEPER_PLANTED_BUG";
 
 /// Files that a run writes to its directory.
