@@ -173,7 +173,8 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
 /// What may be lost, on stderr.
 fn warn(remains: &Remains) {
     let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
-    let (last, known) = (index(remains.through), index(remains.committed));
+    let last = index(remains.through);
+    let known = index(remains.committed);
     let more = last.saturating_sub(known);
     let left_out = index(remains.last).saturating_sub(last);
     super::complain(&format!(

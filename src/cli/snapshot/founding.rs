@@ -143,11 +143,18 @@ pub(in super::super) async fn found(
     let members = members(wanted, directory, applied)?;
     let environment = Environment::system();
     let at = WallTime(environment.clock.wall_ms());
-    let (draw, terms) = (environment.random.bits(), &target.terms);
+    let draw = environment.random.bits();
+    let terms = &target.terms;
     let restore = Restore { at, draw, first_token: terms.first_token, closed_ms: terms.closed_ms() };
     let machine = applied.machine.restored(&restore).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let (cluster_id, trail) = (target.cluster_id, applied.trail);
-    let cluster = NewCluster { cluster_id, members, machine, trail, copied: applied.log_id, at };
+    let cluster = NewCluster {
+        cluster_id: target.cluster_id,
+        members,
+        machine,
+        trail: applied.trail,
+        copied: applied.log_id,
+        at,
+    };
     let making = format!("making the data of {}", show::count(cluster.members.len() as u64, "node", "nodes"));
     let progress = Progress::of(&making, Unit::Records, None);
     let made = backup::found(&cluster, &mut environment.generator(), progress.count()).await;
