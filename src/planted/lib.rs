@@ -237,6 +237,15 @@ impl Planted {
     }
 }
 
+/// Whether a node is to panic while it applies the entry with this index: the environment variable `LOCKKEEPER_PANIC_AT_ENTRY` names it. No
+/// [`Planted`] bug, since nothing goes wrong silently: it shows what a node does about an entry that no program can apply. Only in builds
+/// that can have bugs.
+pub fn panics_at(index: u64) -> bool {
+    static ENTRY: OnceLock<Option<u64>> = OnceLock::new();
+    let entry = || env::var("LOCKKEEPER_PANIC_AT_ENTRY").ok()?.parse().ok();
+    CAN_HAVE_BUGS && *ENTRY.get_or_init(entry) == Some(index)
+}
+
 /// The index in [`Planted::ALL`] of the chosen bug, [`NONE`], or [`BY_ENVIRONMENT`].
 static CHOSEN: AtomicU8 = AtomicU8::new(BY_ENVIRONMENT);
 const NONE: u8 = u8::MAX;

@@ -35,7 +35,7 @@ use lockkeeper_machine::{
     Stamp, Time, WallTime,
 };
 use lockkeeper_metrics::{Did, HoldEnd, Metrics};
-use lockkeeper_planted::Planted;
+use lockkeeper_planted::{Planted, panics_at};
 use lockkeeper_transport::LogThrottle;
 
 /// Notices that a keep-alive stream may lag behind before it is closed.
@@ -395,6 +395,7 @@ impl Table {
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
             unapplied::begin_command(command.kind());
+            assert!(!panics_at(index), "a test asked for a panic at entry {index}");
             let (act, before) = (Act::of(machine, &command), events.len());
             let is_repeatable = matches!(command, Command::Session { request: Some(_), .. });
             let reply = machine.step(command, events);

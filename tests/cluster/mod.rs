@@ -16,6 +16,7 @@
 //! * `probes`: the HTTP port: who is alive, who is ready, and what was counted;
 //! * `certificates`: TLS, and what a stranger gets from either port;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start;
+//! * `unapplied`: an entry that no node can apply;
 //! * `program`, `shell`: output and exit codes of the program, also within shell scripts; `top`: its live view.
 //!
 //! Each test has its own cluster, on free ports, in a temporary directory. Tests wait for conditions with deadlines.
@@ -56,6 +57,7 @@ mod shell;
 mod snapshots;
 mod terminal;
 mod top;
+mod unapplied;
 mod vacancies;
 mod waits;
 mod watches;
