@@ -7,18 +7,27 @@
 //!   was removed has a certificate that stays valid until it expires, and is good for nothing but to learn of the removal: Raft's own calls
 //!   are refused by [`lockkeeper_raft::network`], which also answers the node's question whether it was removed.
 //!
+//! A stream that a node opened as a member ends when it is none any more: what it forwards for its clients would else go on for as long as
+//! they like.
+//!
 //! Joining means: to ask for itself. Whom a node that is no member may add is checked where the message is known ([`may_add`]).
 
 use std::{
     convert::Infallible,
+    pin::Pin,
     task::{Context, Poll},
 };
 
-use futures::future::{Either, Ready, ready};
+use bytes::Bytes;
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Either, ready},
+};
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use tonic::{
     Status,
     body::Body,
-    codegen::http::{Request, Response},
+    codegen::http::{HeaderMap, Request, Response},
 };
 use tower::Service;
 
@@ -28,6 +37,13 @@ use openraft::async_runtime::WatchReceiver as _;
 
 /// What a node may call at the clients' port, and a node that is no member at the peers' port.
 const JOINING: [&str; 2] = ["/lockkeeper.v1.Cluster/Status", "/lockkeeper.v1.Cluster/AddMember"];
+/// The calls that may take as long as their clients like.
+const STREAMS: [&str; 4] = [
+    "/lockkeeper.v1.Sessions/KeepAlive",
+    "/lockkeeper.v1.Locks/Watch",
+    "/lockkeeper.v1.Locks/Pipeline",
+    "/lockkeeper.internal.v1.Keyspace/Watch",
+];
 /// The service of Raft.
 const RAFT: &str = "/lockkeeper.internal.v1.Peer/";
 
@@ -53,6 +69,20 @@ impl Port {
             Self::Peers(replica) => (!JOINING.contains(&path) && !is_member(replica, node)).then(|| {
                 format!("node {node} is no member of this cluster, and only a member forwards calls: add it with `lockkeeper member add`")
             }),
+        }
+    }
+
+    /// Returns why this node may not make this call any more, once that is so.
+    async fn forbids(self, node: u64, path: String) -> String {
+        let Self::Peers(replica) = &self else { return std::future::pending().await };
+        let mut changes = replica.raft().server_metrics();
+        loop {
+            if let Some(why) = self.refuses(node, &path) {
+                return why;
+            }
+            if changes.changed().await.is_err() {
+                return "this node stops".to_owned();
+            }
         }
     }
 }
@@ -84,20 +114,73 @@ pub(crate) struct NodeCalls<S> {
 impl<S> Service<Request<Body>> for NodeCalls<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Either<S::Future, Ready<Result<Response<Body>, Infallible>>>;
+    type Future = Either<S::Future, BoxFuture<'static, Result<Response<Body>, Infallible>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.service.poll_ready(context)
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let node = request.extensions().get::<Remote>().and_then(Remote::node);
-        match node.and_then(|node| self.port.refuses(node, request.uri().path())) {
-            Some(why) => Either::Right(ready(Ok(Status::permission_denied(why).into_http()))),
-            None => Either::Left(self.service.call(request)),
+        let path = request.uri().path();
+        let Some(node) = request.extensions().get::<Remote>().and_then(Remote::node) else {
+            return Either::Left(self.service.call(request));
+        };
+        if let Some(why) = self.port.refuses(node, path) {
+            return Either::Right(ready(Ok(refusal(why).into_http())).boxed());
         }
+        let is_stream = STREAMS.contains(&path);
+        if !is_stream {
+            return Either::Left(self.service.call(request));
+        }
+
+        let mut forbidden = self.port.clone().forbids(node, path.to_owned()).boxed();
+        let answer = self.service.call(request);
+        let answer = async move {
+            tokio::select! {
+                biased;
+                answer = answer => answer.map(|answer| answer.map(|body| Body::new(MemberStream { body, forbidden: Some(forbidden) }))),
+                why = &mut forbidden => Ok(refusal(why).into_http()),
+            }
+        };
+        Either::Right(answer.boxed())
+    }
+}
+
+fn refusal(why: String) -> Status {
+    Status::permission_denied(why)
+}
+
+/// The body of a stream, which ends with the caller's membership.
+struct MemberStream {
+    body: Body,
+    /// Returns why the caller may not make the call any more. `None`: it has.
+    forbidden: Option<BoxFuture<'static, String>>,
+}
+
+impl HttpBody for MemberStream {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(forbidden) = &mut self.forbidden else { return Poll::Ready(None) };
+        if let Poll::Ready(why) = forbidden.poll_unpin(context) {
+            self.forbidden = None;
+            let mut trailers = HeaderMap::new();
+            refusal(why).add_header(&mut trailers)?;
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.forbidden.is_none() || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
     }
 }

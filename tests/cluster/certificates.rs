@@ -7,8 +7,9 @@ use lockkeeper::{
     client::{Client, Error, SessionOptions, Tls, TlsFiles},
     local::LocalCluster,
     proto::v1::{
-        AddMemberRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, RemoveMemberRequest, StatusRequest,
-        cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient,
+        AddMemberRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest, KeepAliveRequest, RemoveMemberRequest,
+        StatusRequest, WatchRequest, cluster_client::ClusterClient, locks_client::LocksClient,
+        sessions_client::SessionsClient,
     },
     raft::messages::{HelloRequest, peer_client::PeerClient},
     transport::{SPEAKS_TLS, TcpConnector, channel, tls::TlsConnector},
@@ -201,6 +202,46 @@ async fn a_node_that_was_removed_forwards_nothing_any_more() {
     let status = get().await.expect_err("it was removed");
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
     assert!(status.message().contains("was removed from this cluster"), "{status:?}");
+}
+
+/// What it forwards for its clients would go on for as long as they like.
+#[tokio::test]
+async fn the_streams_of_a_node_end_when_it_is_removed() {
+    let mut cluster = secure_cluster().await;
+    let leading = leader(&cluster).await;
+    let gone = leading % 3 + 1;
+    let own = authority(&cluster);
+    let certificate = tls(&own, Some(own.node(gone, &hosts(), 1).expect("a certificate")));
+    let address = cluster.node(leading).config().peer_listen.clone();
+    let at_peers = channel(TlsConnector::for_client(TcpConnector, certificate), &address);
+    let all = WatchRequest::default();
+    let mut watch = LocksClient::new(at_peers.clone()).watch(all).await.expect("a member may").into_inner();
+    // Kept open by this end.
+    let session = long_session(&client(&cluster)).await;
+    let renewal = KeepAliveRequest { session_id: session.id().to_string(), ..KeepAliveRequest::default() };
+    let renewals = tokio_stream::StreamExt::chain(tokio_stream::iter([renewal]), tokio_stream::pending());
+    let kept = SessionsClient::new(at_peers).keep_alive(renewals).await.expect("a member may");
+    let mut kept = kept.into_inner();
+
+    client(&cluster).remove_member(gone).await.expect("it may be removed");
+    cluster.next_death().await;
+    for (what, end) in [("watch", end_of(&mut watch).await), ("renewals", end_of(&mut kept).await)] {
+        assert_eq!(end.code(), Code::PermissionDenied, "{what}: {end:?}");
+    }
+}
+
+/// How a stream ends.
+async fn end_of<T>(stream: &mut tonic::Streaming<T>) -> Status {
+    let end = async {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => break Status::ok("it ended in order"),
+                Err(status) => break status,
+            }
+        }
+    };
+    tokio::time::timeout(LONG, end).await.expect("it ends")
 }
 
 /// A certificate of the authority for a node that was never added, or is not yet.
