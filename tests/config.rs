@@ -87,6 +87,7 @@ fn the_explained_one_states_the_defaults() {
         snapshot_entries,
         keep_entries,
         backlog_bytes_max,
+        compare_tables_ms,
     } = config.raft;
     for stated in [
         format!("Default: {heartbeat_ms}."),
@@ -94,6 +95,7 @@ fn the_explained_one_states_the_defaults() {
         format!("Default: {snapshot_entries}."),
         format!("Default: {keep_entries}."),
         format!("Default: {backlog_bytes_max}."),
+        format!("Default: {compare_tables_ms}."),
         format!("Default: {}.", config.disk.reserve_bytes),
     ] {
         assert!(text.contains(&stated), "{stated}");

@@ -37,6 +37,7 @@ use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
+use tonic::{Response, Status};
 
 /// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -181,12 +182,16 @@ async fn open_session(url: String) -> String {
 
 /// Acquires 60 locks with about 1 MiB of data: far above the limit for an entry that is applied in place.
 async fn acquire_much(url: String, session_id: String) {
+    let answer = try_to_acquire_much(url, session_id).await.expect("answered");
+    assert!(matches!(answer.outcome, Some(v1::acquire_response::Outcome::Granted(_))), "{answer:?}");
+}
+
+async fn try_to_acquire_much(url: String, session_id: String) -> Result<v1::AcquireResponse, Status> {
     let want =
         |number| v1::Want { name: format!("lock-{number}"), data: Some(vec![7; 16 * 1024]), ..Default::default() };
     let request = v1::AcquireRequest { session_id, locks: (0..60).map(want).collect(), ..Default::default() };
     let mut stub = LocksClient::connect(url).await.expect("the kernel accepts the connection");
-    let answer = stub.acquire(request).await.expect("answered").into_inner();
-    assert!(matches!(answer.outcome, Some(v1::acquire_response::Outcome::Granted(_))), "{answer:?}");
+    stub.acquire(request).await.map(Response::into_inner)
 }
 
 #[test]
@@ -202,6 +207,35 @@ fn an_apply_that_takes_long_delays_no_peer() {
     assert!(!acquired.is_finished(), "it is not applied yet");
     go_on.send(()).expect("the apply waits");
     test.block_on(acquired).expect("no panic");
+    node.end();
+}
+
+/// What is committed counts as little as what is in the log, if nobody applies it.
+#[test]
+fn a_node_whose_table_stands_still_says_that_it_cannot_serve() {
+    let (gate, comes, go_on) = Gate::new();
+    let (test, clients) = (threads(1), threads(1));
+    let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()), Tasks::Here);
+    let session = test.block_on(open_session(node.client_url()));
+    let ready = async |begins: &str| {
+        loop {
+            let answer = probe(node.http_address.clone(), "/readyz").await;
+            if answer.starts_with(begins) {
+                break answer;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    test.block_on(async { timeout(LONG, ready("HTTP/1.1 200 ")).await }).expect("it serves");
+    // It may be told that its outcome is unknown.
+    let acquired = test.spawn(try_to_acquire_much(node.client_url(), session));
+    comes.recv_timeout(LONG).expect("the acquire is being applied");
+    let answer = test.block_on(async { timeout(LONG / 2, ready("HTTP/1.1 503 ")).await }).expect("it is noticed");
+    assert!(answer.contains("it lacks entries that are committed, and does not catch up"), "{answer}");
+
+    go_on.send(()).expect("the apply waits");
+    drop(test.block_on(acquired).expect("no panic"));
+    test.block_on(async { timeout(LONG, ready("HTTP/1.1 200 ")).await }).expect("it serves again");
     node.end();
 }
 
@@ -233,9 +267,10 @@ fn clients_that_keep_their_threads_busy_delay_no_peer() {
 }
 
 /// The answer of a node's HTTP port to a probe.
-async fn probe(address: String) -> String {
+async fn probe(address: String, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("the kernel accepts the connection");
-    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.expect("the kernel takes it");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("the kernel takes it");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("answered");
     answer
@@ -254,7 +289,7 @@ fn adapters_that_keep_their_threads_busy_delay_no_client() {
         let _ = let_go.recv_timeout(LONG);
     });
     comes.recv_timeout(LONG).expect("the thread of the adapters is blocked");
-    let probed = test.spawn(probe(node.http_address.clone()));
+    let probed = test.spawn(probe(node.http_address.clone(), "/livez"));
     // Clients and peers are served meanwhile.
     let session = test.block_on(open_session(node.client_url()));
     test.block_on(acquire_much(node.client_url(), session));

@@ -192,7 +192,8 @@ pub(super) fn down(nodes: &[Node]) -> Option<String> {
     let (left, majority) = (voters - missing, voters / 2 + 1);
     let suffices = if left >= majority { "enough to commit" } else { "too few to commit" };
     let named = named.join(", ");
-    let (voters, answer) = (show::count(voters, "voter", "voters"), if left == 1 { "answers" } else { "answer" });
+    let voters = show::count(voters, "voter", "voters");
+    let answer = if left == 1 { "answers" } else { "answer" };
     let needed = if majority == 1 { "is" } else { "are" };
     Some(format!("down: {named}; {left} of {voters} {answer}, {majority} {needed} needed: {suffices}"))
 }
@@ -218,19 +219,32 @@ fn lag<'a>(node: &Node, leader: Option<&'a NodeStatus>) -> Option<&'a str> {
 
 /// Nodes whose tables differ though they have applied the same entries. Only where the hashes were asked for.
 fn differing(nodes: &[Node]) -> Option<String> {
-    let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    // The nodes with each hash, by the index.
+    let mut seen: BTreeMap<u64, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
     for status in answered(nodes) {
-        let Some(hash) = status.table_hash else { continue };
-        let (first, known) = *seen.entry(status.applied_index).or_insert((status.node_id, hash));
-        if known != hash {
-            let (node, index) = (status.node_id, status.applied_index);
-            return Some(format!(
-                "nodes {first} and {node} have different tables at index {index}: one of them has lost data; stop both, compare their copies \
-                 with `lockkeeper recover --data-dir DIR --inspect`, and replace the older one with `lockkeeper member replace`"
-            ));
+        if let Some(hash) = status.table_hash {
+            seen.entry(status.applied_index).or_default().entry(hash).or_default().push(status.node_id);
         }
     }
-    None
+    let (index, tables) = seen.into_iter().find(|(_, tables)| tables.len() > 1)?;
+    let voters = leader(nodes).map_or(0, |leader| leader.members.iter().filter(|member| member.voter).count());
+    let names = |ids: &[u64]| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ");
+    let majority = tables.values().find(|ids| voters > 0 && ids.len() > voters / 2);
+    let Some(majority) = majority else {
+        let all: Vec<u64> = tables.into_values().flatten().collect();
+        return Some(format!(
+            "nodes {} have different tables at index {index}, and no majority shows which one is right: start the members that are down; then \
+             compare the copies with `lockkeeper recover --data-dir DIR --inspect`",
+            names(&all)
+        ));
+    };
+    let odd: Vec<u64> = tables.values().filter(|ids| *ids != majority).flatten().copied().collect();
+    Some(format!(
+        "node {} has another table at index {index} than nodes {}, which are a majority: stop it, see what its copy has with `lockkeeper \
+         recover --data-dir DIR --inspect`, and replace it with `lockkeeper member replace`",
+        names(&odd),
+        names(majority)
+    ))
 }
 
 /// The problem of the node; empty if there is none.
@@ -604,6 +618,23 @@ mod tests {
         one_down[1] = silent("h2:1", Some(2));
         assert_eq!(ailment(&one_down).unwrap(), "node 2: connection refused");
         assert_eq!(ailment(&[up(2, false, true)]).unwrap(), "no leader serves");
+    }
+
+    #[test]
+    fn a_table_that_differs_is_told_from_those_of_a_majority() {
+        let said = |hashes: [Option<u64>; 3]| {
+            let mut nodes = [up(1, true, true), up(2, false, true), up(3, false, true)];
+            for (node, hash) in nodes.iter_mut().zip(hashes) {
+                node.answer.as_mut().expect("it answers").table_hash = hash;
+            }
+            differing(&nodes)
+        };
+        assert_eq!(said([Some(7), Some(7), Some(7)]), None);
+        assert_eq!(said([Some(7), None, None]), None);
+        let majority = said([Some(8), Some(7), Some(7)]).expect("node 1 differs");
+        assert!(majority.starts_with("node 1 has another table at index 10 than nodes 2 and 3"), "{majority}");
+        let none = said([Some(8), None, Some(7)]).expect("one of two differs");
+        assert!(none.contains("have different tables at index 10, and no majority shows"), "{none}");
     }
 
     #[test]

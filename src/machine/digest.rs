@@ -6,6 +6,10 @@
 
 use super::*;
 
+/// The form of [`Machine::hash`]. Nodes compare only hashes of one form: raise it with each change by which the same table gets another
+/// hash.
+pub const HASH_FORM: u32 = 1;
+
 struct Fnv(u64);
 
 /// A value that can be part of a digest.

@@ -91,6 +91,7 @@ use lockkeeper_planted::Planted;
 
 pub use backlog::Work;
 pub use check::BrokenInvariant;
+pub use digest::HASH_FORM;
 pub use keyspace::{EntryHistory, PastEntries};
 pub use owners::Usage;
 pub use records::Record;

@@ -231,6 +231,25 @@ pub enum IdentityError {
         /// What it remembers.
         what: String,
     },
+    /// A majority of the voters has another table after the same entry.
+    #[error(
+        "node {node_id} has another table after entry {index} (hash {own:016x}) than a majority of the voters (nodes {agreeing}, hash \
+         {other:016x}): its memory was damaged, or its data are not what it once acknowledged. It ends, so that no two tables are served; the \
+         others go on. Start it again: it makes its table anew from its files. If it ends like this again, keep a copy of its data directory, see \
+         what it has with `lockkeeper recover --data-dir DIR --inspect`, and replace it with `lockkeeper member replace {node_id}`"
+    )]
+    OtherTable {
+        /// This node.
+        node_id: u64,
+        /// The entry.
+        index: u64,
+        /// The hash of its table.
+        own: u64,
+        /// That of the majority.
+        other: u64,
+        /// The members that have the latter, as text.
+        agreeing: String,
+    },
     /// The leader has another entry in the place of one that this node knows to be committed.
     #[error(
         "the copies of nodes {node_id} and {witness} disagree about entry {index}: node {node_id} has it as committed in term {term}, and node \
@@ -287,6 +306,8 @@ pub enum IdentityError {
 enum Doubt {
     /// The witness, and what it remembers that the directory lacks.
     Outdated(u64, String),
+    /// The hashes of this node's table and of the majority's, after an entry; and the members that have the latter.
+    OtherTable { index: u64, own: u64, other: u64, agreeing: Vec<u64> },
     /// The leader, and the two entries.
     Disagreement { witness: u64, committed: u64, own: LogId, other: LogId },
 }
@@ -463,6 +484,11 @@ impl Identity {
         self.doubt(Doubt::Disagreement { witness, committed, own, other })
     }
 
+    /// Records that a majority of the voters, `agreeing`, has another table after the same entry: the node must end.
+    pub fn mark_other_table(&self, index: u64, own: u64, other: u64, agreeing: &[u64]) -> IdentityError {
+        self.doubt(Doubt::OtherTable { index, own, other, agreeing: agreeing.to_vec() })
+    }
+
     /// An entry up to this index is committed, as far as the file knows.
     pub fn committed_index(&self) -> Option<u64> {
         self.record.borrow().committed_index
@@ -478,6 +504,10 @@ impl Identity {
         let node_id = self.node_id;
         match doubt {
             Doubt::Outdated(witness, what) => IdentityError::Outdated { node_id, witness, what },
+            Doubt::OtherTable { index, own, other, agreeing } => {
+                let agreeing: Vec<_> = agreeing.iter().map(u64::to_string).collect();
+                IdentityError::OtherTable { node_id, index, own, other, agreeing: agreeing.join(" and ") }
+            }
             Doubt::Disagreement { witness, committed, own, other } => IdentityError::Disagreement {
                 node_id,
                 witness,

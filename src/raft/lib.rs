@@ -21,8 +21,9 @@
 //! [`backup`]: the table in a file that outlives its cluster, and clusters that are made from one.
 //!
 //! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster; [`compared_starts`]: followers
-//! know each other's starts. [`types`], [`wire`],
-//! [`commands`], [`records`] and [`messages`]: shared types and their encodings.
+//! know each other's starts; [`compared_tables`], [`table_comparison`] and `checkpoint`: a table that is not that of the others is noticed.
+//!
+//! [`types`], [`wire`], [`commands`], [`records`] and [`messages`]: shared types and their encodings.
 
 pub mod addresses;
 pub mod backup;
@@ -31,6 +32,7 @@ mod change_history;
 pub mod clock;
 pub mod commands;
 pub mod compared_starts;
+pub mod compared_tables;
 pub mod disk;
 pub mod disk_watch;
 pub mod fast_election;
@@ -56,6 +58,7 @@ pub mod slow_followers;
 pub mod snapshot;
 pub mod state_machine;
 pub mod table;
+pub mod table_comparison;
 pub mod trail;
 pub mod types;
 pub mod unapplied;
@@ -66,6 +69,7 @@ pub mod wire;
 mod applier;
 #[cfg(test)]
 mod at_limits;
+mod checkpoint;
 mod last_look;
 mod notes;
 mod raising;

@@ -17,13 +17,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use super::change_history::EntryChanges;
 use super::{
     calls::WaitingCalls,
     change_history::{CHANGES_KEPT, ChangeHistory},
+    checkpoint::Checkpoint,
     trail::{self, Act, Audit, Trail},
     types::*,
     unapplied,
@@ -168,6 +169,7 @@ pub struct Table {
     audit: Audit,
     metrics: Metrics,
     slow_applies: LogThrottle,
+    checkpoint: Checkpoint,
     unapplied: OnceLock<String>,
 }
 
@@ -201,6 +203,7 @@ impl Table {
             audit: Audit::default(),
             metrics: Metrics::default(),
             slow_applies: LogThrottle::default(),
+            checkpoint: Checkpoint::default(),
             unapplied: OnceLock::new(),
         }
     }
@@ -277,7 +280,7 @@ impl Table {
     }
 
     /// The index of the last applied entry; 0: none. Never waits.
-    pub(super) fn index(&self) -> u64 {
+    pub fn index(&self) -> u64 {
         self.index.load(Ordering::Acquire)
     }
 
@@ -453,6 +456,20 @@ impl Table {
         *self.removed.write().unwrap_or_else(PoisonError::into_inner) = applied.ids_removed();
     }
 
+    /// The machine as it is right after this entry, once that is applied. `None`: later entries are applied already. The receiver fails if
+    /// a snapshot leads past the entry, or a later call takes the place of this one. Waits while an entry is applied, as [`Table::read`].
+    pub(super) fn machine_at(&self, index: u64) -> Option<oneshot::Receiver<Machine>> {
+        // Nothing is applied meanwhile.
+        self.read(|applied| {
+            if applied.index() > index {
+                return None;
+            }
+            let machine = self.checkpoint.wait_for(index);
+            self.checkpoint.applied(applied.index(), &applied.machine);
+            Some(machine)
+        })
+    }
+
     /// The state for a snapshot: a cheap clone.
     pub(super) fn freeze(&self) -> Applied {
         self.read(Applied::clone)
@@ -468,6 +485,7 @@ impl Table {
         if let Some(inspector) = &self.inspector {
             inspector.look(applied);
         }
+        self.checkpoint.applied(applied.index(), &applied.machine);
         self.versions.applied(applied.machine.version());
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);

@@ -48,7 +48,7 @@ use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
 use lockkeeper_raft::{
     Raft, Replica,
     addresses::Addresses,
-    compared_starts,
+    compared_starts, compared_tables,
     disk::Disks,
     disk_watch, fast_election,
     forming::{FormingConfig, FormingError},
@@ -60,6 +60,7 @@ use lockkeeper_raft::{
     snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
     table::{Inspect, Table},
+    table_comparison::TableComparison,
     trail::Audit,
     types::{Node, TypeConfig},
     versions::PeerVersions,
@@ -368,6 +369,8 @@ where
     let (node_id, snapshot_entries) = (config.node_id, config.raft.snapshot_entries);
     let disks = Disks::default();
     peer_service.report_disk(disks.clone());
+    let comparison = Arc::new(TableComparison::new(Arc::clone(&table), Arc::clone(&identity), environment.blocking));
+    peer_service.compare_table(Arc::clone(&comparison));
     let (restoring, for_space) = ((Arc::clone(&table), snapshots.clone()), snapshots);
     let open = move || StateMachine::open(restoring.0, restoring.1, node_id, snapshot_entries);
     let machine = environment.blocking.run(open).await;
@@ -384,7 +387,7 @@ where
         .with_disks(disks.clone())
         .with_metrics(environment.metrics.clone());
     let (acknowledgements, cuts, prober) = (network.acknowledgements(), network.cuts(), network.prober());
-    let teller = network.prober();
+    let (teller, comparer) = (network.prober(), network.prober());
     let raft_config = Arc::new(raft_config(&config)?);
     let raft = Raft::new(config.node_id, raft_config, network, log, machine).await;
     // It applies the entries that it knows to be committed.
@@ -421,6 +424,7 @@ where
     let mut services = Services::new(&config, local, &environment, connector.clone(), stopping.clone());
     services.cluster.start = identity.start().to_string().into();
     services.cluster.tls = tls.clone();
+    services.cluster.comparison = Some(Arc::clone(&comparison));
     let cluster_id = identity.cluster_id().clone();
     let maintenance = Maintenance::new(services.service.clone(), replica.clone(), environment.clone(), cluster_id);
     let metrics = &environment.metrics;
@@ -531,6 +535,10 @@ where
         environment.adapters.spawn(&mut background, adapters_pulse.beat("adapters"));
     }
     background.spawn(silent_leader::watch(replica.clone(), prober, Arc::clone(&liveness), beat));
+    if config.raft.compare_tables_ms > 0 {
+        let interval = Duration::from_millis(config.raft.compare_tables_ms);
+        background.spawn(compared_tables::watch(replica.clone(), comparison, comparer, interval));
+    }
     let interval = compared_starts::INTERVAL;
     background.spawn(compared_starts::tell(replica.clone(), teller, Arc::clone(&liveness), interval));
     if let Some(broken_streams) = broken_streams {

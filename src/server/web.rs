@@ -185,6 +185,12 @@ fn present(status: &StatusResponse, cluster: &Cluster, service: &Service, data: 
     now.gauges("lockkeeper_build_info", "The version of the program; always 1", "version", version);
     of_raft(&mut now, status);
     of_table(&mut now, status);
+    if let Some(comparison) = &cluster.comparison {
+        let help = "Whether this node's table is known to differ from the leader's";
+        now.gauge("lockkeeper_table_differs", help, comparison.differs().into());
+        let help = "Last entry after which this node's table was compared, and was that of the others; 0: none since its start";
+        now.gauge("lockkeeper_table_compared_index", help, comparison.agreed());
+    }
     of_disk(&mut now, status);
     of_data(&mut now, data);
     let (denied, limited) = service.access().refused();

@@ -15,8 +15,8 @@
 //! * `backups`: backups under load, and clusters made from one, or from what is left of a node;
 //! * `probes`: the HTTP port: who is alive, who is ready, and what was counted;
 //! * `certificates`: TLS, and what a stranger gets from either port;
-//! * `refusals`, `copies`: data and configurations with which a node refuses to start;
-//! * `unapplied`: an entry that no node can apply;
+//! * `refusals`, `copies`: data and configurations with which a node refuses to start; `tables`: a table that is not that of the others;
+//!   `unapplied`: an entry that no node can apply;
 //! * `program`, `shell`: output and exit codes of the program, also within shell scripts; `top`: its live view.
 //!
 //! Each test has its own cluster, on free ports, in a temporary directory. Tests wait for conditions with deadlines.
@@ -55,6 +55,7 @@ mod rolling;
 mod services;
 mod shell;
 mod snapshots;
+mod tables;
 mod terminal;
 mod top;
 mod unapplied;

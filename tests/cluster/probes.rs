@@ -22,7 +22,7 @@ use tokio_rustls::{
 use crate::support::{LONG, client, cluster_with, leader, long_session, output, text, until};
 
 /// The status and the body of a GET at a node's HTTP port.
-async fn get(cluster: &LocalCluster, node: u64, path: &str) -> Option<(u16, String)> {
+pub(super) async fn get(cluster: &LocalCluster, node: u64, path: &str) -> Option<(u16, String)> {
     let url = cluster.node(node).http_endpoint().expect("it is on");
     let address = url.split_once("//").expect("a URL").1;
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");

@@ -89,6 +89,17 @@ impl Peer for Stub {
         Err(Status::unimplemented("not part of this test"))
     }
 
+    async fn hash_table(&self, _: Request<pb::HashTableRequest>) -> Result<Response<pb::HashTableResponse>, Status> {
+        Err(Status::unimplemented("not part of this test"))
+    }
+
+    async fn compare_table(
+        &self,
+        _: Request<pb::CompareTableRequest>,
+    ) -> Result<Response<pb::CompareTableResponse>, Status> {
+        Err(Status::unimplemented("not part of this test"))
+    }
+
     async fn install_snapshot(
         &self,
         _: Request<Streaming<pb::SnapshotPiece>>,

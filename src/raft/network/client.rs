@@ -26,10 +26,12 @@ use crate::{
     identity::Identity,
     messages::{self as pb, peer_client::PeerClient as Stub},
     slow_followers::StreamCuts,
+    table_comparison::TableVerdict,
     types::*,
     versions::PeerVersions,
     wire::Malformed,
 };
+use lockkeeper_machine::HASH_FORM;
 use lockkeeper_metrics::Metrics;
 use lockkeeper_transport::{Connect, channel};
 
@@ -143,6 +145,42 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
         let answer = client.call(RPCTypes::Vote, patience, Counts::No, method, message).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok((Duration::from_millis(answer.silence_ms), answer.last_log_id.map(LogId::from)))
+    }
+
+    /// Asks one member for the hash of its table right after this entry. `None`: it has none to compare.
+    pub(crate) async fn hash_table(
+        &self,
+        target: u64,
+        node: &Node,
+        index: u64,
+        patience: Duration,
+    ) -> Result<Option<u64>, Status> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.hash_table(request).await };
+        let mut client = self.network.client(target, node, Purpose::Heartbeats);
+        let message = pb::HashTableRequest { index };
+        let answer = client.call(RPCTypes::AppendEntries, patience, Counts::No, method, message).await;
+        let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(answer.hash.filter(|_| answer.form == HASH_FORM))
+    }
+
+    /// Tells one member the outcome of a comparison of tables.
+    pub(crate) async fn tell_verdict(
+        &self,
+        target: u64,
+        node: &Node,
+        verdict: &TableVerdict,
+        patience: Duration,
+    ) -> Result<(), Status> {
+        let method = |mut stub: Stub<Channel>, request| async move { stub.compare_table(request).await };
+        let mut client = self.network.client(target, node, Purpose::Heartbeats);
+        let message = pb::CompareTableRequest {
+            index: verdict.right.index,
+            hash: verdict.right.hash,
+            agreeing: verdict.agreeing.clone(),
+            is_majority: verdict.is_majority,
+        };
+        let answer = client.call(RPCTypes::AppendEntries, patience, Counts::No, method, message).await;
+        answer.map(drop).map_err(|error| Status::unavailable(error.to_string()))
     }
 }
 

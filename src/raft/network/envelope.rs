@@ -256,6 +256,7 @@ pub(super) fn refusal(error: IdentityError) -> Status {
         | IdentityError::Format { .. }
         | IdentityError::LogLost { .. }
         | IdentityError::Outdated { .. }
+        | IdentityError::OtherTable { .. }
         | IdentityError::Disagreement { .. }
         | IdentityError::Removed { .. }
         | IdentityError::OtherIncarnation { .. } => Status::failed_precondition(error.to_string()),

@@ -34,9 +34,11 @@ use crate::{
     disk::Disks,
     identity::{Identity, Incarnation, Stage},
     liveness::PeerLiveness,
+    table_comparison::{TableComparison, TableHash, TableVerdict},
     versions::PeerVersions,
     wire::Malformed,
 };
+use lockkeeper_machine::HASH_FORM;
 use lockkeeper_planted::Planted;
 use lockkeeper_transport::Remote;
 
@@ -67,6 +69,8 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     versions: OnceLock<Arc<PeerVersions>>,
     /// Empty: this node does not report its disk.
     disks: OnceLock<Disks>,
+    /// Empty: this node's table is compared with no other.
+    comparison: OnceLock<Arc<TableComparison>>,
 }
 
 /// Capacity for unhandled broken streams. Further ones would add no information.
@@ -94,6 +98,7 @@ where
             liveness: Arc::default(),
             versions: OnceLock::new(),
             disks: OnceLock::new(),
+            comparison: OnceLock::new(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -114,6 +119,11 @@ where
     /// Reports this node's disk to the leader from now on, with answers to its appends. Only the first call has an effect.
     pub fn report_disk(&self, disks: Disks) {
         let _ = self.shared.disks.set(disks);
+    }
+
+    /// Lets the leader compare this node's table from now on. Only the first call has an effect.
+    pub fn compare_table(&self, comparison: Arc<TableComparison>) {
+        let _ = self.shared.comparison.set(comparison);
     }
 
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
@@ -306,6 +316,33 @@ where
         Ok(Response::new(pb::LeaderSilenceResponse { silence_ms, last_log_id: last.as_ref().map(Into::into) }))
     }
 
+    async fn hash_table(
+        &self,
+        request: Request<pb::HashTableRequest>,
+    ) -> Result<Response<pb::HashTableResponse>, Status> {
+        let (raft, caller) = self.admit(&request).await?;
+        follows(raft, &caller)?;
+        let hash = match self.shared.comparison.get() {
+            Some(comparison) => comparison.hash_at(request.get_ref().index).await,
+            None => None,
+        };
+        Ok(Response::new(pb::HashTableResponse { hash, form: HASH_FORM }))
+    }
+
+    async fn compare_table(
+        &self,
+        request: Request<pb::CompareTableRequest>,
+    ) -> Result<Response<pb::CompareTableResponse>, Status> {
+        let (raft, caller) = self.admit(&request).await?;
+        // This node may end by it.
+        follows(raft, &caller)?;
+        if let Some(comparison) = self.shared.comparison.get() {
+            let pb::CompareTableRequest { index, hash, agreeing, is_majority } = request.into_inner();
+            comparison.hear(caller.node_id, &TableVerdict { right: TableHash { index, hash }, agreeing, is_majority });
+        }
+        Ok(Response::new(pb::CompareTableResponse {}))
+    }
+
     async fn install_snapshot(
         &self,
         request: Request<Streaming<pb::SnapshotPiece>>,
@@ -332,6 +369,15 @@ where
 impl<M: RaftStateMachine<TypeConfig>, K> Clone for PeerService<M, K> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone() }
+    }
+}
+
+/// Refuses the comparison of tables to all but the leader that this node follows.
+fn follows<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>, caller: &Caller) -> Result<(), Status> {
+    let leader = raft.server_metrics().borrow_watched().current_leader;
+    match leader == Some(caller.node_id) {
+        true => Ok(()),
+        false => Err(Status::aborted(format!("node {} does not lead, as far as this node knows", caller.node_id))),
     }
 }
 

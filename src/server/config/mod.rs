@@ -136,6 +136,8 @@ pub struct RaftConfig {
     pub keep_entries: u64,
     /// Maximum bytes of the log that a leader keeps for a slow follower. A follower that lags by more gets a snapshot.
     pub backlog_bytes_max: u64,
+    /// How often the leader compares the tables of the members, milliseconds. 0: never.
+    pub compare_tables_ms: u64,
 }
 
 /// Limits of the table while this node leads. They should be the same on all nodes.
@@ -413,6 +415,7 @@ impl Default for RaftConfig {
             snapshot_entries: 10_000,
             keep_entries: 1_000,
             backlog_bytes_max: 256 << 20,
+            compare_tables_ms: 30_000,
         }
     }
 }

@@ -59,10 +59,10 @@ impl Services {
         });
         let service = LockService::new(local.clone(), dial, stopping);
         let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
-        let (progress, members) = Default::default();
+        let (progress, applying, members) = Default::default();
         let [pulse, clients_pulse, adapters_pulse] = [(); 3].map(|()| Pulse::default());
         let start = Arc::default();
-        let tls = None;
+        let (tls, comparison) = (None, None);
         let cluster = Cluster {
             cluster_id,
             start,
@@ -70,7 +70,9 @@ impl Services {
             tls,
             blocking,
             progress,
+            applying,
             members,
+            comparison,
             pulse,
             clients_pulse,
             adapters_pulse,
