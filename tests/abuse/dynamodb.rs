@@ -6,14 +6,13 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::timeout,
 };
 
 use super::{
-    arrivals::say,
     sized,
-    stage::{Descriptors, Stage, address},
+    stage::{Descriptors, MEMORY_SLACK_MIB, Stage, address, memory_mib},
 };
 use crate::support::{LONG, leader};
 
@@ -35,6 +34,16 @@ fn request(operation: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let head = format!("POST / HTTP/1.1\r\nhost: node\r\nx-amz-target: DynamoDB_20120810.{operation}\r\n");
     format!("{head}content-length: {length}\r\nconnection: close\r\n\r\n{body}").into_bytes()
+}
+
+/// Sends a request over a connection that takes little of the answer: the kernel would else hold a whole one for a client that reads
+/// nothing.
+async fn ask_without_reading(port: SocketAddr, request: &[u8]) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4 << 10).expect("a small buffer");
+    let mut stream = socket.connect(port).await.expect("it listens");
+    stream.write_all(request).await.expect("it is small");
+    stream
 }
 
 /// The status and the body of the answer.
@@ -113,9 +122,35 @@ async fn answers_that_nobody_reads_and_bodies_that_do_not_end_harm_no_other_clie
     let mut stage = stage().await;
     let abuse = async |stage: &Stage| {
         let port = port(stage).await;
-        create(port, 3).await;
+        create(port, 0).await;
+        // Each of its characters is six in an answer. An answer of both is nearly as large as one may be, and larger than what the kernel
+        // takes of it.
+        let text = "\u{1}".repeat(330_000);
+        for key in ["0", "1"] {
+            let item = json!({"key": {"S": key}, "x": {"S": text}});
+            ok(port, "PutItem", &json!({"TableName": "locks", "Item": item})).await;
+        }
         let count = sized(100, 300);
-        let unread = say(port, count, &request("Scan", r#"{"TableName":"locks"}"#)).await;
+        let before = memory_mib(stage.cluster.node(leader(&stage.cluster).await));
+        let scan = request("Scan", r#"{"TableName":"locks"}"#);
+        let mut unread = join_all((0..count).map(async |_| ask_without_reading(port, &scan).await)).await;
+        // All of them are answered, and nobody has read anything.
+        join_all(unread.iter().map(async |stream| {
+            timeout(LONG, stream.readable()).await.expect("an answer in time").expect("it is connected");
+        }))
+        .await;
+        let after = memory_mib(stage.cluster.node(leader(&stage.cluster).await));
+        // The limit of one address is 16 MiB: the others are refused, whatever their number is.
+        let heads = join_all(unread.iter_mut().map(async |stream| {
+            let mut head = [0; 12];
+            timeout(LONG, stream.read_exact(&mut head)).await.expect("an answer in time").expect("an answer");
+            String::from_utf8_lossy(&head).into_owned()
+        }))
+        .await;
+        let whole = heads.iter().filter(|head| head.ends_with("200")).count();
+        println!("unread answers: {whole} of {count} are whole; {before} MiB before, {after} MiB with them");
+        assert!(whole > 0 && whole <= count / 2, "{whole} of {count} answers wait to be read");
+        assert!(after <= before + 2 * MEMORY_SLACK_MIB, "{before} MiB before, {after} MiB while nobody reads");
         let half = " ".repeat(4 << 20);
         let head = request("BatchWriteItem", "");
         let head = String::from_utf8(head).expect("text").replace("content-length: 0", "content-length: 16777216");
