@@ -8,6 +8,7 @@
 
 mod chaos;
 mod deleted_tables;
+mod lost_answers;
 mod operators;
 
 use std::{
