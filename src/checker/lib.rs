@@ -15,6 +15,7 @@
 //! | a retried request has the same answer | `exactly_once` |
 //! | acknowledged changes are not lost | `durability` |
 //! | a client that lost a grant by force is told by the next renewal | `told` |
+//! | no request of one client ends another client's session | `bystander`, on `contact` |
 //! | equal tables at equal indexes, one leader per term | `agreement` |
 //! | after the faults, the cluster serves | `liveness` |
 //! | a sequential order explains all answers | `linearizable`, on `wgl`, `lock_model` and `registers` |
@@ -33,7 +34,9 @@ pub mod history;
 pub mod report;
 
 mod agreement;
+mod bystander;
 mod calm;
+mod contact;
 mod durability;
 mod early;
 mod exactly_once;
@@ -123,6 +126,7 @@ fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
         exactly_once::check(&run),
         durability::check(&run, &grants, &overlaps),
         told::check(&run, &grants),
+        bystander::check(&run, &grants),
         agreement::check(&run),
         liveness::check(&run),
         linearizable::check(&run, &grants),

@@ -58,6 +58,7 @@ pub(super) struct SessionRecord<'a> {
 /// An acknowledged open or renewal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acknowledged {
+    pub(super) sent_ns: u64,
     pub(super) acked_ns: u64,
     /// The cluster does not end the session before this moment.
     pub(super) until_ns: u64,
@@ -152,7 +153,7 @@ impl<'a> SessionRecord<'a> {
             self.ttl_ns = ttl_ms.saturating_mul(MS);
         }
         let until_ns = sent_ns.saturating_add(self.ttl_ns).saturating_sub(stamp_ns);
-        let lease = Acknowledged { acked_ns, until_ns, line };
+        let lease = Acknowledged { sent_ns, acked_ns, until_ns, line };
         self.leases.push(lease);
         self.alive_ns = self.alive_ns.max(sent_ns);
         if self.trusted.is_none_or(|longest| longest.until_ns < until_ns) {

@@ -30,6 +30,8 @@ pub enum Property {
     Durability,
     /// A client that lost a grant by force is told by the next renewal.
     Told,
+    /// No request of one client ends another client's session.
+    Bystander,
     /// All nodes have the same table at the same index, and a term has one leader.
     Agreement,
     /// After the faults, the cluster serves again.
@@ -40,7 +42,7 @@ pub enum Property {
 
 impl Property {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::MutualExclusion,
         Self::TokenOrder,
         Self::NoTokenTwice,
@@ -52,6 +54,7 @@ impl Property {
         Self::ExactlyOnce,
         Self::Durability,
         Self::Told,
+        Self::Bystander,
         Self::Agreement,
         Self::Liveness,
         Self::Linearizability,
@@ -71,6 +74,7 @@ impl Property {
             Self::ExactlyOnce => "exactly once",
             Self::Durability => "durability",
             Self::Told => "told",
+            Self::Bystander => "bystander",
             Self::Agreement => "agreement",
             Self::Liveness => "liveness",
             Self::Linearizability => "linearizability",

@@ -1,9 +1,10 @@
-//! The parties of a run: client processes, programs of the user's own, the observer of the nodes, and the operator, who reads and revokes
-//! locks.
+//! The parties of a run: client processes, programs of the user's own, the observer of the nodes, the operator, who reads and revokes
+//! locks, and a bystander, which keeps one.
 //!
 //! [`run`](mod@super::run) starts them, and [`nemesis`](super::nemesis) stops and kills some of them: both use this module, and it uses
 //! neither.
 
+pub(super) mod bystander;
 pub(super) mod clients;
 pub(super) mod observe;
 pub(super) mod operator;

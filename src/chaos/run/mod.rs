@@ -7,7 +7,7 @@
 //! DIR/clients.log      stderr of the clients
 //! ```
 //!
-//! * beside this, `parties`: the client processes, the observer of the nodes, the operator;
+//! * beside this, `parties`: the client processes, the observer of the nodes, the operator, the bystander;
 //! * `sentinel`, `retried_request` and `forced`: state that must survive each
 //!   fault; `two_leaders`: a deposed leader that does not know of its successor; `churn`: short-lived locks;
 //! * `merge`: merges the parts of the history; [`activity`]: whether there was enough activity.
@@ -55,6 +55,7 @@ use super::{
         EXPIRY_BOUND_MS, HANDOVER_BOUND_MS, LIVENESS_BOUND, LIVENESS_BOUND_MS,
         clients::{self, Clients, Setting},
         programs::{Programs, Surroundings},
+        bystander::{Bystander, RENEWAL_BOUND_MS},
     },
     record::{Recorder, Timeline},
     workload::resource::Resource,
@@ -192,6 +193,7 @@ struct Run {
     programs: Programs,
     resource: Resource,
     parts: tempfile::TempDir,
+    bystander: Bystander,
     _sockets: tempfile::TempDir,
     stop: CancellationToken,
     phase: watch::Sender<String>,
@@ -223,6 +225,9 @@ impl Run {
         let operator = Operator::of_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
         let surroundings = Surroundings {
             endpoints: endpoints.clone(),
+        // Directly: only what no client could survive may end its session.
+        let direct = cluster.nodes().map(|node| node.config().client_listen.clone()).collect::<Vec<_>>().join(",");
+        let bystander = Bystander::start(Operator::of_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
             dynamodb_endpoints: cluster.dynamodb_endpoints().join(","),
             etcd_endpoints: cluster.etcd_endpoints().join(","),
             parts: parts.path().to_owned(),
@@ -261,7 +266,18 @@ impl Run {
         };
         let outcome = Outcome { history: options.directory.join("history.jsonl"), ..Outcome::default() };
         let telling = tell(&world, timeline, &phase, progress);
-        Ok(Self { world, programs, resource, parts, _sockets: sockets, stop, phase, _telling: telling, outcome })
+        Ok(Self {
+            world,
+            programs,
+            bystander,
+            resource,
+            parts,
+            _sockets: sockets,
+            stop,
+            phase,
+            _telling: telling,
+            outcome,
+        })
     }
 
     /// Injects one fault after another until the time is over and the planned faults were injected.
@@ -429,6 +445,7 @@ impl Run {
         if let Some(error) = self.world.recorder.failure() {
             self.outcome.troubles.push(format!("the history is incomplete: {error}"));
         }
+        self.bystander.finish().await;
         let Self {
             world: World { mut cluster, links, observer, clients, .. }, resource, mut parts, mut outcome, ..
         } = self;
@@ -520,6 +537,7 @@ fn meta(seed: u64) -> Meta {
 fn spares(options: &Options) -> u64 {
     match options.faults.iter().any(|fault| fault.group() == Group::Membership) {
         true => {
+        renewal_bound_ms: Some(RENEWAL_BOUND_MS),
             (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
         }
         false => 0,

@@ -238,7 +238,7 @@ impl Holder {
 }
 
 /// Records that an operator revoked the grant, when its holder is told.
-fn tell_of_loss(recorder: Recorder, guard: &Guard) {
+pub(in crate::chaos) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
     let (session, token) = (name(guard.session()), Some(guard.token().0));
     guard.on_danger(Duration::ZERO, move |danger| {
         if let Some(Loss::Revoked { .. }) = danger.loss {

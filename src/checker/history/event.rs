@@ -340,6 +340,11 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
+    /// From now on this session's holder does nothing but renew it, and nobody revokes its lock.
+    Bystander {
+        /// The session, which holds a lock.
+        session: Session,
+    },
     /// A client was killed.
     Died {
         /// The client.

@@ -248,10 +248,11 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
     })
 }
 
-const FACTS: [&str; 15] = [
+const FACTS: [&str; 16] = [
     "meta",
     "renewed",
     "lost",
+    "bystander",
     "died",
     "fault",
     "heal",

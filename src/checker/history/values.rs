@@ -31,6 +31,9 @@ pub struct Meta {
     /// Bound on the time from the end of all faults to served acquires, milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub liveness_bound_ms: Option<u64>,
+    /// Bound on the time in which a renewal of a bystander is acknowledged while a quorum can be reached, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renewal_bound_ms: Option<u64>,
 }
 
 impl Meta {

@@ -140,6 +140,7 @@ impl Summary {
             Fact::End => self.ended = true,
             Fact::Meta(_)
             | Fact::Renewed { .. }
+            | Fact::Bystander { .. }
             | Fact::Fault { .. }
             | Fact::Heal { .. }
             | Fact::Table { .. }

@@ -265,7 +265,7 @@ impl<'h> LaneBuilder<'h> {
                     continue;
                 }
                 Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } => continue,
-                Fact::Restored | Fact::End => continue,
+                Fact::Bystander { .. } | Fact::Restored | Fact::End => continue,
             };
             let who = if let Fact::Died { process } = fact { process } else { &event.process };
             if let Some(lane) = lanes.get_mut(&**who) {

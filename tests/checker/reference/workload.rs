@@ -109,6 +109,7 @@ impl World {
             expiry_bound_ms: Some(20),
             handover_bound_ms: Some(20),
             liveness_bound_ms: Some(100),
+            renewal_bound_ms: Some(100),
             ..Meta::new()
         };
         self.tell("nemesis", Fact::Meta(meta));
@@ -165,9 +166,35 @@ impl World {
         }
     }
 
+    /// A client that does nothing but renew its session, and keeps its lock.
+    fn stand_by(&mut self) {
+        let (session, lock) = ("ida".to_owned(), ["own".to_owned()]);
+        self.table.last_token += 1;
+        let token = self.table.last_token;
+        let acquire = Acquire { session: session.clone(), ..Acquire::default() };
+        let events = [
+            What::Invoke(Call::Open { session: session.clone(), ttl_ms: 1_000 }),
+            What::Ok(Answer::Open(Lease::default())),
+            What::Invoke(Call::Acquire(acquire)),
+            What::Ok(Answer::Acquire { token, place_lost: false }),
+            What::Fact(Fact::Bystander { session: session.clone() }),
+            What::Fact(Fact::Renewed { session: session.clone(), sent_ns: self.now_ns + 5 * MS, ttl_ms: None }),
+            What::Invoke(Call::Release { session: session.clone(), token }),
+            What::Ok(Answer::Release {}),
+            What::Invoke(Call::Close { session }),
+            What::Ok(Answer::Close {}),
+        ];
+        for what in events {
+            self.now_ns += MS;
+            let concerns_lock = matches!(&what, What::Invoke(Call::Acquire(_)));
+            self.write("ida", None, if concerns_lock { &lock } else { &[] }, what);
+        }
+    }
+
     /// After all operations: reads the final state of each lock.
     fn finish(&mut self) {
         self.force();
+        self.stand_by();
         for lock in LOCKS {
             self.now_ns += MS;
             self.write("eve", None, &[lock.into()], What::Invoke(Call::Get {}));

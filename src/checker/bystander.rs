@@ -1,0 +1,123 @@
+//! Bystander: no request of one client ends another client's session.
+//!
+//! A bystander opens a session, acquires a lock, and from then on does nothing but renew the session (`bystander` in the history). It keeps
+//! both unless the run took away what a lease rests on. Two things are violations:
+//!
+//! * its session ends although nobody asked for that, and since the sending of its last acknowledged renewal the faults left a quorum
+//!   (see [`super::contact`]) without an interruption for longer than `renewal_bound_ms` of the meta;
+//! * its grant ends although no operator revoked it.
+//!
+//! What this cannot see:
+//!
+//! * which request was to blame, or whether one was: a cluster that loses renewals by itself is convicted too;
+//! * a renewal that came late and still saved the session;
+//! * a loss while the faults left no quorum, or not for long enough: there the run itself may be the reason;
+//! * why renewals were not sent: the process of a bystander must not be stopped. One that died is no evidence.
+//!
+//! A lock that others hold or read as free meanwhile is reported by mutual exclusion and durability.
+
+use std::fmt;
+
+use super::{
+    contact::Contact,
+    grants::{Grant, Grants},
+    run::{MS, Mark, Run},
+    show::Ms,
+    verdict::{Evidence, Finding, Investigation, Property},
+};
+use crate::history::Fact;
+
+enum Harmed<'r> {
+    Session { session: &'r str, why: &'r str, lost: Mark, renewed: Renewed, quorum: (u64, u64) },
+    Grant { grant: &'r Grant<'r>, lost: Mark },
+}
+
+/// The last acknowledged open or renewal before a loss.
+#[derive(Clone, Copy)]
+struct Renewed {
+    sent_ns: u64,
+    line: usize,
+}
+
+impl fmt::Display for Harmed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Session { session, why, lost, renewed, quorum } => {
+                let (lost, sent, from, until) = (Ms(lost.0), Ms(renewed.sent_ns), Ms(quorum.0), Ms(quorum.1));
+                write!(
+                    f,
+                    "session {session:?} of a bystander was lost at {lost} ({why}): its last acknowledged renewal was sent at {sent}, \
+                     although the faults left a quorum from {from} to {until}"
+                )
+            }
+            Self::Grant { grant, lost } => {
+                write!(f, "{grant}, of a bystander, was lost at {}, and no operator revoked it", Ms(lost.0))
+            }
+        }
+    }
+}
+
+impl Evidence for Harmed<'_> {
+    fn lines(&self) -> Vec<usize> {
+        match self {
+            Self::Session { lost, renewed, .. } => vec![renewed.line, lost.1],
+            Self::Grant { grant, lost } => vec![grant.answered_line, lost.1],
+        }
+    }
+}
+
+pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
+    let mut investigation = Investigation::of(Property::Bystander);
+    investigation.count("renewals of bystanders", 0);
+    let contact = Contact::of(run.facts.iter().map(|told| (told.time_ns, told.fact)));
+    for told in &run.facts {
+        let Fact::Bystander { session } = told.fact else { continue };
+        let leases = run.session(session).map_or(&[][..], |record| &record.leases);
+        let renewals = leases.iter().filter(|lease| lease.acked_ns > told.time_ns).count();
+        investigation.count("renewals of bystanders", renewals as u64);
+        investigation.count("bystanders", 1);
+        grant_lost(run, grants, session, &mut investigation);
+        session_lost(run, &contact, session, &mut investigation);
+    }
+    investigation.close()
+}
+
+fn grant_lost<'r>(run: &Run<'r>, grants: &'r Grants<'r>, session: &str, investigation: &mut Investigation) {
+    for told in &run.facts {
+        let Fact::Lost { session: loser, token: Some(token), .. } = told.fact else { continue };
+        let of_bystander = |grant: &&Grant<'_>| grant.token == *token && grant.session == session;
+        let grant = grants.by_token.iter().find(of_bystander).filter(|_| loser == session);
+        if let Some(grant) = grant.filter(|grant| grant.revoked_ns.is_none()) {
+            investigation.report(&Harmed::Grant { grant, lost: (told.time_ns, told.line) });
+        }
+    }
+}
+
+fn session_lost(run: &Run<'_>, contact: &Contact, session: &str, investigation: &mut Investigation) {
+    let Some(record) = run.session(session) else { return };
+    let Some((lost, why)) = first_loss(run, session) else { return };
+    let ended_by_itself = record.closing.into_iter().chain(record.died).any(|end| end < lost);
+    let before = record.leases.iter().filter(|lease| lease.acked_ns <= lost.0);
+    let Some(last) = before.max_by_key(|lease| lease.until_ns).filter(|_| !ended_by_itself) else { return };
+    let Some(bound_ms) = run.meta.renewal_bound_ms else {
+        return investigation.undecided("the meta promises no renewal_bound_ms");
+    };
+
+    let renewed = Renewed { sent_ns: last.sent_ns, line: last.line };
+    match contact.longest(renewed.sent_ns, lost.0) {
+        Some(quorum) if quorum.1 - quorum.0 > bound_ms.saturating_mul(MS) => {
+            investigation.report(&Harmed::Session { session, why, lost, renewed, quorum });
+        }
+        Some(_) | None => investigation.count("losses that faults explain", 1),
+    }
+}
+
+/// When a session was known to be lost, and the reason: as its holder noticed, or as the cluster answered.
+fn first_loss<'r>(run: &Run<'r>, session: &str) -> Option<(Mark, &'r str)> {
+    let noticed = run.facts.iter().find_map(|told| {
+        let Fact::Lost { session: loser, why, token: None } = told.fact else { return None };
+        (loser == session).then_some(((told.time_ns, told.line), why.as_str()))
+    });
+    let answered = run.session(session).and_then(|record| record.over);
+    noticed.into_iter().chain(answered).min_by_key(|(mark, _)| *mark)
+}
