@@ -34,6 +34,8 @@ pub(super) struct Grant<'a> {
     pub(super) until_line: usize,
     /// An operator may have revoked the grant: the lock may be open from this moment. `None`: not revoked.
     pub(super) revoked_ns: Option<u64>,
+    /// When its holder began to give it back, or an operator may have taken it.
+    pub(super) ended_ns: Option<u64>,
     /// The cluster certainly still had this grant or its session at this moment.
     pub(super) alive_ns: u64,
 }
@@ -116,6 +118,7 @@ fn grant<'a>(place: usize, operation: &Operation<'a>, acquire: &'a Acquire, toke
         until_ns: 0,
         until_line: answered.1,
         revoked_ns: None,
+        ended_ns: None,
         alive_ns: 0,
     }
 }
@@ -204,7 +207,9 @@ impl<'r> Ends<'r> {
         let forced = grant.locks.iter().filter_map(|lock| self.forced.get(&**lock)).flatten();
         let forced = forced.filter_map(|force| revoked(run, grant, force)).min();
         grant.revoked_ns = forced.map(|(ns, _)| ns);
-        let first = ended.chain(session.closing).chain(forced).chain([deadline]).min();
+        let first = ended.chain(session.closing).chain(forced).min();
+        grant.ended_ns = first.map(|(ns, _)| ns);
+        let first = first.into_iter().chain([deadline]).min();
         (grant.until_ns, grant.until_line) = first.unwrap_or(deadline);
     }
 }

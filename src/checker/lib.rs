@@ -115,7 +115,7 @@ fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
     let overlaps = tenures::overlaps(&grants);
     let locks = occupancy::locks(&run);
     Ok(vec![
-        exclusion::check(&grants, &overlaps),
+        exclusion::check(&run, &grants, &overlaps),
         order::check(&run, &grants),
         tokens::check(&run, &grants),
         fencing::check(&run),

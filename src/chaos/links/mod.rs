@@ -1,6 +1,7 @@
 //! The network of a cluster on this machine, with fault injection.
 //!
-//! There is one [`Link`] for each ordered pair of nodes, and one from the clients to each node. Each is a TCP proxy in
+//! There is one [`Link`] for each ordered pair of nodes, one from the clients to each node, and one to each port at which a node serves
+//! clients of other protocols, if the run has such clients. Each is a TCP proxy in
 //! this process: no root, no namespaces. A link carries requests *forward* and answers *backward*. A real network loses
 //! packets, so to stop node 1 from sending to node 2, both the forward direction from 1 to 2 and the backward direction of
 //! the link from 2 to 1 are held: [`Links::silence`].
@@ -27,6 +28,8 @@ use crate::{local::free_port, server::config::Member};
 pub struct Links {
     peers: BTreeMap<(u64, u64), Link>,
     clients: BTreeMap<u64, Link>,
+    /// To the ports of other protocols.
+    others: Vec<Link>,
     /// The addresses of nodes that do not exist yet.
     held: BTreeMap<u64, Vec<TcpListener>>,
 }
@@ -50,7 +53,7 @@ impl Links {
             Ok((spare.node_id, addresses.map(bind).collect::<io::Result<_>>()?))
         };
         let held = spares.iter().map(hold).collect::<io::Result<_>>()?;
-        let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new(), held };
+        let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new(), others: Vec::new(), held };
         let all = || members.iter().chain(spares);
         for to in all() {
             links.clients.insert(to.node_id, link(&to.client_address, seed)?);
@@ -86,7 +89,20 @@ impl Links {
         &self.clients[&node]
     }
 
-    /// All links, between nodes and from clients.
+    /// A link to the port at this address, where a node serves clients of another protocol. Returns the address for them: host:port.
+    pub fn to_other(&mut self, address: &str, seed: u64) -> io::Result<String> {
+        let link = link(address, seed)?;
+        let address = link.address().to_string();
+        self.others.push(link);
+        Ok(address)
+    }
+
+    /// All links from clients, of any protocol.
+    pub fn to_clients(&self) -> impl Iterator<Item = &Link> {
+        self.clients.values().chain(&self.others)
+    }
+
+    /// All links between nodes, and from clients of our own protocol.
     pub fn all(&self) -> impl Iterator<Item = &Link> {
         self.peers.values().chain(self.clients.values())
     }
@@ -101,7 +117,7 @@ impl Links {
 
     /// Opens all links again.
     pub fn heal(&self) {
-        self.all().for_each(Link::heal);
+        self.all().chain(&self.others).for_each(Link::heal);
     }
 }
 

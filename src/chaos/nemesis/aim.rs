@@ -44,7 +44,7 @@ impl Aim {
                 Self { nodes: vec![leader], silent: apart(ids, &[&peers]) }
             }
             Fault::PartitionAll => Self { nodes: Vec::new(), silent: apart(ids, &[]) },
-            Fault::Delay | Fault::Resets | Fault::PauseClient => Self::default(),
+            Fault::Delay | Fault::Resets | Fault::AnswersLost | Fault::PauseClient => Self::default(),
             Fault::PartitionClients | Fault::ReplyLost | Fault::PauseLeader | Fault::KillLeader => nodes(&[leader]),
             Fault::PauseFollower | Fault::KillFollower => nodes(&[follower]),
             Fault::KillAll | Fault::KillStaggered | Fault::DataGone => nodes(&shuffled),

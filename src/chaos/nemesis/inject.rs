@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Longer than the TTL of any session of the workload.
-const CLIENT_PAUSE: Duration = Duration::from_millis(3_200);
+const OVER_A_TTL: Duration = Duration::from_millis(3_200);
 /// How long to search for a client that holds a lock: on a slow machine it may take many attempts.
 const HOLDER_WAIT: Duration = Duration::from_secs(20);
 /// How long clients are stopped while their locks are read. Short, so that they still hold the locks afterwards.
@@ -154,6 +154,7 @@ impl World {
             (Fault::PartitionHalves | Fault::PartitionOneWay | Fault::PartitionBridge | Fault::PartitionAll, _) => {}
             (Fault::Delay, _) => self.delay(),
             (Fault::Resets, _) => self.reset_until(until).await,
+            (Fault::AnswersLost, _) => self.lose_answers().await,
             (Fault::PauseClient, _) => return self.pause_client().await,
             (Fault::KillAll, _) => self.kill_all().await,
             (Fault::KillStaggered, _) => self.kill_one_by_one(nodes).await?,
@@ -295,6 +296,16 @@ impl World {
         }
     }
 
+    async fn lose_answers(&mut self) {
+        self.links.to_clients().for_each(|link| link.set_backward(Direction::Held));
+        self.rest_until(Instant::now() + OVER_A_TTL).await;
+        for link in self.links.to_clients() {
+            // The answers are gone with the connections.
+            link.reset();
+            link.heal();
+        }
+    }
+
     /// Kills a client that holds a lock, and starts another in its place. Returns the locks that it held.
     pub(in crate::chaos) async fn kill_a_holder(&mut self) -> io::Result<Vec<Lock>> {
         let (stopped, held) = self.stop_holders(1).await;
@@ -307,7 +318,7 @@ impl World {
     /// Stops about half of the clients. Meanwhile the operator acquires their locks and writes, so that the clients are
     /// late when they continue.
     async fn pause_client(&mut self) -> io::Result<bool> {
-        let until = Instant::now() + CLIENT_PAUSE;
+        let until = Instant::now() + OVER_A_TTL;
         let (stopped, held) = self.stop_holders(self.clients.count().div_ceil(2)).await;
         self.operator.take_over(&held).await;
         self.rest_until(until).await;

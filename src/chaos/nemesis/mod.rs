@@ -39,6 +39,9 @@ pub enum Fault {
     Resets,
     /// Requests reach the leader, its answers are lost, then the connection breaks.
     ReplyLost,
+    /// Requests of clients reach the nodes, all answers are lost for longer than a lease, then the connections break: what a client repeats
+    /// is older than its lease.
+    AnswersLost,
     /// The leader's process is stopped for longer than its lease, then continued.
     PauseLeader,
     /// A follower's process is stopped, then continued.
@@ -96,7 +99,7 @@ pub enum Group {
     Membership,
 }
 
-const FAULTS: [(Fault, Group, &str); 29] = [
+const FAULTS: [(Fault, Group, &str); 30] = [
     (Fault::PartitionHalves, Group::Partition, "partition-halves"),
     (Fault::PartitionOneWay, Group::Partition, "partition-one-way"),
     (Fault::PartitionBridge, Group::Partition, "partition-bridge"),
@@ -106,6 +109,7 @@ const FAULTS: [(Fault, Group, &str); 29] = [
     (Fault::Delay, Group::Network, "delay"),
     (Fault::Resets, Group::Network, "resets"),
     (Fault::ReplyLost, Group::Network, "reply-lost"),
+    (Fault::AnswersLost, Group::Network, "answers-lost"),
     (Fault::PauseLeader, Group::Pause, "pause-leader"),
     (Fault::PauseFollower, Group::Pause, "pause-follower"),
     (Fault::PauseClient, Group::Pause, "pause-client"),
@@ -142,7 +146,7 @@ impl Fault {
     /// Whether the fault ends by itself. The other faults last for a random time.
     fn has_its_own_time(self) -> bool {
         let kills = matches!(self, Self::KillAll | Self::KillStaggered | Self::DataGone) || self.makes_anew();
-        kills || matches!(self, Self::PauseClient | Self::Restart | Self::RollingRestart)
+        kills || matches!(self, Self::PauseClient | Self::AnswersLost | Self::Restart | Self::RollingRestart)
     }
 
     /// Whether a new cluster is made from a backup. No session survives it.

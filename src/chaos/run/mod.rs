@@ -9,7 +9,8 @@
 //!
 //! * beside this, `parties`: the client processes, the observer of the nodes, the operator, the bystander;
 //! * `sentinel`, `retried_request` and `forced`: state that must survive each
-//!   fault; `two_leaders`: a deposed leader that does not know of its successor; `churn`: short-lived locks;
+//!   fault; `two_leaders`: a deposed leader that does not know of its successor; `churn`: short-lived locks; `late_retry`: requests that are
+//!   repeated when their leases are over;
 //! * `merge`: merges the parts of the history; [`activity`]: whether there was enough activity.
 //!
 //! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it
@@ -20,6 +21,7 @@
 pub mod activity;
 mod churn;
 mod forced;
+mod late_retry;
 mod merge;
 mod retried_request;
 mod sentinel;
@@ -53,9 +55,9 @@ use super::{
     },
     parties::{
         EXPIRY_BOUND_MS, HANDOVER_BOUND_MS, LIVENESS_BOUND, LIVENESS_BOUND_MS,
+        bystander::{Bystander, RENEWAL_BOUND_MS},
         clients::{self, Clients, Setting},
         programs::{Programs, Surroundings},
-        bystander::{Bystander, RENEWAL_BOUND_MS},
     },
     record::{Recorder, Timeline},
     workload::resource::Resource,
@@ -191,9 +193,9 @@ pub async fn run(
 struct Run {
     world: World,
     programs: Programs,
+    bystander: Bystander,
     resource: Resource,
     parts: tempfile::TempDir,
-    bystander: Bystander,
     _sockets: tempfile::TempDir,
     stop: CancellationToken,
     phase: watch::Sender<String>,
@@ -215,7 +217,7 @@ impl Run {
         let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
         let nemesis = recorder("nemesis")?;
 
-        let (cluster, links, tools, roster) = start(options, &nemesis).await?;
+        let (cluster, mut links, tools, roster) = start(options, &nemesis).await?;
         let dial = Dial::new(cluster.client_files())?;
         let observer = Observer::of_cluster(&cluster, dial.clone(), recorder("observer")?);
         let endpoints = cluster.nodes().map(|node| links.client_address(node.id())).collect::<Vec<_>>().join(",");
@@ -223,13 +225,13 @@ impl Run {
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
         let operator = Operator::of_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
-        let surroundings = Surroundings {
-            endpoints: endpoints.clone(),
         // Directly: only what no client could survive may end its session.
         let direct = cluster.nodes().map(|node| node.config().client_listen.clone()).collect::<Vec<_>>().join(",");
         let bystander = Bystander::start(Operator::of_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
-            dynamodb_endpoints: cluster.dynamodb_endpoints().join(","),
-            etcd_endpoints: cluster.etcd_endpoints().join(","),
+        let surroundings = Surroundings {
+            endpoints: endpoints.clone(),
+            dynamodb_endpoints: through(&mut links, cluster.dynamodb_endpoints(), options.seed)?,
+            etcd_endpoints: through(&mut links, cluster.etcd_endpoints(), options.seed)?,
             parts: parts.path().to_owned(),
             log: options.directory.join("programs.log"),
             timeline,
@@ -289,6 +291,8 @@ impl Run {
         let _reading = operator.read_and_revoke(options.seed);
         let finish = CancellationToken::new();
         let churning = operator.churn(finish.clone());
+        let nodes = self.world.cluster.nodes().filter_map(|node| node.config().client_listen.parse().ok()).collect();
+        let retrying = operator.retry_late(self.world.dial.clone(), nodes, options.seed, finish.clone());
         let (mut tried, mut fired) = (0_u32, BTreeSet::new());
         while self.goes_on() && began.elapsed() < options.duration * SLOWNESS_MAX {
             if began.elapsed() >= options.duration && tried as usize >= planned.len() {
@@ -318,7 +322,7 @@ impl Run {
             self.recover(fault, companion, late, sentinel).await;
         }
         finish.cancel();
-        let _ = churning.await;
+        let _ = tokio::join!(churning, retrying);
         // An interrupted run has not missed its planned faults.
         if !self.stop.is_cancelled() {
             self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
@@ -441,11 +445,11 @@ impl Run {
                 }
             }
         }
+        self.bystander.finish().await;
         self.world.recorder.fact(Fact::End);
         if let Some(error) = self.world.recorder.failure() {
             self.outcome.troubles.push(format!("the history is incomplete: {error}"));
         }
-        self.bystander.finish().await;
         let Self {
             world: World { mut cluster, links, observer, clients, .. }, resource, mut parts, mut outcome, ..
         } = self;
@@ -466,6 +470,8 @@ impl Run {
     /// Restarts all nodes from snapshots without clients, to check that snapshots also keep state beyond grants.
     async fn restart_at_rest(&mut self) {
         let World { observer, operator, .. } = &self.world;
+        // Not every fault has a holder to tell.
+        let forced = operator.acquire_and_force("forced/at-rest").await;
         let index = observer.applied_index();
         let by = Instant::now() + SNAPSHOT_BOUND;
         operator.renew_until(by, async || observer.snapshots_reach(index)).await;
@@ -480,6 +486,8 @@ impl Run {
             self.outcome.troubles.push(format!("after a {RESTART}: {error}"));
         } else if !self.world.operator.probe(by).await {
             self.outcome.troubles.push(format!("after a {RESTART}, not all locks were served"));
+        } else if let Some(forced) = forced {
+            self.world.operator.renew_until_told(forced, by).await;
         }
     }
 
@@ -529,6 +537,7 @@ fn meta(seed: u64) -> Meta {
         expiry_bound_ms: Some(EXPIRY_BOUND_MS),
         handover_bound_ms: Some(HANDOVER_BOUND_MS),
         liveness_bound_ms: Some(LIVENESS_BOUND_MS),
+        renewal_bound_ms: Some(RENEWAL_BOUND_MS),
         ..Meta::new()
     }
 }
@@ -537,11 +546,19 @@ fn meta(seed: u64) -> Meta {
 fn spares(options: &Options) -> u64 {
     match options.faults.iter().any(|fault| fault.group() == Group::Membership) {
         true => {
-        renewal_bound_ms: Some(RENEWAL_BOUND_MS),
             (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
         }
         false => 0,
     }
+}
+
+/// These endpoints, each through a link of its own, with commas between.
+fn through(links: &mut Links, endpoints: Vec<String>, seed: u64) -> io::Result<String> {
+    let linked = endpoints.into_iter().map(|endpoint| match endpoint.split_once("://") {
+        Some((scheme, address)) => Ok(format!("{scheme}://{}", links.to_other(address, seed)?)),
+        None => links.to_other(&endpoint, seed),
+    });
+    Ok(linked.collect::<io::Result<Vec<_>>>()?.join(","))
 }
 
 /// Why a cluster cannot be restored from a backup in this run.

@@ -49,7 +49,9 @@ impl Operator {
 
     async fn send_until_answered(&self, request: &RetriedRequest, mut is_again: bool, by: Instant) {
         for node in self.nodes.all().into_iter().cycle() {
-            if self.send(LocksClient::new(node), request, is_again).await || Instant::now() >= by {
+            let session = request.session.id().to_string();
+            let is_answered = self.send(LocksClient::new(node), &session, &request.lock, is_again).await;
+            if is_answered || Instant::now() >= by {
                 return;
             }
             is_again = true;
@@ -57,25 +59,26 @@ impl Operator {
         }
     }
 
-    /// Whether there was a final answer.
-    async fn send(
+    /// Acquires this lock by the only request of this session. Returns whether there was a final answer.
+    pub(super) async fn send(
         &self,
         mut node: LocksClient<tonic::transport::Channel>,
-        request: &RetriedRequest,
+        session: &str,
+        lock: &str,
         is_again: bool,
     ) -> bool {
-        let session = request.session.id().to_string();
+        let of_session = session.to_owned();
         let call = match is_again {
-            true => Call::Retry { session: session.clone(), request: REQUEST },
-            false => Call::Acquire(Acquire { session: session.clone(), request: Some(REQUEST), ..Acquire::default() }),
+            true => Call::Retry { session: of_session, request: REQUEST },
+            false => Call::Acquire(Acquire { session: of_session, request: Some(REQUEST), ..Acquire::default() }),
         };
         let message = AcquireRequest {
-            session_id: session,
+            session_id: session.to_owned(),
             request: Some(RequestId { id: REQUEST, lowest: REQUEST, kept: Vec::new() }),
-            locks: vec![Want { name: request.lock.clone(), ..Want::default() }],
+            locks: vec![Want { name: lock.to_owned(), ..Want::default() }],
             ..AcquireRequest::default()
         };
-        let begun = self.recorder.begin(std::slice::from_ref(&request.lock), call);
+        let begun = self.recorder.begin(&[lock.to_owned()], call);
         let late = || tonic::Status::new(Code::DeadlineExceeded, "no answer in time");
         let answer = timeout(ATTEMPT_LIMIT, node.acquire(message)).await.unwrap_or_else(|_| Err(late()));
         match answer.map(|answer| answer.into_inner().outcome) {
