@@ -113,22 +113,34 @@ async function holder(number) {
     }
 }
 
+/** The faults may have begun by now: at any node, and again where an answer was lost. */
+async function createTable() {
+    const table = {
+        TableName: TABLE,
+        BillingMode: "PAY_PER_REQUEST",
+        AttributeDefinitions: ["lockId", "lockGroup"].map((AttributeName) => ({ AttributeName, AttributeType: "S" })),
+        KeySchema: [
+            { AttributeName: "lockId", KeyType: "HASH" },
+            { AttributeName: "lockGroup", KeyType: "RANGE" },
+        ],
+    };
+    for (let tries = 0; !isOver; tries++) {
+        const service = clientOf(ENDPOINTS[tries % ENDPOINTS.length]);
+        try {
+            await service.send(new CreateTableCommand(table));
+            return await waitUntilTableExists({ client: service, maxWaitTime: 30 }, { TableName: TABLE });
+        } catch (error) {
+            if (error.name === "ResourceInUseException") return;
+            console.error(`the table: ${error}`);
+            await sleep(100);
+        }
+    }
+}
+
 async function main() {
     process.on("unhandledRejection", (error) => console.error(error.message));
     process.stdin.on("end", () => (isOver = true)).resume();
-    const service = clientOf(ENDPOINTS[0]);
-    await service.send(
-        new CreateTableCommand({
-            TableName: TABLE,
-            BillingMode: "PAY_PER_REQUEST",
-            AttributeDefinitions: ["lockId", "lockGroup"].map((AttributeName) => ({ AttributeName, AttributeType: "S" })),
-            KeySchema: [
-                { AttributeName: "lockId", KeyType: "HASH" },
-                { AttributeName: "lockGroup", KeyType: "RANGE" },
-            ],
-        }),
-    );
-    await waitUntilTableExists({ client: service, maxWaitTime: 30 }, { TableName: TABLE });
+    await createTable();
     await Promise.all(Array.from({ length: HOLDERS }, (_, number) => holder(number)));
 }
 

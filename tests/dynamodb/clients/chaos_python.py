@@ -1,13 +1,17 @@
 """Clients for `lockkeeper chaos run --program`: `python-dynamodb-lock` contends for locks, boto3 sets registers, and both are judged.
 
-What they do goes into the history of the run. A tenure begins with the write that took the lock, as the client sent it last, and lasts as
+What they do goes into the history of the run. A tenure begins with the write that took the lock, as the SDK sent it last, and lasts as
 long as its lease or its last renewal; a register is an item that is set if it has the expected value, and read.
+
+The SDK sends a write again if its answer was lost, also if that took longer than the lease. An acquisition that is answered with success
+must hold the lock: where it does not, within the lease that begins with the last sending, this program fails.
 """
 
 import datetime
 import itertools
 import os
 import random
+import sys
 import time
 
 os.environ.update(AWS_ACCESS_KEY_ID="AKIDCHAOS", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="us-east-1")
@@ -27,14 +31,16 @@ HOLDERS, SETTERS = 3, 3
 # Operations of all setters after which they use the next register: a search for an order takes 200.
 REGISTER_LIFE = 100
 OPERATIONS = itertools.count()
+# Acquisitions that were answered with success and hold nothing.
+FAILURES = []
 
 
 class Sent:
-    """When a client sent its last write of one kind: before the SDK sent it again, a lease counts from there."""
+    """When a client sent its last write of one kind: at first (`before-call`), or at last, where the SDK sent it again (`before-send`)."""
 
-    def __init__(self, client, operation):
+    def __init__(self, client, moment, operation):
         self.at = 0
-        client.meta.events.register(f"before-call.dynamodb.{operation}", self.note)
+        client.meta.events.register(f"{moment}.dynamodb.{operation}", self.note)
 
     def note(self, **_):
         self.at = HISTORY.now()
@@ -45,7 +51,8 @@ def holder(number):
 
     def work(endpoint):
         resource = boto3.resource("dynamodb", endpoint_url=endpoint, config=CONFIG)
-        put, renewal = Sent(resource.meta.client, "PutItem"), Sent(resource.meta.client, "UpdateItem")
+        put = Sent(resource.meta.client, "before-send", "PutItem")
+        renewal = Sent(resource.meta.client, "before-call", "UpdateItem")
         table, owner, session = resource.Table(LOCKS), f"{process}@{endpoint}", None
 
         def renewed(http_response, **_):
@@ -75,7 +82,10 @@ def holder(number):
                     raise
                 item = table.get_item(Key={"lock_key": key, "sort_key": "-"}, ConsistentRead=True).get("Item", {})
                 if item.get("owner_name") != owner:
-                    # Too late: its lease was over before it was told.
+                    # Its lease was over before it was told, or it never had the lock.
+                    if HISTORY.now() < put.at + LEASE * 1e9:
+                        FAILURES.append(f"{process} acquired {key}, and the item is {item}")
+                        OVER.set()
                     continue
                 session = f"{process}/{next(tenures)}"
                 HISTORY.add(process, "invoke", "open", put.at, session=session, ttl_ms=int(LEASE * 1000))
@@ -142,17 +152,34 @@ def setter(number):
     return until_over(ENDPOINTS, ERRORS, work)
 
 
+def create_tables():
+    """The faults may have begun by now: at any node, and again where an answer was lost."""
+    for endpoint in itertools.cycle(ENDPOINTS):
+        client = boto3.client("dynamodb", endpoint_url=endpoint, config=CONFIG)
+        registers = {
+            "TableName": REGISTERS,
+            "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}],
+            "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
+        }
+        try:
+            tables = client.list_tables()["TableNames"]
+            if LOCKS not in tables:
+                DynamoDBLockClient.create_dynamodb_table(client, table_name=LOCKS)
+            if REGISTERS not in tables:
+                client.create_table(**registers)
+            return
+        except ERRORS as error:
+            print(f"the tables: {error}", file=sys.stderr)
+            time.sleep(0.1)
+
+
 def main():
-    client = boto3.client("dynamodb", endpoint_url=ENDPOINTS[0], config=CONFIG)
-    DynamoDBLockClient.create_dynamodb_table(client, table_name=LOCKS)
-    client.create_table(
-        TableName=REGISTERS,
-        BillingMode="PAY_PER_REQUEST",
-        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
-        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
-    )
+    create_tables()
     threads = [holder(number) for number in range(HOLDERS)] + [setter(number) for number in range(SETTERS)]
     finish(threads)
+    if FAILURES:
+        sys.exit("\n".join(FAILURES))
 
 
 if __name__ == "__main__":
