@@ -5,7 +5,7 @@
 //! | `/livez` | 200 while the node runs; 503 once Raft has stopped: then only a restart helps |
 //! | `/readyz` | 200 while the node can serve, as gRPC's health service says it; 503 and the reason otherwise |
 //! | `/metrics` | everything that is counted and measured, for Prometheus |
-//! | `/`, `/console/…` | the [`console`](super::console) |
+//! | `/`, `/console/…` | the [`console`] |
 //!
 //! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Whoever may not
 //! know how busy a cluster is must not reach the port. The console asks for the rights that gRPC asks for.

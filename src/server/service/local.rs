@@ -1,7 +1,7 @@
 //! Requests, executed on this node's replica.
 //!
 //! Whatever changes the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
-//! [`Reason::NoLeader`](crate::api::Reason::NoLeader). [`super::Service`] therefore routes such requests to the leader first. A
+//! [`Reason::NoLeader`]. [`super::Service`] therefore routes such requests to the leader first. A
 //! stale read is executed on any node.
 
 use std::sync::Arc;
