@@ -106,6 +106,7 @@ impl goldenscript::Runner for Runner {
                     | Command::Txn(_)
                     | Command::Compact { .. }
                     | Command::Note(_)
+                    | Command::BeginAudit
                     | Command::Probe
                     | Command::Tick => String::new(),
                 };

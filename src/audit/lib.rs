@@ -2,7 +2,7 @@
 //!
 //! Each applied log entry gives lines, the same on every node. A line is a JSON object; its last field is the SHA-256 of the previous
 //! line's hash and of the line without this field, so no line can be changed, removed or moved without changing all hashes after it. The
-//! last hash and its number, the *head* of the chain, are part of the replicated state.
+//! last hash and its number, the *head* of the chain, are part of the replicated state. There are no lines until a member writes them.
 //!
 //! The files, in reading order:
 //!

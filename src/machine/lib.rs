@@ -234,7 +234,7 @@ impl Machine {
             Command::Compact { revision } => self.compact(revision),
             Command::RaiseVersion { to } => Ok(self.raise_version(to)),
             Command::Tick => Ok(Reply::Ticked),
-            Command::Note(_) => Ok(Reply::Noted),
+            Command::Note(_) | Command::BeginAudit => Ok(Reply::Noted),
             Command::Probe => Ok(Reply::Probed),
         };
         #[cfg(debug_assertions)]

@@ -10,7 +10,7 @@
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
-//! | 4 | [`Record::Closed`] |
+//! | 4 | [`Record::Closed`]; [`Command::BeginAudit`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -49,6 +49,8 @@ impl Version {
     /// The first version whose members have a keyspace.
     pub const KEYSPACE: Self = Self(3);
 
+    /// The first version whose members make lines of the audit trail only when one of them writes it.
+    pub const AUDIT_ASKED_FOR: Self = Self(4);
     /// The first version whose members know that a restored cluster grants nothing for some time.
     const CLOSING: Self = Self(4);
 
@@ -109,6 +111,7 @@ impl Command {
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
             Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
+            Self::BeginAudit => Version::AUDIT_ASKED_FOR,
             Self::Probe => Versions::NEXT.highest,
         }
     }

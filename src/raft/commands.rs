@@ -121,6 +121,7 @@ fn write_command(command: &Command) -> pb::Command {
             reason: reason.clone(),
             omitted: *omitted,
         }),
+        Command::BeginAudit => Kind::BeginAudit(pb::BeginAudit {}),
         Command::Probe => Kind::Probe(pb::Probe {}),
     };
     pb::Command { kind: Some(kind) }
@@ -223,6 +224,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Note(pb::Note { who, act, target, reason, omitted }) => {
             Command::Note(Note { who, act, target, reason, omitted })
         }
+        Kind::BeginAudit(pb::BeginAudit {}) => Command::BeginAudit,
         Kind::Probe(pb::Probe {}) => Command::Probe,
     })
 }
@@ -470,6 +472,7 @@ mod tests {
             (option::of(".{0,9}"), ".{0,9}", ".{0,9}", ".{0,9}", any::<u64>()).prop_map(
                 |(who, act, target, reason, omitted)| { Command::Note(Note { who, act, target, reason, omitted }) }
             ),
+            Just(Command::BeginAudit),
             Just(Command::Probe),
         ]
     }

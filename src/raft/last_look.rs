@@ -72,6 +72,7 @@ fn has_only_numbers(command: &Command) -> bool {
         | Command::CancelWait { .. }
         | Command::Compact { .. }
         | Command::RaiseVersion { .. }
+        | Command::BeginAudit
         | Command::Probe
         | Command::Tick
         | Command::Session { operation: Operation::Release(_), .. } => true,

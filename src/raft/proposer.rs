@@ -366,6 +366,7 @@ fn weight(command: &Command) -> usize {
             | Command::Compact { .. }
             | Command::RaiseVersion { .. }
             | Command::Note(_)
+            | Command::BeginAudit
             | Command::Probe
             | Command::Tick => 0,
         }

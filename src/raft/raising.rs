@@ -1,4 +1,5 @@
-//! The leader raises the cluster version when all members support the next one: see [`super::versions`].
+//! The leader raises the cluster version when all members support the next one, and begins the audit trail when one of them writes it: see
+//! [`super::versions`] and [`super::trail`].
 //!
 //! All members means voters and learners: a learner applies the same entries. A member that is down keeps the version where it is, since
 //! nobody knows which program it starts with next.
@@ -9,7 +10,7 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
 use super::{Raft, leadership::Led, proposer::Proposer, table::Table};
-use lockkeeper_machine::Command;
+use lockkeeper_machine::{Command, Version};
 
 /// Time between two looks, unless a member says something new.
 const LOOK: Duration = Duration::from_secs(1);
@@ -35,10 +36,23 @@ pub(super) async fn raise(raft: Raft, mut led: Led, table: Arc<Table>, proposer:
                 tracing::info!(%no_reply, "the cluster version is not raised yet");
             }
         }
+        if leads && is_audit_due(&table) {
+            tracing::info!("a member writes an audit trail: it begins");
+            if let Err(no_reply) = proposer.propose(Command::BeginAudit, PATIENCE).await {
+                tracing::info!(%no_reply, "the audit trail has not begun yet");
+            }
+        }
         tokio::select! {
             () = sleep(LOOK), if leads => {}
             () = versions.changed(), if leads => {}
             changed = led.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// Whether a member writes an audit trail that has not begun.
+fn is_audit_due(table: &Table) -> bool {
+    let versions = table.versions();
+    let can_begin = versions.cluster() >= Version::AUDIT_ASKED_FOR && versions.is_audit_written();
+    can_begin && !table.read(|applied| applied.trail.has_begun())
 }

@@ -394,12 +394,12 @@ impl Table {
         let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
         lines.start(machine);
         machine.begin_batch(time, limits, events);
-        lines.due(machine, events);
+        lines.due(events);
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
             unapplied::begin_command(command.kind());
             assert!(!panics_at(index), "a test asked for a panic at entry {index}");
-            let (act, before) = (Act::of(machine, &command), events.len());
+            let (act, before) = (Act::of(machine, &command, &lines), events.len());
             let is_repeatable = matches!(command, Command::Session { request: Some(_), .. });
             let reply = machine.step(command, events);
             lines.command(act, &reply, machine, &events[before..]);

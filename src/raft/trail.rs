@@ -1,8 +1,8 @@
 //! The audit trail: its lines are made here, from what an applied entry did.
 //!
 //! The lines are a function of the log alone, so all nodes make the same; the head of their chain is part of the applied state. The trail
-//! begins with the entry that raises the cluster version to [`Version::AUDITED`], since from there on all members run a program that makes
-//! it.
+//! begins with [`Command::BeginAudit`], which the leader proposes once a member writes its lines to files. Until then there are none: a
+//! line and its hash cost each node as much as the command itself.
 
 use lockkeeper_audit::{Hash, Head, Line, Place, Session, Sink, What};
 
@@ -35,9 +35,14 @@ impl Trail {
         }
     }
 
+    /// Whether there are lines, or the next entry begins them.
+    pub(super) fn has_begun(&self) -> bool {
+        self.head.lines > 0
+    }
+
     /// The trail of a cluster that is restored from a copy with this trail.
     pub fn restored(self) -> Self {
-        Self { is_restored: true, ..self }
+        Self { is_restored: self.has_begun(), ..self }
     }
 
     pub(super) fn to_message(self) -> Option<pb::AuditTrail> {
@@ -112,15 +117,9 @@ impl Entry {
         self.trail.head.push(line, &mut self.text);
     }
 
-    /// Whether lines are made: the cluster version is high enough. Begins the trail if that has just come true.
-    fn is_on(&mut self, machine: &Machine) -> bool {
-        if machine.version() < Version::AUDITED {
-            return false;
-        }
-        if self.trail.head.lines == 0 || self.trail.is_restored {
-            self.begin(machine);
-        }
-        true
+    /// Whether lines are made.
+    pub(super) fn is_on(&self) -> bool {
+        self.trail.has_begun()
     }
 
     /// The first line of all: what has no lines, since it was there before.
@@ -140,26 +139,27 @@ impl Entry {
         self.push(Line { token, ticket, count, reason, ..Line::new(what) });
     }
 
-    /// Before the entry changes anything: the first line of a trail counts what has no lines.
+    /// Before the entry changes anything: the first line of a restored cluster's trail counts what has no lines.
     pub(super) fn start(&mut self, machine: &Machine) {
-        self.is_on(machine);
+        if self.trail.is_restored {
+            self.begin(machine);
+        }
     }
 
     /// The work that was due before the commands.
-    pub(super) fn due(&mut self, machine: &Machine, events: &[Event]) {
-        if self.is_on(machine) {
+    pub(super) fn due(&mut self, events: &[Event]) {
+        if self.is_on() {
             self.events(events, &Operator::default());
         }
     }
 
     /// A command, and what it caused.
     pub(super) fn command(&mut self, act: Act, reply: &Reply, machine: &Machine, events: &[Event]) {
-        if !self.is_on(machine) {
-            return;
-        }
         match act {
+            Act::Begin if !self.is_on() => return self.begin(machine),
+            _ if !self.is_on() => return,
             Act::Close(operator) => return self.events(events, &operator),
-            Act::None => {}
+            Act::None | Act::Begin => {}
             Act::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
             Act::Txn([then, otherwise]) => {
                 if let Reply::Committed(Committed { succeeded, .. }) = reply {
@@ -247,7 +247,8 @@ impl Entry {
 
     /// A membership that follows another one.
     pub(super) fn membership(&mut self, machine: &Machine, before: &Membership, after: &Membership) {
-        if !self.is_on(machine) {
+        self.start(machine);
+        if !self.is_on() {
             return;
         }
         let role = |membership: &Membership, id: u64| match membership.voter_ids().any(|voter| voter == id) {
@@ -271,6 +272,8 @@ impl Entry {
 pub(super) enum Act {
     /// Its events say everything.
     None,
+    /// It begins the trail, unless it has begun.
+    Begin,
     /// The session's end is by this operator.
     Close(Operator),
     /// A line, if the command was not refused.
@@ -287,7 +290,13 @@ pub(super) struct Operator {
 }
 
 impl Act {
-    pub(super) fn of(machine: &Machine, command: &Command) -> Self {
+    pub(super) fn of(machine: &Machine, command: &Command, lines: &Entry) -> Self {
+        if let Command::BeginAudit = command {
+            return Self::Begin;
+        }
+        if !lines.is_on() {
+            return Self::None;
+        }
         let of_lock = |what, name: &LockName| Line { lock: Some(name.as_str().to_owned().into()), ..Line::new(what) };
         let line = match command {
             // A repeat only renews.
@@ -342,6 +351,7 @@ impl Act {
             | Command::CancelWait { .. }
             | Command::Compact { .. }
             | Command::Tick
+            | Command::BeginAudit
             | Command::Probe => return Self::None,
         };
         Self::Line(Box::new(line))
@@ -481,7 +491,7 @@ mod tests {
         let by = Some(Identity::new("ops").unwrap());
         let note = Note { who: Some("eve".to_owned()), act: "refused".to_owned(), ..Note::default() };
         vec![
-            vec![open(1), RAISE, open(2)],
+            vec![open(1), Command::BeginAudit, RAISE, open(2)],
             vec![open(1), open(2), acquire(1, Wait::Forever), acquire(2, Wait::Forever)],
             vec![Command::Note(note), force()],
             vec![Command::Close { session: SessionId(2), by, reason: Some(Reason::new("dead").unwrap()) }],
@@ -504,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_say_who_did_what_from_the_version_on() {
+    fn the_lines_say_who_did_what_once_the_trail_has_begun() {
         let directory = TempDir::new().unwrap();
         let rotation = Rotation { file_bytes: u64::MAX, files_kept: 0 };
         let sink = Sink::open(directory.path(), "c", rotation).unwrap();
@@ -519,7 +529,7 @@ mod tests {
         let lines = written(&directory, head);
         let whats: Vec<What> = lines.iter().map(|line| line.what).collect();
         let expected = [
-            // Session 1 is older than the version.
+            // Session 1 is older than the trail.
             What::Begun,
             What::VersionRaised,
             What::SessionOpened,
@@ -548,6 +558,17 @@ mod tests {
         assert_eq!((lines[11].index, lines[11].wall_ms), (8, Some(8)));
     }
 
+    #[test]
+    fn no_member_writes_a_trail_and_so_there_are_no_lines() {
+        let table = table(None);
+        apply(&table, 2, vec![RAISE, Command::RaiseVersion { to: Versions::OWN.highest }, open(1)]);
+        apply(&table, 3, vec![acquire(1, Wait::Forever), force(), Command::Tick]);
+        assert_eq!(table.read(|applied| applied.trail), Trail::default());
+        assert_eq!(table.freeze().trail.restored(), Trail::default());
+        apply(&table, 4, vec![Command::BeginAudit, Command::BeginAudit, open(2)]);
+        assert_eq!(table.read(|applied| applied.trail.head().lines), 2, "its begin, and the session");
+    }
+
     fn claim(key: &str, session: u128) -> Command {
         let lease = Some(Lease { session: SessionId(session), at_end: AtLeaseEnd::Delete });
         let claims = Some(LockName::new("a").unwrap());
@@ -568,7 +589,7 @@ mod tests {
         let delete = TxnOperation::Delete(Key::new(b"q3").unwrap());
         let delete = Command::Txn(Txn::new(vec![], vec![delete], vec![]).unwrap());
         let history = [
-            vec![RAISE, open(1), open(2), open(3)],
+            vec![Command::BeginAudit, RAISE, open(1), open(2), open(3)],
             vec![claim("q1", 1), claim("q2", 2), claim("q3", 3)],
             vec![force(), Command::Close { session: SessionId(2), by: None, reason: None }],
             vec![delete],
@@ -613,7 +634,9 @@ mod tests {
         let (ann, bob) = (branch(SessionId(1), "ann"), branch(SessionId(2), "bob"));
         let open = || Command::Txn(Txn::new(vec![], ann.clone(), bob.clone()).unwrap());
         let replace = Command::Txn(Txn::new(vec![], vec![put(PutLease::None)], vec![]).unwrap());
-        for (commands, index) in [vec![RAISE, open()], vec![open()], vec![replace]].into_iter().zip(2..) {
+        for (commands, index) in
+            [vec![Command::BeginAudit, RAISE, open()], vec![open()], vec![replace]].into_iter().zip(2..)
+        {
             apply(&table, index, commands);
         }
         sink.sync().unwrap();
@@ -680,7 +703,7 @@ mod tests {
         let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
         let table = Arc::new(table(Some(sink.clone())));
         table.pass(log_id(1), Some(membership(&[1], &[1])));
-        apply(&table, 2, vec![RAISE]);
+        apply(&table, 2, vec![Command::BeginAudit, RAISE]);
         table.pass(log_id(3), Some(membership(&[1], &[1, 2])));
         table.pass(log_id(4), Some(membership(&[1, 2], &[1, 2])));
         table.pass(log_id(5), Some(membership(&[2], &[2])));

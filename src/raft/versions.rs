@@ -9,6 +9,8 @@
 //!   install another version on it.
 //! * A node that a member tells of a cluster version that it does not support ends ([`PeerVersions::outgrown`]).
 //!
+//! It also carries whether its sender writes an audit trail, which the leader then begins (`raising`).
+//!
 //! What the versions mean is in [`lockkeeper_machine::Version`].
 
 use std::{
@@ -37,6 +39,8 @@ use lockkeeper_planted::VERSION;
 const SUPPORTED: &str = "lockkeeper-versions";
 /// The program's version, for people.
 const PROGRAM: &str = "lockkeeper-program";
+/// Present if the sender writes an audit trail.
+const AUDIT: &str = "lockkeeper-audit";
 /// The cluster version that the sender has applied.
 const CLUSTER_VERSION: &str = "lockkeeper-cluster-version";
 /// How long what a member said counts for raising the version: longer than any pause between two heartbeats, shorter than the exchange of a
@@ -47,6 +51,7 @@ const LATELY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct PeerVersions {
     own: Versions,
+    writes_audit: bool,
     cluster: AtomicU32,
     members: Mutex<BTreeMap<u64, (Said, Instant)>>,
     changed: Notify,
@@ -60,6 +65,8 @@ pub struct Said {
     pub versions: Versions,
     /// Its own version, for people; empty if it does not say.
     pub program: String,
+    /// It writes an audit trail.
+    pub writes_audit: bool,
 }
 
 impl Default for PeerVersions {
@@ -73,7 +80,17 @@ impl PeerVersions {
     /// Of a program that supports these versions.
     pub fn new(own: Versions) -> Self {
         let (cluster, members, changed) = (AtomicU32::new(Version::FIRST.0), Mutex::default(), Notify::new());
-        Self { own, cluster, members, changed, outgrown: watch::Sender::new(None) }
+        Self { own, writes_audit: false, cluster, members, changed, outgrown: watch::Sender::new(None) }
+    }
+
+    /// Of a node that writes an audit trail, or does not.
+    pub fn with_audit(self, writes_audit: bool) -> Self {
+        Self { writes_audit, ..self }
+    }
+
+    /// Whether this node or a member that was heard writes an audit trail.
+    pub(crate) fn is_audit_written(&self) -> bool {
+        self.writes_audit || self.lock().values().any(|(said, _)| said.writes_audit)
     }
 
     /// The versions that this program supports.
@@ -126,7 +143,7 @@ impl PeerVersions {
     }
 
     /// What this node says with each call and answer.
-    pub(crate) fn said(&self) -> [(&'static str, AsciiMetadataValue); 3] {
+    pub(crate) fn said(&self) -> impl Iterator<Item = (&'static str, AsciiMetadataValue)> + use<> {
         let Versions { lowest, highest } = self.own;
         let ascii = |text: &str| text.parse().expect("versions are plain ASCII");
         [
@@ -134,6 +151,8 @@ impl PeerVersions {
             (PROGRAM, ascii(VERSION)),
             (CLUSTER_VERSION, self.cluster().0.into()),
         ]
+        .into_iter()
+        .chain(self.writes_audit.then(|| (AUDIT, ascii("1"))))
     }
 
     /// Takes what another node said. Fails if its program does not support the cluster version; `is_member`: it is a member, so its word
@@ -141,7 +160,8 @@ impl PeerVersions {
     pub(crate) fn hear(&self, node_id: u64, metadata: &MetadataMap, is_member: bool) -> Result<(), Status> {
         let text = |key| metadata.get(key).and_then(|value| value.to_str().ok());
         let versions = text(SUPPORTED).and_then(parse).unwrap_or(Versions::UNSAID);
-        let said = Said { versions, program: text(PROGRAM).unwrap_or_default().to_owned() };
+        let writes_audit = metadata.contains_key(AUDIT);
+        let said = Said { versions, program: text(PROGRAM).unwrap_or_default().to_owned(), writes_audit };
         let theirs = text(CLUSTER_VERSION).and_then(|version| version.parse().ok()).map(Version);
         if is_member {
             let before = self.lock().insert(node_id, (said.clone(), Instant::now()));
@@ -164,7 +184,7 @@ impl PeerVersions {
     }
 
     fn refusal(&self, node_id: u64, said: &Said) -> String {
-        let Said { versions, program } = said;
+        let Said { versions, program, writes_audit: _ } = said;
         let (cluster, program) = (self.cluster(), if program.is_empty() { "an early version" } else { program });
         let other = if versions.highest < cluster { "a later" } else { "an earlier" };
         format!(

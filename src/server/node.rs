@@ -355,8 +355,8 @@ where
     let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
-    let versions = Arc::new(PeerVersions::new(versions));
     let sink = open_audit(&config, identity.cluster_id(), environment.blocking).await?;
+    let versions = Arc::new(PeerVersions::new(versions).with_audit(sink.is_some()));
     let audit = Audit::new(identity.cluster_id().as_str(), sink.clone());
     let table = Arc::new(
         Table::new(inspector)

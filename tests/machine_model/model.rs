@@ -152,7 +152,7 @@ impl Model {
                 self.version = self.version.max(*to);
                 Ok(Reply::VersionRaised(self.version))
             }
-            Command::Note(_) => Ok(Reply::Noted),
+            Command::Note(_) | Command::BeginAudit => Ok(Reply::Noted),
             Command::Probe => Ok(Reply::Probed),
             Command::Tick => Ok(Reply::Ticked),
         };

@@ -116,6 +116,7 @@ impl Command {
             | Self::Compact { .. }
             | Self::RaiseVersion { .. }
             | Self::Note(_)
+            | Self::BeginAudit
             | Self::Probe
             | Self::Tick => 1,
         }

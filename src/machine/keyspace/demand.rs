@@ -52,6 +52,7 @@ impl Machine {
             | Command::Compact { .. }
             | Command::RaiseVersion { .. }
             | Command::Note(_)
+            | Command::BeginAudit
             | Command::Probe
             | Command::Tick => false,
         }

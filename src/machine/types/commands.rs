@@ -189,6 +189,8 @@ pub enum Command {
     },
     /// Changes nothing: an act that is no change of the table, for the audit trail.
     Note(Note),
+    /// Does nothing to the table: from here on there is an audit trail, since a member writes one.
+    BeginAudit,
     /// Does nothing. It stands for the commands of the next release ([`crate::Versions::NEXT`]), so no release proposes it or reads it in a
     /// log.
     Probe,
@@ -240,6 +242,7 @@ impl Command {
             | Self::Compact { .. }
             | Self::RaiseVersion { .. }
             | Self::Note(_)
+            | Self::BeginAudit
             | Self::Probe
             | Self::Tick => Ok(()),
         }
@@ -265,6 +268,7 @@ impl Command {
             Self::Tick => "tick",
             Self::RaiseVersion { .. } => "raise-version",
             Self::Note(_) => "note",
+            Self::BeginAudit => "begin-audit",
             Self::Probe => "probe",
         }
     }

@@ -259,7 +259,7 @@ pub enum Reply {
     Ticked,
     /// To [`Command::RaiseVersion`]: the version now.
     VersionRaised(Version),
-    /// To [`Command::Note`].
+    /// To [`Command::Note`] and [`Command::BeginAudit`].
     Noted,
     /// To [`Command::Probe`].
     Probed,
