@@ -36,6 +36,16 @@ impl Machine {
         }
     }
 
+    /// The same of a lock with at most `most` holders and waiters together: whoever holds up others meanwhile is soon done. `None`: it has
+    /// more, or entries claim it.
+    pub fn lock_of_few(&self, name: &LockName, page: Page, most: usize) -> Option<LockView> {
+        let is_small = match self.locks.get(name) {
+            Some(lock) => lock.holders().len() + lock.queue_length() <= most,
+            None => !self.is_claimed(name),
+        };
+        is_small.then(|| self.lock(name, page))
+    }
+
     /// The names in use under a prefix, sorted, above `after`: of locks, and of those that entries claim.
     pub fn locks<'a>(
         &'a self,

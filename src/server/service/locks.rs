@@ -18,6 +18,9 @@ use lockkeeper_raft::{table::Applied, types::Delivery};
 
 /// Locks in one page of a list, and holders and waiters in one page of a lock, at the most.
 const PAGE_MAX: usize = 1000;
+/// Holders and waiters of a lock that is shown under the lock of the table. With more it is shown from a clone, which delays no apply, but
+/// costs more than such a look.
+const FEW: usize = 16;
 /// Bytes after which a page of a list is closed.
 const PAGE_BYTES: usize = 256 * 1024;
 
@@ -118,8 +121,14 @@ impl Serve for CheckToken {
 impl Serve for GetLock {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<LockFound>, Error> {
         let page = Page { size: page_size(self.page.size, PAGE_MAX), ..self.page };
-        let (machine, index) = node.frozen(self.stale).await?;
-        Ok(Form::Typed(LockFound { lock: machine.lock(&self.name, page), index }))
+        let look = |applied: &Applied| {
+            let machine = &applied.machine;
+            let found = machine.lock_of_few(&self.name, page, FEW).ok_or_else(|| machine.clone());
+            (found, applied.index())
+        };
+        let (found, index) = node.read(self.stale, look).await?;
+        let lock = found.unwrap_or_else(|machine| machine.lock(&self.name, page));
+        Ok(Form::Typed(LockFound { lock, index }))
     }
 }
 

@@ -14,7 +14,6 @@ use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
     DiskReport, Replica,
     types::{LogId, Node, TypeConfig},
-    versions::Said,
 };
 use lockkeeper_transport::tls::Tls;
 
@@ -201,10 +200,10 @@ fn show_versions(status: &mut v1::StatusResponse, replica: &Replica) {
     status.cluster_version_max = own.highest.0;
     for member in &mut status.members {
         let said = match member.node_id == status.node_id {
-            true => Some(Said { versions: own, program: VERSION.to_owned() }),
-            false => versions.of(member.node_id),
+            true => Some((own, VERSION.to_owned())),
+            false => versions.of(member.node_id).map(|said| (said.versions, said.program)),
         };
-        let Some(Said { versions, program }) = said else { continue };
+        let Some((versions, program)) = said else { continue };
         member.version = program;
         member.cluster_version_min = versions.lowest.0;
         member.cluster_version_max = versions.highest.0;
