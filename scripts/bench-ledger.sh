@@ -45,7 +45,8 @@ for name in "$@" "$first_complete"; do
     full=$(git rev-parse --verify --quiet "$name^{commit}") || { echo "there is no commit $name" >&2; exit 2; }
     program=$kept/lockkeeper-${full:0:7}$suffix
     if [[ ! -x $program ]]; then
-        source=$kept/source
+        # Elsewhere: below this directory cargo would take it for a member of the workspace.
+        source=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-ledger.XXXXXX")
         git worktree add --force --detach "$source" "$full"
         build "$source" "$program"
         git worktree remove --force "$source"

@@ -22,8 +22,9 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenIds {
     lowest: u64,
-    /// Ascending, all below `lowest`, at most [`REPLIES_PER_SESSION_MAX`]. Mostly empty, which costs no allocation.
-    kept: Arc<[u64]>,
+    /// Ascending, all below `lowest`, at most [`REPLIES_PER_SESSION_MAX`]. `None`: none are kept, as mostly. (An empty `Arc` would share a
+    /// counter with all others, which all threads would write.)
+    kept: Option<Arc<[u64]>>,
 }
 
 fn ensure_bounded(kept: &[u64]) -> Result<(), Invalid> {
@@ -55,13 +56,12 @@ impl OpenIds {
     }
 
     fn of(lowest: u64, kept: Vec<u64>) -> Self {
-        let kept = if kept.is_empty() { Arc::default() } else { kept.into() };
-        Self { lowest, kept }
+        Self { lowest, kept: (!kept.is_empty()).then(|| kept.into()) }
     }
 
     /// Fails on more than [`REPLIES_PER_SESSION_MAX`] kept ids.
     pub fn check_limits(&self) -> Result<(), Invalid> {
-        ensure_bounded(&self.kept)
+        ensure_bounded(self.kept())
     }
 
     /// All ids from this one on are in the set.
@@ -71,12 +71,12 @@ impl OpenIds {
 
     /// The ids below [`OpenIds::lowest`] that are in the set, ascending.
     pub fn kept(&self) -> &[u64] {
-        &self.kept
+        self.kept.as_deref().unwrap_or_default()
     }
 
     /// Whether an id is in the set.
     pub fn contains(&self, id: u64) -> bool {
-        id >= self.lowest || self.kept.binary_search(&id).is_ok()
+        id >= self.lowest || self.kept().binary_search(&id).is_ok()
     }
 
     /// The ids that are in both sets.
@@ -85,10 +85,10 @@ impl OpenIds {
     /// those of them that the other set contains: never more than one of the two did.
     pub fn intersection(&self, other: &Self) -> Self {
         let (higher, other) = if self.lowest >= other.lowest { (self, other) } else { (other, self) };
-        if higher.kept.iter().all(|id| other.contains(*id)) {
+        if higher.kept().iter().all(|id| other.contains(*id)) {
             return higher.clone();
         }
-        Self::of(higher.lowest, higher.kept.iter().copied().filter(|id| other.contains(*id)).collect())
+        Self::of(higher.lowest, higher.kept().iter().copied().filter(|id| other.contains(*id)).collect())
     }
 }
 
