@@ -1,9 +1,10 @@
 //! Bystander: no request of one client ends another client's session.
 //!
 //! A bystander opens a session, acquires a lock, and from then on does nothing but renew the session (`bystander` in the history). It keeps
-//! both unless the run took away what a lease rests on. Two things are violations:
+//! both unless the run took away what a lease rests on. Three things are violations:
 //!
-//! * its session ends although nobody asked for that, and since the sending of its last acknowledged renewal the faults left a quorum
+//! * the cluster says that its session is over, before its lease is, although its holder did not ask for that;
+//! * its session ends later, and since the sending of its last acknowledged renewal the faults left a quorum
 //!   (see [`super::contact`]) without an interruption for longer than `renewal_bound_ms` of the meta;
 //! * its grant ends although no operator revoked it.
 //!
@@ -28,7 +29,7 @@ use super::{
 use crate::history::Fact;
 
 enum Harmed<'r> {
-    Session { session: &'r str, why: &'r str, lost: Mark, renewed: Renewed, quorum: (u64, u64) },
+    Session { session: &'r str, why: &'r str, lost: Mark, renewed: Renewed, quorum: Option<(u64, u64)> },
     Grant { grant: &'r Grant<'r>, lost: Mark },
 }
 
@@ -36,6 +37,7 @@ enum Harmed<'r> {
 #[derive(Clone, Copy)]
 struct Renewed {
     sent_ns: u64,
+    until_ns: u64,
     line: usize,
 }
 
@@ -43,11 +45,14 @@ impl fmt::Display for Harmed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Session { session, why, lost, renewed, quorum } => {
-                let (lost, sent, from, until) = (Ms(lost.0), Ms(renewed.sent_ns), Ms(quorum.0), Ms(quorum.1));
+                write!(f, "session {session:?} of a bystander was lost at {} ({why})", Ms(lost.0))?;
+                let Some((from, until)) = quorum else {
+                    return write!(f, ", before its lease was over at {}", Ms(renewed.until_ns));
+                };
+                let (sent, from, until) = (Ms(renewed.sent_ns), Ms(*from), Ms(*until));
                 write!(
                     f,
-                    "session {session:?} of a bystander was lost at {lost} ({why}): its last acknowledged renewal was sent at {sent}, \
-                     although the faults left a quorum from {from} to {until}"
+                    ": its last acknowledged renewal was sent at {sent}, although the faults left a quorum from {from} to {until}"
                 )
             }
             Self::Grant { grant, lost } => {
@@ -99,13 +104,17 @@ fn session_lost(run: &Run<'_>, contact: &Contact, session: &str, investigation: 
     let ended_by_itself = record.closing.into_iter().chain(record.died).any(|end| end < lost);
     let before = record.leases.iter().filter(|lease| lease.acked_ns <= lost.0);
     let Some(last) = before.max_by_key(|lease| lease.until_ns).filter(|_| !ended_by_itself) else { return };
+    let renewed = Renewed { sent_ns: last.sent_ns, until_ns: last.until_ns, line: last.line };
+    if lost.0 < renewed.until_ns && why != "out_of_contact" {
+        return investigation.report(&Harmed::Session { session, why, lost, renewed, quorum: None });
+    }
     let Some(bound_ms) = run.meta.renewal_bound_ms else {
         return investigation.undecided("the meta promises no renewal_bound_ms");
     };
 
-    let renewed = Renewed { sent_ns: last.sent_ns, line: last.line };
     match contact.longest(renewed.sent_ns, lost.0) {
         Some(quorum) if quorum.1 - quorum.0 > bound_ms.saturating_mul(MS) => {
+            let quorum = Some(quorum);
             investigation.report(&Harmed::Session { session, why, lost, renewed, quorum });
         }
         Some(_) | None => investigation.count("losses that faults explain", 1),

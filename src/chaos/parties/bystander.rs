@@ -14,7 +14,7 @@ use super::operator::{Operator, PROBE_TTL};
 use crate::{
     chaos::{
         history::{Fact, Mode},
-        workload::{holder, locks::Lock},
+        workload::{holder, locks::Lock, outcomes},
     },
     client::{Guard, Session},
 };
@@ -66,8 +66,14 @@ async fn stand_by(operator: Operator, finish: CancellationToken) {
         operator.recorder.fact(Fact::Bystander { session: session.id().to_string() });
         tokio::select! {
             biased;
-            // Its end is in the history then.
-            _ = session.lost() => drop(watching.await),
+            loss = session.lost() => {
+                // Its end is in the history then, but that of a session that another closed.
+                drop(watching.await);
+                if outcomes::loss(&loss).is_none() {
+                    let session = session.id().to_string();
+                    operator.recorder.fact(Fact::Lost { session, why: "closed".to_owned(), token: None });
+                }
+            }
             () = finish.cancelled() => {
                 operator.look(&lock.name).await;
                 operator.release(guard).await;

@@ -8,9 +8,8 @@
 //! ```
 //!
 //! * beside this, `parties`: the client processes, the observer of the nodes, the operator, the bystander;
-//! * `sentinel`, `retried_request` and `forced`: state that must survive each
-//!   fault; `two_leaders`: a deposed leader that does not know of its successor; `churn`: short-lived locks; `late_retry`: requests that are
-//!   repeated when their leases are over;
+//! * `sentinel`, `retried_request` and `forced`: state that must survive each fault; `two_leaders`: a deposed leader that does not know of
+//!   its successor; `churn`: short-lived locks; `late_retry`: requests that are repeated when their leases are over;
 //! * `merge`: merges the parts of the history; [`activity`]: whether there was enough activity.
 //!
 //! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it

@@ -73,7 +73,7 @@ fn reason(name: &str) -> String {
 }
 
 /// The reason of a session's loss. `None`: its holder ended it.
-pub(super) fn loss(loss: &Loss) -> Option<&'static str> {
+pub(in crate::chaos) fn loss(loss: &Loss) -> Option<&'static str> {
     match loss {
         Loss::Closed | Loss::Released => None,
         Loss::Expired => Some("expired"),
