@@ -1,12 +1,12 @@
 //! The leader compares the table of each member with its own.
 //!
 //! Now and then it chooses an entry, and each member, the leader too, hashes its table as it is right after that entry. Without traffic
-//! this is the last one of the log. With traffic it is one that comes about [`AHEAD`] later, so that the question is there before the
+//! this is the last one of the log. With traffic it is one that comes about `AHEAD` later, so that the question is there before the
 //! entry. A round that fails (an entry that does not come in time, or came too early; a member that is down) is left out; the next one
 //! follows.
 //!
 //! *Cost:* two small messages for each member, and one hash on each node, on a thread of its own at low priority, of a copy that shares
-//! its maps with the table. The pause between two rounds is [`PAUSE_PER_HASH`] times as long as the hash takes, at least: about a
+//! its maps with the table. The pause between two rounds is `PAUSE_PER_HASH` times as long as the hash takes, at least: about a
 //! hundredth of one processor for a large table.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
