@@ -172,15 +172,21 @@ impl Machine {
     }
 
     pub(super) fn ensure_room_of(&self, session: SessionId, more: usize) -> Result<(), Refusal> {
-        let own = self.sessions.get(&session).map_or(0, Session::bytes);
+        self.ensure_room_beside(self.sessions.get(&session).map_or(0, Session::bytes), more)
+    }
+
+    /// The same of a session with so many bytes.
+    fn ensure_room_beside(&self, own: usize, more: usize) -> Result<(), Refusal> {
         match own.saturating_add(more) > self.limits.session_bytes {
             true => Err(Refusal::Limit(Limit::SessionBytes)),
             false => Ok(()),
         }
     }
 
-    pub(super) fn ensure_room_for_acquire(&self, session: SessionId, acquire: &Acquire) -> Result<(), Refusal> {
-        self.ensure_room(Some(session), of_acquire(acquire))
+    pub(super) fn ensure_room_for_acquire(&self, session: &Session, acquire: &Acquire) -> Result<(), Refusal> {
+        let more = of_acquire(acquire);
+        self.ensure_room_in_table(more)?;
+        self.ensure_room_beside(session.bytes(), more)
     }
 
     pub(super) fn ensure_room_for_data(
@@ -237,13 +243,13 @@ impl Machine {
 
     pub(super) fn count_session(&mut self, id: SessionId) {
         let session = &self.sessions[&id];
-        let (bytes, is_temporary) = (session.bare_bytes(), session.is_temporary);
+        let (bytes, is_temporary, owner) = (session.bare_bytes(), session.is_temporary, session.owner.clone());
         self.bytes += bytes;
         if is_temporary {
             self.temporaries.sessions += 1;
             self.temporaries.bytes += bytes;
         }
-        self.count(id, |usage| {
+        self.count_for(owner, |usage| {
             usage.sessions += u64::from(!is_temporary);
             usage.bytes += bytes as u64;
         });
@@ -285,6 +291,11 @@ impl Machine {
             }
             self.count(session, |usage| usage.bytes += bytes as u64);
         }
+    }
+
+    /// Whether a lock carries data.
+    pub(super) fn has_data(&self, name: &LockName) -> bool {
+        self.locks.get(name).is_some_and(|lock| lock.data().is_some())
     }
 
     /// The only holder of a lock with data. `None` also while a grant that begins or ends is not among the grants.

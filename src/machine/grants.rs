@@ -58,7 +58,10 @@ impl Machine {
         let owner = self.session_mut(session);
         owner.grants.insert(token);
         let label = owner.label.clone();
-        acquire.wants().iter().for_each(|want| self.uncharge_data(&want.name));
+        let is_charged = acquire.wants().iter().any(|want| want.data.is_some() || self.has_data(&want.name));
+        if is_charged {
+            acquire.wants().iter().for_each(|want| self.uncharge_data(&want.name));
+        }
         let mut names = Vec::with_capacity(acquire.wants().len());
         for want in acquire.wants() {
             let (name, mode) = self.add_holder(&want.name, token, want.mode);
@@ -74,7 +77,9 @@ impl Machine {
         self.count(session, |usage| usage.locks += names.len() as u64);
         let same = self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
         assert!(same.is_none(), "tokens rise: a fence would admit both holders of {token:?} (M2)");
-        grant.names.iter().for_each(|name| self.charge_data(name));
+        if is_charged {
+            grant.names.iter().for_each(|name| self.charge_data(name));
+        }
         grant
     }
 
@@ -144,7 +149,7 @@ impl Machine {
         token: Token,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        if !self.session_mut(session).grants.contains(token) {
+        if !self.sessions[&session].grants.contains(token) {
             return Err(self.forget_taken(session, token).unwrap_or(Refusal::NotHeld));
         }
         let token = match Planted::ReleaseIgnoresToken.is_on() {
@@ -167,7 +172,10 @@ impl Machine {
         events: &mut Vec<Event>,
     ) {
         let names = self.grants[&token].names.clone();
-        names.iter().for_each(|name| self.uncharge_data(name));
+        let is_charged = names.iter().any(|name| self.has_data(name));
+        if is_charged {
+            names.iter().for_each(|name| self.uncharge_data(name));
+        }
         let held = self.grants.remove(&token).expect("only a grant that is held ends");
         self.subtract(held.session, Weight::of_grant(&names));
         self.count(held.session, |usage| usage.locks -= names.len() as u64);
@@ -178,7 +186,9 @@ impl Machine {
         self.spend(held.names.len());
         for name in held.names.iter() {
             self.leave(name, token, &held, end, freed, events);
-            self.charge_data(name);
+            if is_charged {
+                self.charge_data(name);
+            }
         }
     }
 

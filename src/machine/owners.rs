@@ -24,8 +24,11 @@ impl Machine {
         self.owners.get(owner).copied().unwrap_or_default()
     }
 
-    /// Changes what the session's owner has, if it has one.
+    /// Changes what the owner of a counted session has, if it has one. Costs nothing while no session has an owner.
     pub(super) fn count(&mut self, session: SessionId, change: impl FnOnce(&mut Usage)) {
+        if self.owners.is_empty() {
+            return;
+        }
         let owner = self.sessions.get(&session).and_then(|session| session.owner.clone());
         self.count_for(owner, change);
     }

@@ -37,7 +37,8 @@ impl Machine {
         acquire: &Acquire,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        if self.session_mut(session).taken >= self.capacity.taken_per_session {
+        let owner = &self.sessions[&session];
+        if owner.taken >= self.capacity.taken_per_session {
             return Err(Refusal::Limit(Limit::TakenPerSession));
         }
         let survey = self.survey(acquire)?;
@@ -47,11 +48,10 @@ impl Machine {
         if self.locks.len() + survey.new_locks > self.capacity.locks {
             return Err(Refusal::Limit(Limit::Locks));
         }
-        let owner = &self.sessions[&session];
         if owner.grants.len() + owner.waits as usize >= self.limits.grants_per_session {
             return Err(Refusal::Limit(Limit::GrantsPerSession));
         }
-        self.ensure_room_for_acquire(session, acquire)?;
+        self.ensure_room_for_acquire(owner, acquire)?;
         if survey.obstacle.is_none() {
             return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, events))));
         }
@@ -59,7 +59,7 @@ impl Machine {
             return Err(Refusal::Limit(Limit::Waiters));
         }
         // Counted also without request ids: the end of a session ends all its waits at once.
-        if self.session_mut(session).waits as usize >= self.capacity.waits_per_session {
+        if owner.waits as usize >= self.capacity.waits_per_session {
             return Err(Refusal::Limit(Limit::WaitsPerSession));
         }
         Ok(Reply::Queued(self.enqueue(session, request, acquire.clone(), events)))

@@ -166,10 +166,11 @@ impl Machine {
     ) -> Result<Reply, Refusal> {
         self.alive(session)?;
         let Some(Request { id, open }) = request else { return self.run_operation(session, None, operation, events) };
-        self.change_session(session, |asking| asking.narrow(&open));
-        let asking = self.session_mut(session);
-        asking.check_open(id)?;
-        if let Some(remembered) = asking.replies.get(id) {
+        let (remembered, count) = self.change_session(session, |asking| {
+            asking.narrow(&open);
+            asking.check_open(id).map(|()| (asking.replies.get(id).cloned(), asking.replies.len()))
+        })?;
+        if let Some(remembered) = remembered {
             if !remembered.asked.is_asked_again(operation) {
                 return Err(Refusal::RequestReused);
             }
@@ -179,11 +180,10 @@ impl Machine {
             }
             return Ok(reply);
         }
-        let remembered = asking.replies.len();
         let (acquires, all) = (self.capacity.replies_per_session, self.capacity.all_replies_per_session);
         let has_place = match operation {
-            Operation::Acquire(_) => remembered < acquires,
-            Operation::Release(_) | Operation::Update(_) => remembered < all,
+            Operation::Acquire(_) => count < acquires,
+            Operation::Release(_) | Operation::Update(_) => count < all,
         };
         if !has_place && !matches!(operation, Operation::Release(_)) {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
