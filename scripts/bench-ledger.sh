@@ -33,10 +33,11 @@ if [[ -n ${DIST:-} ]]; then
     suffix=-dist
 fi
 
-# build DIRECTORY PROGRAM: builds the tree in a directory, and copies its program.
+# build DIRECTORY TARGET PROGRAM: builds the tree in a directory, and copies its program. Each tree needs a target directory of its own:
+# cargo knows the members of a workspace by their places in it, and would take those of another tree for built.
 build() {
-    (cd "$1" && CARGO_TARGET_DIR=$kept/build$suffix cargo build --locked --release --no-default-features --bin lockkeeper)
-    cp "$kept/build$suffix/release/lockkeeper" "$2"
+    (cd "$1" && CARGO_TARGET_DIR=$2 cargo build --locked --release --no-default-features --bin lockkeeper)
+    cp "$2/release/lockkeeper" "$3"
 }
 
 # Each program has a directory: beside it lies what it is called in the table.
@@ -48,7 +49,7 @@ for name in "$@" "$first_complete"; do
         # Elsewhere: below this directory cargo would take it for a member of the workspace.
         source=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-ledger.XXXXXX")
         git worktree add --force --detach "$source" "$full"
-        build "$source" "$program"
+        build "$source" "$source/target" "$program"
         git worktree remove --force "$source"
         source=
     fi
@@ -58,7 +59,7 @@ done
 this=$(git rev-parse --short=7 HEAD)
 git diff --quiet HEAD || this+=+changes
 names=("$this" "${names[@]}")
-build . "$kept/lockkeeper-this$suffix"
+build . "$kept/build$suffix" "$kept/lockkeeper-this$suffix"
 programs=("$kept/lockkeeper-this$suffix" "${programs[@]}")
 
 # measure WORK PROGRAM: the document of one work.

@@ -9,6 +9,10 @@
 //! are to be answered. So here such a request waits up to [`COMMITTED_WAITS`] for entries, which then replace it. Its answer is not
 //! needed: openraft evaluates up to where an answer says that the logs agree, not which request it answers. For this reason too,
 //! openraft's own time of the last acknowledgement may be too late, and reads use [`super::Acknowledgements`].
+//!
+//! openraft opens a stream for each heartbeat, and reads cause thousands a second: headers, a call and its tasks at both ends would cost
+//! several times as much as the heartbeat. So between two heartbeats the stream is parked, for the next one. After [`PARKED_MAX`] it is
+//! closed all the same, since each new one says what the metadata of a call say: starts, versions, what was acknowledged.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -25,11 +29,14 @@ use tonic::{Status, Streaming};
 use super::{
     APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, COMMITTED_WAITS, SnapshotSource,
     acknowledgements, allowance,
-    peer::{PeerClient, RpcError},
+    peer::{PeerClient, Purpose, RpcError},
 };
 use crate::messages as pb;
 use crate::types::{AppendRequest, LogId, StreamAppendError, StreamAppendResult};
 use lockkeeper_transport::Connect;
+
+/// How long after its opening a stream of heartbeats is used again. Shorter than the time for which a member's versions count as said.
+const PARKED_MAX: Duration = Duration::from_millis(500);
 
 /// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request.
 pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
@@ -41,6 +48,10 @@ where
     S: Stream<Item = AppendRequest> + Send + Unpin + 'static,
 {
     let cut = client.cut();
+    let (requests, answers, opened_at) = match client.parked.take() {
+        Some(Parked { requests, answers, opened_at }) => (Some(requests), Answers::Coming(answers), opened_at),
+        None => (None, Answers::NotAsked, Instant::now()),
+    };
     let pipeline = Pipeline {
         client,
         cut,
@@ -48,8 +59,9 @@ where
         ready: VecDeque::new(),
         held: None,
         is_begun: false,
-        requests: None,
-        answers: Answers::NotAsked,
+        requests,
+        answers,
+        opened_at,
         outstanding: VecDeque::new(),
         outstanding_bytes: 0,
         heard_at: Instant::now(),
@@ -77,6 +89,8 @@ struct Pipeline<'c, C, D, S> {
     /// The request stream to gRPC. `None`: not open yet, or closed at the end of the requests.
     requests: Option<mpsc::Sender<pb::AppendRequest>>,
     answers: Answers,
+    /// When the stream was opened.
+    opened_at: Instant,
     /// Unanswered requests, oldest first.
     outstanding: VecDeque<(Span, acknowledgements::Sent)>,
     outstanding_bytes: usize,
@@ -85,6 +99,13 @@ struct Pipeline<'c, C, D, S> {
     patience: Duration,
     /// Whether the stream has ended.
     over: bool,
+}
+
+/// An open stream of heartbeats, all of which were answered.
+pub(super) struct Parked {
+    requests: mpsc::Sender<pb::AppendRequest>,
+    answers: Box<Streaming<pb::AppendResponse>>,
+    opened_at: Instant,
 }
 
 enum Answers {
@@ -112,6 +133,9 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
     async fn next(&mut self) -> Option<Result<StreamAppendResult, RpcError>> {
         while !self.over {
             self.send_what_fits();
+            if self.over {
+                break;
+            }
             let deadline = self.deadline();
             let has_room = self.ready.is_empty();
             let held_until = self.held.as_ref().map(|(_, until)| *until);
@@ -172,10 +196,30 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             }
             self.send(piece);
         }
-        if self.input.is_none() {
+        if self.input.is_none() && self.parks() {
+            self.park();
+        } else if self.input.is_none() {
             self.requests = None;
             // The stream had no request: no answer will come.
             self.over = matches!(self.answers, Answers::NotAsked);
+        }
+    }
+
+    /// Whether the stream stays open for the next heartbeat.
+    fn parks(&self) -> bool {
+        self.client.purpose == Purpose::Heartbeats && self.opened_at.elapsed() < PARKED_MAX
+    }
+
+    /// Leaves the stream to the next heartbeat, once all are answered.
+    fn park(&mut self) {
+        if !self.outstanding.is_empty() {
+            return;
+        }
+        self.over = true;
+        if let Some(requests) = self.requests.take()
+            && let Answers::Coming(answers) = std::mem::replace(&mut self.answers, Answers::NotAsked)
+        {
+            self.client.parked = Some(Parked { requests, answers, opened_at: self.opened_at });
         }
     }
 
@@ -197,6 +241,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
     fn open(&mut self) {
         let (sender, receiver) = mpsc::channel(APPENDS_IN_FLIGHT_MAX);
         self.requests = Some(sender);
+        self.opened_at = Instant::now();
         let opening = self.client.open();
         let callee = self.client.callee();
         self.answers = Answers::Asked(Box::pin(async move {

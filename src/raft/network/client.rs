@@ -116,6 +116,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             purpose,
             cut: self.cuts.of(target),
             connection: None,
+            parked: None,
             refusal: None,
             versions: self.versions.clone(),
             snapshots: PhantomData,

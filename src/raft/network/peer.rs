@@ -12,6 +12,7 @@ use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
 use super::{
     Acknowledgements, MESSAGE_BYTES_MAX, SnapshotSource,
     acknowledgements::Sent,
+    append::Parked,
     envelope::{self, Envelope},
 };
 use crate::messages::{DiskSpace, peer_client::PeerClient as Stub};
@@ -46,6 +47,8 @@ pub struct PeerClient<C, D> {
     pub(super) cut: Arc<Notify>,
     /// Dropped when a call on it failed: the next call dials again.
     pub(super) connection: Option<Channel>,
+    /// A stream on it that waits for the next heartbeat.
+    pub(super) parked: Option<Parked>,
     /// The peer's last refusal: the same one is logged once, not several times a second.
     pub(super) refusal: Option<String>,
     pub(super) versions: Arc<PeerVersions>,
