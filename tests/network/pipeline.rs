@@ -42,6 +42,7 @@ use super::{cluster::*, table::MemorySnapshot};
 /// Receives every append; answers only if `answers` is set.
 #[derive(Clone, Default)]
 struct Stub {
+    opened: Arc<AtomicUsize>,
     received: Arc<AtomicUsize>,
     answers: bool,
 }
@@ -58,7 +59,8 @@ impl Peer for Stub {
         &self,
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let Self { received, answers } = self.clone();
+        let Self { opened, received, answers } = self.clone();
+        opened.fetch_add(1, Ordering::Relaxed);
         let answered = request.into_inner().filter_map(move |_| {
             received.fetch_add(1, Ordering::Relaxed);
             let success = pb::AppendResponse { kind: Some(pb::append_response::Kind::Success(true)), disk: None };
@@ -108,8 +110,14 @@ impl Peer for Stub {
     }
 }
 
-/// A client of `stub`; the stub's server ends with the test's runtime.
+/// A client of `stub` for entries.
 async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
+    let (mut network, node) = network_of(stub).await;
+    network.new_client(2, &node).await
+}
+
+/// A network in which `stub` is node 2; the stub's server ends with the test's runtime.
+async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, Node) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
     let routes = Routes::new(PeerServer::new(stub));
@@ -118,8 +126,7 @@ async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
     let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());
     let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
     identity.found(vec![target]).await.expect("in memory");
-    let mut network = Network::new(TcpConnector, Arc::new(identity));
-    network.new_client(2, &Node { peer_address, ..Node::default() }).await
+    (Network::new(TcpConnector, Arc::new(identity)), Node { peer_address, ..Node::default() })
 }
 
 fn log_id(index: u64) -> LogId {
@@ -216,6 +223,41 @@ async fn an_idle_stream_is_not_given_up() {
     let answers = client.stream_append(requests, RPCOption::new(Duration::from_millis(400))).await.expect("it opens");
     let answers: Vec<_> = timeout(SOON, answers.collect()).await.expect("in time");
     assert!(answers.len() == 2 && answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+/// As openraft sends one: on a stream of its own, to its end.
+async fn heartbeat(client: &mut PeerClient<TcpConnector, MemorySnapshot>) {
+    let answers = client.stream_append(stream::iter([committed(7)]), RPCOption::new(SOON)).await.expect("it opens");
+    let answers: Vec<_> = timeout(SOON, answers.collect()).await.expect("in time");
+    assert!(matches!(&answers[..], [Ok(Ok(Some(last)))] if *last == log_id(7)), "{answers:?}");
+}
+
+#[tokio::test]
+async fn heartbeats_share_a_stream_for_some_time() {
+    let stub = Stub { answers: true, ..Stub::default() };
+    let opened = stub.opened.clone();
+    let opened = || opened.load(Ordering::Relaxed);
+    let (mut network, node) = network_of(stub.clone()).await;
+    let mut client = network.new_heartbeat_client(2, &node).await;
+    let shared = async {
+        loop {
+            let before = opened();
+            heartbeat(&mut client).await;
+            if opened() == before {
+                break;
+            }
+        }
+    };
+    timeout(SOON, shared).await.expect("one finds the stream of the one before");
+    let renewed = async {
+        let before = opened();
+        while opened() == before {
+            heartbeat(&mut client).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, renewed).await.expect("then a stream is opened again, with new metadata");
+    assert!(stub.received.load(Ordering::Relaxed) > opened());
 }
 
 #[tokio::test]
