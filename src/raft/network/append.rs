@@ -29,6 +29,7 @@ use tonic::{Status, Streaming};
 use super::{
     APPEND_BYTES_IN_FLIGHT_MAX, APPEND_BYTES_MAX, APPENDS_IN_FLIGHT_MAX, COMMITTED_WAITS, SnapshotSource,
     acknowledgements, allowance,
+    parked::Parked,
     peer::{PeerClient, Purpose, RpcError},
 };
 use crate::messages as pb;
@@ -99,13 +100,6 @@ struct Pipeline<'c, C, D, S> {
     patience: Duration,
     /// Whether the stream has ended.
     over: bool,
-}
-
-/// An open stream of heartbeats, all of which were answered.
-pub(super) struct Parked {
-    requests: mpsc::Sender<pb::AppendRequest>,
-    answers: Box<Streaming<pb::AppendResponse>>,
-    opened_at: Instant,
 }
 
 enum Answers {

@@ -29,6 +29,7 @@ mod acknowledgements;
 mod append;
 mod client;
 pub(crate) mod envelope;
+mod parked;
 mod peer;
 mod service;
 mod snapshot;

@@ -12,8 +12,8 @@ use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Channel};
 use super::{
     Acknowledgements, MESSAGE_BYTES_MAX, SnapshotSource,
     acknowledgements::Sent,
-    append::Parked,
     envelope::{self, Envelope},
+    parked::Parked,
 };
 use crate::messages::{DiskSpace, peer_client::PeerClient as Stub};
 use crate::{
