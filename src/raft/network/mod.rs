@@ -10,7 +10,7 @@
 //!
 //! Entries and heartbeats use the same RPC: [`Append`](crate::messages::peer_server::Peer::append), a stream of requests and one
 //! of answers in the same order. Entries are pipelined: the next request does not wait for the previous answer, which comes only when the
-//! follower has flushed. A heartbeat is a stream of one request.
+//! follower has flushed. Heartbeats within half a second share a stream.
 //!
 //! Every call names both ends: the cluster, and the id and the incarnation of caller and callee. A node refuses a call that is not for
 //! it, or whose caller has another incarnation than before: see [`super::identity`].
