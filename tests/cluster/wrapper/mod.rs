@@ -141,7 +141,24 @@ async fn a_stopped_wrapper_does_not_extend_the_deadline() {
     assert_eq!(code, Some(11), "{stderr}");
 }
 
+/// Of wrapper and keepers, two are killed at once: the command does not outlive the lease. Whether it is dead before the next holder enters
+/// is asked below, where processors are free.
 #[tokio::test(flavor = "multi_thread")]
+async fn two_that_are_killed_at_once_take_the_command_with_them() {
+    let cluster = one_node().await;
+    for (first, second) in [(0, 1), (0, 2)] {
+        let work = Work::stubborn();
+        let wrapper = Wrapper::start(&cluster, "2s", &work).await;
+        let all = [wrapper.pid(), wrapper.keeper(), wrapper.inner_keeper()];
+        let both = [all[first], all[second]];
+        both.iter().for_each(|&pid| signal(pid, Signal::STOP));
+        both.iter().for_each(|&pid| signal(pid, Signal::KILL));
+        work.over().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: the third process must get a processor within a hundredth of the TTL"]
 async fn no_two_faults_at_once_leave_the_command_alive() {
     // Side by side, each in a cluster of its own: most of the time is a wait for the end of a TTL.
     tokio::join!(two_faults_at_once(0, 1), two_faults_at_once(0, 2), two_faults_at_once(1, 2));
