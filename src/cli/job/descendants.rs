@@ -15,9 +15,9 @@ use rustix::{
 use tokio::time::{Instant, sleep};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) use self::linux::{adopt_orphans, descendants, die_with_parent, signal_all};
+pub(super) use self::linux::{adopt_orphans, descendants, die_with_parent, signal_all, signal_others};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) use self::other::{adopt_orphans, descendants, die_with_parent, signal_all};
+pub(super) use self::other::{adopt_orphans, descendants, die_with_parent, signal_all, signal_others};
 
 /// Whether descendants can be found on this platform.
 pub(super) const KNOWN: bool = cfg!(any(target_os = "linux", target_os = "android"));
@@ -47,13 +47,23 @@ pub(super) fn reap() -> Reaped {
 
 /// Kills all descendants until there are none. Returns those that are left after `limit`: this process may not signal
 /// them, or they hang in a system call and die when it returns.
-pub(super) async fn kill_descendants(limit: Duration) -> Vec<Pid> {
+///
+/// The keepers among them come last: if this process is stopped meanwhile, one of them is there to go on.
+pub(super) async fn kill_descendants(limit: Duration, keepers: &[Pid]) -> Vec<Pid> {
     let until = Instant::now() + limit;
+    let mut keepers = keepers.to_vec();
     loop {
-        signal_all(Signal::KILL);
-        if reap().none_left {
+        if signal_others(Signal::KILL, &keepers).is_empty() {
+            signal_all(Signal::KILL);
+        }
+
+        let reaped = reap();
+        if reaped.none_left {
             return Vec::new();
         }
+        // From now on its pid can be another process's.
+        keepers.retain(|keeper| reaped.ended.iter().all(|(pid, _)| pid != keeper));
+
         if Instant::now() >= until {
             return descendants();
         }
@@ -88,15 +98,16 @@ mod linux {
         Ok(getppid() == Some(parent))
     }
 
-    /// All descendants of this process.
+    /// All descendants of this process that live.
     pub(in super::super) fn descendants() -> Vec<Pid> {
         let mut children = HashMap::<Pid, Vec<Pid>>::new();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
-            if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, parent(pid)?))) {
+            if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, living(pid)?))) {
                 children.entry(parent).or_default().push(pid);
             }
         }
+
         let mut found = children.remove(&getpid()).unwrap_or_default();
         let mut next = 0;
         while let Some(pid) = found.get(next) {
@@ -106,23 +117,39 @@ mod linux {
         found
     }
 
-    fn parent(pid: Pid) -> Option<Pid> {
+    /// The parent of a process that lives, or `None`.
+    fn living(pid: Pid) -> Option<Pid> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+        parent_if_living(&stat)
+    }
+
+    /// Reads `/proc/PID/stat` (proc_pid_stat(5)).
+    pub(super) fn parent_if_living(stat: &[u8]) -> Option<Pid> {
         // "17 (name) S 1 …"; the name may contain any bytes.
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-        let fields = str::from_utf8(&stat[name_end + 1..]).ok()?;
-        Pid::from_raw(fields.split_whitespace().nth(1)?.parse().ok()?)
+        let fields: Vec<&str> = str::from_utf8(&stat[name_end + 1..]).ok()?.split_whitespace().collect();
+        let (state, parent, threads) = (fields.first()?, fields.get(1)?, fields.get(17)?);
+
+        // A zombie has no children and runs nothing, unless its first thread alone has ended.
+        let is_dead = *state == "X" || *state == "Z" && matches!(*threads, "0" | "1");
+        if is_dead { None } else { Pid::from_raw(parent.parse().ok()?) }
     }
 
     /// Sends a signal to all descendants that a scan finds.
     pub(in super::super) fn signal_all(signal: Signal) {
+        signal_others(signal, &[]);
+    }
+
+    /// The same, without these. Returns whom it found.
+    pub(in super::super) fn signal_others(signal: Signal, spared: &[Pid]) -> Vec<Pid> {
         let found = descendants();
         let family: HashSet<Pid> = found.iter().copied().chain([getpid()]).collect();
-        for pid in found {
+        let others: Vec<Pid> = found.into_iter().filter(|pid| !spared.contains(pid)).collect();
+        for &pid in &others {
             // The process may be gone, or may not be signalled: nothing can be done here.
             let _ = match pidfd_open(pid, PidfdFlags::empty()) {
                 // The pid could be reused before `pidfd_open`, but not after it.
-                Ok(process) if parent(pid).is_some_and(|parent| family.contains(&parent)) => {
+                Ok(process) if living(pid).is_some_and(|parent| family.contains(&parent)) => {
                     pidfd_send_signal(process, signal)
                 }
                 // Linux before 5.3.
@@ -130,6 +157,7 @@ mod linux {
                 Ok(_) | Err(_) => Ok(()),
             };
         }
+        others
     }
 }
 
@@ -151,4 +179,34 @@ mod other {
     }
 
     pub(in super::super) fn signal_all(_signal: Signal) {}
+
+    pub(in super::super) fn signal_others(_signal: Signal, _spared: &[Pid]) -> Vec<Pid> {
+        Vec::new()
+    }
+}
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+mod tests {
+    use super::linux::parent_if_living;
+
+    /// A line of `/proc/PID/stat` up to the count of threads.
+    fn parent(name: &str, state: char, threads: u32) -> Option<i32> {
+        let stat = format!("17 ({name}) {state} 5 17 17 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 99\n");
+        parent_if_living(stat.as_bytes()).map(|parent| parent.as_raw_pid())
+    }
+
+    #[test]
+    fn a_process_lives_while_one_of_its_threads_does() {
+        for state in ['R', 'S', 'D', 'T', 't'] {
+            assert_eq!(parent("sh", state, 1), Some(5), "{state}");
+        }
+        assert_eq!(parent("sh", 'Z', 2), Some(5), "its first thread has ended");
+        assert_eq!(parent("sh", 'Z', 1), None);
+        assert_eq!(parent("sh", 'X', 0), None);
+    }
+
+    #[test]
+    fn a_name_is_not_taken_for_a_state() {
+        assert_eq!(parent(") Z 1 (", 'S', 1), Some(5));
+    }
 }

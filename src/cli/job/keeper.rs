@@ -27,6 +27,7 @@ use super::{
     KILLING_MAX, TIMER_MAX,
     descendants::{self, adopt_orphans, kill_descendants, reap, signal_all},
     link::{Link, Message},
+    pid_of,
     signals::Signals,
     start_keeper, this_program,
 };
@@ -59,11 +60,12 @@ impl Keep {
         let _held_off = Signals::new()?;
         let (link, kill_at, stdin) = Link::inherited()?;
         if self.outer {
-            let inner =
-                start_keeper(kill_at, stdin, &["keep", "--group", &self.group.to_string()], &self.command, &[])?;
+            let arguments = ["keep", "--group", &self.group.to_string()];
+            let (keeper, inner) = start_keeper(kill_at, stdin, &arguments, &self.command, &[])?;
+            link.tell(Message::Keeper(keeper));
             let mut relay = Relay { wrapper: link, inner, kill_at };
             relay.until_all_ended().await;
-            kill_descendants(KILLING_MAX).await;
+            kill_descendants(KILLING_MAX, &[keeper]).await;
             return Ok(Exit::Success);
         }
         let mut child_ended = unix::signal(SignalKind::child())?;
@@ -85,7 +87,7 @@ impl Keep {
         let mut command = Command::new(this_program()?);
         command.arg0("lockkeeper").args(["launch", "--keeper", &getpid().to_string(), "--"]).args(&self.command);
         let child = command.process_group(self.group).stdin(stdin).spawn()?;
-        Ok(Pid::from_raw(child.id().cast_signed()).expect("a process id is positive"))
+        Ok(pid_of(&child))
     }
 }
 
@@ -192,7 +194,7 @@ impl Watch {
             Message::Terminate if descendants::KNOWN => signal_all(Signal::TERM),
             Message::Terminate => self.signal(Signal::TERM),
             // Messages of the keeper itself.
-            Message::Ended(_) | Message::Expired => {}
+            Message::Ended(_) | Message::Expired | Message::Keeper(_) => {}
         }
     }
 
@@ -242,6 +244,6 @@ impl Watch {
     /// First the group, atomically; then all other descendants.
     async fn kill_all(&self) {
         self.signal(Signal::KILL);
-        kill_descendants(KILLING_MAX).await;
+        kill_descendants(KILLING_MAX, &[]).await;
     }
 }

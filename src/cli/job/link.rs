@@ -20,7 +20,7 @@ use rustix::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
         recvmsg, send, sendmsg,
     },
-    process::Signal,
+    process::{Pid, Signal},
 };
 use tokio::{io::AsyncReadExt as _, net::UnixStream};
 
@@ -41,6 +41,8 @@ pub(super) enum Message {
     Ended(ExitStatus),
     /// To the wrapper: the time was over and all processes were killed.
     Expired,
+    /// To the wrapper: the inner keeper has this pid.
+    Keeper(Pid),
 }
 
 impl Message {
@@ -51,6 +53,7 @@ impl Message {
             Self::Terminate => (b't', 0),
             Self::Ended(status) => (b'e', u64::from(status.into_raw().cast_unsigned())),
             Self::Expired => (b'x', 0),
+            Self::Keeper(pid) => (b'i', u64::from(pid.as_raw_pid().unsigned_abs())),
         };
         let mut bytes = [letter; MESSAGE_BYTES];
         bytes[1..].copy_from_slice(&number.to_be_bytes());
@@ -66,6 +69,7 @@ impl Message {
             b't' => Some(Self::Terminate),
             b'e' => Some(Self::Ended(ExitStatus::from_raw(u32::try_from(number).ok()?.cast_signed()))),
             b'x' => Some(Self::Expired),
+            b'i' => Some(Self::Keeper(Pid::from_raw(i32::try_from(number).ok()?)?)),
             _ => None,
         }
     }
@@ -154,6 +158,7 @@ mod tests {
             Message::Ended(ExitStatus::from_raw(3 << 8)),
             Message::Ended(ExitStatus::from_raw(9)),
             Message::Expired,
+            Message::Keeper(Pid::INIT),
         ] {
             assert_eq!(Message::decode(message.encode()), Some(message));
         }

@@ -17,6 +17,7 @@
 //!   SIGKILL just before it. It uses a local timer and needs no server.
 //! * Each *keeper* knows the deadline too. It kills when the deadline is near (the process above it is stopped) or its link
 //!   to that one closes (it is dead).
+//! * Whoever kills spares the keepers below it until the command's processes are dead: if it is stopped meanwhile, they go on.
 //! * When the inner keeper is dead, the kernel kills the command. The command's descendants are adopted by the next process
 //!   above that lives. That one, and each further one above, sees its link downwards close, and kills them.
 //!
@@ -50,10 +51,11 @@ use std::{
     io,
     os::{fd::AsFd, unix::process::CommandExt as _},
     path::PathBuf,
-    process::Command,
+    process::{Child, Command},
     time::Duration,
 };
 
+use rustix::process::Pid;
 use tokio::time::sleep;
 
 use super::{Exit, Failure, complain, show};
@@ -98,21 +100,26 @@ pub(super) async fn run_while_held(
     }
 }
 
-/// Starts a keeper, in its own process group, with this program's arguments before the `--`. Returns this end of the link to it. `stdin`
-/// is the command's.
+/// Starts a keeper, in its own process group, with this program's arguments before the `--`. Returns its pid, and this end of the link to
+/// it. `stdin` is the command's.
 fn start_keeper(
     kill_at: Moment,
     stdin: impl AsFd,
     arguments: &[impl AsRef<OsStr>],
     command: &[OsString],
     environment: &[(&str, String)],
-) -> io::Result<Link> {
+) -> io::Result<(Pid, Link)> {
     let (link, theirs) = Link::new(kill_at, stdin)?;
     let mut keeper = Command::new(this_program()?);
     keeper.arg0("lockkeeper").args(arguments).arg("--").args(command);
     keeper.envs(environment.iter().map(|(name, value)| (name, value))).stdin(theirs).process_group(0);
-    keeper.spawn()?;
-    Ok(link)
+    let keeper = keeper.spawn()?;
+    Ok((pid_of(&keeper), link))
+}
+
+/// The pid of a child that was started just now.
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed()).expect("a process id is positive")
 }
 
 /// The running program, even if its file was replaced: all its processes must be of one version.

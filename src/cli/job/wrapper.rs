@@ -26,6 +26,8 @@ const NEWS_MIN: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Job {
     link: Link,
+    /// The outer one and, once that has told it, the inner one.
+    keepers: Vec<Pid>,
     /// The deadline sent to the keeper last.
     kill_at: Moment,
     end: Option<End>,
@@ -57,8 +59,8 @@ impl Job {
         if descendants::KNOWN {
             arguments.push("--outer".to_owned());
         }
-        let link = start_keeper(kill_at, io::stdin(), &arguments, command, environment)?;
-        Ok(Self { link, kill_at, end: None })
+        let (keeper, link) = start_keeper(kill_at, io::stdin(), &arguments, command, environment)?;
+        Ok(Self { link, keepers: vec![keeper], kill_at, end: None })
     }
 
     /// Sets the moment at which the command is killed.
@@ -75,11 +77,12 @@ impl Job {
             match message {
                 Message::Ended(status) => self.end = Some(End::Exit(exit(status))),
                 Message::Expired => self.end = Some(End::Expired),
+                Message::Keeper(inner) => self.keepers.push(inner),
                 // Messages of the wrapper itself.
                 Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
             }
         }
-        kill_all().await;
+        self.kill_all().await;
         self.end.unwrap_or(End::KeeperKilled)
     }
 
@@ -101,15 +104,15 @@ impl Job {
                 () = until(out_of_time) => {}
             }
         }
-        kill_all().await;
+        self.kill_all().await;
     }
-}
 
-/// Includes the keepers, which could be stopped.
-async fn kill_all() {
-    let left: Vec<String> = kill_descendants(KILLING_MAX).await.iter().map(Pid::to_string).collect();
-    if !left.is_empty() {
-        complain(&format!("these processes could not be killed and outlive the lock: {}", left.join(" ")));
+    /// Includes the keepers, which could be stopped.
+    async fn kill_all(&self) {
+        let left: Vec<String> = kill_descendants(KILLING_MAX, &self.keepers).await.iter().map(Pid::to_string).collect();
+        if !left.is_empty() {
+            complain(&format!("these processes could not be killed and outlive the lock: {}", left.join(" ")));
+        }
     }
 }
 

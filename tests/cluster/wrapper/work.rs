@@ -20,6 +20,9 @@ use tokio::{
 use super::NEVER;
 use crate::support::{LONG, program, until};
 
+/// The lock of most tests.
+const SEAT: &str = "seat";
+
 pub(super) struct Work {
     directory: TempDir,
     script: String,
@@ -61,7 +64,7 @@ impl Work {
         &self.script
     }
 
-    /// The processes that have recorded their ids.
+    /// The processes that have recorded their ids; some of them may be dead.
     pub(super) fn pids(&self) -> Vec<Pid> {
         self.file("pids").lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
     }
@@ -99,8 +102,12 @@ impl Wrapper {
     }
 
     pub(super) async fn start_at(endpoints: &str, ttl: &str, work: &Work) -> Self {
+        Self::start_for(SEAT, endpoints, ttl, work).await
+    }
+
+    pub(super) async fn start_for(name: &str, endpoints: &str, ttl: &str, work: &Work) -> Self {
         let arguments = ["--ttl", ttl, "--", "sh", "-c", work.script()];
-        let wrapper = Self { child: lock(endpoints, &arguments).spawn().expect("the program runs") };
+        let wrapper = Self { child: lock_named(name, endpoints, &arguments).spawn().expect("the program runs") };
         work.begun().await;
         wrapper
     }
@@ -141,8 +148,12 @@ impl Wrapper {
 
 /// `lockkeeper lock seat` with these arguments.
 pub(super) fn lock(endpoints: &str, arguments: &[&str]) -> Command {
+    lock_named(SEAT, endpoints, arguments)
+}
+
+fn lock_named(name: &str, endpoints: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
-    command.args(["lock", "seat"]).args(arguments).env("LOCKKEEPER_ENDPOINTS", endpoints);
+    command.args(["lock", name]).args(arguments).env("LOCKKEEPER_ENDPOINTS", endpoints);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
@@ -151,9 +162,14 @@ pub(super) fn signal(pid: Pid, signal: Signal) {
     kill_process(pid, signal).expect("it lives");
 }
 
+/// The same to a process that may be gone.
+pub(super) fn signal_if_alive(pid: Pid, signal: Signal) {
+    let _ = kill_process(pid, signal);
+}
+
 /// Lets a stopped process go on, if it still lives.
 pub(super) fn resume(pid: Pid) {
-    let _ = kill_process(pid, Signal::CONT);
+    signal_if_alive(pid, Signal::CONT);
 }
 
 /// The descendants of a process, the nearest first.
