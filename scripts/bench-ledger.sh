@@ -19,7 +19,7 @@ first_complete=00823a6
 rounds=${ROUNDS:-3}
 works=${WORKS:-pairs reads hand-overs failover held}
 windows=(--warm-up "${WARM_UP:-1s}" --duration "${DURATION:-3s}" --repetitions 1)
-kept=$PWD/${CARGO_TARGET_DIR:-target}/ledger
+kept=$(realpath -m "${CARGO_TARGET_DIR:-target}")/ledger
 mkdir -p "$kept"
 out=$(mktemp -d "$kept/run.XXXXXX")
 source=
@@ -40,7 +40,7 @@ build() {
     cp "$2/release/lockkeeper" "$3"
 }
 
-# Each program has a directory: beside it lies what it is called in the table.
+# The programs, and what each is called in the table.
 names=() programs=()
 for name in "$@" "$first_complete"; do
     full=$(git rev-parse --verify --quiet "$name^{commit}") || { echo "there is no commit $name" >&2; exit 2; }
@@ -48,7 +48,7 @@ for name in "$@" "$first_complete"; do
     if [[ ! -x $program ]]; then
         # Elsewhere: below this directory cargo would take it for a member of the workspace.
         source=$(mktemp -d "${TMPDIR:-/tmp}/lockkeeper-ledger.XXXXXX")
-        git worktree add --force --detach "$source" "$full"
+        git worktree add --force --detach "$source" "$full" >&2
         build "$source" "$source/target" "$program"
         git worktree remove --force "$source"
         source=

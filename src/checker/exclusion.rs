@@ -52,7 +52,8 @@ struct Confirmed<'g> {
 impl fmt::Display for Confirmed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lock, grant, next, retry } = self;
-        let (asked, answered) = (Ms(retry.invoked_ns), Ms(next.answered_ns));
+        let asked = Ms(retry.invoked_ns);
+        let answered = Ms(next.answered_ns);
         write!(
             f,
             "lock {lock:?}: it was granted as {next} by {answered}, and a retry that began at {asked} confirmed {grant}"

@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn a_copy_is_of_the_entry_that_was_asked_for_or_there_is_none() {
-        let (checkpoint, machine) = (Checkpoint::default(), Machine::default());
+        let checkpoint = Checkpoint::default();
+        let machine = Machine::default();
         checkpoint.applied(1, &machine);
 
         let mut exact = checkpoint.wait_for(5);

@@ -5,7 +5,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `LOCKKEEPER_ENDPOINTS` | the nodes for Lockkeeper's own clients, through the links whose faults concern clients |
-//! | `LOCKKEEPER_DYNAMODB_ENDPOINTS` | the nodes' endpoints for DynamoDB's clients, through links that concern only the fault `answers-lost` |
+//! | `LOCKKEEPER_DYNAMODB_ENDPOINTS` | endpoints for DynamoDB's clients, through links for the fault `answers-lost` |
 //! | `LOCKKEEPER_ETCD_ENDPOINTS` | the same for etcd's clients, `host:port` |
 //! | `LOCKKEEPER_HISTORY` | the file for its events, one line each, as `lockkeeper::chaos::history` says; it may write none |
 //! | `LOCKKEEPER_HISTORY_BASE_NS` | what `CLOCK_MONOTONIC` showed at time 0 of the history, nanoseconds |

@@ -42,7 +42,8 @@ impl Operator {
         seed: u64,
         finish: CancellationToken,
     ) -> AbortOnDropHandle<()> {
-        let (operator, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
+        let operator = self.clone();
+        let mut random = StdRng::seed_from_u64(seed);
         AbortOnDropHandle::new(tokio::spawn(async move {
             for (number, node) in (1_u32..).zip(nodes.into_iter().cycle()) {
                 if finish.is_cancelled() {
@@ -58,7 +59,8 @@ impl Operator {
     async fn retry_one_late(&self, dial: &Dial, node: SocketAddr, number: u32, id: SessionId) -> Option<()> {
         let link = Link::new(free_port().ok()?, node, number.into()).ok()?;
         let channel = dial.channel(&link.address().to_string(), ATTEMPT_LIMIT);
-        let (session, lock) = (id.to_string(), Lock { name: format!("late/{number}"), mode: Mode::Exclusive });
+        let session = id.to_string();
+        let lock = Lock { name: format!("late/{number}"), mode: Mode::Exclusive };
         self.open_unrenewed(channel.clone(), &session).await?;
         let other = self.open_for(PROBE_TTL, Instant::now()).await?;
 

@@ -67,17 +67,19 @@ impl Operator {
         lock: &str,
         is_again: bool,
     ) -> bool {
-        let of_session = session.to_owned();
-        let call = match is_again {
-            true => Call::Retry { session: of_session, request: REQUEST },
-            false => Call::Acquire(Acquire { session: of_session, request: Some(REQUEST), ..Acquire::default() }),
+        let call = if is_again {
+            Call::Retry { session: session.to_owned(), request: REQUEST }
+        } else {
+            Call::Acquire(Acquire { session: session.to_owned(), request: Some(REQUEST), ..Acquire::default() })
         };
+
         let message = AcquireRequest {
             session_id: session.to_owned(),
             request: Some(RequestId { id: REQUEST, lowest: REQUEST, kept: Vec::new() }),
             locks: vec![Want { name: lock.to_owned(), ..Want::default() }],
             ..AcquireRequest::default()
         };
+
         let begun = self.recorder.begin(&[lock.to_owned()], call);
         let late = || tonic::Status::new(Code::DeadlineExceeded, "no answer in time");
         let answer = timeout(ATTEMPT_LIMIT, node.acquire(message)).await.unwrap_or_else(|_| Err(late()));

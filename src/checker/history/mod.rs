@@ -50,7 +50,7 @@
 //! | `meta` | see [`Meta`] | the first line: the format, and the bounds that the run promises |
 //! | `renewed` | `session`, `sent_ns`, `ttl_ms` | a background renewal was acknowledged now; it was sent at `sent_ns` |
 //! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why`: `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (its own deadline passed) |
-//! | `bystander` | `session` | its holder, which has a lock, does nothing from here on but renew it; its process is never stopped, and nobody revokes the lock |
+//! | `bystander` | `session` | its holder has a lock and only renews from here on; nothing stops it or revokes the lock |
 //! | `died` | `process` | a client was killed: it executes and renews nothing from here on |
 //! | `fault` | `name`; `nodes`: its targets; `silent`: pairs of nodes between which nothing passes in this direction, `[[1,2],[1,3]]` | a fault begins |
 //! | `heal` | `name` | the fault is over. Without a name: all faults |
