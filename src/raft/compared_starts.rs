@@ -4,7 +4,8 @@
 //! it took entries ([`crate::identity`]). So of two followers, neither knew the other's start. If the leader was then down, an older copy
 //! of one follower's data and the other follower were a majority that lacked what was acknowledged. So each follower asks the other members
 //! every [`INTERVAL`] by the question of [`super::silent_leader`], whose metadata name both starts as those of every call; and a member
-//! that follows the same leader remembers the start of the one that asks.
+//! that follows the same leader remembers the start of the one that asks. The first round comes soon after a start: until then a vote between
+//! two followers waits for the voter's disk to remember the candidate.
 //!
 //! **Only of one that follows the same leader**, by the same vote, and has heard it since its start: that leader compared the start with
 //! the one that it remembers. A member that remembered every caller would take in the start of an older copy before anybody who knows
@@ -28,6 +29,8 @@ use lockkeeper_transport::Connect;
 
 /// Time between two rounds of questions. Each costs a connection and a small message for each other member.
 pub const INTERVAL: Duration = Duration::from_secs(5);
+/// The part of the interval after which a node that has started asks for the first time.
+const FIRST: u32 = 10;
 /// How long one member is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -38,8 +41,9 @@ pub async fn tell<C: Connect, D: SnapshotSource>(
     liveness: Arc<PeerLiveness>,
     interval: Duration,
 ) {
+    let mut pause = interval / FIRST;
     loop {
-        sleep(interval).await;
+        sleep(pause).await;
         let Some((own, leader, vote, membership)) = followed(&replica) else { continue };
         // Of this process: the leader's call was admitted, so it knows of no later start.
         if liveness.silence(leader).is_none_or(|silence| silence > interval) {
@@ -51,6 +55,7 @@ pub async fn tell<C: Connect, D: SnapshotSource>(
             let _ = prober.ask(*id, node, (leader, vote), PATIENCE).await;
         }))
         .await;
+        pause = interval;
     }
 }
 

@@ -394,7 +394,9 @@ where
     let raft = raft.map_err(|error| unapplied(&table).unwrap_or_else(|| stopped(error)))?;
     let applied = Arc::clone(&table);
     peer_service.attach(raft.clone(), move |node_id| applied.has_removed(node_id));
-    let (broken_streams, liveness) = (peer_service.broken_streams(), peer_service.liveness());
+    let broken_streams = peer_service.broken_streams();
+    let shorter_logs = peer_service.shorter_logs();
+    let liveness = peer_service.liveness();
     let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
     let limits = (&config.limits).into();
     let replica = Replica::start(raft, table, &environment, acknowledgements.clone(), addresses, silence_max, limits);
@@ -542,7 +544,9 @@ where
     let interval = compared_starts::INTERVAL;
     background.spawn(compared_starts::tell(replica.clone(), teller, Arc::clone(&liveness), interval));
     if let Some(broken_streams) = broken_streams {
-        background.spawn(fast_election::watch(replica.clone(), connector, broken_streams, liveness, heartbeat));
+        let watching =
+            fast_election::watch(replica.clone(), connector, broken_streams, shorter_logs, liveness, heartbeat);
+        background.spawn(watching);
     }
     environment.clients.spawn(&mut background, Arc::clone(&services.local.access).watch_files());
     environment.clients.spawn(&mut background, services.unread.clone().watch_over());

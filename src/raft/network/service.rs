@@ -15,7 +15,7 @@ use openraft::{
     storage::RaftStateMachine,
 };
 use tokio::{
-    sync::{Semaphore, mpsc},
+    sync::{Notify, Semaphore, mpsc},
     time::timeout,
 };
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -64,6 +64,7 @@ struct Shared<M: RaftStateMachine<TypeConfig>, K> {
     refusal: Mutex<String>,
     broken: mpsc::Sender<u64>,
     broken_streams: Mutex<Option<mpsc::Receiver<u64>>>,
+    shorter_logs: Arc<Notify>,
     liveness: Arc<PeerLiveness>,
     /// Set before the node takes part.
     versions: OnceLock<Arc<PeerVersions>>,
@@ -95,6 +96,7 @@ where
             refusal: Mutex::default(),
             broken,
             broken_streams: Mutex::new(Some(broken_streams)),
+            shorter_logs: Arc::default(),
             liveness: Arc::default(),
             versions: OnceLock::new(),
             disks: OnceLock::new(),
@@ -129,6 +131,11 @@ where
     /// The ids of peers whose stream of appends broke off instead of ending in order. For one listener: later calls return `None`.
     pub fn broken_streams(&self) -> Option<mpsc::Receiver<u64>> {
         self.shared.broken_streams.lock().expect("no code panics with the lock held").take()
+    }
+
+    /// Notified when this node refuses its vote to a candidate because the candidate's log is shorter.
+    pub fn shorter_logs(&self) -> Arc<Notify> {
+        Arc::clone(&self.shared.shorter_logs)
     }
 
     /// The connections from the peers.
@@ -280,7 +287,11 @@ where
     async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         let request = ballot(request.into_inner(), Sender { id: caller.node_id, bounds: bounds(raft) })?;
+        let candidate = request.last_log_id;
         let answer = raft.pre_vote(request).await.map_err(unanswered)?;
+        if !answer.vote_granted && answer.last_log_id > candidate {
+            self.shared.shorter_logs.notify_one();
+        }
         Ok(Response::new((&answer).into()))
     }
 
