@@ -150,7 +150,7 @@ fn address() -> Option<Address> {
 }
 
 fn look(command: &Command) -> Result<(), Unfit> {
-    last_look::look(command, &LogThrottle::default())
+    last_look::look(command, &LogThrottle::default()).map(drop)
 }
 
 /// Applies what the log has after a command was proposed; then goes on with the table of a snapshot.

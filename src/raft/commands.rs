@@ -1,7 +1,10 @@
 //! The payload of the log's entries: commands that were proposed together, and their time, as one [`pb::Batch`].
 
 use bytes::Bytes;
-use prost::Message;
+use prost::{
+    Message,
+    encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
+};
 
 use super::{
     keyspace::{read_txn, write_txn},
@@ -11,11 +14,45 @@ use super::{
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
+/// The field `commands` of a [`pb::Batch`].
+const COMMANDS_FIELD: u32 = 3;
+
 /// The payload of one log entry.
 pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
-    let commands = commands.iter().map(write_command).collect();
-    let limits = Some(write_limits(limits));
-    pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits }.encode_to_vec().into()
+    let commands: Vec<Bytes> = commands.iter().map(encode_command).collect();
+    encode_batch(time, limits, commands.iter())
+}
+
+/// One command of a batch. Its caller's task encodes it, so that the thread of Raft only copies bytes.
+pub(super) fn encode_command(command: &Command) -> Bytes {
+    write_command(command).encode_to_vec().into()
+}
+
+/// Decodes what [`encode_command`] wrote.
+pub(super) fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
+    let command = pb::Command::decode(bytes).map_err(|_| Malformed("a command that cannot be decoded"))?;
+    read_command(command)
+}
+
+/// The payload of one log entry with these commands, each by [`encode_command`].
+pub(super) fn encode_batch<'c>(time: Time, limits: Limits, commands: impl Iterator<Item = &'c Bytes> + Clone) -> Bytes {
+    // The fields before the commands, and the one after them: a batch is the same whether it was encoded at once or in parts.
+    let head = pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, ..pb::Batch::default() };
+    let tail = pb::Batch { limits: Some(write_limits(limits)), ..pb::Batch::default() };
+    let length_of = |bytes: &Bytes| encoded_len_varint(bytes.len() as u64) + bytes.len();
+    let length = head.encoded_len()
+        + tail.encoded_len()
+        + commands.clone().map(|bytes| key_len(COMMANDS_FIELD) + length_of(bytes)).sum::<usize>();
+
+    let mut batch = Vec::with_capacity(length);
+    head.encode_raw(&mut batch);
+    for command in commands {
+        encode_key(COMMANDS_FIELD, WireType::LengthDelimited, &mut batch);
+        encode_varint(command.len() as u64, &mut batch);
+        batch.extend_from_slice(command);
+    }
+    tail.encode_raw(&mut batch);
+    batch.into()
 }
 
 /// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version. Checks no limit, but for
@@ -27,14 +64,6 @@ pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> 
     let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
     let limits = batch.limits.map_or(Limits::NONE, read_limits);
     Ok((time, limits, batch.commands.into_iter().map(read_command).collect::<Result<_, _>>()?))
-}
-
-/// A command as an entry of the log has it, decoded again: for a look at what all nodes will apply, before it is proposed.
-pub(super) fn encode_and_decode(command: &Command) -> (usize, Result<Command, Malformed>) {
-    let bytes = write_command(command).encode_to_vec();
-    let length = bytes.len();
-    let decoded = pb::Command::decode(Bytes::from(bytes)).map_err(|_| Malformed("a command that cannot be decoded"));
-    (length, decoded.and_then(read_command))
 }
 
 fn write_limits(limits: Limits) -> pb::Limits {
@@ -151,7 +180,7 @@ fn write_operation(session: SessionId, request: Option<&Request>, operation: &Op
             session,
             request,
             token: update.token.0,
-            name: update.name.as_str().into(),
+            name: write_name(&update.name),
             data: write_data(update.data.as_ref()),
             keep_data: update.keep_data,
         }),
@@ -535,8 +564,11 @@ mod tests {
     fn values_that_no_table_has_are_malformed_and_those_beyond_a_limit_are_not() {
         use pb::command::Kind;
         let session = write_session(SessionId(1));
-        let want =
-            |name: &str| pb::Want { name: name.into(), mode: Some(write_mode(Mode::Shared)), ..Default::default() };
+        let want = |name: &str| pb::Want {
+            name: Bytes::copy_from_slice(name.as_bytes()),
+            mode: Some(write_mode(Mode::Shared)),
+            ..Default::default()
+        };
         let acquire = pb::Acquire { session: session.clone(), wants: vec![want("a")], ..Default::default() };
         let open = pb::Open {
             session: session.clone(),

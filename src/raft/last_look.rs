@@ -11,9 +11,14 @@
 //! Whether the table can take it is decided when it is applied, by a rule that refuses the command and never fails. The caller's task
 //! looks, so it costs the runtime of Raft nothing.
 //!
-//! A release, a renewal and other commands of a few numbers have nothing that could be out of bounds, and are not encoded twice.
+//! A release, a renewal and other commands of a few numbers have nothing that could be out of bounds, and are not decoded again.
 
-use super::{commands, network::MESSAGE_BYTES_MAX};
+use bytes::Bytes;
+
+use super::{
+    commands::{decode_command, encode_command},
+    network::MESSAGE_BYTES_MAX,
+};
 use lockkeeper_machine::{Command, Operation};
 use lockkeeper_transport::LogThrottle;
 
@@ -37,8 +42,8 @@ pub enum Unfit {
     Encoding,
 }
 
-/// Refuses a command that should not become a part of an entry.
-pub(super) fn look(command: &Command, refused: &LogThrottle) -> Result<(), Unfit> {
+/// Returns a command as the entry will have it, or refuses one that should not become a part of an entry.
+pub(super) fn look(command: &Command, refused: &LogThrottle) -> Result<Bytes, Unfit> {
     let found = find(command);
     if let Err((unfit, why)) = &found
         && let Some(count) = refused.count()
@@ -48,18 +53,20 @@ pub(super) fn look(command: &Command, refused: &LogThrottle) -> Result<(), Unfit
     found.map_err(|(unfit, _)| unfit)
 }
 
-fn find(command: &Command) -> Result<(), (Unfit, String)> {
+fn find(command: &Command) -> Result<Bytes, (Unfit, String)> {
     command.check_limits().map_err(|invalid| (Unfit::Limit, invalid.to_string()))?;
+
+    let encoded = encode_command(command);
     if has_only_numbers(command) {
-        return Ok(());
+        return Ok(encoded);
     }
 
-    let (bytes, decoded) = commands::encode_and_decode(command);
+    let bytes = encoded.len();
     if bytes > COMMAND_BYTES_MAX {
         return Err((Unfit::Bytes { bytes }, String::new()));
     }
-    match decoded {
-        Ok(decoded) if decoded == *command => Ok(()),
+    match decode_command(encoded.clone()) {
+        Ok(decoded) if decoded == *command => Ok(encoded),
         Ok(_) => Err((Unfit::Encoding, "it is another one when it is decoded".to_owned())),
         Err(malformed) => Err((Unfit::Encoding, malformed.to_string())),
     }
@@ -105,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_command_beyond_a_limit_is_refused_before_it_is_in_an_entry() {
-        assert_eq!(look(&txn(vec![put(VALUE_BYTES_MAX)]), &LogThrottle::default()), Ok(()));
+        let fits = txn(vec![put(VALUE_BYTES_MAX)]);
+        assert_eq!(look(&fits, &LogThrottle::default()), Ok(encode_command(&fits)));
         let large = (0..4).map(|less| put(VALUE_BYTES_MAX - less)).collect();
         let name = LockName::from_log(&"n".repeat(NAME_BYTES_MAX + 1)).unwrap();
         let owner = Identity::from_log(&"o".repeat(IDENTITY_BYTES_MAX + 1)).ok();

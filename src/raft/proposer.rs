@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use openraft::{
     errors::ClientWriteError,
     impls::ProgressResponder,
@@ -27,7 +28,7 @@ use super::{
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, ForceRelease, Identity, Limits, Operation, Time, Version, WallTime};
+use lockkeeper_machine::{Command, Limits, Time, Version, WallTime};
 use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_planted::Planted;
 use lockkeeper_transport::LogThrottle;
@@ -40,7 +41,7 @@ pub const QUEUE: usize = 8192;
 const RESERVED: usize = QUEUE / 4;
 /// Maximum commands in one batch.
 const BATCH_COMMANDS: usize = 2048;
-/// Approximate maximum bytes in one batch. A larger command makes a batch of its own. Batches get that large only under load, where the
+/// Maximum bytes of the commands in one batch. A larger command makes a batch of its own. Batches get that large only under load, where the
 /// fixed cost of a batch must not be the limit.
 const BATCH_BYTES: usize = 256 * 1024;
 /// Maximum units of work in one batch ([`lockkeeper_machine::Machine::cost`]): a few transactions that read large ranges, some hundreds
@@ -84,7 +85,8 @@ pub enum NoReply {
 }
 
 struct Proposal {
-    command: Command,
+    /// The command as the entry will have it.
+    command: Bytes,
     /// Units of work that it costs, as the table was when it was proposed.
     units: usize,
     queued: Instant,
@@ -120,9 +122,9 @@ impl Proposer {
         if !self.admits(&command) {
             return Err(NoReply::Overloaded);
         }
-        last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
+        let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let units = self.units(&command);
-        ask(&self.queue, |reply| Proposal { command, units, queued: Instant::now(), reply }, patience).await
+        ask(&self.queue, |reply| Proposal { command: encoded, units, queued: Instant::now(), reply }, patience).await
     }
 
     /// Entries of ranges are counted in a clone of the table: applying does not wait for it.
@@ -193,7 +195,7 @@ impl ProposalQueue {
     /// The next proposal, for tests with a log of their own.
     pub(super) async fn next(&mut self) -> Option<(Command, ReplySender<Delivery>)> {
         let Proposal { command, reply, .. } = self.0.recv().await?;
-        Some((command, reply))
+        Some((commands::decode_command(command).expect("it was encoded here"), reply))
     }
 }
 
@@ -240,7 +242,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
             // The caller is gone, and the command was not sent: it is dropped.
             continue;
         }
-        bytes += weight(&proposal.command);
+        bytes += proposal.command.len();
         units += proposal.units;
         let is_large = bytes > BATCH_BYTES || units > BATCH_UNITS;
         if batch.len() == BATCH_COMMANDS || (is_large && !batch.is_empty()) {
@@ -269,7 +271,7 @@ async fn submit(
     let began = Instant::now();
     let (commands, replies): (Vec<_>, Vec<_>) =
         proposals.into_iter().map(|p| (p.command, Asked { queued: p.queued, reply: p.reply })).unzip();
-    let payload = Payload(commands::encode(time, limits, &commands));
+    let payload = Payload(commands::encode_batch(time, limits, commands.iter()));
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
     let submitted = match Planted::BatchOfEarlierTerm.is_on() {
@@ -333,51 +335,12 @@ fn refuse(proposals: Vec<Proposal>, why: NoReply) {
     }
 }
 
-/// The approximate bytes of a command in a batch.
-fn weight(command: &Command) -> usize {
-    const FIXED: usize = 48;
-    const ADDRESS: usize = 24;
-    let named = |identity: &Option<Identity>| identity.as_ref().map_or(0, |identity| identity.as_str().len());
-    FIXED
-        + match command {
-            Command::Open { label, owner, .. } => ADDRESS + label.as_str().len() + named(owner),
-            Command::Renew { sessions } => sessions.len() * 18,
-            Command::Session { operation: Operation::Acquire(acquire), .. } => acquire
-                .wants()
-                .iter()
-                .map(|want| 8 + want.name.as_str().len() + want.data.as_ref().map_or(0, |data| data.as_bytes().len()))
-                .sum(),
-            Command::Session { operation: Operation::Update(update), .. } => {
-                update.name.as_str().len() + update.data.as_ref().map_or(0, |data| data.as_bytes().len())
-            }
-            Command::ForceRelease(ForceRelease { name, reason, by, .. }) => {
-                name.as_str().len() + reason.as_str().len() + named(by)
-            }
-            Command::RemoveWaiter { name, by, .. }
-            | Command::LiftDelay { name, by }
-            | Command::Resize { name, by, .. } => name.as_str().len() + named(by),
-            Command::DropData { prefix, after, by } => {
-                prefix.len() + after.as_ref().map_or(0, |name| name.as_str().len()) + named(by)
-            }
-            Command::Close { by, reason, .. } => named(by) + reason.as_ref().map_or(0, |reason| reason.as_str().len()),
-            Command::Txn(txn) => 32 * (txn.compares().len() + txn.operations().count()) + txn.bytes(),
-            Command::Session { operation: Operation::Release(_), .. }
-            | Command::CancelWait { .. }
-            | Command::Compact { .. }
-            | Command::RaiseVersion { .. }
-            | Command::Note(_)
-            | Command::BeginAudit
-            | Command::Probe
-            | Command::Tick => 0,
-        }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::table::Batch;
+    use crate::{commands::encode_command, table::Batch};
     use lockkeeper_machine::{
         AtLeaseEnd, Key, Label, Lease, NewSession, Put, PutLease, SessionId, Ttl, Txn, TxnOperation, Value,
     };
@@ -391,7 +354,12 @@ mod tests {
     async fn commands_that_ask_for_more_are_refused_first() {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
         let close = || Command::Close { session: SessionId(1), by: None, reason: None };
-        let wait = |command| Proposal { command, units: 1, queued: Instant::now(), reply: oneshot::channel().0 };
+        let wait = |command: Command| Proposal {
+            command: encode_command(&command),
+            units: 1,
+            queued: Instant::now(),
+            reply: oneshot::channel().0,
+        };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));
             proposer.queue.try_send(wait(close())).expect("there is room");
@@ -425,7 +393,8 @@ mod tests {
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&acquire));
             let (reply, _) = oneshot::channel();
-            let proposal = Proposal { command: Command::Tick, units: 1, queued: Instant::now(), reply };
+            let proposal =
+                Proposal { command: encode_command(&Command::Tick), units: 1, queued: Instant::now(), reply };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         for goes_on in [put("held", PutLease::Renewed), put("held", lease(holder)), put("held", PutLease::None)] {
@@ -443,7 +412,7 @@ mod tests {
         for units in [BATCH_UNITS / 2, BATCH_UNITS / 2, 1, 2 * BATCH_UNITS, 1] {
             let (reply, caller) = oneshot::channel();
             callers.push(caller);
-            let proposal = Proposal { command: open(), units, queued: Instant::now(), reply };
+            let proposal = Proposal { command: encode_command(&open()), units, queued: Instant::now(), reply };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         let mut over = None;

@@ -225,7 +225,7 @@ fn read_work(work: r::work::Kind) -> Result<Work, Malformed> {
 }
 
 fn write_held(name: &LockName, mode: Mode) -> r::HeldLock {
-    r::HeldLock { name: name.as_str().into(), mode: Some(write_mode(mode)) }
+    r::HeldLock { name: write_name(name), mode: Some(write_mode(mode)) }
 }
 
 fn read_held(lock: r::HeldLock) -> Result<(LockName, Mode), Malformed> {

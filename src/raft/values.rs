@@ -23,7 +23,12 @@ pub fn read_session(bytes: &Bytes) -> Result<SessionId, Malformed> {
     Ok(SessionId(u128::from_be_bytes(bytes)))
 }
 
-pub(super) fn read_name(name: &str) -> Result<LockName, Malformed> {
+pub(super) fn write_name(name: &LockName) -> Bytes {
+    Bytes::copy_from_slice(name.as_str().as_bytes())
+}
+
+pub(super) fn read_name(name: &(impl AsRef<[u8]> + ?Sized)) -> Result<LockName, Malformed> {
+    let name = str::from_utf8(name.as_ref()).map_err(|_| Malformed("a lock's name that is not UTF-8"))?;
     LockName::from_log(name).map_err(|_| Malformed("a lock's name that is empty or has a NUL in it"))
 }
 
@@ -109,7 +114,7 @@ pub(super) fn read_mode(mode: Option<pb::Mode>) -> Result<Mode, Malformed> {
 
 pub(super) fn write_wants(acquire: &Acquire) -> Vec<pb::Want> {
     let want = |want: &Want| pb::Want {
-        name: want.name.as_str().into(),
+        name: write_name(&want.name),
         mode: Some(write_mode(want.mode)),
         data: write_data(want.data.as_ref()),
         keep_data: want.keep_data,
