@@ -61,9 +61,11 @@ impl Weight {
         Self { own: bytes, all: bytes }
     }
 
-    pub(super) fn of_grant(names: &[LockName]) -> Self {
-        let all = GRANT + names.len() * HELD;
-        Self { own: all + names.iter().map(|name| LOCK + name.as_str().len()).sum::<usize>(), all }
+    pub(super) fn of_grant<'n>(names: impl Iterator<Item = &'n LockName>) -> Self {
+        names.fold(Self::same(GRANT), |Self { own, all }, name| Self {
+            own: own + HELD + LOCK + name.as_str().len(),
+            all: all + HELD,
+        })
     }
 
     pub(super) fn of_wait(acquire: &Acquire) -> Self {
@@ -202,43 +204,91 @@ impl Machine {
         }
     }
 
+    /// Charges a session for new records.
     pub(super) fn add(&mut self, session: SessionId, weight: Weight) {
+        self.add_with(session, weight, |_| ());
+    }
+
+    /// The same, together with another change of the session, since each look for a session costs.
+    pub(super) fn add_with<T>(
+        &mut self,
+        session: SessionId,
+        weight: Weight,
+        change: impl FnOnce(&mut Session) -> T,
+    ) -> T {
         let charged = self.session_mut(session);
         charged.charged += weight.own;
         let is_temporary = charged.is_temporary;
+        let result = change(charged);
+
         self.count(session, |usage| usage.bytes += weight.own as u64);
         self.bytes += weight.all;
         if is_temporary {
             self.temporaries.bytes += weight.own;
         }
+        result
     }
 
+    /// Records for which a session was charged are gone.
     pub(super) fn subtract(&mut self, session: SessionId, weight: Weight) {
+        self.subtract_with(session, weight, |_| ());
+    }
+
+    /// The same, together with another change of the session.
+    pub(super) fn subtract_with<T>(
+        &mut self,
+        session: SessionId,
+        weight: Weight,
+        change: impl FnOnce(&mut Session) -> T,
+    ) -> T {
         let charged = self.session_mut(session);
         charged.charged -= weight.own;
         let is_temporary = charged.is_temporary;
+        let result = change(charged);
+
         self.count(session, |usage| usage.bytes -= weight.own as u64);
         self.bytes -= weight.all;
         if is_temporary {
             self.temporaries.bytes -= weight.own;
         }
+        result
     }
 
     /// Changes a session's own entry and counts the difference.
     pub(super) fn change_session<T>(&mut self, id: SessionId, change: impl FnOnce(&mut Session) -> T) -> T {
-        let session = self.session_mut(id);
+        self.change_if(id, |_| true, change).expect("grants, waits and replies go with their session")
+    }
+
+    /// The same. `None`: there is no such session, or it is over.
+    pub(super) fn change_if_alive<T>(&mut self, id: SessionId, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let now = self.now;
+        self.change_if(id, |session| session.over(now).is_none(), change)
+    }
+
+    fn change_if<T>(
+        &mut self,
+        id: SessionId,
+        applies: impl FnOnce(&Session) -> bool,
+        change: impl FnOnce(&mut Session) -> T,
+    ) -> Option<T> {
+        let session = self.sessions.get_mut(&id)?;
+        if !applies(session) {
+            return None;
+        }
+
         let before = session.bare_bytes();
         let result = change(session);
         let after = session.bare_bytes();
-        let is_temporary = session.is_temporary;
-        self.bytes = self.bytes - before + after;
-        if is_temporary {
+        if before == after {
+            return Some(result);
+        }
+
+        if session.is_temporary {
             self.temporaries.bytes = self.temporaries.bytes - before + after;
         }
-        if before != after {
-            self.count(id, |usage| usage.bytes = usage.bytes - before as u64 + after as u64);
-        }
-        result
+        self.bytes = self.bytes - before + after;
+        self.count(id, |usage| usage.bytes = usage.bytes - before as u64 + after as u64);
+        Some(result)
     }
 
     pub(super) fn count_session(&mut self, id: SessionId) {
@@ -314,7 +364,7 @@ impl Machine {
             all += session.bare_bytes();
             own.insert(*id, 0);
         }
-        let grants = self.grants.values().map(|held| (held.session, Weight::of_grant(&held.names)));
+        let grants = self.grants.values().map(|held| (held.session, Weight::of_grant(held.names.iter())));
         let waits = self.waits.values().map(|waiting| (waiting.session, Weight::of_wait(&waiting.acquire)));
         let revoked = self.revoked.iter().map(|((id, _), revoked)| (*id, Weight::of_revoked(revoked)));
         for (session, weight) in grants.chain(waits).chain(revoked) {

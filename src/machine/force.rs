@@ -136,6 +136,9 @@ impl Machine {
     }
 
     pub(super) fn remove_revoked(&mut self, session: SessionId, token: Token) -> Option<Revoked> {
+        if self.revoked.is_empty() {
+            return None;
+        }
         let revoked = self.revoked.remove(&(session, token))?;
         self.subtract(session, Weight::of_revoked(&revoked));
         Some(revoked)

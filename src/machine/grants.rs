@@ -45,37 +45,54 @@ impl Machine {
         self.last_token
     }
 
-    /// Grants locks under the next token. The caller has checked that all of them can be had.
+    /// Grants locks under the next token. The caller has checked that all of them can be had. `are_new`: none of them is in the table, so
+    /// they need not be looked for.
     pub(super) fn grant(
         &mut self,
         session: SessionId,
         request: Option<u64>,
         acquire: &Acquire,
+        are_new: bool,
         events: &mut Vec<Event>,
     ) -> Grant {
         self.spend(acquire.wants().len());
         let token = self.issue_token();
-        let owner = self.session_mut(session);
-        owner.grants.insert(token);
-        let label = owner.label.clone();
-        let is_charged = acquire.wants().iter().any(|want| want.data.is_some() || self.has_data(&want.name));
+        let weight = Weight::of_grant(acquire.wants().iter().map(|want| &want.name));
+        let label = self.add_with(session, weight, |owner| {
+            owner.grants.insert(token);
+            owner.label.clone()
+        });
+
+        let has_data = |want: &Want| want.data.is_some() || !are_new && self.has_data(&want.name);
+        let is_charged = acquire.wants().iter().any(has_data);
         if is_charged {
             acquire.wants().iter().for_each(|want| self.uncharge_data(&want.name));
         }
+
         let mut names = Vec::with_capacity(acquire.wants().len());
         for want in acquire.wants() {
-            let (name, mode) = self.add_holder(&want.name, token, want.mode);
+            let (name, mode) = if are_new {
+                (want.name.clone(), self.add_lock(&want.name, token, want.mode))
+            } else {
+                self.add_holder(&want.name, token, want.mode)
+            };
             let kind = ChangeKind::Granted { token, session, label: label.clone(), mode, ticket: None };
             events.push(changed(&name, kind));
             self.set_data_on_grant(want, events);
             names.push(name);
         }
+
         let names = Names::from(names);
         let grant = Grant { token, session, names: names.to_shared() };
-        let (request, since, lock_delay_ms) = (request.and_then(NonZeroU64::new), self.wall, acquire.lock_delay_ms);
-        self.add(session, Weight::of_grant(&names));
         self.count(session, |usage| usage.locks += names.len() as u64);
-        let same = self.grants.insert(token, Held { session, request, names, since, lock_delay_ms });
+        let held = Held {
+            session,
+            request: request.and_then(NonZeroU64::new),
+            names,
+            since: self.wall,
+            lock_delay_ms: acquire.lock_delay_ms,
+        };
+        let same = self.grants.insert(token, held);
         assert!(same.is_none(), "tokens rise: a fence would admit both holders of {token:?} (M2)");
         if is_charged {
             grant.names.iter().for_each(|name| self.charge_data(name));
@@ -91,14 +108,18 @@ impl Machine {
                 let mode = self.change(&name, |lock| lock.add_holder(token, mode));
                 (name, mode)
             }
-            None => {
-                let mut lock = Lock::default();
-                let mode = lock.add_holder(token, mode);
-                self.bytes += of_lock(name, &lock);
-                self.locks.insert(name.clone(), lock);
-                (name.clone(), mode)
-            }
+            None => (name.clone(), self.add_lock(name, token, mode)),
         }
+    }
+
+    /// Adds a lock that is not in the table, with its first holder. Returns the mode in which it is held.
+    fn add_lock(&mut self, name: &LockName, token: Token, mode: Mode) -> Mode {
+        let mut lock = Lock::default();
+        let mode = lock.add_holder(token, mode);
+        self.bytes += of_lock(name, &lock);
+        let same = self.locks.insert(name.clone(), lock);
+        assert!(same.is_none(), "the lock {name} was taken for a new one, and its holders would be forgotten (M1)");
+        mode
     }
 
     /// The acquire that sets data decides whether it is kept; an acquire without data can still ask to keep the present data.
@@ -171,34 +192,39 @@ impl Machine {
         freed: &mut Vec<LockName>,
         events: &mut Vec<Event>,
     ) {
-        let names = self.grants[&token].names.clone();
-        let is_charged = names.iter().any(|name| self.has_data(name));
-        if is_charged {
-            names.iter().for_each(|name| self.uncharge_data(name));
-        }
         let held = self.grants.remove(&token).expect("only a grant that is held ends");
-        self.subtract(held.session, Weight::of_grant(&names));
-        self.count(held.session, |usage| usage.locks -= names.len() as u64);
-        self.session_mut(held.session).grants.remove(token);
+        // The usual case: nobody waits, and nothing but the grant keeps its locks in the table.
+        let leaves_nothing = held.names.iter().all(|name| self.locks.get(name).is_some_and(|lock| lock.is_only(token)));
+        let is_charged = !leaves_nothing && held.names.iter().any(|name| self.has_data(name));
+        if is_charged {
+            // The charge of data is found by the grant.
+            self.grants.insert(token, held.clone());
+            held.names.iter().for_each(|name| self.uncharge_data(name));
+            self.grants.remove(&token);
+        }
+
+        self.subtract_with(held.session, Weight::of_grant(held.names.iter()), |owner| owner.grants.remove(token));
+        self.count(held.session, |usage| usage.locks -= held.names.len() as u64);
         if let Some(Revoked { deadline: Some(deadline), .. }) = self.remove_revoked(held.session, token) {
             self.due.remove(&(deadline, Due::Revocation(token)));
         }
         self.spend(held.names.len());
         for name in held.names.iter() {
-            self.leave(name, token, &held, end, freed, events);
+            self.leave(name, token, &held, end, leaves_nothing, freed, events);
             if is_charged {
                 self.charge_data(name);
             }
         }
     }
 
-    /// Removes a grant that ends from one of its locks.
+    /// Removes a grant that ends from one of its locks. `leaves_nothing`: the lock is in the table for this grant alone.
     fn leave(
         &mut self,
         name: &LockName,
         token: Token,
         held: &Held,
         end: GrantEnd<'_>,
+        leaves_nothing: bool,
         freed: &mut Vec<LockName>,
         events: &mut Vec<Event>,
     ) {
@@ -213,17 +239,24 @@ impl Machine {
                 }
             },
         ));
-        let (drop_data, awaited) = self.change(name, |lock| {
-            lock.remove_holder(token);
-            let drop_data = !lock.is_held() && lock.data().is_some() && !lock.keeps_data();
+        let mut awaited = false;
+        if leaves_nothing {
+            self.remove_lock(name);
+        } else {
+            let drop_data = self.change(name, |lock| {
+                lock.remove_holder(token);
+                awaited = lock.queue_length() > 0;
+                let drop_data = !lock.is_held() && lock.data().is_some() && !lock.keeps_data();
+                if drop_data {
+                    lock.set_data(None, false);
+                }
+                drop_data
+            });
             if drop_data {
-                lock.set_data(None, false);
+                events.push(changed(name, ChangeKind::Data(None)));
             }
-            (drop_data, lock.queue_length() > 0)
-        });
-        if drop_data {
-            events.push(changed(name, ChangeKind::Data(None)));
         }
+
         let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(..));
         if lost && held.lock_delay_ms > 0 {
             // The holder was lost when its session ended, however late the backlog reaches this lock.

@@ -35,6 +35,11 @@ impl Lock {
         self.rare.is_none()
     }
 
+    /// Whether it has this holder alone, and nothing else that is remembered.
+    pub(super) fn is_only(&self, token: Token) -> bool {
+        self.rare.is_none() && matches!(self.holders, Tokens::One(one) if one == token)
+    }
+
     /// Whether the lock need not be in the table.
     pub(super) fn is_idle(&self) -> bool {
         self.rare.is_none() && self.held_as.is_none()
@@ -204,6 +209,13 @@ impl Machine {
             self.locks.insert(name.clone(), lock);
         }
         result
+    }
+
+    /// Takes a lock out of the table.
+    pub(super) fn remove_lock(&mut self, name: &LockName) {
+        if let Some(lock) = self.locks.remove(name) {
+            self.bytes -= of_lock(name, &lock);
+        }
     }
 
     /// Closes a lock, whose holder was lost, until this moment. A longer delay that runs already stays; a delay that would have ended by

@@ -53,7 +53,8 @@ impl Machine {
         }
         self.ensure_room_for_acquire(owner, acquire)?;
         if survey.obstacle.is_none() {
-            return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, events))));
+            let are_new = survey.new_locks == acquire.wants().len();
+            return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, are_new, events))));
         }
         if self.waits.len() >= self.capacity.waiters {
             return Err(Refusal::Limit(Limit::Waiters));
@@ -258,7 +259,7 @@ impl Machine {
             let before = events.len();
             // Granted before it leaves its queues: a semaphore whose only waiter leaves would be out of use, and forget its size.
             let Waiting { session, request, acquire, .. } = self.waits[&ticket].clone();
-            let grant = self.grant(session, request, &acquire, events);
+            let grant = self.grant(session, request, &acquire, false, events);
             set_ticket(&mut events[before..], ticket);
             let mut next = Vec::new();
             let waiting = self.dequeue(ticket, &mut next);

@@ -164,12 +164,15 @@ impl Machine {
         operation: &Operation,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        self.alive(session)?;
-        let Some(Request { id, open }) = request else { return self.run_operation(session, None, operation, events) };
-        let (remembered, count) = self.change_session(session, |asking| {
+        let Some(Request { id, open }) = request else {
+            self.alive(session)?;
+            return self.run_operation(session, None, operation, events);
+        };
+        let asked = self.change_if_alive(session, |asking| {
             asking.narrow(&open);
             asking.check_open(id).map(|()| (asking.replies.get(id).cloned(), asking.replies.len()))
-        })?;
+        });
+        let (remembered, count) = asked.ok_or_else(|| self.ended(session))??;
         if let Some(remembered) = remembered {
             if !remembered.asked.is_asked_again(operation) {
                 return Err(Refusal::RequestReused);
