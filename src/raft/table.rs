@@ -31,9 +31,10 @@ use super::{
     versions::PeerVersions,
     watch_index::WatchIndex,
 };
+use lockkeeper_audit::Head;
 use lockkeeper_machine::{
-    ChangeKind, Command, EntryHistory, Event, Limits, Machine, Reply, Revision, Revocation, SessionEnd, SessionId,
-    Stamp, Time, WallTime,
+    ChangeKind, Command, Counts, EntryHistory, Event, Limits, Machine, Reply, Revision, Revocation, SessionEnd,
+    SessionId, Stamp, Time, Token, WallTime,
 };
 use lockkeeper_metrics::{Did, HoldEnd, Metrics};
 use lockkeeper_planted::{Planted, panics_at};
@@ -141,10 +142,42 @@ impl Applied {
     }
 }
 
+/// The sizes of the table as of an applied entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// The index of that entry; 0 if there is none.
+    pub index: u64,
+    /// Sessions, locks and others.
+    pub counts: Counts,
+    /// The highest token that was issued.
+    pub last_token: Token,
+    /// The estimated size of the table, in bytes.
+    pub bytes: u64,
+    /// The limits of the last batch.
+    pub limits: Limits,
+    /// How far the audit trail goes.
+    pub trail: Head,
+}
+
+impl Summary {
+    fn new(Applied { machine, trail, log_id, .. }: &Applied) -> Self {
+        Self {
+            index: log_id.map_or(0, |id| id.index),
+            counts: machine.counts(),
+            last_token: machine.last_token(),
+            bytes: machine.bytes(),
+            limits: machine.limits(),
+            trail: trail.head(),
+        }
+    }
+}
+
 /// The machine of this node.
 #[derive(Debug)]
 pub struct Table {
     applied: RwLock<Applied>,
+    /// Apart from `applied`, whose lock a long apply holds.
+    summary: Mutex<Summary>,
     calls: WaitingCalls,
     listeners: Mutex<HashMap<SessionId, Vec<Listener>>>,
     changes: broadcast::Sender<Arc<EntryChanges>>,
@@ -184,6 +217,7 @@ impl Table {
     pub fn new(inspector: Option<Arc<dyn Inspect>>) -> Self {
         Self {
             applied: RwLock::default(),
+            summary: Mutex::default(),
             calls: WaitingCalls::default(),
             listeners: Mutex::default(),
             changes: broadcast::channel(CHANGES_KEPT).0,
@@ -272,6 +306,12 @@ impl Table {
     /// The machine's time and the next deadline, as of the last applied entry. Never waits.
     pub(super) fn time_and_deadline(&self) -> (Stamp, Option<Stamp>) {
         (Stamp(self.now.load(Ordering::Acquire)), *self.deadline.borrow())
+    }
+
+    /// The sizes of the table as of the last applied entry. Never waits: an operator who asks why a node does not go on gets an answer
+    /// while the node applies an entry for long.
+    pub fn summary(&self) -> Summary {
+        *lock(&self.summary)
     }
 
     /// Whether earlier batches left work in the backlog: see [`Machine::has_work`].
@@ -489,6 +529,7 @@ impl Table {
         self.versions.applied(applied.machine.version());
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);
+        *lock(&self.summary) = Summary::new(applied);
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }
@@ -670,6 +711,20 @@ mod tests {
         table.notify(notice());
         assert!(notices.next().await.is_none(), "also while it still listens for other sessions");
         assert!(lock(&table.listeners).is_empty());
+    }
+
+    /// An apply that stands still holds the lock of the table.
+    #[test]
+    fn the_summary_can_be_read_while_an_entry_is_applied() {
+        let table = Table::default();
+        let ttl = Ttl::from_millis(5000).unwrap();
+        let open = Command::Open { session: SessionId(1), ttl, label: Label::default(), address: None, owner: None };
+        let batch = Batch { time: Time::default(), limits: Limits::default(), commands: vec![open] };
+        table.apply(LogId { leader_id: CommittedLeaderId::new(1), index: 1 }, batch, false);
+
+        let _applying = table.write();
+        let summary = table.summary();
+        assert_eq!((summary.index, summary.counts.sessions), (1, 1));
     }
 
     fn acquire(request: Option<u64>) -> Command {

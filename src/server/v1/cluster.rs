@@ -13,6 +13,7 @@ use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
     DiskReport, Replica,
+    table::Summary,
     types::{LogId, Node, TypeConfig},
 };
 use lockkeeper_transport::tls::Tls;
@@ -105,21 +106,7 @@ impl Cluster {
         status.serving = trouble.is_none();
         status.trouble = trouble.unwrap_or_default().to_string();
         status.turn_delay_us_max = self.pulse.delay_max().as_micros() as u64;
-        self.replica.table().read(|applied| {
-            let counts = applied.machine.counts();
-            status.sessions = counts.sessions as u64;
-            status.locks = counts.locks as u64;
-            status.waiters = counts.waiters as u64;
-            status.last_token = applied.machine.last_token().0;
-            status.table_bytes = applied.machine.bytes();
-            let most = applied.machine.limits().table_bytes;
-            status.table_bytes_max = if most == usize::MAX { 0 } else { most as u64 };
-            status.applied_index = applied.index();
-            let head = applied.trail.head();
-            if head.lines > 0 {
-                (status.audit_lines, status.audit_head) = (head.lines, head.hash.to_string());
-            }
-        });
+        show_table(&mut status, &self.replica.table().summary());
         self.show_disks(&mut status);
         if let Some((index, hash)) = table_hash {
             status.applied_index = index;
@@ -189,6 +176,24 @@ fn show(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> v1::StatusRespo
         purged_index: index(&metrics.purged),
         members: members(metrics, replica),
         ..v1::StatusResponse::default()
+    }
+}
+
+fn show_table(status: &mut v1::StatusResponse, table: &Summary) {
+    let Summary { index, counts, last_token, bytes, limits, trail } = table;
+    status.applied_index = *index;
+    status.sessions = counts.sessions as u64;
+    status.locks = counts.locks as u64;
+    status.waiters = counts.waiters as u64;
+    status.last_token = last_token.0;
+
+    status.table_bytes = *bytes;
+    // Unlimited.
+    status.table_bytes_max = if limits.table_bytes == usize::MAX { 0 } else { limits.table_bytes as u64 };
+
+    if trail.lines > 0 {
+        status.audit_lines = trail.lines;
+        status.audit_head = trail.hash.to_string();
     }
 }
 
