@@ -52,14 +52,15 @@ pub(super) struct Run {
     /// Number of client processes, each with several concurrent operations
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u8).range(2..=50))]
     clients: u8,
-    /// TLS between all nodes and clients; the fault `restore` is skipped then
+    /// TLS between all nodes and clients; the faults `restore` and `restore-again` are skipped then
     #[arg(long)]
     tls: bool,
     /// A program of your own that uses the cluster at the same time, for `sh -c`; may be given several times
     ///
     /// It is told the nodes by LOCKKEEPER_ENDPOINTS, LOCKKEEPER_DYNAMODB_ENDPOINTS and LOCKKEEPER_ETCD_ENDPOINTS. It may write what it does
     /// into the file LOCKKEEPER_HISTORY, in the format of the history, with times since LOCKKEEPER_HISTORY_BASE_NS of the clock
-    /// CLOCK_MONOTONIC: this is judged, too. It ends when its standard input does. The fault `restore` is skipped.
+    /// CLOCK_MONOTONIC: this is judged, too. It ends when its standard input does. The faults `restore` and
+    /// `restore-again` are skipped.
     #[arg(long = "program", value_name = "COMMAND")]
     programs: Vec<String>,
     /// New directory for history and logs [default: ./chaos-SEED]
