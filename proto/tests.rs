@@ -63,6 +63,58 @@ fn each_file_compiles_with_protox() {
     }
 }
 
+/// Names of methods of the classes that generated clients extend: a call of the same name hides the method, or does not compile. A call
+/// `Close` becomes `close` in JavaScript, TypeScript, Java and PHP.
+const METHODS_OF_CLIENTS: [&str; 29] = [
+    // grpc-js: `Client`.
+    "close",
+    "getChannel",
+    "waitForReady",
+    "makeUnaryRequest",
+    "makeClientStreamRequest",
+    "makeServerStreamRequest",
+    "makeBidiStreamRequest",
+    "checkOptionalUnaryResponseArguments",
+    "checkMetadataAndOptions",
+    "constructor",
+    "hasOwnProperty",
+    "toString",
+    "valueOf",
+    // Java: `AbstractStub` and `Object`.
+    "build",
+    "getCallOptions",
+    "withDeadline",
+    "withDeadlineAfter",
+    "withExecutor",
+    "withCompression",
+    "withInterceptors",
+    "withOption",
+    "withWaitForReady",
+    "getClass",
+    "hashCode",
+    "equals",
+    "notify",
+    "wait",
+    // PHP: `BaseStub`.
+    "getTarget",
+    "getConnectivityState",
+];
+
+#[test]
+fn no_call_has_the_name_of_a_method_of_generated_clients() {
+    let mut calls = 0;
+    for (root, files) in roots() {
+        let descriptors = protox::compile(files, [root]).expect("they compile");
+        for method in descriptors.file.iter().flat_map(|file| &file.service).flat_map(|service| &service.method) {
+            let name = method.name();
+            let clash = METHODS_OF_CLIENTS.iter().find(|known| known.eq_ignore_ascii_case(name));
+            assert_eq!(clash, None, "{name}: choose another name");
+            calls += 1;
+        }
+    }
+    assert!(calls > 30, "{calls}");
+}
+
 #[test]
 fn each_file_compiles_with_protoc() {
     let Some(protoc) = protoc() else {

@@ -23,6 +23,7 @@ sections=(
     'etcd         clients of etcd from PyPI, npm and Debian; a walk beside etcd'
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
+    'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'
     'browser      the console in Chromium'
     'deployment   the Debian package, Kubernetes schemas, rules of alerts by promtool'
     'disks        a real ext4 that is shut down; processes that are killed while they write'
@@ -60,6 +61,7 @@ section() {
     etcd) ignored node etcd::etcdctl etcd::walk etcd::lock_set etcd::locks && scripts/etcd-clients.sh ;;
     patroni) scripts/patroni.sh ;;
     dynamodb) scripts/dynamodb-clients.sh ;;
+    generated) ignored node generated:: ;;
     browser) ignored node console:: ;;
     deployment) ignored node deployment:: ;;
     disks) apt mkfs.ext4 e2fsprogs && ignored node power::ext4::a_real log_store::crash::acknowledged ;;

@@ -29,6 +29,7 @@ mod etcd;
 mod examples;
 mod local;
 mod log_store;
+mod generated;
 mod network;
 mod power;
 mod runtimes;

@@ -10,6 +10,7 @@ use tokio::runtime::Handle as Runtime;
 use super::{
     Client, Error, Loss, Refusal, Revocation,
     call::with,
+    closing::close_session,
     lease::{Lease, Renewed, counted_from},
     requests::Requests,
 };
@@ -70,7 +71,7 @@ impl Core {
     pub(super) async fn close(&self) -> Result<(), Error> {
         let request = v1::CloseSessionRequest { session_id: self.id.to_string(), reason: String::new() };
         let policy = self.client.caller.policy();
-        match self.client.caller.call(policy, |node| with!(SessionsClient, node, close, request)).await {
+        match self.client.caller.call(policy, |node| close_session(node, &request)).await {
             Ok(v1::CloseSessionResponse {}) => Ok(()),
             // It was over before, as requested.
             Err(Error::Refused(refused)) if loss_of(&refused.reason).is_some() => Ok(()),

@@ -59,6 +59,7 @@ mod backup;
 pub mod blocking;
 mod call;
 mod clock;
+mod closing;
 mod cluster;
 mod contact;
 mod core;

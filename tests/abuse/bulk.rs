@@ -50,7 +50,7 @@ impl Leader {
 
     async fn close(&self, session_id: String) {
         let request = v1::CloseSessionRequest { session_id, ..Default::default() };
-        timeout(LONG, self.sessions.clone().close(request)).await.expect("answered in time").expect("closed");
+        timeout(LONG, self.sessions.clone().close_session(request)).await.expect("answered in time").expect("closed");
     }
 
     /// Acquires, with a wait without a limit.

@@ -45,7 +45,7 @@ async fn whoever_knows_all_ids_of_a_session_cannot_use_it() {
             let answers = [
                 sessions.renew(from(thief, RenewSessionRequest { session_id: session_id() })).await.err(),
                 sessions
-                    .close(from(thief, CloseSessionRequest { session_id: session_id(), ..Default::default() }))
+                    .close_session(from(thief, CloseSessionRequest { session_id: session_id(), ..Default::default() }))
                     .await
                     .err(),
                 sessions.open(from(thief, open(ID))).await.err(),
@@ -108,7 +108,8 @@ async fn a_session_keeps_its_owner_when_the_leader_changes_and_all_nodes_restart
             .map(|status| status.node_id)
     })
     .await;
-    let status = stage.sessions(second).await.close(from(Some("shop-2"), close())).await.expect_err("not its own");
+    let status =
+        stage.sessions(second).await.close_session(from(Some("shop-2"), close())).await.expect_err("not its own");
     assert_eq!(reason(&status), "NOT_OWNER", "{status:?}");
     stage.cluster.kill().await;
     for node_id in 1..=3 {
@@ -118,9 +119,9 @@ async fn a_session_keeps_its_owner_when_the_leader_changes_and_all_nodes_restart
     let shown = stage.client(None).sessions("").await.expect("answered").sessions;
     assert_eq!(shown[0].owner.as_deref(), Some("shop-1"));
     let at = leader(&stage.cluster).await;
-    let status = stage.sessions(at).await.close(from(Some("shop-2"), close())).await.expect_err("not its own");
+    let status = stage.sessions(at).await.close_session(from(Some("shop-2"), close())).await.expect_err("not its own");
     assert_eq!(reason(&status), "NOT_OWNER", "{status:?}");
-    stage.sessions(at).await.close(from(Some("shop-1"), close())).await.expect("its own");
+    stage.sessions(at).await.close_session(from(Some("shop-1"), close())).await.expect("its own");
 }
 
 /// An administrator closes the session of another identity; without a policy nobody is one. A session without an owner serves whoever
@@ -130,17 +131,18 @@ async fn an_administrator_closes_others_sessions_and_an_ownerless_one_serves_all
     let stage = Stage::new(Some(POLICY)).await;
     stage.sessions(1).await.open(from(Some("shop-1"), open(ID))).await.expect("opened");
     let close = |id: &str| CloseSessionRequest { session_id: id.to_owned(), reason: "dead".to_owned() };
-    stage.sessions(2).await.close(from(Some("ops"), close(ID))).await.expect("ops administers");
+    stage.sessions(2).await.close_session(from(Some("ops"), close(ID))).await.expect("ops administers");
     drop(stage);
 
     let stage = Stage::new(None).await;
     for (id, owner) in [(ID, Some("shop-1")), (NOBODYS, None)] {
         stage.sessions(1).await.open(from(owner, open(id))).await.expect("opened");
     }
-    let status = stage.sessions(2).await.close(from(Some("ops"), close(ID))).await.expect_err("without a policy");
+    let status =
+        stage.sessions(2).await.close_session(from(Some("ops"), close(ID))).await.expect_err("without a policy");
     assert_eq!(reason(&status), "NOT_OWNER");
     stage.locks(3).await.acquire(from(Some("shop-2"), acquire(NOBODYS, "a"))).await.expect("anyone's");
-    stage.sessions(3).await.close(from(Some("shop-2"), close(NOBODYS))).await.expect("anyone's");
+    stage.sessions(3).await.close_session(from(Some("shop-2"), close(NOBODYS))).await.expect("anyone's");
 }
 
 /// A list shows the caller's own sessions; an administrator sees all.

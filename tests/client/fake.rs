@@ -83,7 +83,7 @@ struct State {
     /// The messages of each of the next watches, before its stream breaks.
     watches: Mutex<VecDeque<Vec<watch_response::What>>>,
     leader: Mutex<Option<String>>,
-    /// A node of a version without `Pipeline`.
+    /// A node of a version without `Pipeline` and `CloseSession`.
     is_old: Mutex<bool>,
     silent: watch::Sender<bool>,
     push: broadcast::Sender<What>,
@@ -155,7 +155,7 @@ impl Node {
         *self.fake.0.leader.lock().unwrap() = Some(address.to_owned());
     }
 
-    /// Makes it a node of a version without `Pipeline`.
+    /// Makes it a node of a version without `Pipeline` and `CloseSession`.
     pub(crate) fn is_old(&self) -> &Self {
         *self.fake.0.is_old.lock().unwrap() = true;
         self
@@ -331,7 +331,16 @@ impl Sessions for Fake {
         self.reply(Box::pin(futures::stream::select(renewals, pushed)))
     }
 
+    async fn close_session(&self, request: Request<CloseSessionRequest>) -> Reply<CloseSessionResponse> {
+        if *self.0.is_old.lock().unwrap() {
+            return unused();
+        }
+        self.note(Call::Close(request.into_inner()));
+        self.reply(CloseSessionResponse {})
+    }
+
     async fn close(&self, request: Request<CloseSessionRequest>) -> Reply<CloseSessionResponse> {
+        assert!(*self.0.is_old.lock().unwrap(), "the former name is for nodes of the version before");
         self.note(Call::Close(request.into_inner()));
         self.reply(CloseSessionResponse {})
     }

@@ -43,6 +43,19 @@ fn gets(node: &Node) -> usize {
 }
 
 #[tokio::test]
+async fn a_session_is_closed_at_a_node_of_the_version_before() {
+    let node = Node::start();
+    node.is_old();
+    let closed = || node.calls().iter().filter(|call| matches!(call, Call::Close(_))).count();
+    let session = open(&[&node]).await;
+    let id = session.id();
+    session.close().await.unwrap();
+    assert_eq!(closed(), 1);
+    client(&[&node]).close_session(id, "by an operator").await.unwrap();
+    assert_eq!(closed(), 2);
+}
+
+#[tokio::test]
 async fn calls_go_to_the_named_leader() {
     let (follower, leader) = (Node::start(), Node::start());
     follower.names_leader(&leader.address);

@@ -129,7 +129,7 @@ async fn bad_sessions(clients: &mut Clients) {
     let closed = clients.sessions.open(other).await.expect("opened").into_inner().session_id;
     clients
         .sessions
-        .close(CloseSessionRequest { session_id: closed.clone(), reason: String::new() })
+        .close_session(CloseSessionRequest { session_id: closed.clone(), reason: String::new() })
         .await
         .expect("closed");
     let late = AcquireRequest { session_id: closed.clone(), ..clients.acquire_of(vec![want("a")]) };
@@ -190,7 +190,7 @@ async fn bad_tokens(clients: &mut Clients) {
     // The next node's round begins with an empty pool.
     clients
         .sessions
-        .close(CloseSessionRequest { session_id: clients.session.clone(), reason: String::new() })
+        .close_session(CloseSessionRequest { session_id: clients.session.clone(), reason: String::new() })
         .await
         .expect("closed");
     let request = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
@@ -218,7 +218,7 @@ async fn bad_requests(clients: &mut Clients) {
     assert_says(clients.acquire(stale).await, Code::FailedPrecondition, "REQUEST_STALE", &["below 5"]);
     clients
         .sessions
-        .close(CloseSessionRequest { session_id: clients.session.clone(), reason: String::new() })
+        .close_session(CloseSessionRequest { session_id: clients.session.clone(), reason: String::new() })
         .await
         .expect("closed");
 }

@@ -263,7 +263,7 @@ async fn a_node_that_is_no_member_forwards_nothing_and_adds_only_itself() {
     let refused = [
         ("get", locks.get(GetRequest { name: "held".to_owned(), ..Default::default() }).await.map(drop)),
         ("force", locks.force_release(force).await.map(drop)),
-        ("close", SessionsClient::new(at_peers.clone()).close(close).await.map(drop)),
+        ("close", SessionsClient::new(at_peers.clone()).close_session(close).await.map(drop)),
         (
             "remove",
             ClusterClient::new(at_peers.clone())

@@ -35,7 +35,7 @@ async fn all_locks_of_a_session_are_free_when_its_close_is_answered() {
         assert!(acquire(channel.clone(), &many, names).await, "all are free");
     }
     let request = CloseSessionRequest { session_id: many, ..CloseSessionRequest::default() };
-    SessionsClient::new(channel.clone()).close(request).await.expect("the cluster answers");
+    SessionsClient::new(channel.clone()).close_session(request).await.expect("the cluster answers");
 
     // They are freed in the order in which they were granted.
     let last = (0..LOCKS_EACH).map(|lock| format!("{}/{lock}", ACQUIRES - 1));

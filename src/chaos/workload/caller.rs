@@ -354,7 +354,7 @@ impl Caller {
         match self
             .send(
                 ATTEMPT_LIMIT,
-                service.close(CloseSessionRequest { session_id: session.id.clone(), reason: String::new() }),
+                service.close_session(CloseSessionRequest { session_id: session.id.clone(), reason: String::new() }),
             )
             .await
         {

@@ -28,6 +28,7 @@ use self::numbers::Numbered;
 use super::{
     Client, Danger, Error, Moment, NewData, Revocation, SessionOptions,
     call::with,
+    closing::close_session,
     core::{self, Core, loss_of},
     keep_alive,
     lease::{self, Lease, Renewed},
@@ -35,7 +36,7 @@ use super::{
 };
 use lockkeeper_proto::v1::{
     CloseSessionRequest, CloseSessionResponse, ReleaseRequest, UpdateRequest, locks_client::LocksClient,
-    release_request::Target, sessions_client::SessionsClient,
+    release_request::Target,
 };
 use lockkeeper_types::{LockName, SessionId, Token};
 
@@ -212,7 +213,7 @@ impl AttachedSession {
 /// `reason`: an operator's reason, or empty.
 pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Result<(), Error> {
     let request = CloseSessionRequest { session_id: id.to_string(), reason: reason.to_owned() };
-    let call = client.caller.call(client.caller.policy(), |node| with!(SessionsClient, node, close, request));
+    let call = client.caller.call(client.caller.policy(), |node| close_session(node, &request));
     let CloseSessionResponse {} = call.await.map_err(lost)?;
     Ok(())
 }

@@ -33,9 +33,10 @@ const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
 /// The paths of the calls that change something.
-const CHANGES: [&str; 18] = [
+const CHANGES: [&str; 19] = [
     "/lockkeeper.v1.Sessions/Open",
     "/lockkeeper.v1.Sessions/Renew",
+    "/lockkeeper.v1.Sessions/CloseSession",
     "/lockkeeper.v1.Sessions/Close",
     "/lockkeeper.v1.Locks/Acquire",
     "/lockkeeper.v1.Locks/Release",

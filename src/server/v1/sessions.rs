@@ -33,6 +33,14 @@ impl<B: Backend> Sessions for Adapter<B> {
         self.name_leader(events.map(messages))
     }
 
+    async fn close_session(
+        &self,
+        request: Request<v1::CloseSessionRequest>,
+    ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        self.call::<CloseSession>(request).await
+    }
+
+    /// The same, under its former name.
     async fn close(
         &self,
         request: Request<v1::CloseSessionRequest>,
