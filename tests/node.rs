@@ -3,12 +3,14 @@
 //! What a suite is for stands at the top of its file. Suites share this:
 //! * `support`: clusters of real processes, and waiting for a condition;
 //! * `turns`: tests that each need the whole machine take turns, while others go on beside them;
+//! * `pages`: the blocks of commands in the Markdown pages;
 //! * `skipped`, `unmodified`: what a test says that is skipped; programs of others;
 //! * `children`: tests of this program that it runs in processes of their own.
 //!
 //! Tests that are ignored as `nightly` take minutes or programs of others: `scripts/nightly.sh` runs them.
 
 mod children;
+mod pages;
 mod skipped;
 mod support;
 mod turns;

@@ -6,6 +6,7 @@
 //! ca.pem, ca-key.pem              the authority; its key signs further certificates, and belongs on no node
 //! node-1.pem, node-1-key.pem      node 1
 //! client-ann.pem, client-ann-key.pem
+//! cluster                         after a restore: the cluster's id, and below it those of the earlier clusters, a line each
 //! ```
 //!
 //! Keys are ECDSA on P-256, readable by their owner alone. A certificate names its end as a URI (`lockkeeper://CLUSTER/node/ID`,
@@ -14,8 +15,14 @@
 //! The authority is valid for ten years, a certificate for one. A certificate is made anew under the same name; running processes read the
 //! changed files by themselves. It is written beside the old one and renamed, the key first: a process that reads between the two finds
 //! that they do not fit, keeps the old ones, and reads again.
+//!
+//! A cluster that is made from a backup, or from what a lost majority left, has another id. [`Authority::succeed`] makes a directory for
+//! it, with the same authority. The certificates of its nodes name the earlier clusters too, as `lockkeeper-earlier://CLUSTER`. By that
+//! URI a client whose certificate is of such a cluster knows that it may go on with these nodes; whether they go on with it is decided by
+//! their own configuration. No node relies on the URI, so nodes of the two clusters stay strangers.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{self, Write as _},
     net::IpAddr,
@@ -28,6 +35,7 @@ use rcgen::{
     SanType,
 };
 use time::{Duration, OffsetDateTime};
+use x509_parser::extensions::GeneralName;
 
 /// Days for which an authority is valid.
 pub const AUTHORITY_DAYS: u32 = 3_650;
@@ -37,6 +45,10 @@ pub const CERTIFICATE_DAYS: u32 = 365;
 const CLOCKS_DIFFER: Duration = Duration::hours(1);
 
 const AUTHORITY: &str = "ca";
+/// The file with the cluster's id, where the authority was made for an earlier one.
+const CLUSTER: &str = "cluster";
+/// What the URI of an earlier cluster begins with, in the certificate of a node.
+pub const EARLIER_SCHEME: &str = "lockkeeper-earlier://";
 
 /// Why no certificate was made.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +87,8 @@ pub enum CertsError {
 pub struct Authority {
     directory: PathBuf,
     cluster: String,
+    /// The clusters before it, the latest first.
+    earlier: Vec<String>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -90,15 +104,8 @@ pub struct Files {
 impl Authority {
     /// Makes an authority for a cluster, and the directory if there is none. Fails if it has an authority already.
     pub fn create(directory: &Path, cluster: &str) -> Result<Self, CertsError> {
-        let is_allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
-        if !(1..=64).contains(&cluster.len()) || !cluster.bytes().all(is_allowed) {
-            return Err(CertsError::Name(format!("{cluster:?} is no cluster id: 1 to 64 of a-z, 0-9 and -")));
-        }
-        fs::create_dir_all(directory).map_err(failed("create", directory))?;
-        let files = Files::of(directory, AUTHORITY);
-        if let Some(existing) = [&files.certificate, &files.key].into_iter().find(|file| file.exists()) {
-            return Err(CertsError::Exists(existing.clone()));
-        }
+        check_cluster_id(cluster)?;
+        let files = Files::without_authority(directory)?;
         let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
         let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -125,22 +132,98 @@ impl Authority {
         };
         let key = KeyPair::from_pem(&key).map_err(wrong(&files.key))?;
         let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(wrong(&files.certificate))?;
-        let cluster = cluster_of(&certificate).ok_or_else(|| {
-            let file = files.certificate.display();
-            CertsError::Name(format!("{file} names no cluster: it was not made by `lockkeeper certs init`"))
-        })?;
-        Ok(Self { directory: directory.to_owned(), cluster, issuer })
+        let (cluster, earlier) = match recorded_clusters(directory)? {
+            Some(recorded) => recorded,
+            None => {
+                let cluster = cluster_of(&certificate).ok_or_else(|| {
+                    let file = files.certificate.display();
+                    CertsError::Name(format!("{file} names no cluster: it was not made by `lockkeeper certs init`"))
+                })?;
+                (cluster, Vec::new())
+            }
+        };
+        Ok(Self { directory: directory.to_owned(), cluster, earlier, issuer })
+    }
+
+    /// The same authority for the cluster that continues this one, in a directory of its own, which has no authority yet. Nothing in the
+    /// directory of this one is changed.
+    ///
+    /// The new directory has no other certificates yet. Those of its nodes will name this cluster, and the ones before it, as earlier ones.
+    pub fn succeed(&self, cluster: &str, directory: &Path) -> Result<Self, CertsError> {
+        check_cluster_id(cluster)?;
+        if cluster == self.cluster || self.earlier.iter().any(|earlier| earlier == cluster) {
+            return Err(CertsError::Name(format!(
+                "{cluster} is the id of this authority's cluster, or of one before it: name the new cluster, as \
+                 `lockkeeper snapshot restore` or `lockkeeper recover` was told by --cluster-id"
+            )));
+        }
+        let from = Files::of(&self.directory, AUTHORITY);
+        let to = Files::without_authority(directory)?;
+        let read = |file: &Path| fs::read_to_string(file).map_err(failed("read", file));
+        let certificate = read(&from.certificate)?;
+        let key = read(&from.key)?;
+
+        // First: without this file, the authority would be taken for one of the cluster that it was made for.
+        let clusters = [&[cluster.to_owned(), self.cluster.clone()][..], &self.earlier].concat();
+        replace(&directory.join(CLUSTER), &format!("{}\n", clusters.join("\n")), 0o644)?;
+        to.write(&certificate, &key)?;
+        Self::open(directory)
+    }
+
+    /// The nodes that have a certificate in its directory, with the hosts that each names.
+    pub fn nodes(&self) -> Result<BTreeMap<u64, Vec<String>>, CertsError> {
+        let mut nodes = BTreeMap::new();
+        for (name, file) in self.certificates("node-")? {
+            let Ok(id) = name.parse() else { continue };
+            let pem = fs::read_to_string(&file).map_err(failed("read", &file))?;
+            let hosts = hosts_of(&pem);
+            let hosts =
+                hosts.ok_or_else(|| CertsError::Name(format!("{} is no certificate in PEM", file.display())))?;
+            nodes.insert(id, hosts);
+        }
+        Ok(nodes)
+    }
+
+    /// The names of the clients that have a certificate in its directory.
+    pub fn clients(&self) -> Result<Vec<String>, CertsError> {
+        Ok(self.certificates("client-")?.into_keys().collect())
+    }
+
+    /// The certificates in its directory whose files begin like this: what follows in the name, and the file.
+    fn certificates(&self, prefix: &str) -> Result<BTreeMap<String, PathBuf>, CertsError> {
+        let unreadable = || failed("read", &self.directory);
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(&self.directory).map_err(unreadable())? {
+            let path = entry.map_err(unreadable())?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(prefix));
+            let Some(name) = name.and_then(|name| name.strip_suffix(".pem")) else { continue };
+            // A key lies beside its certificate. A client may be called `a-key`: then its own key is `a-key-key`.
+            if path.with_file_name(format!("{prefix}{name}-key.pem")).exists() {
+                found.insert(name.to_owned(), path);
+            }
+        }
+        Ok(found)
     }
 
     /// The same authority, for certificates of another cluster: one of an organization signs for all of its clusters.
     #[must_use]
     pub fn for_cluster(self, cluster: &str) -> Self {
-        Self { cluster: cluster.to_owned(), ..self }
+        Self { cluster: cluster.to_owned(), earlier: Vec::new(), ..self }
     }
 
     /// Its cluster.
     pub fn cluster(&self) -> &str {
         &self.cluster
+    }
+
+    /// The clusters that its cluster continues, the latest first.
+    pub fn earlier(&self) -> &[String] {
+        &self.earlier
+    }
+
+    /// The directory of its files.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The file of its certificate.
@@ -155,7 +238,7 @@ impl Authority {
         }
         // Both ends: nodes connect to each other.
         let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        self.make(&format!("node-{id}"), &format!("node/{id}"), hosts, &usages, days)
+        self.make(&format!("node-{id}"), &format!("node/{id}"), &self.earlier, hosts, &usages, days)
     }
 
     /// Makes the certificate of a client: 1 to 64 letters, digits, `-`, `_`, `.` and `@`. Replaces an earlier one.
@@ -169,6 +252,7 @@ impl Authority {
             &format!("client-{name}"),
             &format!("client/{name}"),
             &[],
+            &[],
             &[ExtendedKeyUsagePurpose::ClientAuth],
             days,
         )
@@ -178,6 +262,7 @@ impl Authority {
         &self,
         name: &str,
         path: &str,
+        earlier: &[String],
         hosts: &[String],
         usages: &[ExtendedKeyUsagePurpose],
         days: u32,
@@ -185,8 +270,11 @@ impl Authority {
         let files = Files::of(&self.directory, name);
         let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
         let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
-        let uri = format!("lockkeeper://{}/{path}", self.cluster);
-        params.subject_alt_names.push(SanType::URI(uri.as_str().try_into().map_err(at_fault)?));
+        let own = format!("lockkeeper://{}/{path}", self.cluster);
+        let earlier = earlier.iter().map(|cluster| format!("{EARLIER_SCHEME}{cluster}"));
+        for uri in [own].into_iter().chain(earlier) {
+            params.subject_alt_names.push(SanType::URI(uri.as_str().try_into().map_err(at_fault)?));
+        }
         for host in hosts {
             let wrong = |_| CertsError::Name(format!("{host:?} is neither a host name nor an IP address"));
             params.subject_alt_names.push(match host.parse::<IpAddr>() {
@@ -223,6 +311,50 @@ fn valid_for(params: &mut CertificateParams, days: u32) {
     params.not_after = now + Duration::days(days.into());
 }
 
+fn check_cluster_id(cluster: &str) -> Result<(), CertsError> {
+    let is_allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    if (1..=64).contains(&cluster.len()) && cluster.bytes().all(is_allowed) {
+        Ok(())
+    } else {
+        Err(CertsError::Name(format!("{cluster:?} is no cluster id: 1 to 64 of a-z, 0-9 and -")))
+    }
+}
+
+/// The cluster of a directory and those before it, where a file names them.
+fn recorded_clusters(directory: &Path) -> Result<Option<(String, Vec<String>)>, CertsError> {
+    let file = directory.join(CLUSTER);
+    let text = match fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("read", &file)(error)),
+    };
+    let mut clusters = text.lines().map(str::to_owned);
+    let cluster = clusters.next().unwrap_or_default();
+    let earlier: Vec<String> = clusters.collect();
+    for named in [&cluster].into_iter().chain(&earlier) {
+        check_cluster_id(named).map_err(|wrong| CertsError::Name(format!("{}: {wrong}", file.display())))?;
+    }
+    Ok(Some((cluster, earlier)))
+}
+
+/// The hosts that a certificate names.
+fn hosts_of(pem: &str) -> Option<Vec<String>> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    let names = certificate.subject_alternative_name().ok()?;
+    let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
+    let host = |name: &GeneralName<'_>| {
+        if let GeneralName::DNSName(host) = name {
+            return Some((*host).to_owned());
+        }
+        let GeneralName::IPAddress(bytes) = name else { return None };
+        let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+        let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+        Some(address.ok()?.to_string())
+    };
+    Some(names.iter().filter_map(host).collect())
+}
+
 /// The organization that an authority's certificate names.
 fn cluster_of(pem: &str) -> Option<String> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
@@ -235,6 +367,16 @@ impl Files {
     /// Those of a client, in this directory.
     pub fn of_client(directory: &Path, name: &str) -> Self {
         Self::of(directory, &format!("client-{name}"))
+    }
+
+    /// Those of an authority that is to be made: makes the directory, and fails if there is one already.
+    fn without_authority(directory: &Path) -> Result<Self, CertsError> {
+        fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        let files = Self::of(directory, AUTHORITY);
+        if let Some(existing) = [&files.certificate, &files.key].into_iter().find(|file| file.exists()) {
+            return Err(CertsError::Exists(existing.clone()));
+        }
+        Ok(files)
     }
 
     fn of(directory: &Path, name: &str) -> Self {
@@ -284,6 +426,38 @@ mod tests {
         let again = Authority::create(directory.path(), "shop").expect_err("there is one");
         assert!(matches!(&again, CertsError::Exists(_)), "{again}");
         assert_eq!(Authority::open(directory.path()).expect("it is there").cluster(), "shop");
+    }
+
+    #[test]
+    fn a_successor_has_the_same_authority_and_names_the_clusters_before_it() {
+        let place = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| place.path().join(name);
+        let first = Authority::create(&at("certs"), "shop").expect("it is made");
+        let hosts = ["10.0.0.1".to_owned(), "a.example".to_owned(), "fe80::1".to_owned()];
+        first.node(7, &hosts, 1).expect("it is made");
+        for name in ["ann", "b-key"] {
+            first.client(name, 1).expect("it is made");
+        }
+        assert_eq!(first.nodes().expect("it can be read"), BTreeMap::from([(7, hosts.to_vec())]));
+        assert_eq!(first.clients().expect("it can be read"), ["ann", "b-key"]);
+
+        let second = first.succeed("shop-2", &at("certs-2")).expect("it is made");
+        let third = second.succeed("shop-3", &at("certs-3")).expect("it is made");
+        assert_eq!((third.cluster(), third.earlier()), ("shop-3", &["shop-2".to_owned(), "shop".to_owned()][..]));
+        let content = |authority: &Authority| fs::read(authority.certificate()).expect("it is there");
+        assert_eq!(content(&third), content(&first));
+        // Further certificates of its directory are its own.
+        let again = Authority::open(&at("certs-2")).expect("it is there");
+        assert_eq!((again.cluster(), again.nodes().expect("it can be read").len()), ("shop-2", 0));
+        assert_eq!(Authority::open(&at("certs")).expect("it is there").cluster(), "shop");
+
+        for (name, directory) in [("shop-3", "x"), ("shop", "x"), ("Shop", "x")] {
+            let refused = third.succeed(name, &at(directory)).expect_err("no name for it");
+            assert!(matches!(refused, CertsError::Name(_)), "{refused}");
+        }
+        let occupied = first.succeed("shop-4", &at("certs-2")).expect_err("it has an authority");
+        assert!(matches!(occupied, CertsError::Exists(_)), "{occupied}");
+        assert!(!at("x").exists());
     }
 
     #[test]

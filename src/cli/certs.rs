@@ -2,12 +2,20 @@
 //!
 //! Exit codes: 2 if a name or a path is wrong, or the authority exists already; then nothing was changed.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
 
 use super::{Exit, Failure, output::print};
 use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files};
+
+/// For how long nodes are told to accept clients' certificates of the cluster before a restored one, days.
+const CLIENTS_KEPT_DAYS: i64 = 30;
 
 /// Makes certificates for a cluster and its clients.
 #[derive(Args, Debug)]
@@ -55,6 +63,25 @@ enum What {
         #[command(flatten)]
         common: Common,
     },
+    /// Makes the certificates of a cluster that was restored under another id, by the same authority, in a directory of its own
+    ///
+    /// For `snapshot restore` and `recover`. Nodes and clients that have a certificate in --dir get one for the new cluster in --into, the
+    /// nodes for the same hosts. Clients need theirs only when the nodes accept the old ones no longer: see what is printed. Nothing in
+    /// --dir is changed.
+    #[command(after_help = "Example: lockkeeper certs successor shop-2")]
+    Successor {
+        /// The new cluster's id, as it was given to `snapshot restore` or `recover`
+        #[arg(value_name = "CLUSTER_ID")]
+        cluster: String,
+        /// Where clients reach the nodes of the new cluster: the host of node 1, of node 2, and so on [default: as before]
+        #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
+        nodes: Vec<String>,
+        /// The directory to make [default: that of --dir with -CLUSTER_ID]
+        #[arg(long, value_name = "DIR")]
+        into: Option<PathBuf>,
+        #[command(flatten)]
+        common: Common,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -87,10 +114,54 @@ impl Certs {
             What::Client { name, common: Common { dir, days } } => {
                 say(&mut made, &format!("client {name}"), &Authority::open(&dir)?.client(&name, days)?);
             }
+            What::Successor { cluster, nodes, into, common: Common { dir, days } } => {
+                let before = Authority::open(&dir)?;
+                let nodes = if nodes.is_empty() { before.nodes()? } else { hosts_by_id(nodes) };
+                if nodes.is_empty() {
+                    let what =
+                        format_args!("{} has no certificate of a node: name the hosts with --nodes", dir.display());
+                    return Err(Failure::new(Exit::Usage, what));
+                }
+                let authority = before.succeed(&cluster, &into.unwrap_or_else(|| beside(&dir, &cluster)))?;
+                let _ = writeln!(made, "authority  {}", authority.certificate().display());
+                for (id, hosts) in &nodes {
+                    say(&mut made, &format!("node {id}"), &authority.node(*id, hosts, days)?);
+                }
+                for name in before.clients()? {
+                    say(&mut made, &format!("client {name}"), &authority.client(&name, days)?);
+                }
+                made += &next(&before, &authority);
+            }
         }
         print(&made)?;
         Ok(Exit::Success)
     }
+}
+
+fn hosts_by_id(hosts: Vec<String>) -> BTreeMap<u64, Vec<String>> {
+    (1..).zip(hosts.into_iter().map(|host| vec![host])).collect()
+}
+
+/// The directory's name with the cluster's id.
+fn beside(dir: &Path, cluster: &str) -> PathBuf {
+    let name = dir.file_name().unwrap_or_else(|| "certs".as_ref()).to_string_lossy();
+    dir.with_file_name(format!("{name}-{cluster}"))
+}
+
+/// What is to be done with the certificates of a restored cluster.
+fn next(before: &Authority, authority: &Authority) -> String {
+    let old = before.cluster();
+    let new = authority.cluster();
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid by the calendar")]
+    let until = Timestamp::now() + SignedDuration::from_hours(24 * CLIENTS_KEPT_DAYS);
+    let until = until.strftime("%Y-%m-%dT%H:00:00Z");
+    format!(
+        "next: give each node its two files above, under the names in its configuration (ca.pem stays), and the cluster_id {new:?}. Clients \
+         go on with their certificates of {old}, until the date, if the configuration of each node ends with these lines:\n\n\
+         [earlier_cluster]\ncluster_id = {old:?}\nuntil = {until}\n\n\
+         Give them their files above before that date; make further ones here with --dir {}\n",
+        authority.directory().display()
+    )
 }
 
 fn say(made: &mut String, whose: &str, files: &Files) {

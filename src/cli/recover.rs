@@ -46,7 +46,7 @@ pub(super) struct Recover {
     /// A member of the new cluster; repeat it for each [default: the stopped node alone]
     #[arg(long = "member", value_name = "ID[=PEER,CLIENT]", value_parser = founding::member)]
     members: Vec<Wanted>,
-    /// The new cluster's id, another one than the old: 1 to 64 letters, digits, -, _ or .
+    /// The new cluster's id, another one than the old: 1 to 64 of a-z, 0-9 and -
     #[arg(long, value_name = "ID", value_parser = founding::cluster_id)]
     cluster_id: Option<ClusterId>,
     /// The last entry of the log that is applied: those after it are left out. For a log that has an entry which no member can apply: give

@@ -15,7 +15,7 @@ use super::{
     output::{Format, Output, Table, print, print_document},
     show,
 };
-use crate::client::{Client, Error, NodeStatus, Role};
+use crate::client::{Client, EarlierCluster, Error, NodeStatus, Role};
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
@@ -316,6 +316,9 @@ fn text(nodes: &[Node], tip: u64, hash: bool) -> String {
             status.node_id
         );
     }
+    for (status, earlier) in answered(nodes).filter_map(|status| Some((status, status.earlier_cluster.as_ref()?))) {
+        text += &format!("\nnode {} {}\n", status.node_id, earlier_clients(earlier, &status.cluster_id));
+    }
     if let Some(trouble) = differing(nodes) {
         text += &format!("\n{trouble}\n");
     }
@@ -334,6 +337,25 @@ fn expiry(status: &NodeStatus) -> Option<String> {
         1 => "expires in 1 day".to_owned(),
         days => format!("expires in {days} days"),
     })
+}
+
+/// What is said of the clients of the cluster that this one was restored from.
+fn earlier_clients(earlier: &EarlierCluster, cluster: &str) -> String {
+    let before = show::text(&earlier.cluster_id);
+    if earlier.seconds_left <= 0 {
+        return format!(
+            "refuses certificates of cluster {before}: the time of [earlier_cluster] is over; take it out of its configuration"
+        );
+    }
+    let left = match earlier.seconds_left / DAY {
+        0 => "less than a day".to_owned(),
+        days => show::count(days.unsigned_abs(), "day", "days"),
+    };
+    format!(
+        "accepts clients' certificates of cluster {before} for {left} more, and {} came with one: give them certificates of {}",
+        show::count(earlier.clients, "client", "clients"),
+        show::text(cluster)
+    )
 }
 
 fn row(node: &Node, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
@@ -453,6 +475,7 @@ struct StatusDocument {
     disk_low: bool,
     disk_trouble: Option<String>,
     certificate_seconds_left: Option<i64>,
+    earlier_cluster: Option<EarlierClusterDocument>,
     table_hash: Option<String>,
     audit_lines: u64,
     audit_head: Option<String>,
@@ -462,6 +485,14 @@ struct StatusDocument {
     cluster_version_waits: Option<String>,
     start: Option<String>,
     members: Vec<MemberDocument>,
+}
+
+/// The cluster before a restore, whose clients the node accepts.
+#[derive(Serialize)]
+struct EarlierClusterDocument {
+    cluster_id: String,
+    seconds_left: i64,
+    clients: u64,
 }
 
 #[derive(Serialize)]
@@ -550,6 +581,11 @@ impl StatusDocument {
             disk_low: status.disk_low,
             disk_trouble: status.disk_trouble.clone(),
             certificate_seconds_left: status.certificate_seconds_left,
+            earlier_cluster: status.earlier_cluster.as_ref().map(|earlier| EarlierClusterDocument {
+                cluster_id: earlier.cluster_id.clone(),
+                seconds_left: earlier.seconds_left,
+                clients: earlier.clients,
+            }),
             // As text: JSON numbers are not exact beyond 2^53.
             table_hash: status.table_hash.map(|hash| format!("{hash:016x}")),
             audit_lines: status.audit_lines,
@@ -662,6 +698,26 @@ mod tests {
         ] {
             assert_eq!(line(Some(left)), Some(format!("the certificate of node 2 {what}{advice}")));
         }
+    }
+
+    #[test]
+    fn clients_of_an_earlier_cluster_are_a_line_below_the_table() {
+        let mut nodes = [up(1, true, true), up(2, false, true)];
+        let mut line = |seconds_left, clients| {
+            let mut earlier = EarlierCluster::default();
+            (earlier.cluster_id, earlier.seconds_left, earlier.clients) = ("shop".to_owned(), seconds_left, clients);
+            let status = nodes[0].answer.as_mut().unwrap();
+            (status.cluster_id, status.earlier_cluster) = ("shop-2".to_owned(), Some(earlier));
+            text(&nodes, 12, false).lines().find(|line| line.contains("certificates")).map(str::to_owned).unwrap()
+        };
+        let accepts = "node 1 accepts clients' certificates of cluster shop for";
+        let advice = "give them certificates of shop-2";
+        assert_eq!(line(DAY, 1), format!("{accepts} 1 day more, and 1 client came with one: {advice}"));
+        assert_eq!(line(1, 0), format!("{accepts} less than a day more, and 0 clients came with one: {advice}"));
+        assert!(
+            line(0, 3)
+                .starts_with("node 1 refuses certificates of cluster shop: the time of [earlier_cluster] is over")
+        );
     }
 
     #[test]

@@ -108,8 +108,8 @@ pub use reentrant::{Entered, Reentrant};
 pub use refusal::Refusal;
 pub use session::{Session, SessionOptions};
 pub use views::{
-    AskBusiest, Busiest, Busy, BusyLock, Change, ChangeKind, Changes, CheckAnswer, DroppedData, Forced, Holder,
-    LockAnswer, LockInfo, LockKind, LockPage, LongWait, Member, NodeStatus, Resized, Revocation, Role, SessionInfo,
-    SessionPage, StatePart, Totals, Waiter, WatchMessage,
+    AskBusiest, Busiest, Busy, BusyLock, Change, ChangeKind, Changes, CheckAnswer, DroppedData, EarlierCluster, Forced,
+    Holder, LockAnswer, LockInfo, LockKind, LockPage, LongWait, Member, NodeStatus, Resized, Revocation, Role,
+    SessionInfo, SessionPage, StatePart, Totals, Waiter, WatchMessage,
 };
 pub use watch::Watch;

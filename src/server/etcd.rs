@@ -26,7 +26,6 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    access::of_certificate,
     api::{
         Caller, Deadline, Error, Reason, Retry,
         requests::{
@@ -171,14 +170,17 @@ impl Store for Keyspace {
     fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, StoreError> {
         let access = self.service.access();
         let remote = extensions.get::<Remote>();
-        let (identity, token) = match token(headers) {
+        let (identity, token, is_of_earlier) = match token(headers) {
             Some(token) => {
                 let (identity, token) = access.token(token).map_err(|_| StoreError::UnknownToken)?;
-                (Some(identity), Some(token))
+                (Some(identity), Some(token), false)
             }
             None => {
                 let subject = remote.and_then(|remote| remote.subject.as_deref());
-                (of_certificate(subject).map_err(|error| failed(&error))?, None)
+                // The message says which certificate is wanted; etcd's own errors of this kind say nothing.
+                let refused = |error: Error| StoreError::Other(error.message.to_string());
+                let (identity, is_of_earlier) = access.of_certificate(subject).map_err(refused)?;
+                (identity, None, is_of_earlier)
             }
         };
         if let (Some(who), Some(remote)) = (&identity, remote) {
@@ -186,7 +188,7 @@ impl Store for Keyspace {
         }
         let origin = self.service.traces().origin(headers);
         let remote = remote.map(|remote| remote.address.into());
-        let caller = Caller { remote, identity, token, origin, ..Caller::default() };
+        let caller = Caller { remote, identity, token, is_of_earlier, origin, ..Caller::default() };
         access.admit(&caller).map_err(|error| failed(&error))?;
         Ok(caller)
     }

@@ -25,7 +25,7 @@ use self::{
     services::{Services, listen_to},
 };
 use super::{
-    access::Access,
+    access::{Access, earlier::EarlierCluster},
     cluster::Cluster,
     config::{AuditConfig, Config, Member, RaftConfig, TlsConfig, TracesConfig},
     connections::{Counted, CountedPort},
@@ -204,7 +204,8 @@ pub async fn serve(
     let shutdown = shutdown.shared();
     let tls = match config.tls.clone() {
         Some(files) => {
-            let loaded = tokio::task::spawn_blocking(move || load(&files)).await;
+            let earlier = config.earlier_cluster.as_ref().map(|earlier| earlier.cluster_id.clone());
+            let loaded = tokio::task::spawn_blocking(move || load(&files, earlier)).await;
             Some(loaded.map_err(|stopped| ServeError::Raft(stopped.to_string()))??)
         }
         None => None,
@@ -261,14 +262,14 @@ pub async fn serve(
     ended
 }
 
-/// Reads the certificates. Blocks.
-fn load(files: &TlsConfig) -> Result<Tls, TlsError> {
+/// Reads the certificates. `earlier`: a cluster whose clients are served for a time. Blocks.
+fn load(files: &TlsConfig, earlier: Option<String>) -> Result<Tls, TlsError> {
     let TlsConfig { ca, certificate, key } = files.clone();
     let files = TlsFiles { ca, own: Some((certificate, key)) };
     if let Some(warning) = files.warning() {
         tracing::warn!("{warning}");
     }
-    Tls::load(files)
+    Tls::load_accepting(files, earlier)
 }
 
 /// Refuses the certificate of another node.
@@ -276,6 +277,11 @@ fn check_subject(config: &Config, tls: &Tls) -> Result<(), ServeError> {
     let own = Subject::Node { cluster: config.cluster_id.clone(), id: config.node_id };
     match tls.subject() {
         Some(subject) if subject == own => Ok(()),
+        Some(Subject::Node { cluster, id }) if id == config.node_id => Err(ServeError::Config(format!(
+            "tls.certificate is of cluster {cluster}, and this node is of cluster {own}: name its certificate of {own}; if {own} was \
+             restored from {cluster}, `lockkeeper certs successor {own}` makes it, on the machine that holds the authority",
+            own = config.cluster_id
+        ))),
         Some(subject) => Err(ServeError::Config(format!(
             "tls.certificate names {subject}, and this node is {own}: name its own certificate; \
              `lockkeeper certs node` makes one"
@@ -352,7 +358,11 @@ where
         peers_acceptor = peers_acceptor.map(|acceptor| acceptor.on(runtime.clone()));
     }
     let Parts { tls, inspector, versions, replica: replica_wanted, disk: space, dynamodb, etcd, http, .. } = parts;
-    let access = Arc::new(Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?);
+    let access = Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?;
+    let earlier = config.earlier_cluster.as_ref();
+    let earlier =
+        earlier.map(|earlier| EarlierCluster::new(earlier, &config.cluster_id, Arc::clone(&environment.clock)));
+    let access = Arc::new(access.with_earlier(earlier.transpose().map_err(ServeError::Config)?));
     check_log(&identity, &mut log, &snapshots).await?;
     let plan = plan(&config);
     let sink = open_audit(&config, identity.cluster_id(), environment.blocking).await?;

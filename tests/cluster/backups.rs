@@ -426,7 +426,7 @@ async fn what_cannot_be_restored_is_refused_and_nothing_is_changed() {
     let own = cluster.node(1).config().cluster_id.clone();
     for (arguments, code, says) in [
         (&[&*file, "--cluster-id", &own][..], 2, "is the id of the copied cluster"),
-        (&[&*file, "--cluster-id", "a b"], 2, "a cluster id is 1 to 64 letters"),
+        (&[&*file, "--cluster-id", "a b"], 2, "a cluster id is 1 to 64 of a-z"),
         (&[&*file, "--cluster-id", "new", "--first-token", "1"], 2, "the first token 1 is not above 1, the last token"),
         (&[&*file, "--cluster-id", "new", "--member", "7"], 2, "the copy has no member 7: give its addresses"),
         (&["--cluster-id", "new", "--empty"], 2, "--first-token"),

@@ -1,6 +1,7 @@
 //! The files under `cluster-configs/` by which the program is deployed and watched: as far as they can be checked without the systems that
 //! use them. A tool that is missing here, and cannot be installed into the build directory, skips its test, and says so.
 
+mod disaster;
 mod logs;
 
 use std::{

@@ -30,7 +30,7 @@ use crate::{
 /// The new cluster.
 #[derive(Args, Debug)]
 pub(in super::super) struct Target {
-    /// The new cluster's id, another one than that of the copy: 1 to 64 letters, digits, -, _ or .
+    /// The new cluster's id, another one than that of the copy: 1 to 64 of a-z, 0-9 and -
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     pub(in super::super) cluster_id: ClusterId,
     #[command(flatten)]
@@ -92,7 +92,12 @@ pub(in super::super) fn member(text: &str) -> Result<Wanted, String> {
     Ok(Wanted { node_id, addresses: Some((peer.into(), client.into())) })
 }
 
+/// The id of a cluster to be made: one that a configuration takes.
 pub(in super::super) fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    if text.is_empty() || text.len() > 64 || !text.bytes().all(is_allowed) {
+        return Err("a cluster id is 1 to 64 of a-z, 0-9 and -".to_owned());
+    }
     text.parse().map_err(|invalid| format!("{invalid}"))
 }
 
@@ -275,17 +280,20 @@ fn report(document: &Document<'_>, format: Format) -> io::Result<()> {
             show::duration(Duration::from_millis(*ttl_ms_max))
         ),
     };
-    text += &next(nodes);
+    text += &next(cluster_id, nodes);
     print(&text)
 }
 
-fn next(nodes: &[NodeDocument<'_>]) -> String {
+fn next(cluster_id: &str, nodes: &[NodeDocument<'_>]) -> String {
     let what = match nodes.len() {
         1 => "start the node with this data_dir",
         _ => "bring each directory to its host, and start the nodes with these as data_dir",
     };
     format!(
-        "next: {what} and the new cluster_id in the configuration; never start two nodes on copies of one directory\n"
+        "next: {what} and the new cluster_id in the configuration; never start two nodes on copies of one directory\n\
+         next, with TLS: make the nodes' certificates of {cluster_id}, by `lockkeeper certs successor {cluster_id}` on the machine that holds \
+         the authority; it prints how clients go on with theirs\n\
+         next, with audit files: move the old ones out of audit.directory\n"
     )
 }
 

@@ -23,7 +23,8 @@ Example: a backup, and a new cluster of three nodes made from it:
     lockkeeper snapshot save backup.lks
     lockkeeper snapshot inspect backup.lks
     lockkeeper snapshot restore backup.lks --cluster-id locks-2 --data-dir restored --member 1 --member 2 --member 3
-Each directory restored/node-N then goes to its host, as data_dir of a node with the new cluster_id.";
+Each directory restored/node-N then goes to its host, as data_dir of a node with the new cluster_id. With TLS, the nodes need certificates
+of the new cluster, by `lockkeeper certs successor locks-2`.";
 
 #[derive(Subcommand, Debug)]
 enum Command {

@@ -30,7 +30,7 @@ pub use self::{
     locks::{CheckAnswer, Holder, LockAnswer, LockInfo, LockKind, LockPage, Waiter},
     operators::{DroppedData, Forced, Resized},
     sessions::{Revocation, SessionInfo, SessionPage},
-    status::{Member, NodeStatus, Role},
+    status::{EarlierCluster, Member, NodeStatus, Role},
 };
 
 fn name(field: &'static str, name: &str) -> Result<LockName, Error> {

@@ -72,6 +72,8 @@ pub struct NodeStatus {
     pub disk_trouble: Option<String>,
     /// Seconds until its certificate expires, by its clock; negative: since it did. `None`: it has none.
     pub certificate_seconds_left: Option<i64>,
+    /// The cluster before a restore, while this node is configured to accept the certificates of its clients; `None`: it is not.
+    pub earlier_cluster: Option<EarlierCluster>,
     /// The cluster version, from the last entry that it applied: which commands the members may write into the log. `None`: its program is
     /// from before versions.
     pub cluster_version: Option<u32>,
@@ -85,6 +87,18 @@ pub struct NodeStatus {
     pub audit_lines: u64,
     /// The hash of the last of them, as text: what `lockkeeper audit verify --head` compares.
     pub audit_head: Option<String>,
+}
+
+/// A cluster whose clients' certificates a node accepts for a time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct EarlierCluster {
+    /// Its id.
+    pub cluster_id: String,
+    /// Seconds until they are refused, by the node's clock; negative: since they are.
+    pub seconds_left: i64,
+    /// The identities that came with such a certificate since the start of the node; 1,024 at most.
+    pub clients: u64,
 }
 
 /// A member of the cluster, as a node knows it.
@@ -179,6 +193,11 @@ impl NodeStatus {
             disk_low: wire.disk_low,
             disk_trouble: given(wire.disk_trouble),
             certificate_seconds_left: wire.certificate_seconds_left,
+            earlier_cluster: wire.earlier_cluster.map(|earlier| EarlierCluster {
+                cluster_id: earlier.cluster_id,
+                seconds_left: earlier.seconds_left,
+                clients: earlier.clients,
+            }),
             cluster_version: (wire.cluster_version != 0).then_some(wire.cluster_version),
             cluster_versions: range(wire.cluster_version_min, wire.cluster_version_max),
             cluster_version_waits: given(wire.cluster_version_waits),
@@ -291,6 +310,7 @@ mod tests {
             disk_low: true,
             disk_trouble: "nearly full".to_owned(),
             certificate_seconds_left: Some(-34),
+            earlier_cluster: Some(v1::EarlierCluster { cluster_id: "b".to_owned(), seconds_left: -3, clients: 2 }),
             audit_lines: 41,
             audit_head: "abc".to_owned(),
         };
@@ -348,6 +368,7 @@ mod tests {
             disk_low: true,
             disk_trouble: Some("nearly full".to_owned()),
             certificate_seconds_left: Some(-34),
+            earlier_cluster: Some(EarlierCluster { cluster_id: "b".to_owned(), seconds_left: -3, clients: 2 }),
         };
         assert_eq!(NodeStatus::of(wire.clone(), true), expected);
         assert_eq!(NodeStatus::of(wire, false), NodeStatus { table_hash: None, ..expected });

@@ -6,7 +6,8 @@
 //!
 //! * [`guard`]: what each request needs, in one table;
 //! * [`calls`]: calls a second;
-//! * [`connections`]: open connections.
+//! * [`connections`]: open connections;
+//! * [`earlier`]: clients of the cluster that this one was restored from.
 //!
 //! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
 //! [`REREAD`] at the node that the client is connected to. Each request of a pipeline and each renewal is decided anew. A watch ends once
@@ -14,6 +15,7 @@
 
 mod calls;
 mod connections;
+pub(crate) mod earlier;
 pub(crate) mod guard;
 
 use std::{
@@ -31,7 +33,7 @@ use std::{
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
-use self::{calls::Calls, connections::Connections};
+use self::{calls::Calls, connections::Connections, earlier::EarlierCluster};
 use super::{
     api::{Caller, Error},
     config::AuthConfig,
@@ -54,6 +56,7 @@ pub(crate) struct Access {
     anonymous: bool,
     tokens: Source<Tokens>,
     policy: Source<Policy>,
+    earlier: Option<EarlierCluster>,
     calls: Mutex<Calls>,
     connections: Mutex<Connections>,
     /// Requests that were refused for want of an identity or a right.
@@ -133,17 +136,6 @@ impl<T> Source<T> {
     }
 }
 
-/// The identity of a client's certificate. `None`: it has none, or is a node's.
-pub(crate) fn of_certificate(subject: Option<&Subject>) -> Result<Option<Identity>, Error> {
-    match subject {
-        Some(Subject::Client { name, .. }) => {
-            let invalid = |why| Error::unauthenticated(format!("the name in the certificate is no identity: {why}"));
-            Identity::new(name).map(Some).map_err(invalid)
-        }
-        Some(Subject::Node { .. }) | None => Ok(None),
-    }
-}
-
 impl Access {
     /// Reads the files. Fails with a message for the one who starts the node.
     /// With TLS, callers without an identity are served only as far as a policy allows them.
@@ -156,7 +148,47 @@ impl Access {
         let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
         let (calls, connections, denied, limited) = Default::default();
         let (denials, limits_reached, changes) = Default::default();
-        Ok(Self { anonymous, tokens, policy, calls, connections, denied, limited, denials, limits_reached, changes })
+        let earlier = None;
+        Ok(Self {
+            anonymous,
+            tokens,
+            policy,
+            earlier,
+            calls,
+            connections,
+            denied,
+            limited,
+            denials,
+            limits_reached,
+            changes,
+        })
+    }
+
+    /// The same, for a cluster that goes on with the clients of another one for a time.
+    pub(crate) fn with_earlier(self, earlier: Option<EarlierCluster>) -> Self {
+        Self { earlier, ..self }
+    }
+
+    /// The cluster whose clients are served for a time.
+    pub(crate) fn earlier(&self) -> Option<&EarlierCluster> {
+        self.earlier.as_ref()
+    }
+
+    /// The identity of a client's certificate, and whether it is one of the earlier cluster. No identity: there is no certificate, or it is
+    /// a node's.
+    pub(crate) fn of_certificate(&self, subject: Option<&Subject>) -> Result<(Option<Identity>, bool), Error> {
+        let Some(Subject::Client { cluster, name }) = subject else { return Ok((None, false)) };
+        let invalid = |why| Error::unauthenticated(format!("the name in the certificate is no identity: {why}"));
+        let identity = Identity::new(name).map_err(invalid)?;
+
+        let earlier = self.earlier.as_ref().filter(|earlier| earlier.id() == cluster);
+        if let Some(earlier) = earlier
+            && let Err(error) = earlier.admit(&identity)
+        {
+            self.denied.fetch_add(1, Ordering::Relaxed);
+            return Err(error);
+        }
+        Ok((Some(identity), earlier.is_some()))
     }
 
     /// Reads the files again and again. Returns at once if there are none.
@@ -209,8 +241,12 @@ impl Access {
         self.tokens.get()?.identity(token).cloned()
     }
 
-    /// Returns once the token by which the caller opened a stream is not its own any more. Never returns for other callers.
+    /// Returns once the token by which the caller opened a stream is not its own any more, or its certificate counts no more as one of the
+    /// earlier cluster. Never returns for other callers.
     pub(crate) async fn withdrawn(self: Arc<Self>, caller: Caller) -> Error {
+        if let Some(earlier) = self.earlier.as_ref().filter(|_| caller.is_of_earlier) {
+            return earlier.over(caller.identity.as_ref()).await;
+        }
         let mut changes = self.changes.subscribe();
         let Some(token) = caller.token else { return pending().await };
         while self.of_token(&token) == caller.identity {
@@ -231,8 +267,12 @@ impl Access {
         Err(Error::unauthenticated("this node serves no anonymous callers: send a token, or use a client certificate"))
     }
 
-    /// Refuses a call beyond the identity's calls per second, at the node that takes the call.
+    /// Refuses a call beyond the identity's calls per second, at the node that takes the call, and one on a stream that was opened with a
+    /// certificate which counts no more.
     pub(crate) fn count_call(&self, caller: &Caller) -> Result<(), Error> {
+        if let Some(earlier) = self.earlier.as_ref().filter(|_| caller.is_of_earlier) {
+            earlier.check(caller.identity.as_ref())?;
+        }
         let Some((who, per_second)) =
             caller.identity.as_ref().and_then(|who| Some((who, self.limits(who).calls_per_second?)))
         else {

@@ -20,6 +20,8 @@ pub(crate) struct Caller {
     pub(crate) identity: Option<Identity>,
     /// The token that showed the identity, at the node that the client is connected to: a stream ends when it is withdrawn.
     pub(crate) token: Option<TokenHash>,
+    /// The identity was shown by a certificate of the cluster that this one was restored from, which counts for a time.
+    pub(crate) is_of_earlier: bool,
     /// A member asks for itself, such as a node that joins: at the peers' port, and not for a client. No policy concerns it.
     pub(crate) is_peer: bool,
     /// The request gives something up for its client: it is executed while the node drains, too.

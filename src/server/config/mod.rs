@@ -55,6 +55,9 @@ pub struct Config {
     /// The certificates. `None`: plain text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
+    /// The cluster that this one was restored from, whose clients are served for a time. `None`: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub earlier_cluster: Option<EarlierClusterConfig>,
     /// Replication.
     pub raft: RaftConfig,
     /// Limits of the table.
@@ -97,6 +100,16 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// The file of its private key.
     pub key: PathBuf,
+}
+
+/// The cluster that this one was restored from. Until the end, this node serves clients with certificates of that cluster as its own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlierClusterConfig {
+    /// The name of that cluster.
+    pub cluster_id: String,
+    /// The end: a date with a time and an offset, such as `2026-12-24T12:00:00Z`, or a date alone, whose beginning in UTC counts.
+    pub until: toml::value::Datetime,
 }
 
 /// Who may call, and do what. Both files are read again when they change.
@@ -360,6 +373,7 @@ impl Default for Config {
             insecure: false,
             log: "info,openraft=error".to_owned(),
             tls: None,
+            earlier_cluster: None,
             auth: AuthConfig::default(),
             raft: RaftConfig::default(),
             limits: LimitsConfig::default(),
@@ -418,6 +432,35 @@ impl Default for RaftConfig {
             compare_tables_ms: 30_000,
         }
     }
+}
+
+impl EarlierClusterConfig {
+    /// The end in milliseconds since 1970. `None`: the value is no moment.
+    pub fn until_ms(&self) -> Option<u64> {
+        let toml::value::Datetime { date, time, offset } = self.until;
+        let days = days_since_1970(date?);
+        let time = time.unwrap_or(MIDNIGHT);
+        let offset_minutes = match offset {
+            None if self.until.time.is_some() => return None,
+            None | Some(toml::value::Offset::Z) => 0,
+            Some(toml::value::Offset::Custom { minutes }) => i64::from(minutes),
+        };
+        let minutes = days * 24 * 60 + i64::from(time.hour) * 60 + i64::from(time.minute) - offset_minutes;
+        u64::try_from((minutes * 60 + i64::from(time.second.unwrap_or_default())) * 1000).ok()
+    }
+}
+
+const MIDNIGHT: toml::value::Time = toml::value::Time { hour: 0, minute: 0, second: None, nanosecond: None };
+
+/// The days from 1970-01-01 to a date of the Gregorian calendar, by counting years from March on, so that a leap day ends its year.
+fn days_since_1970(date: toml::value::Date) -> i64 {
+    /// Days from 0000-03-01 to 1970-01-01.
+    const DAYS_BEFORE_1970: i64 = 719_468;
+    let month = i64::from(date.month);
+    let day = i64::from(date.day);
+    let year = if month <= 2 { i64::from(date.year) - 1 } else { i64::from(date.year) };
+    let days_of_months = (153 * ((month + 9) % 12) + 2) / 5;
+    year * 365 + year / 4 - year / 100 + year / 400 + days_of_months + day - 1 - DAYS_BEFORE_1970
 }
 
 impl std::error::Error for ConfigError {}

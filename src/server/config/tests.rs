@@ -335,3 +335,41 @@ fn without_tls_a_node_stays_on_its_machine() {
     let config = load(&(text("0.0.0.0:7201") + tls), Overrides::default()).unwrap();
     assert_eq!(config.warnings().iter().filter(|warning| warning.starts_with("insecure")).count(), 0);
 }
+
+#[test]
+fn an_earlier_cluster_is_another_one_and_has_an_end() {
+    let tls = "\n[tls]\nca = \"ca.pem\"\ncertificate = \"node.pem\"\nkey = \"node-key.pem\"\n";
+    let with = |keys: &str| load(&format!("{GOOD}{tls}\n[earlier_cluster]\n{keys}\n"), Overrides::default());
+    let until = |until: &str| with(&format!("cluster_id = \"before\"\nuntil = {until}"));
+    // As `date --date 2024-02-29T12:30:15Z +%s` says.
+    let ms = |text: &str| until(text).unwrap().earlier_cluster.unwrap().until_ms();
+    assert_eq!(ms("2024-02-29T12:30:15Z"), Some(1_709_209_815_000));
+    assert_eq!(ms("2024-02-29T12:30:15+01:00"), Some(1_709_206_215_000));
+    assert_eq!(ms("2000-03-01"), Some(951_868_800_000));
+    assert_eq!(ms("1999-12-31T23:59:59.9Z"), Some(946_684_799_000));
+
+    let warning = "earlier_cluster: is over since 2024-02-29: clients with certificates of cluster before are refused; \
+                   take it out of the configuration";
+    assert_eq!(until("2024-02-29").unwrap().warnings(), [warning]);
+    for (config, says) in [
+        (until("2024-02-29T12:00:00"), "earlier_cluster.until: 2024-02-29T12:00:00 is no moment: give a date, or"),
+        (until("12:00:00"), "earlier_cluster.until: 12:00:00 is no moment"),
+        (
+            until("2999-01-01"),
+            "earlier_cluster.until: 2999-01-01 is more than 366 days from now: choose an earlier end",
+        ),
+        (until("\"tomorrow\""), "invalid type"),
+        (with("cluster_id = \"before\""), "missing field `until`"),
+        (with("cluster_id = \"test\"\nuntil = 2024-02-29"), "earlier_cluster.cluster_id: \"test\" is this cluster"),
+        (with("cluster_id = \"B/c\"\nuntil = 2024-02-29"), "\"B/c\" is not 1 to 64 of a-z, 0-9 and -"),
+    ] {
+        let problems = config.unwrap_err().problems;
+        assert!(problems.len() == 1 && problems[0].contains(says), "{says}: {problems:?}");
+    }
+    let plain = format!("{GOOD}\n[earlier_cluster]\ncluster_id = \"before\"\nuntil = 2024-02-29\n");
+    let problems = load(&plain, Overrides::default()).unwrap_err().problems;
+    assert_eq!(
+        problems,
+        ["earlier_cluster: there is no [tls], so no certificate is asked for: leave it out, or configure [tls]"]
+    );
+}

@@ -1,6 +1,6 @@
 //! Validation of a configuration that parses.
 
-use std::{collections::BTreeMap, fmt::Display, net::IpAddr};
+use std::{collections::BTreeMap, fmt::Display, net::IpAddr, time::SystemTime};
 
 use tracing_subscriber::EnvFilter;
 
@@ -14,6 +14,10 @@ const BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// The smallest size of an audit file: 4 KiB.
 const AUDIT_FILE_BYTES_MIN: u64 = 4 * 1024;
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// For how long the clients of an earlier cluster may be served: a year, for which a certificate is valid.
+const EARLIER_CLUSTER_MS_MAX: u64 = 366 * DAY_MS;
 
 /// Hosts that are valid to listen on, but not to connect to.
 const WILDCARDS: [&str; 2] = ["0.0.0.0", "[::]"];
@@ -45,6 +49,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     join(config, &mut problems);
     listeners(config, &mut problems);
     exposure(config, &mut problems);
+    earlier_cluster(config, now_ms(), &mut problems);
     raft(&config.raft, &mut problems);
     limits(&config.limits, &mut problems);
     audit(&config.audit, &mut problems);
@@ -98,6 +103,14 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
             "insecure: there is no TLS, so whoever reaches this node's ports may take, release and forge locks: configure [tls]"
                 .to_owned(),
         );
+    }
+    if let Some(earlier) = &config.earlier_cluster
+        && earlier.until_ms().is_some_and(|until_ms| until_ms <= now_ms())
+    {
+        warnings.push(format!(
+            "earlier_cluster: is over since {}: clients with certificates of cluster {} are refused; take it out of the configuration",
+            earlier.until, earlier.cluster_id
+        ));
     }
     if let Some(member) = config.this_member() {
         let pairs = [
@@ -205,6 +218,46 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
         let what = format!("{:?} is client_listen already: listen for peers on another port", config.peer_listen);
         problems.push(Problem::new("peer_listen", what));
     }
+}
+
+/// A cluster whose clients are served for a time.
+fn earlier_cluster(config: &Config, now_ms: u64, problems: &mut Vec<Problem>) {
+    let Some(earlier) = &config.earlier_cluster else { return };
+    let id = &earlier.cluster_id;
+    let key = "earlier_cluster.cluster_id";
+    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
+        let what = format!("{id:?} is not 1 to 64 of a-z, 0-9 and -: name the cluster that this one was restored from");
+        problems.push(Problem::new(key, what));
+    } else if *id == config.cluster_id {
+        let what =
+            format!("{id:?} is this cluster: name the one that it was restored from, or leave [earlier_cluster] out");
+        problems.push(Problem::new(key, what));
+    }
+    if config.tls.is_none() {
+        let what = "there is no [tls], so no certificate is asked for: leave it out, or configure [tls]";
+        problems.push(Problem::new("earlier_cluster", what));
+    }
+
+    let key = "earlier_cluster.until";
+    let until = earlier.until;
+    let Some(until_ms) = earlier.until_ms() else {
+        let what =
+            format!("{until} is no moment: give a date, or a date with a time and an offset, as 2026-12-24T12:00:00Z");
+        return problems.push(Problem::new(key, what));
+    };
+    if until_ms > now_ms.saturating_add(EARLIER_CLUSTER_MS_MAX) {
+        let days = EARLIER_CLUSTER_MS_MAX / DAY_MS;
+        let what = format!(
+            "{until} is more than {days} days from now: choose an earlier end, and give clients new certificates"
+        );
+        problems.push(Problem::new(key, what));
+    }
+}
+
+fn now_ms() -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "certificates are valid by the calendar")]
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_1970.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Without TLS, whoever reaches a port may do anything.

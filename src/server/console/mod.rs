@@ -44,7 +44,6 @@ use tokio::{
 };
 
 use super::{
-    access::of_certificate,
     api::{Caller, Deadline, Error, Reason},
     cluster::Cluster,
     gate::{self, Hosts},
@@ -116,15 +115,17 @@ impl Console {
     /// The caller of a request. Fails if its token is not known.
     fn caller(&self, head: &Parts, remote: &Remote) -> Result<Caller, Error> {
         let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
-        let (identity, token) = match self.service.access().bearer(&metadata)? {
-            Some((identity, token)) => (Some(identity), Some(token)),
+        let access = self.service.access();
+        let (identity, token, is_of_earlier) = match access.bearer(&metadata)? {
+            Some((identity, token)) => (Some(identity), Some(token), false),
             None => {
                 let subject = head.extensions.get::<Shown>().and_then(|shown| shown.0.as_deref());
-                (of_certificate(subject)?, None)
+                let (identity, is_of_earlier) = access.of_certificate(subject)?;
+                (identity, None, is_of_earlier)
             }
         };
         let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
-        Ok(Caller { remote: Some(remote.0.into()), identity, token, deadline, ..Caller::default() })
+        Ok(Caller { remote: Some(remote.0.into()), identity, token, is_of_earlier, deadline, ..Caller::default() })
     }
 }
 

@@ -36,9 +36,16 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
         let caller = caller(&self.adapter.backend, &request)?;
         self.adapter.backend.admit(&caller)?;
-        let (denied, limited) = self.adapter.backend.refused();
+        let access = self.adapter.backend.access();
+        let (denied, limited) = access.refused();
+        let earlier_cluster = access.earlier().map(|earlier| v1::EarlierCluster {
+            cluster_id: earlier.id().to_owned(),
+            seconds_left: earlier.seconds_left(),
+            clients: earlier.clients(),
+        });
         let mut status = self.cluster.condition(request.into_inner().table_hash).await.map_err(Status::from)?;
         (status.denied_requests, status.limited_requests) = (denied, limited);
+        status.earlier_cluster = earlier_cluster;
         Ok(Response::new(status))
     }
 

@@ -29,7 +29,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use self::unreadable::explained;
 use super::{
-    access::{Access, of_certificate},
+    access::Access,
     api::{
         Caller, Error,
         requests::{EntriesWatched, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
@@ -84,8 +84,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Refuses a caller that may not even see this node's condition.
     fn admit(&self, caller: &Caller) -> Result<(), Error>;
 
-    /// Requests refused since the start: see [`Access::refused`].
-    fn refused(&self) -> (u64, u64);
+    /// What this node knows of callers.
+    fn access(&self) -> &Access;
 
     /// Where clients reach the leader, if answers on this port are to name it.
     fn leader(&self) -> Option<String>;
@@ -134,19 +134,20 @@ impl Backend for Service {
             return Ok(Caller { is_peer: true, ..Caller::default() });
         }
         let origin = self.traces().origin(request.metadata().as_ref());
-        let (identity, token) = identity_of(self.access(), request)?;
+        let Shown { identity, token, is_of_earlier } = Shown::by(self.access(), request)?;
         if let (Some(who), Some(remote)) = (&identity, remote) {
             self.access().count_connection(who, remote)?;
         }
-        Ok(Caller { remote: remote.map(|remote| remote.address.into()), identity, token, origin, ..Caller::default() })
+        let remote = remote.map(|remote| remote.address.into());
+        Ok(Caller { remote, identity, token, is_of_earlier, origin, ..Caller::default() })
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Error> {
         self.access().admit(caller)
     }
 
-    fn refused(&self) -> (u64, u64) {
-        self.access().refused()
+    fn access(&self) -> &Access {
+        self.access()
     }
 
     fn leader(&self) -> Option<String> {
@@ -197,8 +198,8 @@ impl Backend for Local {
         Ok(())
     }
 
-    fn refused(&self) -> (u64, u64) {
-        self.access.refused()
+    fn access(&self) -> &Access {
+        &self.access
     }
 
     fn leader(&self) -> Option<String> {
@@ -245,14 +246,24 @@ fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Er
     Ok(Caller { deadline: deadlines::of(request), ..backend.caller(request)? })
 }
 
-/// The identity of a client: that of the token that it sends, or else the name in the certificate of its connection. So a program in
-/// between can have a certificate of its own, and pass on the tokens of its users.
-fn identity_of<T>(access: &Access, request: &Request<T>) -> Result<(Option<Identity>, Option<TokenHash>), Error> {
-    if let Some((identity, token)) = access.bearer(request.metadata())? {
-        return Ok((Some(identity), Some(token)));
+/// Who a client shows that it is.
+struct Shown {
+    identity: Option<Identity>,
+    token: Option<TokenHash>,
+    is_of_earlier: bool,
+}
+
+impl Shown {
+    /// By the token that it sends, or else the name in the certificate of its connection. So a program in between can have a certificate of
+    /// its own, and pass on the tokens of its users.
+    fn by<T>(access: &Access, request: &Request<T>) -> Result<Self, Error> {
+        if let Some((identity, token)) = access.bearer(request.metadata())? {
+            return Ok(Self { identity: Some(identity), token: Some(token), is_of_earlier: false });
+        }
+        let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
+        let (identity, is_of_earlier) = access.of_certificate(subject)?;
+        Ok(Self { identity, token: None, is_of_earlier })
     }
-    let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
-    Ok((of_certificate(subject)?, None))
 }
 
 /// What a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.

@@ -16,6 +16,10 @@
 //! | the port of clients | nothing, a client of the same cluster, or a node of it (which may do no more than join) |
 //! | a port of HTTP | nothing: no certificate is asked for |
 //!
+//! After a restore the cluster has another id, and its clients have certificates of the one before. A client goes on with a node whose
+//! certificate says that its cluster continues the client's, and from then on with no node of its old one. The ports of clients take
+//! clients of an earlier cluster if the node is told its id ([`Tls::load_accepting`]). Between nodes there is no exception.
+//!
 //! Deliberately absent: revocation lists. Certificates live a year at most; to withdraw one earlier, replace the authority, whose file may
 //! hold the old and the new one meanwhile.
 
@@ -26,7 +30,7 @@ mod verify;
 use std::{
     io,
     pin::Pin,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, OnceLock, PoisonError, RwLock},
     task::{Context, Poll},
     time::SystemTime,
 };
@@ -72,6 +76,10 @@ pub struct Tls {
 #[derive(Debug)]
 struct Shared {
     files: TlsFiles,
+    /// The cluster before a restore, whose clients the ports take.
+    earlier: Option<String>,
+    /// The cluster that a client met in place of its own.
+    successor: Arc<OnceLock<String>>,
     current: RwLock<Arc<Current>>,
 }
 
@@ -111,8 +119,14 @@ pub enum Port {
 impl Tls {
     /// Reads the files. Blocks. Fails with the name of the file, and what to do.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let current = Arc::new(Current::of(&files, files.read()?)?);
-        Ok(Self { shared: Arc::new(Shared { files, current: RwLock::new(current) }) })
+        Self::load_accepting(files, None)
+    }
+
+    /// The same for a node whose ports also take the certificates of clients of an earlier cluster. What such a client may do, and until
+    /// when, is for the node to decide: [`Subject::cluster`] tells it from others.
+    pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
+        let current = RwLock::new(Arc::new(Current::of(&files, earlier.as_deref(), files.read()?)?));
+        Ok(Self { shared: Arc::new(Shared { files, earlier, successor: Arc::default(), current }) })
     }
 
     /// Reads the files again; `true` if they have changed. New connections use them from then on. After an error the old ones stay in use.
@@ -123,7 +137,7 @@ impl Tls {
         if contents == before.contents {
             return Ok(false);
         }
-        let next = Current::of(&self.shared.files, contents)?;
+        let next = Current::of(&self.shared.files, self.shared.earlier.as_deref(), contents)?;
         if let (Some(was), Some(is)) = (&before.own, &next.own)
             && was.subject != is.subject
         {
@@ -185,7 +199,7 @@ impl Tls {
 }
 
 impl Current {
-    fn of(files: &TlsFiles, contents: Contents) -> Result<Self, TlsError> {
+    fn of(files: &TlsFiles, earlier: Option<&str>, contents: Contents) -> Result<Self, TlsError> {
         let roots = Arc::new(contents.roots(files)?);
         let own = contents.own(files)?;
         let own = own.map(|(certified, subject, expires)| Own { certified: Arc::new(certified), subject, expires });
@@ -201,7 +215,8 @@ impl Current {
                         config.alpn_protocols = vec![ALPN_HTTP.to_vec()];
                         return Ok(Arc::new(config));
                     }
-                    let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), port);
+                    let earlier = earlier.map(str::to_owned);
+                    let verifier = ClientVerifier::new(Arc::clone(&roots), cluster.clone(), earlier, port);
                     let verifier = verifier.map_err(|error| TlsError::new(&files.ca, error))?;
                     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
                     config.alpn_protocols = match port {
@@ -224,10 +239,10 @@ impl Current {
         Ok(Self { contents, roots, own, servers })
     }
 
-    /// `expected`: the id of the node that must be at the other end; `None`: any node whose names contain the host.
-    fn client(&self, expected: Expected) -> io::Result<ClientConfig> {
-        let cluster = self.own.as_ref().map(|own| own.subject.cluster().to_owned());
-        let verifier = NodeVerifier::new(Arc::clone(&self.roots), cluster, expected);
+    /// `expected`: who must be at the other end. `successor`: see [`NodeVerifier`].
+    fn client(&self, expected: Expected, successor: &Arc<OnceLock<String>>) -> io::Result<ClientConfig> {
+        let subject = self.own.as_ref().map(|own| own.subject.clone());
+        let verifier = NodeVerifier::new(Arc::clone(&self.roots), subject, expected, Arc::clone(successor));
         let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(io::Error::other)?.dangerous();
         // Checks all that rustls's own verifier does, except that a peer is known by its id instead of its host.
@@ -288,7 +303,7 @@ impl<C: Connect> Connect for TlsConnector<C> {
     async fn connect(&self, address: &str) -> io::Result<Self::Stream> {
         let stream = self.inner.connect(address).await?;
         let Some(tls) = &self.tls else { return Ok(Either::Left(stream)) };
-        let config = tls.current().client(self.expected)?;
+        let config = tls.current().client(self.expected, &tls.shared.successor)?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let name = server_name(address).map_err(|invalid| io::Error::new(io::ErrorKind::InvalidInput, invalid))?;
         let stream = connector.connect(name, stream).await.map_err(explained)?;
@@ -362,7 +377,8 @@ fn explained(error: io::Error) -> io::Error {
         ),
         (
             E::AlertReceived(Alert::CertificateUnknown),
-            "the other end refuses this certificate: it names another cluster, or a client where a node is wanted",
+            "the other end refuses this certificate: it names another cluster, such as the one before a restore, or a client where a node \
+             is wanted; `lockkeeper certs` makes another one",
         ),
         (
             E::AlertReceived(Alert::UnsupportedCertificate),

@@ -10,6 +10,8 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::{extensions::GeneralName, prelude::X509Certificate};
 
 const SCHEME: &str = "lockkeeper://";
+/// What the URI of an earlier cluster begins with.
+const EARLIER_SCHEME: &str = "lockkeeper-earlier://";
 
 /// Whom a certificate names, as a URI among its subject alternative names: `lockkeeper://CLUSTER/node/ID` or
 /// `lockkeeper://CLUSTER/client/NAME`. The other names and the common name say nothing here.
@@ -56,6 +58,14 @@ impl Subject {
             (Some(first), Some(second)) => Err(format!("names both {first} and {second}: it may name one")),
         }
     }
+}
+
+/// Whether the certificate of a node says that its cluster continues this one.
+pub(super) fn continues(certificate: &CertificateDer<'_>, cluster: &str) -> bool {
+    let Ok(certificate) = parsed(certificate) else { return false };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
+    let is_named = |name: &GeneralName<'_>| matches!(name, GeneralName::URI(uri) if uri.strip_prefix(EARLIER_SCHEME) == Some(cluster));
+    names.value.general_names.iter().any(is_named)
 }
 
 fn parsed<'c>(certificate: &'c CertificateDer<'_>) -> Result<X509Certificate<'c>, String> {

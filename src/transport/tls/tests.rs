@@ -233,3 +233,87 @@ async fn garbage_is_refused() {
         assert!(acceptor.accept(far).await.is_err());
     }
 }
+
+/// A cluster that was restored from another one, with the same authority.
+struct Restored {
+    _directory: TempDir,
+    old: Cluster,
+    new: Authority,
+}
+
+impl Restored {
+    fn new() -> Self {
+        let old = Cluster::new("shop");
+        let directory = tempfile::tempdir().expect("a directory");
+        let new = old.authority.succeed("shop-2", directory.path()).expect("an authority");
+        Self { _directory: directory, old, new }
+    }
+
+    /// A node of the new cluster. `accepts`: the cluster whose clients it takes.
+    fn node(&self, id: u64, accepts: Option<&str>) -> Tls {
+        let files = self.new.node(id, &["127.0.0.1".to_owned()], 1).expect("a certificate");
+        let files = TlsFiles { ca: self.new.certificate(), own: Some((files.certificate, files.key)) };
+        Tls::load_accepting(files, accepts.map(str::to_owned)).expect("files in order")
+    }
+}
+
+#[tokio::test]
+async fn clients_of_an_earlier_cluster_go_on_with_the_new_one_if_it_takes_them() {
+    let shop = Restored::new();
+    let ann = shop.old.client("ann");
+    let accepting = shop.node(1, Some("shop"));
+    for port in [Port::Clients, Port::EitherHttp, Port::Console] {
+        // At the two ports of HTTP a client of ours has no protocol in common.
+        let met = meet(&accepting, port, client_of(&ann)).await;
+        assert!(met == Ok(ann.subject()) || port == Port::Console, "{port:?}: {met:?}");
+    }
+    let (at_port, told) = meet(&shop.node(1, None), Port::Clients, client_of(&ann)).await.expect_err("not configured");
+    assert!(at_port.contains("not of cluster shop-2"), "{at_port}");
+    assert!(told.contains("such as the one before a restore"), "{told}");
+    let (at_port, _) =
+        meet(&shop.node(1, Some("other")), Port::Clients, client_of(&ann)).await.expect_err("another one");
+    assert!(at_port.contains("not of cluster shop-2"), "{at_port}");
+
+    // From the first meeting on, its own old cluster is over for it, though not for a process that met the old one only.
+    let (_, told) = meet(&shop.old.node(2), Port::Clients, client_of(&ann)).await.expect_err("an old node that runs");
+    assert!(told.contains("shop-2 has taken the place of cluster shop: stop that node for good"), "{told}");
+    let fresh = shop.old.client("ann");
+    assert_eq!(meet(&shop.old.node(2), Port::Clients, client_of(&fresh)).await, Ok(fresh.subject()));
+
+    // A certificate without the URI, such as one of a cluster that continues another one, is none of a successor.
+    let unrelated = Authority::open(shop.new.directory()).expect("it opens").for_cluster("bank");
+    let files = unrelated.node(1, &["127.0.0.1".to_owned()], 1).expect("a certificate");
+    let bank = load(&unrelated.certificate(), Some(files));
+    let (_, told) = meet(&bank, Port::Clients, client_of(&shop.old.client("ann"))).await.expect_err("a stranger");
+    assert!(told.contains("not of cluster shop"), "{told}");
+}
+
+#[tokio::test]
+async fn nodes_of_an_earlier_cluster_stay_strangers_both_ways() {
+    let shop = Restored::new();
+    let old = shop.old.node(2);
+    let new = shop.node(1, Some("shop"));
+    let blind = |tls: &Tls| {
+        let tls = tls.clone();
+        move |wire| {
+            let mut connector = TlsConnector::for_client(wire, tls);
+            connector.expected = Expected::Blind;
+            connector
+        }
+    };
+    for port in [Port::Peers, Port::Clients] {
+        let (at_port, _) = meet(&new, port, blind(&old)).await.expect_err("an old node");
+        assert!(at_port.contains("none of its nodes; stop that node for good"), "{port:?}: {at_port}");
+    }
+    // Whether it knows the id of the other one, or asks to join.
+    for expected in [Some(1), None] {
+        let (_, told) = meet(&new, Port::Peers, node_of(&old, expected)).await.expect_err("the new cluster's node");
+        assert!(told.contains("not of cluster shop"), "{told}");
+        let (_, told) = meet(&old, Port::Peers, node_of(&new, expected.map(|_| 2))).await.expect_err("the old one's");
+        assert!(told.contains("not of cluster shop-2"), "{told}");
+    }
+    let (_, told) = meet(&new, Port::Clients, client_of(&old)).await.expect_err("it asks as a client");
+    assert!(told.contains("not of cluster shop"), "{told}");
+    let (at_port, _) = meet(&new, Port::Peers, client_of(&shop.old.client("ann"))).await.expect_err("a client");
+    assert!(at_port.contains("this is the port of peers"), "{at_port}");
+}

@@ -3,7 +3,7 @@
 //! rustls checks the chain to an authority, the dates, the key usage and the signature. These verifiers check, in addition, whom the
 //! certificate names.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, PeerIncompatible, RootCertStore,
@@ -20,7 +20,10 @@ use rustls::{
     },
 };
 
-use super::{Expected, Port, provider, subject::Subject};
+use super::{
+    Expected, Port, provider,
+    subject::{self, Subject},
+};
 
 /// A certificate of the right authority that names the wrong end.
 #[derive(Debug, thiserror::Error)]
@@ -37,22 +40,29 @@ fn refused(what: String) -> Error {
 pub(super) struct NodeVerifier {
     roots: Arc<RootCertStore>,
     algorithms: WebPkiSupportedAlgorithms,
-    cluster: Option<String>,
+    own: Option<Subject>,
     expected: Expected,
+    successor: Arc<OnceLock<String>>,
 }
 
 impl NodeVerifier {
-    pub(super) fn new(roots: Arc<RootCertStore>, cluster: Option<String>, expected: Expected) -> Self {
-        Self { roots, algorithms: provider().signature_verification_algorithms, cluster, expected }
+    /// `own`: whom the certificate of this process names. `successor`: the cluster that was met in place of this process's own.
+    pub(super) fn new(
+        roots: Arc<RootCertStore>,
+        own: Option<Subject>,
+        expected: Expected,
+        successor: Arc<OnceLock<String>>,
+    ) -> Self {
+        Self { roots, algorithms: provider().signature_verification_algorithms, own, expected, successor }
     }
 
-    fn check(&self, subject: &Subject) -> Result<(), String> {
+    fn check(&self, subject: &Subject, certificate: &CertificateDer<'_>) -> Result<(), String> {
         #[cfg(test)]
         if self.expected == Expected::Blind {
             return Ok(());
         }
-        if let Some(cluster) = self.cluster.as_deref().filter(|cluster| *cluster != subject.cluster()) {
-            return Err(format!("names {subject}, which is not of cluster {cluster}"));
+        if let Some(own) = &self.own {
+            self.check_cluster(own, subject, certificate)?;
         }
         match (subject, self.expected) {
             (Subject::Client { .. }, _) => Err(format!("names {subject}, which is no node")),
@@ -61,6 +71,29 @@ impl NodeVerifier {
             }
             (Subject::Node { .. }, _) => Ok(()),
         }
+    }
+
+    /// Refuses a node of another cluster, unless that cluster continues the own one. Nodes know no such exception: a node of an earlier
+    /// cluster that still runs must reach none of the later one, and none of these must reach it.
+    fn check_cluster(&self, own: &Subject, node: &Subject, certificate: &CertificateDer<'_>) -> Result<(), String> {
+        let cluster = own.cluster();
+        let other = node.cluster();
+        let is_client = matches!(own, Subject::Client { .. }) && self.expected == Expected::Host;
+
+        if other == cluster {
+            // Once the new cluster was met, the old one is over: what it would answer contradicts the new one.
+            return match self.successor.get().filter(|_| is_client) {
+                Some(successor) => Err(format!(
+                    "names {node}, and cluster {successor} has taken the place of cluster {cluster}: stop that node for good"
+                )),
+                None => Ok(()),
+            };
+        }
+        if is_client && subject::continues(certificate, cluster) {
+            self.successor.get_or_init(|| other.to_owned());
+            return Ok(());
+        }
+        Err(format!("names {node}, which is not of cluster {cluster}"))
     }
 }
 
@@ -80,7 +113,7 @@ impl ServerCertVerifier for NodeVerifier {
             verify_server_name(&certificate, server_name)?;
         }
         let subject = Subject::of(end_entity).map_err(refused)?;
-        self.check(&subject).map_err(refused)?;
+        self.check(&subject, end_entity).map_err(refused)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -112,22 +145,36 @@ impl ServerCertVerifier for NodeVerifier {
 pub(super) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     cluster: String,
+    /// A cluster whose clients are let in too. Until when, and as whom, is decided above: so a client is told what is wrong.
+    earlier: Option<String>,
     port: Port,
 }
 
 impl ClientVerifier {
-    pub(super) fn new(roots: Arc<RootCertStore>, cluster: String, port: Port) -> Result<Self, String> {
+    pub(super) fn new(
+        roots: Arc<RootCertStore>,
+        cluster: String,
+        earlier: Option<String>,
+        port: Port,
+    ) -> Result<Self, String> {
         let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
         let builder = match port {
             Port::Peers => builder,
             // It may have a token; what an anonymous caller may do is decided above.
             Port::Clients | Port::EitherHttp | Port::Http | Port::Console => builder.allow_unauthenticated(),
         };
-        Ok(Self { chain: builder.build().map_err(|error| error.to_string())?, cluster, port })
+        Ok(Self { chain: builder.build().map_err(|error| error.to_string())?, cluster, earlier, port })
     }
 
     fn check(&self, subject: &Subject) -> Result<(), String> {
-        if subject.cluster() != self.cluster {
+        let is_earlier = self.earlier.as_deref() == Some(subject.cluster());
+        if is_earlier && matches!(subject, Subject::Node { .. }) {
+            return Err(format!(
+                "names {subject}: only clients of cluster {} are accepted, and none of its nodes; stop that node for good",
+                subject.cluster()
+            ));
+        }
+        if subject.cluster() != self.cluster && !is_earlier {
             return Err(format!("names {subject}, which is not of cluster {}", self.cluster));
         }
         match (subject, self.port) {
