@@ -3,12 +3,14 @@
 #
 #   cluster.sh up          start the nodes that do not run, and wait until the cluster serves
 #   cluster.sh down        stop the running nodes, and wait until they have exited
+#   cluster.sh kill WHICH  kill a node at once (SIGKILL), as a crash would: node N, or the one that leads, by "leader"
 #   cluster.sh status      show the processes and the status of the cluster
 #   cluster.sh logs [N]    follow the logs of node N or of all nodes
 #
-# LOCKKEEPER_DATA   directory of data, logs and pid files (default: data in the repository)
-# LOCKKEEPER_CERTS  directory of certificates, absolute: the nodes use TLS. The commands that ask them need LOCKKEEPER_CA,
-#                   LOCKKEEPER_CERT and LOCKKEEPER_KEY then
+# LOCKKEEPER_DATA   directory of data, logs and pid files (default: data in the repository). It stands for a cluster: each of the commands
+#                   above needs the same one. Two clusters have the same ports, so one runs at a time
+# LOCKKEEPER_CERTS  directory of certificates: the nodes use TLS. The commands that ask them need LOCKKEEPER_CA, LOCKKEEPER_CERT and
+#                   LOCKKEEPER_KEY then
 # LOCKKEEPER_BIN    the program (default: target/release/lockkeeper in the repository, built if it is missing)
 set -euo pipefail
 
@@ -20,8 +22,15 @@ data=$(cd "$data" && pwd)
 program=${LOCKKEEPER_BIN:-$root/target/release/lockkeeper}
 nodes=(1 2 3)
 scheme=http
-[[ -z ${LOCKKEEPER_CERTS:-} ]] || scheme=https
-export LOCKKEEPER_ENDPOINTS=$scheme://127.0.0.1:7101,$scheme://127.0.0.1:7102,$scheme://127.0.0.1:7103
+if [[ -n ${LOCKKEEPER_CERTS:-} ]]; then
+    scheme=https
+    [[ -d $LOCKKEEPER_CERTS ]] || {
+        echo "cluster.sh: LOCKKEEPER_CERTS: there is no directory $LOCKKEEPER_CERTS" >&2
+        exit 1
+    }
+    LOCKKEEPER_CERTS=$(cd "$LOCKKEEPER_CERTS" && pwd)
+    export LOCKKEEPER_CERTS
+fi
 
 ready_seconds_max=30
 stop_seconds_max=40
@@ -34,6 +43,11 @@ fail() {
 pid_file() { echo "$data/node$1.pid"; }
 log_file() { echo "$data/node$1.log"; }
 config_file() { echo "$root/cluster-configs/node$1.toml"; }
+# The address of node $1, by the key $2 of its configuration.
+address() { sed -n "s/^$2 = \"\(.*\)\"/\1/p" "$(config_file "$1")"; }
+
+LOCKKEEPER_ENDPOINTS=$scheme://$(address 1 client_listen),$scheme://$(address 2 client_listen),$scheme://$(address 3 client_listen)
+export LOCKKEEPER_ENDPOINTS
 
 # The pid of node $1, if its process runs. A pid file may outlive its process and the pid be reused, so the command line
 # is compared too.
@@ -48,6 +62,25 @@ running_pid() {
     echo "$pid"
 }
 
+# Whether something listens at an address of node $1.
+is_reached() {
+    local key
+    for key in client_listen peer_listen; do
+        if (exec 3<>"/dev/tcp/$(address "$1" "$key" | tr : /)") 2>/dev/null; then return 0; fi
+    done
+    return 1
+}
+
+# What listens at the addresses of node $1, which is not this cluster's: the command line of a node says whose data directory it has.
+stranger() {
+    local listening
+    listening="something listens at the addresses of node $1, $(address "$1" client_listen) and $(address "$1" peer_listen)"
+    # shellcheck disable=SC2009
+    ps -ww -eo pid=,command= | grep -F -- " serve --config $(config_file "$1") --data-dir " | grep -v grep |
+        sed -n "1s|^ *\([0-9]*\) .* --data-dir \(.*\)/node$1\$|it is a node of another cluster, pid \1; to stop it: LOCKKEEPER_DATA=\2 $0 down|p" |
+        { read -r who && echo "$listening: $who" || echo "$listening, and it is no node of $0"; }
+}
+
 build() {
     [[ -x $program ]] && return
     [[ -z ${LOCKKEEPER_BIN:-} ]] || fail "LOCKKEEPER_BIN: $program is not an executable file; unset it to build the program"
@@ -60,6 +93,7 @@ start() {
         echo "node $node runs already, pid $pid"
         return
     fi
+    if is_reached "$node"; then fail "$(stranger "$node")"; fi
     # With nohup the node outlives the terminal. Environment variables that configure a single node are unset.
     env -u LOCKKEEPER_CLUSTER_ID -u LOCKKEEPER_NODE_ID -u LOCKKEEPER_CLIENT_LISTEN -u LOCKKEEPER_PEER_LISTEN \
         -u LOCKKEEPER_BOOTSTRAP nohup "$program" serve --config "$(config_file "$node")" --data-dir "$data/node$node" \
@@ -100,9 +134,10 @@ up() {
 }
 
 down() {
-    local node pid deadline
+    local node pid deadline ran=() others=0
     for node in "${nodes[@]}"; do
         if pid=$(running_pid "$node"); then
+            ran+=("$node")
             # It may exit at this moment by itself.
             kill "$pid" 2>/dev/null || true
         fi
@@ -114,8 +149,29 @@ down() {
             sleep 0.1
         done
         rm -f "$(pid_file "$node")"
-        echo "node $node is down"
+        if is_reached "$node"; then
+            echo "$(stranger "$node")" >&2
+            others=1
+        elif [[ " ${ran[*]-} " == *" $node "* ]]; then
+            echo "node $node is down"
+        else
+            echo "node $node did not run in $data"
+        fi
     done
+    return "$others"
+}
+
+# Kills node $1, or the one that leads.
+kill_node() {
+    local node=$1 pid
+    if [[ $node == leader ]]; then
+        node=$("$program" status | awk '$3 == "leader" { print $1; exit }') || true
+        [[ -n $node ]] || fail "no leader is known; look at it: $0 status"
+    fi
+    [[ " ${nodes[*]} " == *" $node "* ]] || fail "there is no node $node: name one of ${nodes[*]}, or leader"
+    pid=$(running_pid "$node") || fail "node $node does not run in $data"
+    kill -9 "$pid"
+    echo "node $node is killed, pid $pid; to start it again: $0 up"
 }
 
 status() {
@@ -123,6 +179,8 @@ status() {
     for node in "${nodes[@]}"; do
         if pid=$(running_pid "$node"); then
             echo "node $node runs, pid $pid"
+        elif is_reached "$node"; then
+            echo "node $node does not run in $data; $(stranger "$node")"
         else
             echo "node $node is down"
         fi
@@ -144,6 +202,10 @@ case ${1:-} in
 up | down | status)
     (($# == 1)) || fail "$1 takes no arguments"
     "$1"
+    ;;
+kill)
+    (($# == 2)) || fail "kill takes a node, or leader"
+    kill_node "$2"
     ;;
 logs)
     shift

@@ -3,6 +3,7 @@
 
 mod disaster;
 mod logs;
+mod read_pages;
 
 use std::{
     collections::BTreeSet,
