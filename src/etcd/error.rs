@@ -103,6 +103,13 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether a change that failed so may have taken effect.
+    pub(crate) fn may_have_taken_effect(&self) -> bool {
+        matches!(self, Self::LeaderChanged | Self::TimedOut)
+    }
+}
+
 /// Whether an error says nothing of the request, so that it may be repeated if it may take effect twice.
 pub(crate) fn passes(error: &Error) -> bool {
     matches!(error, Error::NoLeader | Error::LeaderChanged | Error::TimedOut | Error::TooManyRequests)

@@ -67,6 +67,14 @@ pub(crate) fn hex(lease: i64) -> String {
     format!("{sign}{:x}", lease.unsigned_abs())
 }
 
+/// The lease that the last part of a key names, as [`hex`] writes it. `None`: it names none.
+pub(crate) fn named_lease(key: &Key) -> Option<i64> {
+    let last = shown(key).rsplit(|byte| *byte == b'/').next()?;
+    let last = std::str::from_utf8(last).ok().filter(|last| last.len() < shown(key).len())?;
+    let lease = i64::from_str_radix(last, 16).ok()?;
+    (hex(lease) == last).then_some(lease)
+}
+
 /// The first and the last session that can be a lease.
 pub(crate) fn sessions() -> (SessionId, SessionId) {
     (session(0), session(-1))
@@ -120,6 +128,27 @@ mod tests {
             assert!(first < session(id) && session(id) <= last);
         }
         assert_eq!(lease(SessionId(1)), None);
+    }
+
+    #[test]
+    fn the_last_part_of_a_key_names_a_lease_as_the_recipes_write_it() {
+        let named = |key: &[u8]| named_lease(&of(key).unwrap());
+        for lease in [1, 0x7b, i64::MAX, -1, i64::MIN] {
+            assert_eq!(named(format!("a/b/{}", hex(lease)).as_bytes()), Some(lease));
+        }
+        for other in [
+            &b"7b"[..],
+            b"jobs/",
+            b"jobs/007b",
+            b"jobs/+7b",
+            b"jobs/7B",
+            b"jobs/x",
+            b"jobs/\xff",
+            b"jobs/8000000000000000",
+        ] {
+            assert_eq!(named(other), None, "{}", other.escape_ascii());
+        }
+        assert_eq!(named(b"\xff/7b"), Some(0x7b));
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`Store`] has the services with
-//! [`routes`]. They hold no state but what their open streams need.
+//! [`services`]. They hold no state but what their open streams need.
 //!
 //! Differences from etcd, and what is left out: `README.md`.
 
@@ -45,5 +45,5 @@ mod watch;
 
 pub use call::Etcd;
 pub use key::all_keys;
-pub use routes::{changes_something, routes};
+pub use routes::{Services, changes_something, services};
 pub use store::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};

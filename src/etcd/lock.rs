@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     Etcd, Store,
-    error::Error,
+    error::{Error, passes},
     key,
     proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse, lock_server::Lock},
 };
@@ -27,9 +27,25 @@ impl<S: Store> Lock for Etcd<S> {
     async fn unlock(&self, request: Request<UnlockRequest>) -> Result<Response<UnlockResponse>, Status> {
         let caller = self.caller(&request)?;
         let key = key::of(&request.into_inner().key)?;
+        // One entry of the log: nearly always the key is there, with the lease that it names.
+        let mut may_be_deleted = false;
+        if let Some(lease) = key::named_lease(&key) {
+            match self.leave_leased(&caller, &key, lease).await {
+                Ok(Some(revision)) => return Ok(Response::new(UnlockResponse { header: self.header(revision) })),
+                Ok(None) => {}
+                Err(error) if passes(&error) => may_be_deleted = error.may_have_taken_effect(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+
+        // It was not there, or had another lease, or no answer came.
         let found = self.patiently(|| self.store.get(&caller, vec![key.clone()], None)).await?;
+        let revision = found.revision;
         let place = found.entries.into_iter().flatten().next().filter(|entry| is_place(&key, entry));
         let Some(entry) = place else {
+            if may_be_deleted {
+                return Ok(Response::new(UnlockResponse { header: self.header(revision) }));
+            }
             return Err(Error::NotLocked { key: String::from_utf8_lossy(key::shown(&key)).into_owned() }.into());
         };
         // It was there: whoever deleted it meanwhile, an attempt of this call or another one, it is not locked any more.

@@ -11,12 +11,12 @@
 //!   holds. If the key had its turn before, it has it still, and keeps it when the later request is cancelled.
 //! * **A change of leader costs nobody the place**: what it interrupts is repeated.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use lockkeeper_machine::{
-    AtLeaseEnd, Bounds, Compare, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select, Shows,
-    SortBy, Txn, TxnOperation, TxnResult, Value,
+    AtLeaseEnd, Bounds, Compare, Entry, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select,
+    Shows, SortBy, Txn, TxnOperation, TxnResult, Value,
 };
 use tokio::{
     runtime::Handle,
@@ -140,19 +140,44 @@ impl<S: Store> Etcd<S> {
         }
     }
 
-    /// Where a key stands, as of a revision. However long the queue is, that is two small reads.
+    /// Where a key stands, as of a revision.
+    ///
+    /// This node's copy says it, once it has the key, and no leader is asked. It shows what was so after this request came, and a key that
+    /// was first stays so: none that is created later is ahead of it. So the answer is as good as that of a write, however late it comes.
     async fn standing(
         &self,
         caller: &S::Caller,
         range: &KeyRange,
         place: &Place<S>,
     ) -> Result<(Standing, Revision), Error> {
+        // The key itself, and the next one ahead of it.
+        let (selected, revision) = self.store.select_from_copy(caller, up_to(place.created, range, 2)).await?;
+        let own = |(key, entry): &(Key, Arc<Entry>)| *key == place.key && entry.created == place.created;
+        let is_there = selected.entries.iter().any(own);
+        let ahead = selected.entries.into_iter().find(|(_, entry)| entry.created < place.created);
+        // Otherwise keys of one transaction, which are of one age, may hide them.
+        let is_clear = !selected.more || (is_there && ahead.is_some());
+        if revision < place.written || !is_clear {
+            return self.standing_at_leader(caller, range, place).await;
+        }
+        let standing = match ahead {
+            _ if !is_there => Standing::Gone,
+            Some((ahead, _)) => Standing::Behind(ahead),
+            None => Standing::First,
+        };
+        Ok((standing, revision))
+    }
+
+    /// The same by the leader. However long the queue is, that is two small reads.
+    async fn standing_at_leader(
+        &self,
+        caller: &S::Caller,
+        range: &KeyRange,
+        place: &Place<S>,
+    ) -> Result<(Standing, Revision), Error> {
         // As etcd's recipe: keys of one transaction are of one age, and none of them is ahead of another.
-        let created = Bounds { max: Some(Revision(place.created.0.saturating_sub(1))), ..Bounds::default() };
-        let (by, shows) = (SortBy::Created, Shows::Keys);
-        let select =
-            Select { range: range.clone(), created, by, is_descending: true, limit: 1, shows, ..Select::default() };
-        let (selected, revision) = self.store.select(caller, select, None).await?;
+        let older = up_to(Revision(place.created.0.saturating_sub(1)), range, 1);
+        let (selected, revision) = self.store.select(caller, older, None).await?;
         let own = self.store.get(caller, vec![place.key.clone()], Some(revision)).await;
         // Forgotten between the two reads: both are made again.
         let own = own.map_err(|error| {
@@ -195,6 +220,18 @@ impl<S: Store> Etcd<S> {
         let txn = delete_if(is_at(key, Operand::Created(created)))?;
         let committed = self.patiently(|| self.store.commit(caller, txn.clone())).await?;
         Ok(committed.revision)
+    }
+
+    /// Deletes a key whose lease is this one. Returns the revision; `None`: there is no such key.
+    pub(crate) async fn leave_leased(
+        &self,
+        caller: &S::Caller,
+        key: &Key,
+        lease: i64,
+    ) -> Result<Option<Revision>, Error> {
+        let txn = delete_if(is_at(key, Operand::Lease(Some(key::session(lease)))))?;
+        let committed = self.store.commit(caller, txn).await?;
+        Ok(committed.succeeded.then_some(committed.revision))
     }
 
     /// Deletes a key that was written last at this revision, if it is there: its caller is gone, or this node stops.
@@ -282,6 +319,13 @@ enum Standing {
     Gone,
     First,
     Behind(Key),
+}
+
+/// The latest keys of a range that were created up to a revision.
+fn up_to(created: Revision, range: &KeyRange, limit: u32) -> Select {
+    let created = Bounds { max: Some(created), ..Bounds::default() };
+    let (by, shows) = (SortBy::Created, Shows::Keys);
+    Select { range: range.clone(), created, by, is_descending: true, limit, shows, ..Select::default() }
 }
 
 /// Returns when a key is deleted.

@@ -1,13 +1,26 @@
 //! The services, as gRPC and as JSON.
+//!
+//! The calls that lock clients make all the time go to their services at once: a router and the layer around it take a twentieth of the
+//! processor time that the node's adapters spend on a read.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    convert::Infallible,
+    sync::{Arc, atomic::AtomicU64},
+    task::{Context, Poll},
+};
 
 use axum::{
     extract::Request as HttpRequest,
     middleware::{Next, from_fn},
     response::Response as HttpResponse,
 };
-use tonic::{Status, service::Routes};
+use futures::future::Either;
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{BoxFuture, Service},
+    service::Routes,
+};
 
 use crate::{
     Store,
@@ -23,21 +36,60 @@ use crate::{
     },
 };
 
+/// The calls of [`Services::kv`].
+const KV: [&str; 4] =
+    ["/etcdserverpb.KV/Range", "/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn"];
+/// The calls of [`Services::lock`].
+const LOCK: [&str; 2] = ["/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"];
+
 /// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
-pub fn routes<S: Store>(store: S) -> Routes {
+#[derive(Clone, Debug)]
+pub struct Services<S: Store> {
+    kv: KvServer<Etcd<S>>,
+    lock: LockServer<Etcd<S>>,
+    /// Whatever the others have no call for.
+    all: Routes,
+}
+
+impl<S: Store> Service<HttpRequest<Body>> for Services<S> {
+    type Response = HttpResponse<Body>;
+    type Error = Infallible;
+    type Future = Either<BoxFuture<HttpResponse<Body>, Infallible>, <Routes as Service<HttpRequest<Body>>>::Future>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // All of them always are.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: HttpRequest<Body>) -> Self::Future {
+        let path = request.uri().path();
+        if KV.contains(&path) {
+            return Either::Left(self.kv.call(request));
+        }
+        if LOCK.contains(&path) {
+            return Either::Left(self.lock.call(request));
+        }
+        Either::Right(self.all.call(request))
+    }
+}
+
+/// All services over a store.
+pub fn services<S: Store>(store: S) -> Services<S> {
     // A quarter of all numbers is beyond it: as many leases are never granted.
     let leases = Arc::new(AtomicU64::new(store.random() >> 2));
     let etcd = Etcd { store, shown: Arc::default(), leases };
+    let (kv, lock) = (KvServer::new(etcd.clone()), LockServer::new(etcd.clone()));
     let routes = Routes::from(gateway(etcd.clone()))
-        .add_service(KvServer::new(etcd.clone()))
+        .add_service(kv.clone())
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(WatchServer::new(etcd.clone()))
-        .add_service(LockServer::new(etcd.clone()))
+        .add_service(lock.clone())
         .add_service(ElectionServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(AuthServer::new(etcd));
-    Routes::from(routes.into_axum_router().layer(from_fn(name_unknown_method)))
+    let all = Routes::from(routes.into_axum_router().layer(from_fn(name_unknown_method))).prepare();
+    Services { kv, lock, all }
 }
 
 /// The services answer a method that they do not know with a code alone. The text is that of etcd.

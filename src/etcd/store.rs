@@ -217,6 +217,13 @@ pub trait Store: Clone + Send + Sync + 'static {
         at: Option<Revision>,
     ) -> impl Future<Output = Result<(Selected, Revision), StoreError>> + Send;
 
+    /// The same from this node's copy, as far as it has applied the log, with the revision of the copy. Asks no leader.
+    fn select_from_copy(
+        &self,
+        caller: &Self::Caller,
+        select: Select,
+    ) -> impl Future<Output = Result<(Selected, Revision), StoreError>> + Send;
+
     /// Runs a transaction, whole or not at all.
     fn commit(&self, caller: &Self::Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 

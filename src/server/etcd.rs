@@ -287,7 +287,12 @@ impl Store for Keyspace {
         select: Select,
         at: Option<Revision>,
     ) -> Result<(Selected, Revision), StoreError> {
-        let found = self.call(caller, SelectEntries { select, at }).await?;
+        let found = self.call(caller, SelectEntries { select, at, stale: false }).await?;
+        Ok((found.selected, found.revision))
+    }
+
+    async fn select_from_copy(&self, caller: &Caller, select: Select) -> Result<(Selected, Revision), StoreError> {
+        let found = self.call(caller, SelectEntries { select, at: None, stale: true }).await?;
         Ok((found.selected, found.revision))
     }
 

@@ -488,7 +488,7 @@ where
             Ok(())
         });
         let settings = Settings::CLIENTS.with_connections_max(places.etcd).with_http1();
-        let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::routes(store).prepare() };
+        let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::services(store) };
         let service = services.adapters_unread.layer(Gated { hosts: Arc::clone(&hosts), service });
         let listener = Counted::new(listener, CountedPort::Etcd, metrics);
         let serving = listen_to(listener, etcd_acceptor, settings, service, stopping.clone());

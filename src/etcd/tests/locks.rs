@@ -215,6 +215,73 @@ async fn a_waiter_outlives_a_change_of_leader() {
     ended(waiting).await.unwrap();
 }
 
+/// The leader has answered the commits: nothing else is asked of it, however many wait.
+#[tokio::test]
+async fn a_hand_over_reads_nothing_at_the_leader() {
+    let leases: Vec<i64> = (1..=6).collect();
+    let api = with_leases(&leases).await;
+    let held = lock(&api, "jobs", 1).await.unwrap();
+    let mut waiting = Vec::new();
+    for lease in &leases[1..] {
+        waiting.push(queue(&api, "jobs", *lease).await);
+    }
+    let mut key = String::from_utf8(held.key).unwrap();
+    for next in waiting {
+        let (commits, reads) = (api.store.commits(), api.store.led_reads());
+        unlock(&api, &key).await.unwrap();
+        key = String::from_utf8(ended(next).await.unwrap().key).unwrap();
+        assert_eq!(api.store.commits() - commits, 1, "an entry for each hand-over");
+        assert_eq!(api.store.led_reads(), reads, "and no read");
+    }
+}
+
+/// A node that lags knows neither the key of a request nor those ahead of it.
+#[tokio::test]
+async fn a_node_that_lags_grants_nothing_by_its_copy() {
+    let api = with_leases(&[0x77, 0x11, 0x55]).await;
+    lock(&api, "jobs", 0x77).await.unwrap();
+    api.store.lag(true);
+    let waiting = queue(&api, "jobs", 0x11).await;
+    sleep(Duration::from_millis(20)).await;
+    assert!(!waiting.is_finished(), "the copy shows no key of this request");
+    api.store.lag(false);
+    unlock(&api, "jobs/77").await.unwrap();
+    assert_eq!(ended(waiting).await.unwrap().key, b"jobs/11");
+    // Nor by one that has the key, and none of what came later.
+    let waiting = queue(&api, "jobs", 0x55).await;
+    api.store.lag(true);
+    unlock(&api, "jobs/11").await.unwrap();
+    sleep(Duration::from_millis(20)).await;
+    api.store.lag(false);
+    assert_eq!(ended(waiting).await.unwrap().key, b"jobs/55");
+}
+
+/// The key is gone when the call is repeated: who asked is not told that it was none of a lock.
+#[tokio::test]
+async fn an_unlock_whose_first_answer_was_lost_succeeds() {
+    let api = with_leases(&[0x77, 0x11]).await;
+    lock(&api, "jobs", 0x77).await.unwrap();
+    let waiting = queue(&api, "jobs", 0x11).await;
+    api.store.lose_answer();
+    unlock(&api, "jobs/77").await.unwrap();
+    assert_eq!(ended(waiting).await.unwrap().key, b"jobs/11");
+    assert_eq!(unlock(&api, "jobs/77").await.unwrap_err().code(), tonic::Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_key_is_unlocked_however_it_writes_its_lease() {
+    let api = with_leases(&[0x77, 0x11]).await;
+    for name in ["jobs/77", "jobs/0000000000000077", "jobs/119"] {
+        api.kv().put(PutRequest { lease: 0x77, ..put(name, "") }).await.unwrap();
+        unlock(&api, name).await.unwrap();
+    }
+    until(&api, <[String]>::is_empty).await;
+    // The name of one lease, and held by another: it is no lock's.
+    api.kv().put(PutRequest { lease: 0x11, ..put("jobs/77", "") }).await.unwrap();
+    assert_eq!(unlock(&api, "jobs/77").await.unwrap_err().code(), tonic::Code::NotFound);
+    until(&api, |keys| keys == ["jobs/77"]).await;
+}
+
 #[tokio::test]
 async fn only_keys_of_locks_are_unlocked() {
     let api = with_leases(&[0x77]).await;

@@ -45,6 +45,14 @@ struct State {
     is_pressed: bool,
     /// Renewals that will have no answer.
     lost_renewals: usize,
+    /// This node's copy, while it lags.
+    copy: Option<Machine>,
+    /// Calls that read at the leader, of keys.
+    led_reads: usize,
+    /// Transactions that were committed.
+    commits: usize,
+    /// The next commit takes effect, and has no answer.
+    loses_answer: bool,
 }
 
 impl Default for Memory {
@@ -103,6 +111,29 @@ impl Memory {
         self.state().lost_renewals = count;
     }
 
+    /// From now on this node applies nothing, or again all that there is.
+    pub(crate) fn lag(&self, lags: bool) {
+        let mut state = self.state();
+        state.copy = lags.then(|| state.machine.clone());
+        drop(state);
+        self.shared.changed.send_replace(());
+    }
+
+    /// The answer to the next commit is lost.
+    pub(crate) fn lose_answer(&self) {
+        self.state().loses_answer = true;
+    }
+
+    /// How many transactions were committed.
+    pub(crate) fn commits(&self) -> usize {
+        self.state().commits
+    }
+
+    /// How many reads the leader has answered.
+    pub(crate) fn led_reads(&self) -> usize {
+        self.state().led_reads
+    }
+
     pub(crate) fn machine(&self) -> Machine {
         self.state().machine.clone()
     }
@@ -111,6 +142,18 @@ impl Memory {
     fn led(&self) -> Result<Machine, StoreError> {
         let state = self.state();
         if state.is_leaderless { Err(StoreError::NoLeader) } else { Ok(state.machine.clone()) }
+    }
+
+    /// The same, for a call that only reads.
+    fn read_at_leader(&self) -> Result<Machine, StoreError> {
+        self.state().led_reads += 1;
+        self.led()
+    }
+
+    /// This node's own.
+    fn copy(&self) -> Machine {
+        let state = self.state();
+        state.copy.as_ref().unwrap_or(&state.machine).clone()
     }
 
     fn change(&self, command: Command) -> Result<Reply, StoreError> {
@@ -178,7 +221,7 @@ impl Store for Memory {
     }
 
     async fn get(&self, _caller: &(), keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
-        let machine = self.led()?;
+        let machine = self.read_at_leader()?;
         let revision = machine.revision();
         machine.ensure_known(at.unwrap_or(revision)).map_err(past)?;
         let entry = |key| machine.entry_at(key, at.unwrap_or(revision)).map_err(past);
@@ -192,7 +235,7 @@ impl Store for Memory {
         limit: usize,
         at: Option<Revision>,
     ) -> Result<Page, StoreError> {
-        let machine = self.led()?;
+        let machine = self.read_at_leader()?;
         let revision = machine.revision();
         let entries = machine.entries_at(&range, at.unwrap_or(revision)).map_err(past)?;
         let limit = if limit == 0 { PAGE_MAX } else { limit.min(PAGE_MAX) };
@@ -209,7 +252,7 @@ impl Store for Memory {
         select: Select,
         at: Option<Revision>,
     ) -> Result<(Selected, Revision), StoreError> {
-        let machine = self.led()?;
+        let machine = self.read_at_leader()?;
         let revision = machine.revision();
         let entries = machine.entries_at(&select.range, at.unwrap_or(revision)).map_err(past)?;
         let selected = select.from(entries.iter(false));
@@ -219,13 +262,21 @@ impl Store for Memory {
         }
     }
 
+    async fn select_from_copy(&self, _caller: &(), select: Select) -> Result<(Selected, Revision), StoreError> {
+        let machine = self.copy();
+        let selected = select.from(machine.entries(&select.range));
+        Ok((selected, machine.revision()))
+    }
+
     async fn commit(&self, _caller: &(), txn: Txn) -> Result<Committed, StoreError> {
         let Reply::Committed(committed) = self.change(Command::Txn(txn))? else {
             panic!("not an answer to a transaction")
         };
+        self.state().commits += 1;
         // Who asked may be gone when the answer comes.
         yield_now().await;
-        Ok(committed)
+        let is_lost = std::mem::take(&mut self.state().loses_answer);
+        if is_lost { Err(StoreError::LeaderChanged) } else { Ok(committed) }
     }
 
     async fn withdraw(&self, caller: &(), txn: Txn) -> Result<Committed, StoreError> {
@@ -337,7 +388,10 @@ impl Store for Memory {
                 let (store, mut changed, complete, within) = watching?;
                 loop {
                     changed.borrow_and_update();
-                    let Ok(machine) = store.led() else { return Some((Err(StoreError::NoLeader), None)) };
+                    if store.led().is_err() {
+                        return Some((Err(StoreError::NoLeader), None));
+                    }
+                    let machine = store.copy();
                     let (event, is_part) = match next_event(&machine, &range, complete, within.as_ref()) {
                         Ok(Some(next)) => next,
                         Ok(None) if machine.revision() > complete => {

@@ -11,7 +11,7 @@ mod pressure;
 mod transactions;
 mod watches;
 
-use tonic::{Status, service::Routes};
+use tonic::Status;
 
 use crate::{
     Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched,
@@ -27,9 +27,12 @@ use crate::{
         v3electionpb::election_client::ElectionClient,
         v3lockpb::lock_client::LockClient,
     },
-    routes,
+    services,
 };
 pub(crate) use memory::Memory;
+
+/// The services that are tested.
+type Routes = crate::Services<Memory>;
 
 /// The services over a new store.
 pub(crate) struct Api {
@@ -43,7 +46,7 @@ impl Api {
     }
 
     pub(crate) fn over(store: Memory) -> Self {
-        Self { routes: routes(store.clone()).prepare(), store }
+        Self { routes: services(store.clone()), store }
     }
 
     pub(crate) fn kv(&self) -> KvClient<Routes> {

@@ -399,14 +399,16 @@ pub(crate) struct EntryPage {
     pub(crate) revision: Revision,
 }
 
-/// Shows entries of a range, sorted and cut where they are. Linearizable. Fails as [`GetEntries`] does, and with
-/// [`Reason::LimitReached`](super::Reason::LimitReached) if the range has too many entries, or what it shows too many bytes: then it is
-/// listed, page by page.
+/// Shows entries of a range, sorted and cut where they are. Linearizable, unless a stale read is asked for. Fails as [`GetEntries`] does,
+/// and with [`Reason::LimitReached`](super::Reason::LimitReached) if the range has too many entries, or what it shows too many bytes: then
+/// it is listed, page by page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SelectEntries {
     pub(crate) select: Select,
     /// As they were at this revision; `None`: the present ones.
     pub(crate) at: Option<Revision>,
+    /// From the table of the node that is asked, as far as it has applied the log. Such a request is not forwarded, and has no message.
+    pub(crate) stale: bool,
 }
 
 /// The entries.

@@ -5,7 +5,7 @@ use std::{fmt::Display, sync::Arc};
 
 use tonic::{Code, Response, Status, transport::Channel};
 
-use super::{Encode, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
+use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
 use crate::api::{Error, requests::*};
 use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, Revision, Selected, Ttl, Txn, TxnResult, Version};
 use lockkeeper_raft::{
@@ -212,11 +212,15 @@ impl Encode for SelectEntries {
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let select = read_select(&message.select.unwrap_or_default()).map_err(malformed("select"))?;
         bounded("select", select.range.check_limits())?;
-        Ok(Self { select, at: message.at_revision.map(Revision) })
+        Ok(Self { select, at: message.at_revision.map(Revision), stale: false })
     }
 }
 
 impl Forward for SelectEntries {
+    fn is_stale(request: &Form<Self>) -> bool {
+        matches!(request, Form::Typed(Self { stale: true, .. }))
+    }
+
     forwarded_by!(select);
 }
 

@@ -271,6 +271,7 @@ fn requests_about_the_keyspace() {
     survives([None, Some(Revision(6))].map(|at| SelectEntries {
         select: Select { range: range(&Some(key())), limit: 3, is_descending: true, ..Select::default() },
         at,
+        stale: false,
     }));
     survives([CompactEntries { revision: Revision(6) }]);
     survives([None, Some(key())].map(|to| WatchEntries {

@@ -30,7 +30,7 @@ use lockkeeper_etcd::{
         },
         v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient},
     },
-    routes,
+    services,
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -38,7 +38,6 @@ use tokio::{runtime, time::timeout};
 use tonic::{
     Response, Status, Streaming,
     codegen::{Body, Service as _},
-    service::Routes,
 };
 
 use super::says;
@@ -47,6 +46,9 @@ use super::says;
 #[allow(dead_code, reason = "the services are tested with more of it")]
 mod memory;
 
+/// The services, over a store in memory.
+type Routes = lockkeeper_etcd::Services<memory::Memory>;
+
 /// A lease that there is, and one that there is not.
 const LEASES: [i64; 2] = [77, 5];
 
@@ -54,7 +56,7 @@ const LEASES: [i64; 2] = [77, 5];
 fn run<F: Future<Output = ()>>(run: impl FnOnce(Routes) -> F) {
     let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        let routes = routes(memory::Memory::default()).prepare();
+        let routes = services(memory::Memory::default());
         fill(&routes).await;
         let _ = timeout(Duration::from_secs(60), run(routes)).await;
     });
