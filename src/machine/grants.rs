@@ -27,6 +27,15 @@ pub(super) enum GrantEnd<'a> {
     Forced(&'a Reason, Option<&'a Identity>),
 }
 
+/// A grant that was taken out of the table, and leaves its locks.
+struct EndedGrant<'g> {
+    token: Token,
+    held: &'g Held,
+    end: GrantEnd<'g>,
+    /// Its locks are in the table for this grant alone.
+    leaves_nothing: bool,
+}
+
 impl GrantEnd<'_> {
     /// How a session's grants end with the session.
     pub(super) fn of_session(end: SessionEnd) -> Self {
@@ -209,25 +218,18 @@ impl Machine {
             self.due.remove(&(deadline, Due::Revocation(token)));
         }
         self.spend(held.names.len());
+        let ended = EndedGrant { token, held: &held, end, leaves_nothing };
         for name in held.names.iter() {
-            self.leave(name, token, &held, end, leaves_nothing, freed, events);
+            self.leave(name, &ended, freed, events);
             if is_charged {
                 self.charge_data(name);
             }
         }
     }
 
-    /// Removes a grant that ends from one of its locks. `leaves_nothing`: the lock is in the table for this grant alone.
-    fn leave(
-        &mut self,
-        name: &LockName,
-        token: Token,
-        held: &Held,
-        end: GrantEnd<'_>,
-        leaves_nothing: bool,
-        freed: &mut Vec<LockName>,
-        events: &mut Vec<Event>,
-    ) {
+    /// Removes a grant that ends from one of its locks.
+    fn leave(&mut self, name: &LockName, ended: &EndedGrant<'_>, freed: &mut Vec<LockName>, events: &mut Vec<Event>) {
+        let EndedGrant { token, held, end, leaves_nothing } = *ended;
         let Held { session, since, .. } = *held;
         events.push(changed(
             name,

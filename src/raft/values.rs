@@ -82,7 +82,7 @@ pub(super) fn write_names(names: &[LockName]) -> Vec<String> {
 }
 
 pub(super) fn read_names(names: &[String]) -> Result<Arc<[LockName]>, Malformed> {
-    names.iter().map(|name| read_name(name)).collect()
+    names.iter().map(read_name).collect()
 }
 
 pub(super) fn write_data(data: Option<&Data>) -> Option<Bytes> {
