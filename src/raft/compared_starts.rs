@@ -4,8 +4,8 @@
 //! it took entries ([`crate::identity`]). So of two followers, neither knew the other's start. If the leader was then down, an older copy
 //! of one follower's data and the other follower were a majority that lacked what was acknowledged. So each follower asks the other members
 //! every [`INTERVAL`] by the question of [`super::silent_leader`], whose metadata name both starts as those of every call; and a member
-//! that follows the same leader remembers the start of the one that asks. The first round comes soon after a start: until then a vote between
-//! two followers waits for the voter's disk to remember the candidate.
+//! that follows the same leader remembers the start of the one that asks. The first round comes soon after a start: until then a vote
+//! between two followers waits for the voter's disk to remember the candidate.
 //!
 //! **Only of one that follows the same leader**, by the same vote, and has heard it since its start: that leader compared the start with
 //! the one that it remembers. A member that remembered every caller would take in the start of an older copy before anybody who knows
