@@ -10,7 +10,7 @@
 //! * [`log`]: the log on disk; [`network`]: replication to the peers; openraft between them; [`slow_followers`]: limits the log kept for
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
-//! * [`read_index`]: when the table may answer a linearizable read;
+//! * [`read_index`] and `read_rounds`: when the table may answer a linearizable read;
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`unapplied`]: one that cannot be applied; [`calls`]: the calls
 //!   that wait for a result; [`watch_index`]: the watches that an event concerns; [`snapshot`]: the applied state, on disk.
 //!
@@ -73,6 +73,7 @@ mod checkpoint;
 mod last_look;
 mod notes;
 mod raising;
+mod read_rounds;
 mod renewals;
 mod replica;
 mod ticker;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use openraft::{ServerState, async_runtime::WatchReceiver};
-use tokio::{sync::watch, task::JoinHandle, time::timeout};
+use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
     Raft,
@@ -15,7 +15,7 @@ use super::{
     notes::Notes,
     proposer::{self, NoReply, Proposer},
     raising::{self, raise},
-    read_index::read_index,
+    read_rounds::{self, ReadRounds},
     renewals::{self, Renewals},
     table::{Applied, Table},
     ticker::tick,
@@ -35,6 +35,7 @@ pub struct Replica {
     table: Arc<Table>,
     proposer: Proposer,
     renewals: Renewals,
+    reads: ReadRounds,
     led: Led,
     acknowledgements: Acknowledgements,
     addresses: Addresses,
@@ -74,9 +75,24 @@ impl Replica {
         tokio::spawn(raise(raft.clone(), led.clone(), Arc::clone(&table), proposer.clone()));
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
+        let (reads, waiting) = ReadRounds::new();
+        tokio::spawn(read_rounds::run(waiting, raft.clone(), acknowledgements.clone()));
         tokio::spawn(addresses.clone().follow(raft.clone()));
         let (disks, hearing, notes) = Default::default();
-        Self { raft, table, proposer, renewals, led, acknowledgements, addresses, silence_max, disks, hearing, notes }
+        Self {
+            raft,
+            table,
+            proposer,
+            renewals,
+            reads,
+            led,
+            acknowledgements,
+            addresses,
+            silence_max,
+            disks,
+            hearing,
+            notes,
+        }
     }
 
     /// Refuses commands that add while these disks are short of space: see [`disk`](super::disk).
@@ -173,8 +189,8 @@ impl Replica {
 
     /// Reads the table, linearizably: everything that was answered before this call is visible.
     ///
-    /// One round to a quorum serves all reads that wait for one (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be short:
-    /// `apply` waits for it.
+    /// One round to a quorum serves all reads that came before it began (the read index of Raft, §6.4 of Ongaro's thesis). `look` must be
+    /// short: `apply` waits for it.
     pub async fn read<T>(&self, patience: Duration, look: impl FnOnce(&Applied) -> T) -> Result<T, NoReply> {
         if Planted::ReadWithoutIndex.is_on() {
             return Ok(self.table.read(look));
@@ -182,11 +198,8 @@ impl Replica {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
-        // A read changes nothing: without an answer, no effect is unknown.
-        match timeout(patience, read_index(&self.raft, &self.acknowledgements)).await {
-            Ok(Ok(())) => Ok(self.table.read(look)),
-            Ok(Err(_)) | Err(_) => Err(NoReply::NotLeader),
-        }
+        self.reads.read_index(patience).await?;
+        Ok(self.table.read(look))
     }
 
     /// The other members that keep the cluster below a version: they do not support it, or were not heard lately. Known to the leader.
