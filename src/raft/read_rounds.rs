@@ -44,11 +44,9 @@ impl ReadRounds {
     /// Returns once this node's table shows everything that was acknowledged to any client before this call; waits for at most `patience`.
     /// Cancel safe.
     pub(super) async fn read_index(&self, patience: Duration) -> Result<(), NoReply> {
-        ask(&self.queue, |reply| reply, patience).await.map_err(|why| match why {
-            // A read changes nothing: without an answer, no effect is unknown.
-            NoReply::Unknown => NoReply::NotLeader,
-            why => why,
-        })
+        let answer = ask(&self.queue, |reply| reply, patience).await;
+        // A read changes nothing: without an answer, no effect is unknown.
+        answer.map_err(|why| if matches!(why, NoReply::Unknown) { NoReply::NotLeader } else { why })
     }
 }
 
@@ -58,7 +56,8 @@ pub(super) struct ReadQueue(mpsc::Receiver<ReplySender<()>>);
 /// Makes rounds while reads wait for one. Returns when all [`ReadRounds`] are gone.
 pub(super) async fn run(intake: ReadQueue, raft: Raft, acknowledgements: Acknowledgements) {
     let round = || {
-        let (raft, acknowledgements) = (raft.clone(), acknowledgements.clone());
+        let raft = raft.clone();
+        let acknowledgements = acknowledgements.clone();
         async move { read_index(&raft, &acknowledgements).await.is_ok() }
     };
     serve(intake, round).await;
