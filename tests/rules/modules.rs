@@ -35,7 +35,7 @@ struct Module {
 /// The modules of one crate.
 pub(crate) struct Modules(BTreeMap<ModulePath, Module>);
 
-fn is_test(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Ident>().is_ok_and(|condition| condition == "test")

@@ -15,7 +15,7 @@ use crate::root;
 const COLUMNS: usize = 140;
 
 /// The text of each file with this extension below these directories, by its path from the root of the repository.
-fn files(directories: &[&str], extension: &str) -> BTreeMap<PathBuf, String> {
+pub(crate) fn files(directories: &[&str], extension: &str) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut left: Vec<_> = directories.iter().map(|directory| root().join(directory)).collect();
     while let Some(directory) = left.pop() {
@@ -58,19 +58,26 @@ fn comments_are_at_most_140_columns_wide() {
 /// The crate of the messages of the API.
 const WIRE: &str = "lockkeeper_proto";
 
-/// The text without comments, and without test modules.
-fn code(text: &str) -> String {
+/// The text without test modules.
+pub(crate) fn without_tests(text: &str) -> String {
     let mut lines = Vec::new();
     let mut of_test = false;
     for line in text.lines() {
         of_test |= line == "#[cfg(test)]";
-        if !of_test && !line.trim_start().starts_with("//") {
-            lines.push(line.split(" // ").next().unwrap_or_default());
+        if !of_test {
+            lines.push(line);
         }
         // Rustfmt writes the end of an item of a file to the first column.
         of_test &= !(line == "}" || line.starts_with("mod ") && line.ends_with(';'));
     }
     lines.join("\n")
+}
+
+/// The text without comments, and without test modules.
+fn code(text: &str) -> String {
+    let text = without_tests(text);
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.map(|line| line.split(" // ").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
 fn words(code: &str) -> impl Iterator<Item = &str> {
