@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 
-/// Bytes in a file, at the most. A larger one is refused: a node reads it again and again.
+/// The maximum size of a file in bytes. A node reads the file again and again, so a larger one is refused.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A file cannot be used. Nothing of it is in force.
+/// A file cannot be used. Nothing in it takes effect.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct FileError {
     /// The line, from 1 on.
     pub line: usize,
-    /// The problem, and a remedy.
+    /// What is wrong, and what to do about it.
     pub problem: String,
 }
 
@@ -33,7 +33,8 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, FileError> {
     }
     toml::from_str(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
-        // Only the first line of the message: the rest may show the text, and that of a file of tokens belongs in no log.
+        // Only the first line of the message is kept. The rest may show the text, and the text of a token file belongs in no
+        // log.
         let problem = error.message().lines().next().unwrap_or("cannot be read").to_owned();
         FileError::at(text, &span, problem)
     })

@@ -1,7 +1,8 @@
 //! Who may do what: the rules of a policy file, the limits of each identity, and the tokens by which a client shows its identity.
 //!
-//! Pure functions of the text of two files. A node asks [`Policy::decide`] before it executes a request; `lockkeeper policy explain` asks
-//! the same function. Without a policy, everything is allowed; once there is one, whatever no rule allows is refused.
+//! Everything here is a pure function of the text of two files. A node asks [`Policy::decide`] before it executes a
+//! request, and `lockkeeper policy explain` asks the same function. Without a policy, everything is allowed. With one,
+//! everything is refused that no rule allows.
 //!
 //! ```
 //! use lockkeeper_policy::{Policy, Right, What};
@@ -15,8 +16,11 @@
 //! # Ok::<(), lockkeeper_policy::FileError>(())
 //! ```
 //!
-//! Left out: rules that forbid (the order of rules would matter, and a reader would have to know all of them to understand one), groups
-//! (a pattern or several names in one rule do), and conditions of time or address.
+//! Three things are left out on purpose: rules that forbid (their order would matter, and a reader would have to know
+//! all of them to understand one), groups (a pattern or several names in one rule serve the same end), and conditions of
+//! time or address.
+
+#![warn(clippy::match_bool)]
 
 mod file;
 mod limits;

@@ -11,47 +11,47 @@ use lockkeeper_types::Identity;
 /// A kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Right {
-    /// Open and renew sessions, acquire locks and update their data, write and delete keys of the keyspace.
+    /// Opens and renews sessions, acquires locks and updates their data, writes and deletes keys of the keyspace.
     Acquire,
-    /// Show and list locks, check tokens; show, list and compare keys of the keyspace.
+    /// Shows and lists locks, and checks tokens. Shows, lists and compares keys of the keyspace.
     Read,
-    /// Watch locks.
+    /// Watches locks.
     Watch,
-    /// Take a lock from its holder, remove a waiter, lift a lock-delay.
+    /// Takes a lock from its holder, removes a waiter, or lifts a lock-delay.
     ForceRelease,
-    /// Everything else that operators do: members, snapshots, sessions of others, sizes of semaphores, kept data.
+    /// Does everything else that operators do: members, snapshots, sessions of others, sizes of semaphores, kept data.
     Administer,
 }
 
 /// What a request concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What<'a> {
-    /// A lock.
+    /// The request concerns one lock.
     Name(&'a str),
-    /// All locks under a prefix.
+    /// The request concerns all locks under a prefix.
     Under(&'a str),
-    /// A key of the keyspace. Prefixes of rules are compared with its bytes.
+    /// The request concerns a key of the keyspace. Prefixes of rules are compared with its bytes.
     Key(&'a [u8]),
-    /// The keys from one on, up to another; `None`: to the last one.
+    /// The request concerns the keys of a range. Without `to`, the range extends to the last key.
     Keys {
-        /// Included.
+        /// The first key.
         from: &'a [u8],
-        /// Excluded.
+        /// The key after the last one.
         to: Option<&'a [u8]>,
     },
-    /// No lock in particular: any rule with the right will do.
+    /// The request concerns no lock in particular. Any rule with the right allows it.
     Anywhere,
-    /// The cluster as a whole: only a rule without a prefix will do.
+    /// The request concerns the cluster as a whole. Only a rule without a prefix allows it.
     Cluster,
 }
 
 /// Whom a rule means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Who {
-    /// Every identity, but no anonymous caller.
+    /// The rule means every identity, but no anonymous caller.
     Any,
     Anonymous,
-    /// Each identity that begins so.
+    /// The rule means each identity that begins with this text.
     Beginning(String),
     One(Identity),
 }
@@ -59,7 +59,7 @@ enum Who {
 /// One rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// Its line in the file.
+    /// The line of the rule in the file.
     pub line: usize,
     who: Vec<Who>,
     may: Vec<Right>,
@@ -74,13 +74,13 @@ pub struct Policy {
     limits: BTreeMap<Identity, Limits>,
 }
 
-/// No rule allows a request.
+/// A request is refused because no rule allows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denied {
     who: Option<Identity>,
     right: Right,
     what: String,
-    /// The prefix that a rule would need at the most.
+    /// The longest prefix with which a rule would allow the request.
     prefix: String,
     /// The prefixes under which the caller has the right.
     elsewhere: Vec<String>,
@@ -107,7 +107,7 @@ struct RawRule {
 impl Right {
     const ALL: [Self; 5] = [Self::Acquire, Self::Read, Self::Watch, Self::ForceRelease, Self::Administer];
 
-    /// Its name in a policy file.
+    /// The right's name in a policy file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -125,7 +125,7 @@ impl FromStr for Right {
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|right| right.as_str() == name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|right| right.as_str()).collect();
-            format!("{name:?} is no right: give {}", names.join(", "))
+            format!("{name:?} is not a right: give {}", names.join(", "))
         })
     }
 }
@@ -159,8 +159,9 @@ impl Who {
             Identity::ANONYMOUS => return Ok(Self::Anonymous),
             _ => {}
         }
+
         match text.strip_suffix('*') {
-            // What remains is checked as an identity: a pattern with another `*`, or with a space, matches no identity.
+            // The beginning is checked as an identity, which refuses another `*` and spaces.
             Some(beginning) => Identity::new(beginning).map(|_| Self::Beginning(beginning.to_owned())),
             None => Identity::new(text).map(Self::One),
         }
@@ -205,17 +206,17 @@ impl Rule {
     }
 }
 
-/// Whether all keys of a range begin with the prefix. The last of them is below the range's end, so the end may be the prefix with its last
-/// byte raised, as in a range of all keys that begin with it.
+/// Whether all keys of a range begin with the prefix. The last of them is below the range's end. Therefore the end may
+/// be the prefix with its last byte raised, as in a range of all keys that begin with it.
 fn covers_keys(prefix: &[u8], from: &[u8], to: Option<&[u8]>) -> bool {
-    // UTF-8 has no byte 255: the last one can be raised.
+    // No byte of UTF-8 is 255, so the last byte can be raised.
     let Some((last, start)) = prefix.split_last() else { return true };
     let end = [start, &[last + 1]].concat();
     from.starts_with(prefix) && to.is_some_and(|to| to <= &end[..])
 }
 
-/// The beginning of a key that is text: a prefix in a policy is.
-fn text_of(key: &[u8]) -> String {
+/// The beginning of a key that is text, because prefixes in a policy are text.
+fn text_beginning(key: &[u8]) -> String {
     key.utf8_chunks().next().map(|chunk| chunk.valid().to_owned()).unwrap_or_default()
 }
 
@@ -228,16 +229,20 @@ impl fmt::Display for Rule {
 }
 
 impl Policy {
-    /// Reads a policy file. Fails with the first problem and its line; also on a file without rules, which would refuse everything: such
-    /// a file is more likely half written than meant.
+    /// Reads a policy file. Fails with the first problem and its line.
+    ///
+    /// A file without rules would refuse everything. It is refused itself, because it is more likely half written than meant.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let raw: RawFile = file::parse(text)?;
         if raw.rules.is_empty() {
             let problem = "there is no rule, so nobody could do anything: add a [[rule]], or remove the policy from the configuration";
             return Err(FileError { line: 1, problem: problem.to_owned() });
         }
+
         let rules = raw.rules.into_iter().map(|rule| Self::rule(text, rule)).collect::<Result<_, _>>()?;
-        let (mut default_limits, mut limits) = (Limits::default(), BTreeMap::new());
+
+        let mut default_limits = Limits::default();
+        let mut limits = BTreeMap::new();
         for (name, of_one) in raw.limits {
             if name == "default" {
                 default_limits = of_one.into_inner();
@@ -247,17 +252,20 @@ impl Policy {
                 Identity::new(&name).map_err(|invalid| FileError::at(text, &of_one.span(), invalid.to_string()))?;
             limits.insert(who, of_one.into_inner());
         }
+
         Ok(Self { rules, default_limits, limits })
     }
 
     fn rule(text: &str, rule: Spanned<RawRule>) -> Result<Rule, FileError> {
         let line = FileError::at(text, &rule.span(), "").line;
         let RawRule { who, may, prefix } = rule.into_inner();
+
         for (key, list) in [("who", &who), ("may", &may)] {
             if list.as_ref().is_empty() {
                 return Err(FileError::at(text, &list.span(), format!("`{key}` is empty: the rule allows nothing")));
             }
         }
+
         let who = who.into_inner().into_iter().map(|who| {
             let span = who.span();
             Who::parse(who.as_ref()).map_err(|problem| FileError::at(text, &span, problem))
@@ -266,6 +274,7 @@ impl Policy {
             let span = may.span();
             may.as_ref().parse().map_err(|problem: String| FileError::at(text, &span, problem))
         });
+
         Ok(Rule { line, who: who.collect::<Result<_, _>>()?, may: may.collect::<Result<_, _>>()?, prefix })
     }
 
@@ -274,23 +283,26 @@ impl Policy {
         &self.rules
     }
 
-    /// The first rule that allows this. `None`: an anonymous caller.
+    /// The first rule that allows this. `who` is `None` for an anonymous caller.
     pub fn decide(&self, who: Option<&Identity>, right: Right, what: What<'_>) -> Result<&Rule, Denied> {
         let mut given = self.rules.iter().filter(|rule| rule.gives(who, right));
         if let Some(rule) = given.find(|rule| rule.covers(what)) {
             return Ok(rule);
         }
+
         let elsewhere =
             self.rules.iter().filter(|rule| rule.gives(who, right)).map(|rule| rule.prefix.clone()).collect();
+
         let prefix = match what {
             What::Name(text) | What::Under(text) => text.to_owned(),
-            What::Key(key) | What::Keys { from: key, .. } => text_of(key),
+            What::Key(key) | What::Keys { from: key, .. } => text_beginning(key),
             What::Anywhere | What::Cluster => String::new(),
         };
+
         Err(Denied { who: who.cloned(), right, what: what.to_string(), prefix, elsewhere })
     }
 
-    /// The limits of an identity: its own ones, each of which replaces the default. Anonymous callers have no limits: forbid them
+    /// The limits of an identity. Each limit of its own replaces the default. Anonymous callers have no limits: forbid them
     /// instead.
     pub fn limits(&self, who: &Identity) -> Limits {
         let own = self.limits.get(who).copied().unwrap_or_default();
@@ -313,6 +325,7 @@ impl fmt::Display for Denied {
         let Self { who, right, what, prefix, elsewhere } = self;
         let who = who.as_ref().map_or(Identity::ANONYMOUS, Identity::as_str);
         write!(f, "{who} may not {right} {what}: ")?;
+
         match &elsewhere[..] {
             [] => write!(f, "no rule gives it this right")?,
             prefixes => {
@@ -320,10 +333,12 @@ impl fmt::Display for Denied {
                 write!(f, "it has this right only under {}", prefixes.join(", "))?;
             }
         }
+
         write!(f, "; an operator can add a rule with who = [{who:?}], may = [\"{right}\"]")?;
-        match prefix.is_empty() {
-            true => f.write_str(" and no prefix"),
-            false => write!(f, " and prefix = {prefix:?} or a beginning of it"),
+        if prefix.is_empty() {
+            f.write_str(" and no prefix")
+        } else {
+            write!(f, " and prefix = {prefix:?} or a beginning of it")
         }
     }
 }

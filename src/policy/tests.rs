@@ -145,7 +145,7 @@ fn a_bad_policy_is_refused_with_its_line() {
         (
             "[[rule]]\nwho = [\"a\"]\nmay = [\"fly\"]\n",
             3,
-            "\"fly\" is no right: give acquire, read, watch, force-release, administer",
+            "\"fly\" is not a right: give acquire, read, watch, force-release, administer",
         ),
         ("\n[[rule]]\nwho = [\n  \"a\",\n  \"b c\"]\nmay = [\"read\"]\n", 5, "the identity \"b c\" contains ' '"),
         ("[[rule]]\nwho = [\"a*b\"]\nmay = [\"read\"]\n", 2, "the identity \"a*b\" contains '*'"),
@@ -163,17 +163,18 @@ fn a_bad_policy_is_refused_with_its_line() {
 
 #[test]
 fn a_token_has_its_identity_and_no_other_text_has_one() {
-    let (one, two) = (Token::of_random([7; 32]), Token::of_random([8; 32]));
+    let one = Token::of_random([7; 32]);
+    let two = Token::of_random([8; 32]);
     let file = one.entry(&who("ann").unwrap()) + &two.entry(&who("bob").unwrap());
     assert!(!file.contains(one.reveal()) && !format!("{one:?}").contains("07"), "no file and no log shows a token");
     let tokens = Tokens::parse(&file).unwrap();
-    assert_eq!(tokens.identity(&TokenHash::of(one.reveal())), who("ann").as_ref());
-    assert_eq!(tokens.identity(&TokenHash::of(two.reveal())), who("bob").as_ref());
+    assert_eq!(tokens.identity(&TokenHash::from_token(one.reveal())), who("ann").as_ref());
+    assert_eq!(tokens.identity(&TokenHash::from_token(two.reveal())), who("bob").as_ref());
     let stored = file.lines().nth(2).unwrap().split('"').nth(1).unwrap();
     for forged in
         ["", TOKEN_PREFIX, stored, &one.reveal()[1..], &format!("{} ", one.reveal()), &one.reveal().to_uppercase()]
     {
-        assert_eq!(tokens.identity(&TokenHash::of(forged)), None, "{forged:?}");
+        assert_eq!(tokens.identity(&TokenHash::from_token(forged)), None, "{forged:?}");
     }
     assert!(one.reveal().starts_with(TOKEN_PREFIX) && one.reveal().len() == TOKEN_PREFIX.len() + 64);
 }

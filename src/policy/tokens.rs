@@ -1,7 +1,8 @@
 //! Bearer tokens: a client that sends one has its identity.
 //!
-//! A token is 256 random bits. So one SHA-256 suffices to store it: a slow hash protects passwords, which people choose and others guess;
-//! nobody guesses 256 bits. The file of a node holds hashes only; the token itself is printed once, when it is made.
+//! A token is 256 random bits, so one SHA-256 suffices to store it. A slow hash protects passwords, which people choose
+//! and others guess, but nobody guesses 256 bits. The file of a node holds hashes only; the token itself is printed once,
+//! when it is made.
 
 use std::fmt;
 
@@ -13,16 +14,16 @@ use toml::Spanned;
 use crate::{FileError, file};
 use lockkeeper_types::Identity;
 
-/// The beginning of each token, by which programs that search repositories and logs for leaked secrets recognize it.
+/// The beginning of each token. Programs that search repositories and logs for leaked secrets recognize it.
 pub const TOKEN_PREFIX: &str = "lkp_";
-/// Random bytes in a token.
+/// The number of random bytes in a token.
 const BYTES: usize = 32;
 
 /// A token. Its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// The hashes of a file, and the identity of each.
+/// The hashes of a file, and the identity that belongs to each.
 #[derive(Clone, Default)]
 pub struct Tokens(Vec<([u8; BYTES], Identity)>);
 
@@ -41,17 +42,17 @@ struct RawToken {
 }
 
 impl Token {
-    /// Of 32 bytes from the operating system's random number generator.
+    /// Makes a token of 32 bytes from the operating system's random number generator.
     pub fn of_random(bytes: [u8; BYTES]) -> Self {
         Self(format!("{TOKEN_PREFIX}{}", hex(&bytes)))
     }
 
-    /// The token, for the one who will use it.
+    /// The token as text, for the one who will use it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// The entry of a file of tokens.
+    /// The entry for a file of tokens.
     pub fn entry(&self, identity: &Identity) -> String {
         format!("[[token]]\nidentity = \"{identity}\"\nsha256 = \"{}\"\n", hex(&hash(&self.0)))
     }
@@ -63,13 +64,13 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a node keeps of a token that was shown to it.
+/// The hash of a token that a client showed. A node keeps this instead of the token.
 #[derive(Clone, Copy)]
 pub struct TokenHash([u8; BYTES]);
 
 impl TokenHash {
     /// The hash of a token, well-formed or not.
-    pub fn of(token: &str) -> Self {
+    pub fn from_token(token: &str) -> Self {
         Self(hash(token))
     }
 }
@@ -87,27 +88,31 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads a file of tokens. An identity may have several, so that one can be replaced while the other is in use. No message shows a
-    /// hash.
+    /// Reads a file of tokens. An identity may have several, so one can be replaced while the other is in use. No message
+    /// shows a hash.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let raw: RawFile = file::parse(text)?;
         let mut tokens: Vec<([u8; BYTES], Identity)> = Vec::with_capacity(raw.tokens.len());
         for RawToken { identity, sha256 } in raw.tokens {
             let who = Identity::new(identity.as_ref());
             let who = who.map_err(|invalid| FileError::at(text, &identity.span(), invalid.to_string()))?;
+
             let hash = unhex(sha256.as_ref()).ok_or_else(|| {
                 let problem = "`sha256` is not 64 hexadecimal digits: take the line that `lockkeeper token new` prints";
                 FileError::at(text, &sha256.span(), problem)
             })?;
+
             if tokens.iter().any(|(known, _)| *known == hash) {
                 return Err(FileError::at(text, &sha256.span(), "this token is there twice: remove one"));
             }
+
             tokens.push((hash, who));
         }
+
         Ok(Self(tokens))
     }
 
-    /// The identity of a token. All hashes are compared, each in constant time, so that the time says nothing of how near a guess is.
+    /// The identity of a token. All hashes are compared, each in constant time, so the time does not tell how near a guess is.
     pub fn identity(&self, TokenHash(given): &TokenHash) -> Option<&Identity> {
         let mut found = None;
         for (known, identity) in &self.0 {

@@ -13,34 +13,35 @@ use lockkeeper_environment::Blocking;
 use lockkeeper_raft::{Replica, table_comparison::TableComparison, types::LogId};
 use lockkeeper_transport::tls::Tls;
 
-/// Answers from what this node knows, at once and without the cluster.
+/// The condition of this node and, as far as the leader knows it, of the others. It answers at once, from memory, without asking the
+/// cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     pub(crate) cluster_id: Arc<str>,
-    /// The start of this process.
+    /// Identifies the start of this process: see [`Identity::start`](lockkeeper_raft::identity::Identity::start).
     pub(crate) start: Arc<str>,
     pub(crate) replica: Replica,
-    /// `None`: it has no certificate.
+    /// The node's certificate, if it has one.
     pub(crate) tls: Option<Tls>,
     pub(crate) blocking: Blocking,
-    /// As the leader, of its commit index, while entries wait to be committed.
+    /// While this node leads and entries wait to be committed: for how long the commit index has stood still.
     pub(crate) progress: Arc<Progress>,
-    /// Of its table, while it lacks committed entries.
+    /// While this node's table lacks committed entries: for how long the table has stood still.
     pub(crate) applying: Arc<Progress>,
-    /// As the leader: of the log of each member that lacks entries.
+    /// While this node leads: for how long the log of each member that lacks entries has stood still.
     pub(crate) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
-    /// How its table compares with those of the others. `None`: it is not compared.
+    /// How this node's table compares with those of the others, if tables are compared.
     pub(crate) comparison: Option<Arc<TableComparison>>,
-    /// Of Raft's runtime.
+    /// The scheduling delay of Raft's runtime.
     pub(crate) pulse: Pulse,
-    /// Of the clients' runtime, and of the adapters'.
+    /// The scheduling delays of the clients' runtime and of the adapters'.
     pub(crate) clients_pulse: Pulse,
     pub(crate) adapters_pulse: Pulse,
 }
 
 /// A member that lacks entries and makes no progress for this time does not catch up. Longer than any pause of a busy disk.
 const CATCH_UP: Duration = Duration::from_secs(5);
-/// Its table stands still.
+/// The reason of a node whose table stands still.
 const STALLED: &str = "it lacks entries that are committed, and does not catch up";
 /// A member that has not answered the leader for this time is logged: longer than a node needs to restart a connection.
 const SILENT: Duration = Duration::from_secs(2);
@@ -51,7 +52,7 @@ impl Cluster {
         self.replica.raft().metrics().borrow_watched().running_state.is_err()
     }
 
-    /// Why this node cannot serve; `None` if it can.
+    /// Returns why this node cannot serve, or `None` if it can.
     pub(crate) async fn trouble(&self) -> Option<&'static str> {
         let (leads, leader, committed, uncommitted) = {
             let metrics = self.replica.raft().metrics();
@@ -63,27 +64,34 @@ impl Cluster {
             let uncommitted = (metrics.last_log_index > committed).then(|| committed.unwrap_or_default());
             (metrics.state == ServerState::Leader, metrics.current_leader, committed.unwrap_or_default(), uncommitted)
         };
-        // Not under the table's lock, which an apply that stands still may hold.
+        // Read it without the table's lock: an apply that stands still may hold that lock.
         let applied = self.replica.table().index();
+
         if leads {
             let stands_for = self.progress.stands_for(uncommitted);
             let lacks_for = self.applying.stands_for((committed > applied).then_some(applied));
-            return match self.replica.leads() {
-                false => Some("elected, and catching up with what its predecessors left"),
-                true if self.replica.cut_off() => Some("leader without a quorum: most members cannot be reached"),
-                true if lacks_for > CATCH_UP => Some(STALLED),
-                true if stands_for > CATCH_UP => Some("leader that cannot commit: too few members take its entries"),
-                true => None,
+            return if !self.replica.leads() {
+                Some("elected, and catching up with what its predecessors left")
+            } else if self.replica.cut_off() {
+                Some("leader without a quorum: most members cannot be reached")
+            } else if lacks_for > CATCH_UP {
+                Some(STALLED)
+            } else if stands_for > CATCH_UP {
+                Some("leader that cannot commit: too few members take its entries")
+            } else {
+                None
             };
         }
+
         if leader.is_none() {
             return Some("no leader is known");
         }
         if self.comparison.as_ref().is_some_and(|comparison| comparison.differs()) {
             return Some("its table differs from the leader's, and no majority shows which one is right: see the log");
         }
-        // Each append and each heartbeat of the leader renews its lease at this node, and carries the commit index.
-        // What counts is the table: a log may reach as far as the leader's, and its entries be applied by nobody.
+
+        // Each append and each heartbeat of the leader renews its lease at this node, and carries the commit index. Compare that index with
+        // the table, not with the log: a log may be complete while nothing applies its entries.
         let state = self.replica.raft().with_raft_state(move |state| {
             let committed = state.cluster_committed().map_or(0, |id| id.index);
             (state.vote_last_modified(), (committed > applied).then_some(applied))
@@ -98,8 +106,8 @@ impl Cluster {
         }
     }
 
-    /// As the leader: the members that lack entries and do not catch up, each with a text for people. Call it regularly: progress is
-    /// measured between two calls.
+    /// Returns the members that lack entries and do not catch up, each with a text for people, if this node leads. Call it regularly:
+    /// progress is measured between two calls.
     pub(crate) fn laggards(&self) -> Vec<(u64, String)> {
         let metrics = self.replica.raft().metrics();
         let metrics = metrics.borrow_watched();
@@ -108,20 +116,23 @@ impl Cluster {
             members.clear();
             return Vec::new();
         };
+
         let tip = metrics.local_committed.map_or(0, |id| id.index);
         let others = replication.iter().filter(|(id, _)| **id != metrics.id);
         let laggard = |(id, matched): (&u64, &Option<LogId>)| {
             let at = matched.as_ref().map_or(0, |id| id.index);
             let stands_for = members.entry(*id).or_default().stands_for((at < tip).then_some(at));
+
             let why = self.replica.why_refused(*id).map(|why| format!("; it refuses: {why}")).unwrap_or_default();
             (stands_for > CATCH_UP).then(|| (*id, format!("does not catch up: it is at entry {at} of {tip}{why}")))
         };
         others.filter_map(laggard).collect()
     }
 
-    /// As the leader: the members with another table than this node's, each with a text for people.
+    /// Returns the members whose table is another than this node's, each with a text for people, if this node leads.
     pub(crate) fn members_with_other_tables(&self) -> Vec<(u64, String)> {
         let Some(comparison) = self.comparison.as_ref().filter(|_| self.replica.leads()) else { return Vec::new() };
+
         let text = |index: u64| {
             format!(
                 "has another table after entry {index} than this leader: see the log of both, and \"Copies that disagree\" in the \
@@ -131,8 +142,8 @@ impl Cluster {
         comparison.others().into_iter().map(|(id, index)| (id, text(index))).collect()
     }
 
-    /// As the leader: the members that have not answered it for [`SILENT`], or not since it leads. `leading` is for this alone, between its
-    /// calls.
+    /// Returns the members that have not answered this leader for [`SILENT`], or never since it leads. `leading` measures since when it
+    /// leads: pass the same one to each call.
     pub(crate) fn silent(&self, leading: &Progress) -> BTreeSet<u64> {
         let metrics = self.replica.raft().metrics();
         let metrics = metrics.borrow_watched();
@@ -141,11 +152,12 @@ impl Cluster {
         if leads_for <= SILENT {
             return BTreeSet::new();
         }
+
         let others = metrics.membership_config.nodes().map(|(id, _)| *id).filter(|id| *id != metrics.id);
         others.filter(|id| self.replica.silence_of(*id, term).is_none_or(|silence| silence > SILENT)).collect()
     }
 
-    /// The index of the last entry applied, and the hash of the table at it. Takes time in proportion to the table.
+    /// Returns the index of the last entry applied, and the hash of the table after it. Takes time in proportion to the table.
     pub(crate) async fn table_hash(&self) -> Result<(u64, u64), Error> {
         let applied = self.replica.table().read(Clone::clone);
         let hashed = self.blocking.run(move || Ok((applied.index(), applied.machine.hash()))).await;

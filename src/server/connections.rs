@@ -1,4 +1,4 @@
-//! Counts the connections of each port, whatever is spoken there.
+//! Counts the connections of each port, whatever protocol the port speaks.
 
 use std::{
     io::{self, IoSlice},
@@ -37,7 +37,8 @@ impl<L: Listen> Listen for Counted<L> {
     }
 
     fn refusals(&self) -> Refusals {
-        let (metrics, port) = (self.metrics.clone(), self.port);
+        let metrics = self.metrics.clone();
+        let port = self.port;
         Refusals::told_to(Arc::new(move || metrics.refused_connection(port)))
     }
 }

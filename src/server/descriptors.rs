@@ -8,57 +8,58 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors reserved for the log, snapshots, the identity file, connections to peers, the runtime, and one operator.
 const RESERVED: u64 = 128;
-/// One in this many of the remaining descriptors is for connections of peers.
+/// Peers get one in this number of the remaining descriptors.
 const PEERS_PART: u64 = 4;
-/// One in this many is for the port of probes and metrics, if there is one. The ports of clients share the rest.
+/// The port of probes and metrics, if there is one, gets one in this number. The ports of clients share the rest.
 const HTTP_PART: u64 = 16;
-/// Connections at each port, at the most.
+/// Maximum number of connections at each port.
 const CLIENTS_MAX: usize = 10_000;
 const PEERS_MAX: usize = 1_000;
 const ETCD_MAX: usize = 10_000;
 const DYNAMODB_MAX: usize = 1_280;
 const HTTP_MAX: usize = 512;
-/// Connections at each port, at the least.
+/// Minimum number of connections at each port.
 const LEAST: u64 = 16;
 
 /// How many connections a node accepts at each port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// Of clients.
+    /// Connections of clients.
     pub clients: usize,
-    /// Of peers.
+    /// Connections of peers.
     pub peers: usize,
-    /// Of etcd's clients.
+    /// Connections of etcd's clients.
     pub etcd: usize,
-    /// Of DynamoDB's clients.
+    /// Connections of DynamoDB's clients.
     pub dynamodb: usize,
-    /// Of probes, scrapers and browsers.
+    /// Connections of probes, scrapers and browsers.
     pub http: usize,
 }
 
-/// Which ports a node has beside those of clients and peers.
+/// The ports that a node has beside those of clients and peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FurtherPorts {
-    /// That of etcd's API.
+    /// Whether it serves etcd's API.
     pub etcd: bool,
-    /// That of DynamoDB's API.
+    /// Whether it serves DynamoDB's API.
     pub dynamodb: bool,
-    /// That of probes, metrics and the console.
+    /// Whether it serves probes, metrics and the console.
     pub http: bool,
 }
 
 impl Default for Places {
-    /// As many as a node accepts if descriptors do not limit it.
+    /// The numbers of a node that descriptors do not limit.
     fn default() -> Self {
         Self { clients: CLIENTS_MAX, peers: PEERS_MAX, etcd: ETCD_MAX, dynamodb: DYNAMODB_MAX, http: HTTP_MAX }
     }
 }
 
 impl Places {
-    /// As many as the descriptors of this process allow.
-    pub fn of_this_process(ports: FurtherPorts) -> Self {
+    /// The numbers that the descriptors of this process allow.
+    pub fn for_this_process(ports: FurtherPorts) -> Self {
         let usual = Self::within(u64::MAX, ports);
         let places = getrlimit(Resource::Nofile).current.map_or(usual, |descriptors| Self::within(descriptors, ports));
+
         if places != usual {
             let Self { clients, peers, etcd, dynamodb, http } = places;
             tracing::warn!(
@@ -73,7 +74,7 @@ impl Places {
         places
     }
 
-    /// As many as this number of descriptors allows.
+    /// The numbers that this number of descriptors allows.
     fn within(descriptors: u64, ports: FurtherPorts) -> Self {
         let left = descriptors.saturating_sub(RESERVED);
         let count = |descriptors: u64, most: usize| {
@@ -96,7 +97,7 @@ impl Places {
     }
 }
 
-/// Raises the soft limit of this process to its hard limit. Best effort: a node that cannot accepts fewer connections.
+/// Raises the soft limit of this process to its hard limit. A node that cannot do so accepts fewer connections.
 pub fn raise() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -1,6 +1,6 @@
 //! DynamoDB's API on this node: its store is the cluster's keyspace.
 //!
-//! `lockkeeper-dynamodb` speaks the protocol; here are the listener, the identity of its callers, and [`Keyspace`], its store.
+//! `lockkeeper-dynamodb` speaks the protocol. This file has the listener, the identity of its callers, and [`Keyspace`], its store.
 //!
 //! **A lease is a session of its own for one entry**, opened by the transaction that grants it, and closed with the entry.
 //!
@@ -30,12 +30,12 @@ use lockkeeper_machine::{
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-/// Maximum bytes that one request reads of entries that it names: four times those of the items of a transaction.
+/// Maximum number of bytes of the entries that one request names: four times that of the items of a transaction.
 const ENTRIES_BYTES_MAX: usize = 16 << 20;
-/// Between two attempts while no leader is known.
+/// Pause between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves the API until `stopping`. Fails at once if the secrets cannot be read.
+/// Serves the API until `stopping` is cancelled. Fails at once if the secrets cannot be read.
 pub(super) fn serve<L: Listen>(
     config: &DynamodbConfig,
     listener: L,
@@ -45,37 +45,41 @@ pub(super) fn serve<L: Listen>(
     environment: &Environment,
     stopping: CancellationToken,
 ) -> Result<impl Future<Output = ()> + Send + use<L>, String> {
-    let secrets = match config.secrets.as_os_str().is_empty() {
-        true => None,
-        false => Some(secrets(&config.secrets)?),
-    };
-    let (clock, random) = (Arc::clone(&environment.clock), Arc::clone(&environment.random));
+    let secrets = if config.secrets.as_os_str().is_empty() { None } else { Some(secrets(&config.secrets)?) };
+    let clock = Arc::clone(&environment.clock);
+    let random = Arc::clone(&environment.random);
+
     #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
     let seed = random.bits() as u64;
+
     let options = dynamodb::Options {
         secrets: secrets.clone(),
         connections_max,
         ..dynamodb::Options::new(move || clock.wall_ms(), seed)
     };
+
     let store = Keyspace { service, random, proven: secrets.is_some() };
     Ok(dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
 }
 
-/// The access keys and their secrets: a line each, two words. Blocks, shortly.
+/// Reads the access keys and their secrets: two words on each line. Blocks for a short time.
 fn secrets(file: &Path) -> Result<dynamodb::Secrets, String> {
     let problem = |what: &dyn std::fmt::Display| format!("dynamodb.secrets: {}: {what}", file.display());
     let text = fs::read_to_string(file).map_err(|error| problem(&error))?;
+
     let mut pairs = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // The line is not repeated: it has a secret.
+
+        // The error does not repeat the line, which has a secret.
         let words: Vec<&str> = line.split_whitespace().collect();
         let [key, secret] = words[..] else {
             return Err(problem(&format!("line {number} is not an access key and its secret, with a space between")));
         };
+
         Identity::new(key).map_err(|invalid| problem(&format!("line {number}: {invalid}")))?;
         if pairs.insert(key.to_owned(), secret.to_owned()).is_some() {
             return Err(problem(&format!("line {number}: the access key {key} is there twice: remove one")));
@@ -89,7 +93,7 @@ fn secrets(file: &Path) -> Result<dynamodb::Secrets, String> {
 struct Keyspace {
     service: Service,
     random: Arc<dyn Random>,
-    /// The signatures of requests are checked, so an access key is an identity.
+    /// Whether signatures are checked. Only then is an access key an identity.
     proven: bool,
 }
 
@@ -116,8 +120,10 @@ impl dynamodb::Store for Keyspace {
         let to = to.map(|to| key(&to)).transpose()?;
         let request =
             ListEntries { range: KeyRange { from, to }, backwards, page_size: limit, at: None, leased_by: None };
+
         let page = self.call(&self.caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
+
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();
         Ok(dynamodb::Page { entries, more: page.more })
     }
@@ -131,11 +137,14 @@ impl dynamodb::Store for Keyspace {
         for (bytes, modified) in &txn.expected {
             plan.compare(key(bytes)?, Relation::Equal, Operand::Modified(Revision(*modified)));
         }
+
         for write in &txn.writes {
             plan.write(write, || SessionId(self.random.bits()))?;
         }
+
         let Plan { compares, operations } = plan;
         let txn = Txn::new(compares, operations, Vec::new()).map_err(too_large)?;
+
         let committed = self.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
         Ok(dynamodb::Committed { succeeded: committed.succeeded, revision: committed.revision.0 })
     }
@@ -144,22 +153,24 @@ impl dynamodb::Store for Keyspace {
 impl Keyspace {
     fn caller(&self, caller: &dynamodb::Caller) -> Caller {
         if caller.is_endpoint {
-            // This node's own work: it asks as a member.
+            // This node's own work asks as a member does.
             let deadline = Some(Deadline::at(caller.deadline));
             return Caller { is_peer: true, deadline, ..Caller::default() };
         }
-        // An access key that nobody has proven is no identity.
+
+        // Without a checked signature, an access key is not an identity.
         let identity = caller.identity.as_deref().filter(|_| self.proven).and_then(|name| Identity::new(name).ok());
         let deadline = Some(Deadline::at(caller.deadline));
         Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
     }
 
-    /// Answers a request. While no leader is known it waits for one, until the caller's deadline: SDKs give up after some tens of
+    /// Answers a request. While no leader is known, waits for one until the caller's deadline: SDKs give up after some tens of
     /// milliseconds, and an election takes longer.
     async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, Error> {
         loop {
             let answer = self.service.call(caller, Form::Typed(request.clone())).await.and_then(Form::typed);
             let is_over = caller.deadline.is_none_or(Deadline::has_passed);
+
             match answer {
                 Err(error) if error.reason == Reason::NoLeader && error.retry == Retry::Safe && !is_over => {
                     sleep(PAUSE).await;
@@ -169,7 +180,7 @@ impl Keyspace {
         }
     }
 
-    /// All entries of these keys, each page as of one moment.
+    /// Reads all entries of these keys. Each page of them is as of one moment.
     async fn entries(
         &self,
         caller: &Caller,
@@ -180,12 +191,14 @@ impl Keyspace {
         while !keys.is_empty() {
             let request = GetEntries { keys: keys.clone(), at: None };
             let found = self.call(caller, request).await.map_err(|error| failed(&error))?;
+
             bytes += found.entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
             if bytes > ENTRIES_BYTES_MAX {
                 return Err(too_large(format!(
                     "the items of the request have more than {ENTRIES_BYTES_MAX} bytes, the limit: name fewer of them"
                 )));
             }
+
             keys.drain(..found.entries.len().clamp(1, keys.len()));
             entries.extend(found.entries);
         }
@@ -193,7 +206,7 @@ impl Keyspace {
     }
 }
 
-/// A transaction that is being made.
+/// A transaction that is being built.
 #[derive(Default)]
 struct Plan {
     compares: Vec<Compare>,
@@ -213,12 +226,14 @@ impl Plan {
             }
             dynamodb::Write::Put { key, value, lease } => (key, value, lease),
         };
-        let (key, value) = (key(bytes)?, Value::new(value).map_err(too_large)?);
+        let key = key(bytes)?;
+        let value = Value::new(value).map_err(too_large)?;
+
         let (lease, claims) = match lease {
             dynamodb::Lease::None => (PutLease::None, None),
             dynamodb::Lease::Keep => (PutLease::Kept, None),
             dynamodb::Lease::Renew => {
-                // It must have one.
+                // The entry must have a lease to renew.
                 self.compare(key.clone(), Relation::NotEqual, Operand::Lease(None));
                 (PutLease::Renewed, None)
             }
@@ -230,6 +245,7 @@ impl Plan {
                 let ttl_ms = u32::try_from((*ttl_ms).max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
                 let ttl = Ttl::from_millis(ttl_ms).map_err(too_large)?;
                 let label = Label::new(&shortened(owner)).map_err(too_large)?;
+
                 let session = id();
                 self.operations.push(TxnOperation::Open(NewSession {
                     session,
@@ -238,6 +254,7 @@ impl Plan {
                     address: None,
                     owner: None,
                 }));
+
                 let lock = lock.as_deref().map(LockName::new).transpose().map_err(too_large)?;
                 (PutLease::Given(Lease { session, at_end }), lock)
             }
@@ -268,7 +285,7 @@ fn shown(entry: &Entry) -> dynamodb::Entry {
     }
 }
 
-/// A label has a limit; an owner of DynamoDB's clients has none.
+/// Shortens an owner of DynamoDB's clients, which has no limit, to a label, which has one.
 fn shortened(owner: &str) -> String {
     let mut label: String = owner.chars().filter(|c| !c.is_control()).collect();
     while label.len() > lockkeeper_machine::LABEL_BYTES_MAX {
@@ -281,6 +298,7 @@ fn failed(error: &Error) -> dynamodb::StoreError {
     use dynamodb::StoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
     let is = |reasons: &[Reason]| reasons.contains(&error.reason);
     let is_memory_full = error.reason == Reason::LimitReached && error.about("limit") == Some("temporary_entries");
+
     let kind = if is_memory_full {
         Overloaded
     } else if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
@@ -295,7 +313,7 @@ fn failed(error: &Error) -> dynamodb::StoreError {
     } else if is(&[Reason::InvalidArgument]) {
         TooLarge
     } else if error.retry == Retry::Safe {
-        // No leader, no quorum, no answer in time to a request that changes nothing.
+        // There is no leader or no quorum, or a request that changes nothing was not answered in time.
         Unavailable
     } else {
         Unknown

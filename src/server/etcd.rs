@@ -1,13 +1,13 @@
 //! etcd's API on this node: its store is the cluster's keyspace.
 //!
-//! `lockkeeper-etcd` speaks the protocol; here are the identity of its callers, [`Keyspace`], its store, and how the members tell each
-//! other where their clients reach them.
+//! `lockkeeper-etcd` speaks the protocol. This file has the identity of its callers, [`Keyspace`], its store, and the keys by which members
+//! tell each other where their clients reach them.
 //!
-//! **Who asks**: the token in the metadata `token`, as etcd's clients send it, or in `authorization`; otherwise the certificate of the
-//! connection. A token is one of the node's tokens, and as a password it is good for its identity's name.
+//! **Callers.** The identity comes from the token in the metadata `token`, as etcd's clients send it, or in `authorization`; otherwise from
+//! the certificate of the connection. A token is one of the node's tokens, and is also the password of its identity's name.
 //!
-//! **Where the members are**: each node that serves the API writes its address under [`ADDRESSES`] when it starts, so that all of them can
-//! name all. These keys are out of reach of the API.
+//! **Addresses.** Each node that serves the API writes its address under [`ADDRESSES`] when it starts, so that every member can list all of
+//! them. These keys are out of reach of the API.
 
 use std::{
     future::Future,
@@ -45,15 +45,15 @@ use lockkeeper_machine::{
 };
 use lockkeeper_transport::Remote;
 
-/// What the keys of the members' addresses begin with; the node's id follows.
+/// The first part of the keys of the members' addresses; the node's id follows.
 const ADDRESSES: &str = "etcd-members/";
-/// Time for one call. etcd's own is 7 s.
+/// Time limit of one call. etcd's own is 7 s.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two attempts while no leader is known.
+/// Pause between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Between two looks whether this node has applied what the leader has.
+/// Pause between two checks whether this node has applied what the leader has.
 const COPY_PAUSE: Duration = Duration::from_millis(2);
-/// Between two attempts to write the node's address.
+/// Pause between two attempts to write the node's address.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(200);
 /// The header in which etcd's clients send their token.
 const TOKEN: HeaderName = HeaderName::from_static("token");
@@ -65,13 +65,13 @@ pub(crate) struct Keyspace {
     service: Service,
     cluster_id: u64,
     random: Arc<dyn Random>,
-    /// Where clients reach this node: a URL.
+    /// The URL at which clients reach this node.
     url: Arc<str>,
-    /// The keyspace has a revision: see [`Keyspace::begun`].
+    /// Whether the keyspace has a revision: see [`Keyspace::begun`].
     has_begun: Arc<AtomicBool>,
 }
 
-/// Where clients reach this node's API: a URL.
+/// Returns the URL at which clients reach this node's API.
 pub(crate) fn url(config: &Config, has_tls: bool) -> String {
     let scheme = if has_tls { "https" } else { "http" };
     let address = if config.etcd.advertise.is_empty() { &config.etcd.listen } else { &config.etcd.advertise };
@@ -79,7 +79,8 @@ pub(crate) fn url(config: &Config, has_tls: bool) -> String {
     format!("{scheme}://{}", reachable(address, own))
 }
 
-/// An address that names a host: if it is all of this machine's, with the host at which clients reach the node otherwise.
+/// Returns an address that clients can reach. An address that stands for all of this machine's gets the host at which clients reach the
+/// node otherwise.
 fn reachable(address: &str, own: &str) -> String {
     match (address.parse::<SocketAddr>(), own.rsplit_once(':')) {
         (Ok(address), Some((host, _))) if address.ip().is_unspecified() => format!("{host}:{}", address.port()),
@@ -88,12 +89,12 @@ fn reachable(address: &str, own: &str) -> String {
 }
 
 impl Keyspace {
-    /// `url`: where clients reach this node.
+    /// Makes a store. `url` is where clients reach this node.
     pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>, url: &str) -> Self {
         Self { service, cluster_id: number_of(cluster_id), random, url: url.into(), has_begun: Arc::default() }
     }
 
-    /// Tells the other members where clients reach this node. Returns when it stops.
+    /// Tells the other members where clients reach this node. Returns when the node stops.
     pub(crate) async fn announce(self, stopping: CancellationToken) {
         let announced = async {
             while let Err(error) = self.write_address().await {
@@ -109,33 +110,39 @@ impl Keyspace {
         let invalid = |what: &dyn std::fmt::Display| StoreError::Other(what.to_string());
         let key = address_key(self.service.replica().node_id())?;
         let value = Value::new(self.url.as_bytes()).map_err(|error| invalid(&error))?;
+
+        // The transaction writes only what has changed: nodes restart more often than they move.
         let operand = Operand::Value(value.clone());
         let unchanged = Compare { key: key.clone(), up_to: None, relation: Relation::Equal, operand };
         let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
+
         let txn = Txn::new(vec![unchanged], Vec::new(), vec![put]).map_err(|error| invalid(&error))?;
         self.call(&itself(), txn).await.map(drop)
     }
 
-    /// Returns once the keyspace has a revision, before a write of a client: none is the first one.
+    /// Makes sure that the keyspace has a revision before a client writes.
     ///
     /// etcd's store is at revision 1 before its first write, and its recipes rely on it: a contender asks for the keys that were created
-    /// before its own, at its revision less one, and 0 there asks for all. With revision 1 it would wait for its own key for ever.
+    /// before its own, at its revision less one, and 0 there asks for all. With revision 1, it would wait for its own key for ever.
     async fn begun(&self) -> Result<(), StoreError> {
         if self.has_begun.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // The address of a node has a revision, whenever it was written.
+
+        // The entry with a node's address gives the keyspace a revision, whenever it was written.
         if self.service.replica().table().notified_revision() == Revision(0) {
             self.write_address().await?;
         }
+
         self.has_begun.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Answers a request. While no leader is known it waits for one.
+    /// Answers a request. Waits for a leader while none is known.
     async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let caller = Caller { deadline: Some(Deadline::at(deadline)), ..caller.clone() };
+
         let call = async {
             loop {
                 let answer = self.service.call(&caller, Form::Typed(request.clone())).await.and_then(Form::typed);
@@ -148,7 +155,7 @@ impl Keyspace {
         timeout_at(deadline, call).await.unwrap_or(Err(StoreError::TimedOut))
     }
 
-    /// Begins a stream. While no leader is known it waits for one.
+    /// Begins a stream. Waits for a leader while none is known.
     async fn begin<T, F>(&self, mut begin: impl FnMut() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Error>>,
@@ -183,9 +190,11 @@ impl Store for Keyspace {
                 (identity, None, is_of_earlier)
             }
         };
+
         if let (Some(who), Some(remote)) = (&identity, remote) {
             access.count_connection(who, remote).map_err(|error| failed(&error))?;
         }
+
         let origin = self.service.traces().origin(headers);
         let remote = remote.map(|remote| remote.address.into());
         let caller = Caller { remote, identity, token, is_of_earlier, origin, ..Caller::default() };
@@ -234,35 +243,44 @@ impl Store for Keyspace {
         let replica = self.service.replica();
         let metrics = replica.raft().metrics().borrow_watched().membership_config.membership().clone();
         let voters: Vec<u64> = metrics.voter_ids().collect();
+
         let mut members = Vec::new();
         for (id, in_log) in metrics.nodes() {
             let peer_address = replica.addresses().look(*id, in_log, |node| node.peer_address.clone());
-            let (peer_url, is_learner) = (format!("https://{peer_address}"), !voters.contains(id));
+            let peer_url = format!("https://{peer_address}");
+            let is_learner = !voters.contains(id);
             members.push(Member { id: *id, peer_url, client_url: None, is_learner });
         }
+
         let keys = members.iter().map(|member| address_key(member.id)).collect::<Result<Vec<_>, _>>()?;
         let found = self.get(&itself(), keys, None).await?;
+
+        // A cluster without TLS is without it at the ports of peers, too.
         for (member, entry) in members.iter_mut().zip(found.entries) {
             member.client_url = entry.and_then(|entry| String::from_utf8(entry.value.as_bytes().to_vec()).ok());
             if member.client_url.as_ref().is_none_or(|url| !url.starts_with("https:")) {
                 member.peer_url = member.peer_url.replacen("https:", "http:", 1);
             }
         }
+
         Ok(members)
     }
 
     async fn get(&self, caller: &Caller, mut keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
         let mut found = Found::default();
+
         let mut at = at;
         loop {
             let page = self.call(caller, GetEntries { keys: keys.clone(), at }).await?;
-            // All of the revision of the first page.
+            // Read all pages at the revision of the first one.
             at = at.or(Some(page.revision));
             if found.entries.is_empty() {
                 found.revision = page.revision;
             }
+
             keys.drain(..page.entries.len().min(keys.len()));
             found.entries.extend(page.entries);
+
             if keys.is_empty() {
                 return Ok(found);
             }
@@ -308,15 +326,17 @@ impl Store for Keyspace {
     async fn compact(&self, caller: &Caller, revision: Revision) -> Result<(), StoreError> {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let EntriesCompacted { revision } = self.call(caller, CompactEntries { revision }).await?;
-        // The leader has forgotten them. A watch is served from this node's copy: who has the answer must find none there.
+
+        // The leader has dropped the history. A watch is served from this node's copy: a client that has the answer must not find it there.
         let history = self.service.replica().table().history_of_entries();
         while history.borrow().compacted() < revision {
             if Instant::now() >= deadline {
                 return Err(StoreError::TimedOut);
             }
-            // Nobody is woken by a compaction.
+            // A compaction wakes nobody, so poll.
             sleep(COPY_PAUSE).await;
         }
+
         Ok(())
     }
 
@@ -327,19 +347,21 @@ impl Store for Keyspace {
     }
 
     async fn open(&self, caller: &Caller, session: SessionId, ttl: Ttl) -> Result<(), StoreError> {
-        // A session is opened again by a repeated request. The label, which people see, tells this grant from others of the same id.
-        let (lease, grant) = (session.0 & u128::from(u64::MAX), Store::random(self) >> 32);
+        // A repeated request opens the session again. Its label, which people see, tells this grant from others of the same id.
+        let lease = session.0 & u128::from(u64::MAX);
+        let grant = Store::random(self) >> 32;
         let label = format!("etcd lease {lease:x}, grant {grant:08x}");
         let label = Label::new(&label).map_err(|invalid| StoreError::Other(invalid.to_string()))?;
+
         match self.call(caller, OpenSession { session: Some(session), ttl, label }).await {
-            // There was one not long ago.
+            // A session of this id ended not long ago.
             Err(StoreError::SessionEnded) => Err(StoreError::SessionExists),
             opened => opened.map(drop),
         }
     }
 
     async fn close(&self, caller: &Caller, session: SessionId) -> Result<(), StoreError> {
-        // To close a session that nobody knows is no error: etcd's clients are told that there is none.
+        // Closing a session that does not exist succeeds in the machine, but etcd's clients get an error.
         if self.session(caller, session, false).await?.is_none() {
             return Err(StoreError::SessionEnded);
         }
@@ -356,16 +378,21 @@ impl Store for Keyspace {
 
     async fn sessions(&self, caller: &Caller, first: SessionId, last: SessionId) -> Result<Vec<SessionId>, StoreError> {
         let mut after = first.0.checked_sub(1).map(SessionId);
+
         let mut all = Vec::new();
         loop {
             let page = self.call(caller, ListSessions { after, page_size: 0, stale: false }).await?;
+
             let within = page.sessions.iter().take_while(|view| view.session <= last);
             all.extend(within.map(|view| (view.opened, view.session)));
+
             after = page.more_after.filter(|after| *after < last);
             if after.is_none() {
                 break;
             }
         }
+
+        // etcd lists leases in the order in which they were granted.
         all.sort_unstable();
         Ok(all.into_iter().map(|(_, session)| session).collect())
     }
@@ -377,10 +404,12 @@ impl Store for Keyspace {
     ) -> Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError> {
         let caller = Caller { deadline: None, ..caller.clone() };
         let renewals = renewals.map(|session| Ok(Form::Typed(KeepAlive { session, sequence: 0 })));
-        // Boxed, since the compiler cannot name the bounds of the stream in the future otherwise.
+
+        // Boxed, since the compiler cannot otherwise name the bounds of the stream in the future.
         let began = self.service.keep_alive(&caller, renewals).boxed();
         let events = timeout_at(Instant::now() + CALL_TIMEOUT, began).await;
         let events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
+
         let kept = events.filter_map(|event| ready(kept(event.and_then(Form::typed)).transpose()));
         Ok(kept.boxed())
     }
@@ -394,6 +423,7 @@ impl Store for Keyspace {
     ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
         let request = WatchEntries { range, from, with_previous };
         let events = self.begin(|| self.service.watch_entries(caller, request.clone())).await?;
+
         let events = events.map(|event| match event {
             Ok(event) => Ok(Watched { events: event.events, complete: event.complete }),
             Err(error) => Err(failed(&error)),
@@ -403,18 +433,22 @@ impl Store for Keyspace {
 }
 
 impl Keyspace {
-    /// The keys whose lease is this session, for a caller to whom it was shown: its owner has put them. As the node itself, since they may
-    /// lie anywhere, and the caller needs no right to all keys. Beyond a page, keys that come and go meanwhile may be missed.
+    /// Lists the keys whose lease is this session, for a caller to whom the session was shown: its owner has put them. The node itself
+    /// asks, since the keys may lie anywhere and the caller needs no right to all of them. Beyond a page, keys that come and go meanwhile
+    /// may be missed.
     async fn keys_of(&self, session: SessionId) -> Result<Vec<Key>, StoreError> {
-        let (mut keys, mut range) = (Vec::new(), lockkeeper_etcd::all_keys());
+        let mut keys = Vec::new();
+        let mut range = lockkeeper_etcd::all_keys();
         loop {
             let leased_by = Some(session);
             let request = ListEntries { range: range.clone(), backwards: false, page_size: 0, at: None, leased_by };
             let page = self.call(&itself(), request).await?;
             let last = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
-            // An older node that leads lists all.
+
+            // A leader of an older version lists all keys.
             let own = page.entries.into_iter().filter(|(_, entry)| entry.lease.is_some_and(|it| it.session == session));
             keys.extend(own.map(|(key, _)| key));
+
             let Some(last) = last else { return Ok(keys) };
             let next = Key::new(&[last.as_bytes(), &[0]].concat());
             range.from = Some(next.map_err(|invalid| StoreError::Other(invalid.to_string()))?);
@@ -426,26 +460,27 @@ fn address_key(node_id: u64) -> Result<Key, StoreError> {
     Key::new(format!("{ADDRESSES}{node_id}").as_bytes()).map_err(|invalid| StoreError::Other(invalid.to_string()))
 }
 
-/// This node, for itself.
+/// The node's own requests.
 fn itself() -> Caller {
     Caller { is_peer: true, ..Caller::default() }
 }
 
-/// A cluster's id as a number: etcd's are.
+/// Turns a cluster's id into a number, as etcd's ids are.
 fn number_of(cluster_id: &str) -> u64 {
-    // FNV-1a, which needs nothing and is the same everywhere.
+    // FNV-1a: it needs no dependency and is the same everywhere.
     cluster_id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The token that a request has.
+/// The token of a request.
 fn token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(TOKEN).or_else(|| headers.get(AUTHORIZATION))?;
-    // One that is no text is no token of this node's.
+
+    // A header that is not valid text cannot be a token.
     let value = value.to_str().unwrap_or_default();
     Some(value.strip_prefix(BEARER).unwrap_or(value))
 }
 
-/// What a stream that keeps sessions alive says; `None`: nothing of this protocol.
+/// Translates an event of a stream that keeps sessions alive, unless this protocol has no such event.
 fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, StoreError> {
     let KeepAliveEvent { session, kind } = event.map_err(|error| failed(&error))?;
     Ok(match kind {
@@ -459,6 +494,7 @@ fn is_leaderless(error: &Error) -> bool {
     error.reason == Reason::NoLeader && error.retry == Retry::Safe
 }
 
+/// Translates an error of the service into one of etcd's API.
 fn failed(error: &Error) -> StoreError {
     let message = || error.message.to_string();
     match &error.reason {
@@ -478,11 +514,13 @@ fn failed(error: &Error) -> StoreError {
         Reason::DiskSpaceLow => StoreError::Full(message()),
         Reason::Unauthenticated => StoreError::Anonymous,
         Reason::PermissionDenied | Reason::NotOwner => StoreError::Denied(message()),
+
         Reason::RevisionCompacted => {
             let compacted = error.about("revision").and_then(|revision| revision.parse().ok());
             StoreError::Compacted { compacted: Revision(compacted.unwrap_or_default()) }
         }
         Reason::RevisionFuture => StoreError::Future,
+
         Reason::NotHeld
         | Reason::ModeMismatch
         | Reason::Abandoned

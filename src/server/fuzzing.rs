@@ -1,4 +1,4 @@
-//! Parsers that are private to this crate, for `tests/fuzz`. Not an interface: it changes with the parsers.
+//! Parsers that are private to this crate, for `tests/fuzz`. This is not an interface: it changes with the parsers.
 
 use std::fmt::Debug;
 
@@ -10,21 +10,21 @@ use crate::{
     wire::{Encode, status::error_of},
 };
 
-/// A message of `lockkeeper.v1` and the check of its conversion.
+/// A message of `lockkeeper.v1`, and the check of its conversion.
 #[derive(Clone, Copy, Debug)]
-pub struct Wire {
+pub struct WireCheck {
     /// The typed value that the message stands for.
     pub name: &'static str,
-    /// Converts a message. Panics where the message of a typed value stands for another value, and where an error names no field.
+    /// Converts a message. Panics if the message of a typed value stands for another value, or if an error names no field.
     pub check: fn(&[u8]),
 }
 
 macro_rules! wires {
-    ($($value:ident),* $(,)?) => { &[$(Wire { name: stringify!($value), check: check::<$value> }),*] };
+    ($($value:ident),* $(,)?) => { &[$(WireCheck { name: stringify!($value), check: check::<$value> }),*] };
 }
 
-/// Requests, replies, and items of streams. Further ones go to the end: an input says by number which one it is.
-pub const WIRES: &[Wire] = wires![
+/// Requests, replies, and items of streams. Add further ones at the end: an input names its message by a number.
+pub const WIRES: &[WireCheck] = wires![
     OpenSession,
     SessionOpened,
     RenewSession,
@@ -81,6 +81,7 @@ where
     T: Encode<Message: Message + Default + Clone + Debug> + Clone + PartialEq + Debug,
 {
     let Ok(message) = T::Message::decode(bytes) else { return };
+
     match T::decode(message.clone()) {
         Ok(value) => {
             let again = T::decode(value.clone().encode());

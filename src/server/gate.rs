@@ -7,8 +7,9 @@
 //! * **Console.** A call must have the header [`MARK`] and the content type of JSON. For another site a browser first asks whether it may
 //!   send such a request, and nothing here answers that it may.
 //!
-//! `application/x-www-form-urlencoded` is what curl says unless it is told otherwise, and so it is good for etcd's JSON: the origin tells
-//! curl from a form. gRPC by HTTP/2 does not pass here: no browser speaks it, and a page that wants its content type must ask before.
+//! curl sends `application/x-www-form-urlencoded` unless it is told otherwise, so etcd's JSON accepts it: the origin tells curl from a
+//! form.
+//! gRPC over HTTP/2 does not pass here: no browser speaks it, and a page that sets its content type must ask before.
 
 use std::{
     collections::BTreeSet,
@@ -27,9 +28,9 @@ use tower::Service;
 /// The header of each call.
 const MARK: HeaderName = HeaderName::from_static("x-lockkeeper-console");
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// What a form can say, and no client of etcd's JSON does.
+/// The content types that a form can send, and no client of etcd's JSON does.
 const FORM_TYPES: [&[u8]; 2] = [b"text/plain", b"multipart/form-data"];
-/// What the type of a call of gRPC begins with.
+/// The first bytes of the content type of a gRPC call.
 const GRPC: &[u8] = b"application/grpc";
 
 /// The names of this node, in lower case.
@@ -37,7 +38,7 @@ const GRPC: &[u8] = b"application/grpc";
 pub(crate) struct Hosts(BTreeSet<String>);
 
 impl Hosts {
-    /// From names, and from addresses of the form host:port.
+    /// Takes names, and addresses of the form host:port.
     pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         Self(names.into_iter().map(|name| without_port(name).to_ascii_lowercase()).collect())
     }
@@ -59,21 +60,22 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// A request that is not answered.
+/// The answer to a request that another site's page may have sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Refused(StatusCode, String);
+pub(crate) struct ForeignRequest(StatusCode, String);
 
-impl IntoResponse for Refused {
+impl IntoResponse for ForeignRequest {
     fn into_response(self) -> Response {
         (self.0, format!("{}\n", self.1)).into_response()
     }
 }
 
-impl Refused {
-    /// As an error of etcd's JSON.
+impl ForeignRequest {
+    /// Writes it as an error of etcd's JSON.
     fn as_etcd_says_it(&self) -> http::Response<Body> {
         let Self(status, why) = self;
         let text = serde_json::json!({ "error": why, "message": why, "code": i32::from(Code::PermissionDenied) });
+
         let mut response = http::Response::new(Body::new(text.to_string()));
         *response.status_mut() = *status;
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -81,54 +83,62 @@ impl Refused {
     }
 }
 
-/// Refuses requests that are not of the console's page.
-pub(crate) fn check_page<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refused> {
+/// Refuses requests that do not come from the console's page.
+pub(crate) fn check_page<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), ForeignRequest> {
     let host = own_host(request, hosts)?;
     if request.method() != Method::POST {
         return Ok(());
     }
+
     if one(request.headers(), &MARK).is_none() {
         return Err(forbidden("this is for the console's page alone: the header x-lockkeeper-console is missing"));
     }
+
     check_origin(request.headers(), host)?;
     match one(request.headers(), &header::CONTENT_TYPE) {
         Some("application/json") => Ok(()),
-        _ => Err(Refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the content type must be application/json".to_owned())),
+        _ => Err(ForeignRequest(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the content type must be application/json".to_owned(),
+        )),
     }
 }
 
 /// Refuses requests that a page of another site can have sent.
-pub(crate) fn check_call<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refused> {
+pub(crate) fn check_call<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), ForeignRequest> {
     let host = own_host(request, hosts)?;
     if [Method::GET, Method::HEAD].contains(request.method()) {
         return Ok(());
     }
+
     check_origin(request.headers(), host)?;
     let kind = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if FORM_TYPES.iter().any(|form| kind.len() >= form.len() && kind[..form.len()].eq_ignore_ascii_case(form)) {
         let why = "the content type is one of a form: send application/json".to_owned();
-        return Err(Refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+        return Err(ForeignRequest(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
     Ok(())
 }
 
-/// The host of a request, if it is this node's.
-fn own_host<'a, B>(request: &'a Request<B>, hosts: &Hosts) -> Result<&'a str, Refused> {
+/// Returns the host that the request names, if it is this node's.
+fn own_host<'a, B>(request: &'a Request<B>, hosts: &Hosts) -> Result<&'a str, ForeignRequest> {
     let named = request.uri().authority().map(http::uri::Authority::as_str);
     let host = named.or_else(|| one(request.headers(), &header::HOST)).unwrap_or_default();
     if hosts.has(host) {
         return Ok(host);
     }
+
     let why = format!("the host {host:?} is not this node's: use its IP address, or add the name to http.hosts");
-    Err(Refused(StatusCode::MISDIRECTED_REQUEST, why))
+    Err(ForeignRequest(StatusCode::MISDIRECTED_REQUEST, why))
 }
 
-/// Refuses what a browser says to be of another site.
-fn check_origin(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
+/// Refuses a request that the browser marks as sent by another site.
+fn check_origin(headers: &HeaderMap, host: &str) -> Result<(), ForeignRequest> {
     let is_own_site = |site: &HeaderValue| site == "same-origin" || site == "none";
     if !headers.get_all(SITE).iter().all(is_own_site) {
         return Err(forbidden("the request comes from another site"));
     }
+
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, named)| named.eq_ignore_ascii_case(host));
     if !headers.get_all(header::ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(is_own)) {
         return Err(forbidden("the request comes from another origin"));
@@ -136,8 +146,8 @@ fn check_origin(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-fn forbidden(why: &str) -> Refused {
-    Refused(StatusCode::FORBIDDEN, why.to_owned())
+fn forbidden(why: &str) -> ForeignRequest {
+    ForeignRequest(StatusCode::FORBIDDEN, why.to_owned())
 }
 
 /// A service of etcd's API that refuses requests which a page of another site can have sent.
@@ -170,7 +180,7 @@ where
     }
 }
 
-/// The value of a header that is there once.
+/// Returns the value of a header that occurs once.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;

@@ -15,12 +15,13 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The services whose health is reported, the whole node (the empty name) first.
 const SERVICES: [&str; 4] = ["", "lockkeeper.v1.Sessions", "lockkeeper.v1.Locks", "lockkeeper.v1.Cluster"];
 
-/// Keeps the health service up to date, for as long as it is polled. Logs each change, and each member
-/// that falls behind or does not answer.
+/// Keeps the health service up to date, for as long as it is polled. Logs each change, and each member that falls behind or does not
+/// answer.
 pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
     let mut known = None;
     let mut lagging = BTreeMap::new();
-    let (mut silent, leading) = (BTreeSet::new(), Progress::default());
+    let mut silent = BTreeSet::new();
+    let leading = Progress::default();
     loop {
         let trouble = cluster.trouble().await;
         if known != Some(trouble) {
@@ -31,6 +32,7 @@ pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
             set(&reporter, trouble.is_none()).await;
             known = Some(trouble);
         }
+
         let laggards: BTreeMap<u64, String> = cluster.laggards().into_iter().collect();
         for (node_id, trouble) in laggards.iter().filter(|(node_id, _)| !lagging.contains_key(*node_id)) {
             tracing::warn!("member {node_id} {trouble}");
@@ -39,6 +41,7 @@ pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
             tracing::info!("member {node_id} catches up, or this node no longer leads");
         }
         lagging = laggards;
+
         let now_silent = cluster.silent(&leading);
         for node_id in now_silent.difference(&silent) {
             tracing::warn!("member {node_id} does not answer");
@@ -47,6 +50,7 @@ pub(super) async fn report(cluster: Cluster, reporter: HealthReporter) {
             tracing::info!("member {node_id} answers, or this node no longer leads");
         }
         silent = now_silent;
+
         tokio::time::sleep(INTERVAL).await;
     }
 }

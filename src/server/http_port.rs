@@ -9,14 +9,14 @@ use lockkeeper_transport::{
     tls::{self, Acceptor, PlainOrTls, Subject},
 };
 
-/// Whom the certificate of a connection names; each of its requests has it.
+/// The subject of a connection's certificate, if it has one. Each request of the connection carries it as an extension.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown(pub(crate) Option<Arc<Subject>>);
+pub(crate) struct ConnectionSubject(pub(crate) Option<Arc<Subject>>);
 
-/// A listener whose handshakes are not the business of the one that accepts.
+/// A listener that leaves the TLS handshake to the task of the connection, so that a slow handshake delays no other connection.
 pub(crate) struct HttpPort<L> {
     pub(crate) listener: L,
-    /// `None`: plain text.
+    /// Without an acceptor, the port takes plain text.
     pub(crate) acceptor: Option<Acceptor>,
 }
 
@@ -27,6 +27,7 @@ impl<L: Listen> lockkeeper_http1::Listen for HttpPort<L> {
         &mut self,
     ) -> io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)> {
         let (stream, client) = self.listener.accept().await?;
+
         let acceptor = self.acceptor.clone();
         let handshake = async move {
             match acceptor {
@@ -38,9 +39,9 @@ impl<L: Listen> lockkeeper_http1::Listen for HttpPort<L> {
     }
 
     fn describe(stream: &Self::Stream) -> Extensions {
-        let mut known = Extensions::new();
-        known.insert(Shown(tls::subject(stream).map(Arc::new)));
-        known
+        let mut extensions = Extensions::new();
+        extensions.insert(ConnectionSubject(tls::subject(stream).map(Arc::new)));
+        extensions
     }
 
     fn refusals(&self) -> Refusals {

@@ -28,7 +28,7 @@ use lockkeeper_transport::{Connect, channel};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time limit of a question about the cluster.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two requests.
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(500);
 /// While nothing changes, the reason for waiting is logged again after this many requests.
 const REQUESTS_PER_REMINDER: u64 = 40;
@@ -45,8 +45,8 @@ pub struct NotAdmitted {
     pub reason: String,
 }
 
-/// Has this node added to the cluster of `endpoints`, or its addresses brought up to date there. Returns only when the
-/// cluster refuses this node.
+/// Has this node added to the cluster of `endpoints`, or has its addresses brought up to date there. Returns only when the cluster refuses
+/// this node.
 pub(super) async fn join<C: Connect>(
     identity: Arc<Identity>,
     replica: Replica,
@@ -62,18 +62,19 @@ pub(super) async fn join<C: Connect>(
         {
             return refused;
         }
+
         tokio::select! {
             changed = changes.changed() => if changed.is_err() {
                 return std::future::pending().await;
             },
-            // That no leader is heard is no change.
+            // Losing the leader sends no notification, so poll.
             () = sleep(ALONE_PAUSE), if joins => {}
         }
     }
 }
 
-/// Whether the log lacks this node, or has other addresses for it. A founder is not in the log until the cluster is founded; a member that
-/// was removed must not ask again.
+/// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
+/// cluster is founded, and a member that was removed must not ask again.
 async fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joins: bool) -> bool {
     match in_log(replica, own.node_id) {
         Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
@@ -83,15 +84,15 @@ async fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joi
         None if !joins => false,
         None => match identity.stage() {
             Stage::New => true,
-            // The leader that took it in called it, and was replaced before the log arrived.
+            // The leader that added this node called it, and was replaced before the log arrived.
             Stage::Member => !replica.table().has_removed(own.node_id) && is_alone(replica).await,
             Stage::Founding | Stage::Removed => false,
         },
     }
 }
 
-/// Whether the entry that makes this node a member is not committed, as far as this node knows, and it hears no leader: the leader that
-/// wrote it may have been replaced by one that does not have it, and so does not know of this node.
+/// Whether no leader may know of this node. The entry that makes it a member is not committed, as far as this node knows, and it hears no
+/// leader: the leader that wrote the entry may have been replaced by one that never received it.
 async fn may_be_forgotten(replica: &Replica) -> bool {
     let is_committed = {
         let metrics = replica.raft().metrics();
@@ -122,6 +123,7 @@ async fn request<C: Connect>(
         incarnation: identity.incarnation().as_bytes().to_vec(),
         stays_learner: false,
     };
+
     let mut reason = String::new();
     for attempt in 0_u64.. {
         let asked = if endpoints.is_empty() { members(replica, own.node_id) } else { endpoints.to_vec() };
@@ -129,15 +131,19 @@ async fn request<C: Connect>(
             if !needs_request(identity, replica, own, !endpoints.is_empty()).await {
                 return Ok(());
             }
+
             let mut client = ClusterClient::new(channel(connector.clone(), endpoint));
             let answer = timeout(REQUEST_TIMEOUT, client.add_member(message.clone())).await;
             let refusal = match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time"))) {
+                // Look whether the log shows the effect of the accepted request.
                 Ok(_) => break,
                 Err(refusal) => refusal,
             };
+
             if is_final(&refusal, identity.stage()) {
                 return Err(NotAdmitted { endpoint: endpoint.clone(), reason: refusal.message().to_owned() });
             }
+
             let now = format!("{endpoint}: {}", refusal.message());
             if now != reason && (reason.is_empty() || !transport_only(&refusal))
                 || attempt % REQUESTS_PER_REMINDER == 39
@@ -152,13 +158,13 @@ async fn request<C: Connect>(
     Ok(())
 }
 
-/// Whether the node was not reached at all: one of several that may be down.
+/// Whether the node was not reached at all. It is one of several, so it may be down.
 fn transport_only(status: &Status) -> bool {
     status.code() == Code::Unavailable && status.get_details_error_info().is_none()
 }
 
-/// Whether the cluster can never accept this node: the reason lies in the node. A member that was removed, and whose log does not tell
-/// it yet, learns it otherwise: see [`notice_removal`].
+/// Whether the cluster can never accept this node, because the reason lies in the node. A member that was removed, and whose log does not
+/// show it yet, learns of it by [`notice_removal`].
 fn is_final(status: &Status, stage: Stage) -> bool {
     let refusal = status.get_details_error_info().and_then(|mut info| info.metadata.remove("refusal"));
     match refusal.as_deref() {
@@ -168,7 +174,7 @@ fn is_final(status: &Status, stage: Stage) -> bool {
     }
 }
 
-/// Where clients reach the other members.
+/// The addresses at which clients reach the other members.
 fn members(replica: &Replica, own_id: u64) -> Vec<String> {
     let metrics = replica.raft().server_metrics();
     let metrics = metrics.borrow_watched();
@@ -177,7 +183,7 @@ fn members(replica: &Replica, own_id: u64) -> Vec<String> {
     others.map(address).collect()
 }
 
-/// The id of the cluster at these endpoints. Asks until one of them answers.
+/// Returns the id of the cluster at these endpoints. Asks until one of them answers.
 pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) -> String {
     for attempt in 0_u64.. {
         let ask = async |endpoint: &String| {
@@ -185,6 +191,7 @@ pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) 
             let answer = timeout(QUESTION_TIMEOUT, client.status(v1::StatusRequest::default())).await;
             Some(answer.ok()?.ok()?.into_inner().cluster_id)
         };
+
         let answers = join_all(endpoints.iter().map(ask)).await;
         if let Some(cluster_id) = answers.into_iter().flatten().find(|cluster_id| !cluster_id.is_empty()) {
             return cluster_id;
@@ -197,20 +204,22 @@ pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) 
     unreachable!("the attempts do not end")
 }
 
-/// Asks the other members, while this node hears no leader, whether the cluster has removed it. A voter that was removed learns it from
-/// refused calls as well; a learner calls nobody. Does not return.
+/// Asks the other members, while this node hears no leader, whether the cluster has removed it. A voter that was removed also learns it
+/// from refused calls, but a learner calls nobody. Does not return.
 pub(super) async fn notice_removal<C: Connect>(identity: Arc<Identity>, replica: Replica, connector: C) {
     loop {
         sleep(ALONE_PAUSE).await;
         if identity.stage() != Stage::Member || !is_alone(&replica).await {
             continue;
         }
+
         let peers: Vec<(u64, String)> = {
             let metrics = replica.raft().server_metrics();
             let metrics = metrics.borrow_watched();
             let others = metrics.membership_config.membership().nodes().filter(|(id, _)| **id != identity.node_id());
             others.map(|(id, node)| (*id, replica.addresses().of_peer(*id, node))).collect()
         };
+
         let ask = async |(id, address): (u64, String)| {
             let answer = hello(&connector.to_node(id), &address, &identity, Vec::new()).await.ok()?;
             (answer.node_id == id && answer.asker_removed).then_some(id)

@@ -6,10 +6,10 @@
 //!
 //! 1. `transport` takes the connection and hands HTTP/2 requests to the layers that [`node`] puts together: `unread` limits unread answers,
 //!    `v1::unreadable` and `v1::deadlines` answer for messages that cannot be decoded and for `grpc-timeout`.
-//! 2. `v1::locks`, the adapter, names the call: `AcquireLocks`, with the message as it was decoded and the `api::Caller`. In `v1::pipeline`
-//!    the same happens to each request of a stream.
-//! 3. `service::Service::call` routes. This node leads: on to 4. Another node leads: `service::forward` sends the message to that node's
-//!    peers' port, where 4 begins; one hop. Nobody leads: an error, at once.
+//! 2. `v1::locks`, the adapter, names the call: `AcquireLocks`, with the message as it was decoded and the `api::Caller`.
+//!    `v1::pipeline` does the same with each request of a stream.
+//! 3. `service::Service::call` routes. If this node leads, the request goes on to 4. If another node leads, `service::forward` sends the
+//!    message to that node's peers' port, where 4 begins: one hop. Without a leader, the caller gets an error at once.
 //! 4. `service::Local::call` converts the message to typed values, which checks its fields, and executes it (`service::locks`).
 //!    Every request of every protocol passes here once: the place for policy checks and audit.
 //! 5. [`raft::Replica::propose`] puts the command into the log, and returns the table's reply once it is applied: granted, refused or
@@ -56,6 +56,8 @@
 //! replicated is not.
 //!
 //! [`raft::Replica::propose`]: lockkeeper_raft::Replica::propose
+
+#![warn(clippy::match_bool)]
 
 pub mod config;
 pub mod descriptors;

@@ -1,16 +1,16 @@
-//! What the certificate of a node is good for, at each port.
+//! Which calls the certificate of a node permits, at each port.
 //!
 //! * **Clients' port:** joining. A node that joins asks any node of the cluster for its status and to be added, and has no other
 //!   certificate. Whatever else it needs goes to the peers' port. So a node's key that is stolen does not make a client.
 //! * **Peers' port:** everything, for members of the present membership. A request that a member forwards for its clients is believed, with
-//!   whatever it says of them; so this layer refuses it from others. A node that is no member may join, and ask for the status. A node that
-//!   was removed has a certificate that stays valid until it expires, and is good for nothing but to learn of the removal: Raft's own calls
+//!   whatever it says of them; so this layer refuses it from others. A node that is not a member may join, and ask for the status. A node
+//!   that was removed has a certificate that stays valid until it expires. It permits one thing: to learn of the removal. Raft's own calls
 //!   are refused by [`lockkeeper_raft::network`], which also answers the node's question whether it was removed.
 //!
-//! A stream that a node opened as a member ends when it is none any more: what it forwards for its clients would else go on for as long as
+//! A stream that a node opened as a member ends with its membership. Otherwise, what it forwards for its clients would go on for as long as
 //! they like.
 //!
-//! Joining means: to ask for itself. Whom a node that is no member may add is checked where the message is known ([`may_add`]).
+//! Joining means that a node asks for itself. [`may_add`] checks which node it asks for, where the message has been decoded.
 
 use std::{
     convert::Infallible,
@@ -35,9 +35,9 @@ use lockkeeper_raft::Replica;
 use lockkeeper_transport::Remote;
 use openraft::async_runtime::WatchReceiver as _;
 
-/// What a node may call at the clients' port, and a node that is no member at the peers' port.
+/// The calls of any node at the clients' port, and at the peers' port of a node that is not a member.
 const JOINING: [&str; 2] = ["/lockkeeper.v1.Cluster/Status", "/lockkeeper.v1.Cluster/AddMember"];
-/// The calls that may take as long as their clients like.
+/// The calls that last for as long as their clients like.
 const STREAMS: [&str; 4] = [
     "/lockkeeper.v1.Sessions/KeepAlive",
     "/lockkeeper.v1.Locks/Watch",
@@ -47,32 +47,32 @@ const STREAMS: [&str; 4] = [
 /// The service of Raft.
 const RAFT: &str = "/lockkeeper.internal.v1.Peer/";
 
-/// A port.
+/// The port at which a call arrives.
 #[derive(Clone, Debug)]
 pub(crate) enum Port {
-    /// That of clients.
+    /// The port of clients.
     Clients,
-    /// That of peers; who is a member is known as far as this node has its log, and who was removed as far as it has applied it.
+    /// The port of peers. This node knows the members as far as its log reaches, and the removed nodes as far as it has applied the log.
     Peers(Box<Replica>),
 }
 
 impl Port {
-    /// Why a node may not make this call. `None`: it may.
+    /// Returns why a node may not make this call, or `None` if it may.
     fn refuses(&self, node: u64, path: &str) -> Option<String> {
         match self {
             Self::Clients => (!JOINING.contains(&path))
                 .then(|| format!("this is the port of clients, and the certificate is node {node}'s: use a client's")),
             Self::Peers(_) if path.starts_with(RAFT) => None,
             Self::Peers(replica) if replica.table().has_removed(node) => {
-                Some(format!("node {node} was removed from this cluster: its certificate counts no more"))
+                Some(format!("node {node} was removed from this cluster: its certificate is no longer accepted"))
             }
             Self::Peers(replica) => (!JOINING.contains(&path) && !is_member(replica, node)).then(|| {
-                format!("node {node} is no member of this cluster, and only a member forwards calls: add it with `lockkeeper member add`")
+                format!("node {node} is not a member of this cluster, and only members forward calls: add it with `lockkeeper member add`")
             }),
         }
     }
 
-    /// Returns why this node may not make this call any more, once that is so.
+    /// Waits until this node may no longer make this call, and returns why.
     async fn forbids(self, node: u64, path: String) -> String {
         let Self::Peers(replica) = &self else { return std::future::pending().await };
         let mut changes = replica.raft().server_metrics();
@@ -94,17 +94,17 @@ fn is_member(replica: &Replica, node: u64) -> bool {
     metrics.membership_config.membership().get_node(&node).is_some()
 }
 
-/// Refuses that a node which is no member adds another one, or changes its addresses.
+/// Refuses the request of a node that is not a member to add another node, or to change its addresses.
 pub(crate) fn may_add<T>(replica: &Replica, request: &tonic::Request<T>, added: u64) -> Result<(), Status> {
     let asks = request.extensions().get::<Remote>().and_then(Remote::node);
     let Some(node) = asks.filter(|node| *node != added && !is_member(replica, *node)) else { return Ok(()) };
     let why = format!(
-        "the certificate is node {node}'s, which is no member: it may ask to be added itself, and not for node {added}"
+        "the certificate is node {node}'s, which is not a member: it may ask to be added itself, but not for node {added}"
     );
     Err(Status::permission_denied(why))
 }
 
-/// A service that refuses calls of nodes for which their certificates are not good.
+/// A service that refuses the calls which a node's certificate does not permit.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCalls<S> {
     pub(crate) port: Port,
@@ -129,9 +129,11 @@ where
         let Some(node) = request.extensions().get::<Remote>().and_then(Remote::node) else {
             return Either::Left(self.service.call(request));
         };
+
         if let Some(why) = self.port.refuses(node, path) {
             return Either::Right(ready(Ok(refusal(why).into_http())).boxed());
         }
+
         let is_stream = STREAMS.contains(&path);
         if !is_stream {
             return Either::Left(self.service.call(request));
@@ -157,7 +159,7 @@ fn refusal(why: String) -> Status {
 /// The body of a stream, which ends with the caller's membership.
 struct MemberStream {
     body: Body,
-    /// Returns why the caller may not make the call any more. `None`: it has.
+    /// Completes when the caller may no longer make the call, with the reason. It is taken when that has happened.
     forbidden: Option<BoxFuture<'static, String>>,
 }
 

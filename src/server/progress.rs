@@ -12,13 +12,16 @@ use tokio::time::Instant;
 pub(super) struct Progress(Mutex<Option<(u64, Instant)>>);
 
 impl Progress {
-    /// How long the position has not changed. `at`: the position now; `None`: there is no work, so no progress is expected.
+    /// Returns how long the position has not changed. `at` is the position now, or `None` while there is no work and so no progress is
+    /// expected.
     pub(super) fn stands_for(&self, at: Option<u64>) -> Duration {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+
         let Some(at) = at else {
             *known = None;
             return Duration::ZERO;
         };
+
         match *known {
             Some((before, since)) if before == at => since.elapsed(),
             Some(_) | None => {
@@ -35,7 +38,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_without_progress_counts_only_while_there_is_work() {
-        let (progress, second) = (Progress::default(), Duration::from_secs(1));
+        let progress = Progress::default();
+        let second = Duration::from_secs(1);
         assert_eq!(progress.stands_for(Some(3)), Duration::ZERO);
         tokio::time::advance(second).await;
         assert_eq!(progress.stands_for(Some(3)), second);

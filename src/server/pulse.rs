@@ -14,29 +14,31 @@ use tokio::time::{Instant, sleep_until};
 
 /// How often the delay is measured.
 const BEAT: Duration = Duration::from_millis(20);
-/// The largest delay is kept for each [`SPAN`] of the last [`SPANS`].
+/// The largest delay is kept for each span of this length, for the last [`SPANS`] of them.
 const SPAN: Duration = Duration::from_secs(10);
 const SPANS: usize = 6;
-/// A delay that is logged: by default the shortest election timeout.
+/// A delay of this length is logged. It is the default of the shortest election timeout.
 const STOOD_STILL: Duration = Duration::from_millis(300);
 
-/// The largest delay of a runtime in the last minute. Clones are the same one.
+/// The largest delay of a runtime in the last minute. Clones share the measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pulse {
     spans: Arc<Mutex<VecDeque<Duration>>>,
 }
 
 impl Pulse {
-    /// Measures the delay on the runtime on which it is polled, which has this name in the log. Does not end.
+    /// Measures the delay of the runtime on which it is polled; the log calls that runtime by this name. Does not end.
     pub(super) async fn beat(self, runtime: &'static str) {
         let mut span_ends = Instant::now() + SPAN;
         let stood_still = LogThrottle::default();
         loop {
             let due = Instant::now() + BEAT;
             sleep_until(due).await;
+
             let now = Instant::now();
             let delay = now - due;
             self.note(delay, now >= span_ends);
+
             if delay >= STOOD_STILL
                 && let Some(count) = stood_still.count()
             {
@@ -46,6 +48,7 @@ impl Pulse {
                     "this node stood still: no task of {runtime} ran"
                 );
             }
+
             if now >= span_ends {
                 span_ends = now + SPAN;
             }
@@ -57,15 +60,17 @@ impl Pulse {
         if begins_span || spans.is_empty() {
             spans.push_back(Duration::ZERO);
         }
+
         if spans.len() > SPANS {
             spans.pop_front();
         }
+
         if let Some(latest) = spans.back_mut() {
             *latest = delay.max(*latest);
         }
     }
 
-    /// The largest delay in the last minute. Timers have a resolution of 1 ms: up to 2 ms are no delay.
+    /// The largest delay in the last minute. Timers have a resolution of 1 ms, so a delay of up to 2 ms means nothing.
     pub(super) fn delay_max(&self) -> Duration {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().max().copied().unwrap_or_default()
     }

@@ -5,8 +5,9 @@ use lockkeeper_proto::v1::Member;
 /// A member that lacks more entries than this does not count as caught up: without another one, commits wait for it.
 const LAG_MAX: u64 = 1_000;
 
-/// Why a member must not be taken down now, for people; empty: it may be. `last`: the last index of the leader, `leader`, which answers.
-/// `joint`: the voters are being exchanged. `hears`: whether a member has answered lately.
+/// Returns why a member must not be taken down now, as a text for people, or an empty text if it may be. `last` is the last index of
+/// `leader`, which answers this question. `joint` says that the voters are being exchanged, and `hears` whether a member has answered
+/// lately.
 pub(crate) fn reason_not_to_stop(
     node_id: u64,
     members: &[Member],
@@ -19,29 +20,35 @@ pub(crate) fn reason_not_to_stop(
     if !voters.iter().any(|voter| voter.node_id == node_id) {
         return String::new();
     }
+
     if joint {
         return "the voters are being exchanged: wait until that is done".to_owned();
     }
     if voters.len() == 1 {
         return "it is the only voter: without it the cluster stops".to_owned();
     }
+
     let is_ready = |voter: &&&Member| {
         voter.node_id == leader || (hears(voter.node_id) && voter.matched_index.saturating_add(LAG_MAX) >= last)
     };
+
     let others = || voters.iter().filter(|voter| voter.node_id != node_id);
-    let (ready, majority) = (others().filter(is_ready).count(), voters.len() / 2 + 1);
+    let ready = others().filter(is_ready).count();
+    let majority = voters.len() / 2 + 1;
     if ready >= majority {
         return String::new();
     }
+
     let missing: Vec<String> =
         others().filter(|voter| !is_ready(voter)).map(|voter| format!("node {}", voter.node_id)).collect();
-    match missing.is_empty() {
-        true => format!("{majority} of {} voters are needed, and {ready} would be left", voters.len()),
-        false => format!(
+    if missing.is_empty() {
+        format!("{majority} of {} voters are needed, and {ready} would be left", voters.len())
+    } else {
+        format!(
             "{majority} of {} voters are needed, and {ready} would be left: {} must answer and be caught up first",
             voters.len(),
             missing.join(" and ")
-        ),
+        )
     }
 }
 

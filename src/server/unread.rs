@@ -1,18 +1,18 @@
-//! Limits of unread answers: how many bytes may wait for a client, and for how long.
+//! Limits of unread answers: how many bytes may wait for a client, and how long.
 //!
 //! HTTP/2's flow control lets a client leave answers unread for as long as it likes; the memory that they take is this process's. So each
 //! answer passes through here on its way to the transport, in chunks of [`CHUNK`]. The transport takes the next chunk only when the client
 //! has room for the one before, so the rest of an answer is still here and can be dropped.
 //!
-//! * Waiting bytes count against three budgets: the connection's, the client address's and the node's ([`Limits`]). An answer that exceeds
-//!   one is replaced by RESOURCE_EXHAUSTED, which names the limit. The answer to a single request that may have changed something is small,
-//!   and is never replaced.
-//! * A stream that is not read for [`Limits::patience`] ends. The waiting bytes are dropped, and so is their source with all that it holds,
-//!   such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
+//! * Waiting bytes count against three budgets: the connection's, the client address's and the node's ([`UnreadLimits`]).
+//!   An answer that exceeds one is replaced by RESOURCE_EXHAUSTED, which names the limit. The answer to a single request
+//!   that may have changed something is small, and is never replaced.
+//! * A stream that is not read for [`UnreadLimits::patience`] ends. The waiting bytes are dropped, and so is their source
+//!   with all that it holds, such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
 //!
-//! An answer by HTTP/1 has no place for that word: its connection is closed in the middle of it.
+//! An answer by HTTP/1 has no place for a status at its end, so its connection is closed in the middle of the answer.
 //!
-//! Not counted: the bytes that the transport holds for each stream, at most the client's flow-control window and two chunks.
+//! The limits leave out the bytes that the transport holds for each stream: at most the client's flow-control window and two chunks.
 
 mod budgets;
 
@@ -43,28 +43,28 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-pub(super) use self::budgets::Limits;
+pub(super) use self::budgets::UnreadLimits;
 use self::budgets::{Account, Budget};
 use super::{api::Error, v1::deadlines};
 use lockkeeper_transport::Remote;
 
-/// Bytes of an answer that the transport takes at a time.
+/// Maximum number of bytes of an answer that the transport takes at a time.
 const CHUNK: usize = 16 * 1024;
-/// How often streams are checked for their end.
+/// Interval at which slow streams are checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A layer that puts the limits around all services.
 #[derive(Clone)]
 pub(super) struct Unread {
-    shared: Arc<Shared>,
+    limiter: Arc<Limiter>,
 }
 
-struct Shared {
-    limits: Limits,
+struct Limiter {
+    limits: UnreadLimits,
     node: Arc<Budget>,
     accounts: Mutex<Accounts>,
     /// Answers that may not be read in time, by their number.
-    slow: Mutex<BTreeMap<u64, Weak<Mutex<Held>>>>,
+    slow: Mutex<BTreeMap<u64, Weak<Mutex<HeldAnswer>>>>,
     last: AtomicU64,
 }
 
@@ -75,46 +75,48 @@ struct Accounts {
 }
 
 impl Unread {
-    /// Streams that are not read end only while [`watch_over`](Self::watch_over) runs.
-    pub(super) fn new(limits: Limits) -> Self {
+    /// Makes the limits. Streams that are not read end only while [`watch_over`](Self::watch_over) runs.
+    pub(super) fn new(limits: UnreadLimits) -> Self {
         let node = Budget::new("of all clients", limits.node);
-        let shared =
-            Shared { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
-        Self { shared: Arc::new(shared) }
+        let limiter =
+            Limiter { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
+        Self { limiter: Arc::new(limiter) }
     }
 
-    /// The body of an answer to this client, within the limits. An answer that is due is never replaced by a refusal.
+    /// Keeps the body of an answer to this client within the limits. An answer that is due is never replaced by a refusal.
     pub(super) fn limit(&self, client: SocketAddr, body: Body, is_due: bool, has_trailers: bool) -> Body {
-        let held = Arc::new(Mutex::new(Held::new(body, self.shared.account(client), is_due)));
-        Body::new(Metered { held, shared: Arc::clone(&self.shared), has_begun: false, has_trailers })
+        let held = Arc::new(Mutex::new(HeldAnswer::new(body, self.limiter.account(client), is_due)));
+        Body::new(Metered { held, limiter: Arc::clone(&self.limiter), has_begun: false, has_trailers })
     }
 
     /// Ends the streams that are not read for too long. Does not return.
     pub(super) async fn watch_over(self) {
         loop {
             sleep(LOOK).await;
-            self.shared.end_those_that_stand_still();
-            self.shared.forget_connections();
+            self.limiter.end_stalled_streams();
+            self.limiter.forget_connections();
         }
     }
 }
 
-impl Shared {
+impl Limiter {
     fn account(&self, remote: SocketAddr) -> Arc<Account> {
         let mut accounts = lock(&self.accounts);
         if let Some(account) = accounts.connections.get(&remote).and_then(Weak::upgrade) {
             return account;
         }
+
         let known = accounts.addresses.get(&remote.ip()).and_then(Weak::upgrade);
         let address = known.unwrap_or_else(|| Budget::new("of all connections from its address", self.limits.address));
         accounts.addresses.insert(remote.ip(), Arc::downgrade(&address));
+
         let connection = Budget::new("of its connection", self.limits.connection);
         let account = Arc::new(Account::new(connection, address, Arc::clone(&self.node)));
         accounts.connections.insert(remote, Arc::downgrade(&account));
         account
     }
 
-    fn watch(&self, held: &Arc<Mutex<Held>>) {
+    fn watch(&self, held: &Arc<Mutex<HeldAnswer>>) {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         lock(&self.slow).insert(number, Arc::downgrade(held));
     }
@@ -125,13 +127,14 @@ impl Shared {
         accounts.addresses.retain(|_, budget| budget.strong_count() > 0);
     }
 
-    fn end_those_that_stand_still(&self) {
-        // Collected first: to drop what a body holds may take long, and new answers need the lock meanwhile.
+    fn end_stalled_streams(&self) {
+        // Collect them first: dropping what a body holds may take long, and new answers need the lock meanwhile.
         let slow: Vec<_> = {
             let mut slow = lock(&self.slow);
             slow.retain(|_, held| held.strong_count() > 0);
             slow.values().filter_map(Weak::upgrade).collect()
         };
+
         let now = Instant::now();
         for held in slow {
             let mut held = lock(&held);
@@ -146,21 +149,21 @@ impl Shared {
 }
 
 /// The rest of an answer, which the transport has not taken.
-struct Held {
+struct HeldAnswer {
     account: Arc<Account>,
-    /// Sent even if a budget is exhausted: it answers a request that may have changed something.
+    /// Whether it is sent even if a budget is exhausted, because it answers a request that may have changed something.
     is_due: bool,
     source: Source,
-    /// Data taken from the source, and the next data behind them.
+    /// Data taken from the source, and the data that follow it.
     rest: Bytes,
     ahead: Bytes,
-    /// Bytes counted as waiting: of both, and of the chunk that the transport took last.
+    /// Number of bytes counted as waiting: of both, and of the chunk that the transport took last.
     counted: usize,
     /// When the transport took the last chunk, if it has not asked for more since.
     since: Option<Instant>,
 }
 
-/// Where more of an answer comes from.
+/// The source of the rest of an answer.
 enum Source {
     Body(Body),
     Trailers(HeaderMap),
@@ -168,83 +171,88 @@ enum Source {
 }
 
 /// What a source yields.
-enum Found {
+enum Yielded {
     Data(Bytes),
     Trailers(HeaderMap),
     Over,
 }
 
 impl Source {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, Status>> {
-        let found = match std::mem::replace(self, Self::Over) {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Yielded, Status>> {
+        let yielded = match std::mem::replace(self, Self::Over) {
             Self::Body(mut body) => {
                 let frame = Pin::new(&mut body).poll_frame(context);
                 if matches!(&frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
                     *self = Self::Body(body);
                 }
+
                 match ready!(frame) {
                     Some(frame) => match frame?.into_data() {
-                        Ok(data) => Found::Data(data),
+                        Ok(data) => Yielded::Data(data),
                         Err(last) => {
                             *self = Self::Over;
-                            last.into_trailers().map_or(Found::Over, Found::Trailers)
+                            last.into_trailers().map_or(Yielded::Over, Yielded::Trailers)
                         }
                     },
-                    None => Found::Over,
+                    None => Yielded::Over,
                 }
             }
-            Self::Trailers(trailers) => Found::Trailers(trailers),
-            Self::Over => Found::Over,
+            Self::Trailers(trailers) => Yielded::Trailers(trailers),
+            Self::Over => Yielded::Over,
         };
-        Poll::Ready(Ok(found))
+        Poll::Ready(Ok(yielded))
     }
 }
 
-impl Held {
+impl HeldAnswer {
     fn new(body: Body, account: Arc<Account>, is_due: bool) -> Self {
-        let (source, rest, ahead) = (Source::Body(body), Bytes::new(), Bytes::new());
+        let source = Source::Body(body);
+        let rest = Bytes::new();
+        let ahead = Bytes::new();
         Self { account, is_due, source, rest, ahead, counted: 0, since: None }
     }
 
-    /// The next data, at most a chunk; or the end.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Found, Status>> {
+    /// Returns the next data, at most a chunk, or the end.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Yielded, Status>> {
         self.since = None;
         self.count_what_is_here();
+
         if self.rest.is_empty() {
             self.rest = std::mem::take(&mut self.ahead);
         }
         if self.rest.is_empty() {
             match ready!(self.source.poll(context))? {
-                Found::Data(data) => match self.take_in(data.len()) {
+                Yielded::Data(data) => match self.take_in(data.len()) {
                     Ok(()) => self.rest = data,
                     Err(why) => {
                         self.source = Source::Over;
-                        return Poll::Ready(Ok(Found::Trailers(trailers(&why))));
+                        return Poll::Ready(Ok(Yielded::Trailers(trailers(&why))));
                     }
                 },
-                end @ (Found::Trailers(_) | Found::Over) => return Poll::Ready(Ok(end)),
+                end @ (Yielded::Trailers(_) | Yielded::Over) => return Poll::Ready(Ok(end)),
             }
         }
+
         self.since = Some(Instant::now());
-        Poll::Ready(Ok(Found::Data(self.rest.split_to(self.rest.len().min(CHUNK)))))
+        Poll::Ready(Ok(Yielded::Data(self.rest.split_to(self.rest.len().min(CHUNK)))))
     }
 
-    /// Whether only the end follows the data that are here. The source is dropped then.
+    /// Whether only the end follows the data in memory. The source is dropped then.
     fn is_complete(&mut self, context: &mut Context<'_>) -> bool {
         match self.source.poll(context) {
             Poll::Pending => false,
-            Poll::Ready(Ok(Found::Data(data))) => {
-                // These data exist already; they are refused, if at all, when the transport asks for them.
+            Poll::Ready(Ok(Yielded::Data(data))) => {
+                // These data exist already. They are refused, if at all, when the transport asks for them.
                 self.account.take_anyway(data.len());
                 self.counted += data.len();
                 self.ahead = data;
                 false
             }
-            Poll::Ready(Ok(Found::Trailers(trailers))) => {
+            Poll::Ready(Ok(Yielded::Trailers(trailers))) => {
                 self.source = Source::Trailers(trailers);
                 self.rest.is_empty()
             }
-            Poll::Ready(Ok(Found::Over)) => self.rest.is_empty(),
+            Poll::Ready(Ok(Yielded::Over)) => self.rest.is_empty(),
             Poll::Ready(Err(status)) => {
                 self.source = Source::Trailers(trailers(&status));
                 self.rest.is_empty()
@@ -252,7 +260,7 @@ impl Held {
         }
     }
 
-    /// The transport asks for more, so the client has taken the chunk before.
+    /// Counts the data in memory. The transport asks for more, so the client has taken the chunk before.
     fn count_what_is_here(&mut self) {
         let here = self.rest.len() + self.ahead.len();
         self.account.give_back(self.counted - here);
@@ -260,28 +268,33 @@ impl Held {
     }
 
     fn take_in(&mut self, bytes: usize) -> Result<(), Status> {
-        match self.is_due {
-            true => self.account.take_anyway(bytes),
-            false => self.account.take(bytes).map_err(|budget| {
-                let (waiting, Budget { what, limit, .. }) = (budget.used(), budget);
+        if self.is_due {
+            self.account.take_anyway(bytes);
+        } else {
+            self.account.take(bytes).map_err(|budget| {
+                let waiting = budget.used();
+                let Budget { what, limit, .. } = budget;
                 let found = format!(
                     "{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}"
                 );
                 Status::from(Error::unread(&found))
-            })?,
+            })?;
         }
+
         self.counted += bytes;
         Ok(())
     }
 
     fn give_up(&mut self, why: &Status) {
         self.source = Source::Trailers(trailers(why));
-        (self.rest, self.ahead, self.since) = (Bytes::new(), Bytes::new(), None);
+        self.rest = Bytes::new();
+        self.ahead = Bytes::new();
+        self.since = None;
         self.count_what_is_here();
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldAnswer {
     fn drop(&mut self) {
         self.account.give_back(self.counted);
     }
@@ -289,10 +302,10 @@ impl Drop for Held {
 
 /// An answer on its way to the transport.
 struct Metered {
-    held: Arc<Mutex<Held>>,
-    shared: Arc<Shared>,
+    held: Arc<Mutex<HeldAnswer>>,
+    limiter: Arc<Limiter>,
     has_begun: bool,
-    /// Its end says whether it is whole: gRPC's status, or that of a stream by HTTP/2. A refusal is an error of the body otherwise.
+    /// Whether its end says if it is whole: by gRPC's status, or by that of an HTTP/2 stream. Otherwise, a refusal is an error of the body.
     has_trailers: bool,
 }
 
@@ -303,23 +316,25 @@ impl HttpBody for Metered {
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let mut held = lock(&self.held);
         let data = match ready!(held.poll(context)) {
-            Ok(Found::Data(data)) => data,
-            Ok(Found::Trailers(trailers)) if self.has_trailers => {
+            Ok(Yielded::Data(data)) => data,
+            Ok(Yielded::Trailers(trailers)) if self.has_trailers => {
                 return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
-            Ok(Found::Trailers(trailers)) => {
+            Ok(Yielded::Trailers(trailers)) => {
                 let refusal = Status::from_header_map(&trailers).filter(|status| status.code() != Code::Ok);
                 return Poll::Ready(refusal.map(Err));
             }
-            Ok(Found::Over) => return Poll::Ready(None),
+            Ok(Yielded::Over) => return Poll::Ready(None),
             Err(status) => return Poll::Ready(Some(Err(status))),
         };
-        // Most answers are one small message: the transport has all of it then, and nothing can go unread here.
+
+        // Most answers are one small message: the transport then has all of it, and nothing of it can go unread.
         let is_watched = !self.has_begun && !held.is_complete(context);
         drop(held);
         if is_watched {
-            self.shared.watch(&self.held);
+            self.limiter.watch(&self.held);
         }
+
         self.has_begun = true;
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
@@ -337,7 +352,7 @@ impl HttpBody for Metered {
     fn size_hint(&self) -> SizeHint {
         let held = lock(&self.held);
         match &held.source {
-            // The length goes before an answer by HTTP/1, and a client learns by it that an answer is not whole.
+            // An answer by HTTP/1 begins with its length, by which a client notices that an answer is not whole.
             Source::Body(body) if !self.has_trailers && !self.has_begun => body.size_hint(),
             Source::Body(_) | Source::Trailers(_) | Source::Over => SizeHint::default(),
         }
@@ -346,14 +361,14 @@ impl HttpBody for Metered {
 
 fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
-    // It fails if a header cannot hold the message, which is one of ours. The stream then ends without a status, which is an error too.
+    // This fails if a header cannot hold the message, which is one of ours. The stream then ends without a status, which is an error too.
     let _ = status.add_header(&mut trailers);
     trailers
 }
 
 impl fmt::Debug for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unread").field("limits", &self.shared.limits).finish_non_exhaustive()
+        f.debug_struct("Unread").field("limits", &self.limiter.limits).finish_non_exhaustive()
     }
 }
 
@@ -390,17 +405,20 @@ where
         let remote = request.extensions().get::<Remote>().map(|remote| remote.address);
         let path = request.uri().path();
         let is_due = deadlines::changes_something(path) || lockkeeper_etcd::changes_something(path);
-        let (unread, has_trailers) = (self.unread.clone(), request.version() == Version::HTTP_2);
+
+        let unread = self.unread.clone();
+        let has_trailers = request.version() == Version::HTTP_2;
         let wrap: Wrap = Box::new(move |response| {
             // Only tests call without a connection.
             let Some(remote) = remote else { return response };
             response.map(|body| unread.limit(remote, body, is_due, has_trailers))
         });
+
         self.inner.call(request).map_ok(wrap)
     }
 }
 
-/// No code panics while it holds one of these locks but on broken state, which ends the process.
+/// Locks. No code panics while it holds one of these locks, except on broken state, which ends the process.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -413,8 +431,12 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { connection: 8 * CHUNK, address: 16 * CHUNK, node: 20 * CHUNK, patience: Duration::from_secs(10) };
+    const LIMITS: UnreadLimits = UnreadLimits {
+        connection: 8 * CHUNK,
+        address: 16 * CHUNK,
+        node: 20 * CHUNK,
+        patience: Duration::from_secs(10),
+    };
 
     /// Frames that are ready; after them it is pending for ever.
     struct Frames {
@@ -446,9 +468,9 @@ mod tests {
     fn answer(unread: &Unread, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
         let source = Frames { frames: frames.into(), _alive: Arc::default() };
         let there = Arc::downgrade(&source._alive);
-        let account = unread.shared.account(([127, 0, 0, 1], port).into());
-        let held = Arc::new(Mutex::new(Held::new(Body::new(source), account, false)));
-        (Metered { held, shared: Arc::clone(&unread.shared), has_begun: false, has_trailers: true }, there)
+        let account = unread.limiter.account(([127, 0, 0, 1], port).into());
+        let held = Arc::new(Mutex::new(HeldAnswer::new(Body::new(source), account, false)));
+        (Metered { held, limiter: Arc::clone(&unread.limiter), has_begun: false, has_trailers: true }, there)
     }
 
     /// The next frame, if there is one now.
@@ -463,7 +485,7 @@ mod tests {
     }
 
     fn waiting(unread: &Unread) -> usize {
-        unread.shared.node.used()
+        unread.limiter.node.used()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The port for people and for what watches the node: HTTP/1.1.
+//! The HTTP/1.1 port for people, probes and scrapers.
 //!
 //! | path | answers |
 //! |---|---|
@@ -7,8 +7,9 @@
 //! | `/metrics` | everything that is counted and measured, for Prometheus |
 //! | `/`, `/console/…` | the [`console`] |
 //!
-//! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Whoever may not
-//! know how busy a cluster is must not reach the port. The console asks for the rights that gRPC asks for.
+//! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Keep clients
+//! that
+//! must not know how busy the cluster is away from the port. The console asks for the rights that gRPC asks for.
 
 use std::{
     convert::Infallible,
@@ -51,13 +52,13 @@ use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{Member, Role, StatusResponse};
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-/// Bytes of a request's line and headers.
+/// Maximum number of bytes of a request's line and headers.
 const HEADER_BYTES_MAX: usize = 16 << 10;
-/// Time for the headers of a request.
+/// Time limit for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is answered whatever else is slow or unread here.
+/// Paths that are answered however slow or unread everything else is at this port.
 const PROBES: [&str; 2] = ["/livez", "/readyz"];
-/// Between the end of a page of metrics and the beginning of the next one.
+/// Pause between the end of a page of metrics and the beginning of the next one.
 const BETWEEN_PAGES: Duration = Duration::from_millis(100);
 
 /// What the pages show.
@@ -72,10 +73,10 @@ pub(crate) struct Web {
     pub(crate) page: MetricsPage,
 }
 
-/// The page of metrics. One is made at a time, for all who wait for it: however many ask, it costs no more than one of them often.
+/// The page of metrics. One page is made at a time, for everybody who waits for it, so the cost does not grow with the number of scrapers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MetricsPage {
-    /// Pages that were begun.
+    /// Number of pages that were begun.
     begun: Arc<AtomicU64>,
     /// Held while a page is made.
     newest: Arc<Mutex<Option<MadePage>>>,
@@ -89,7 +90,7 @@ struct MadePage {
 }
 
 impl MetricsPage {
-    /// A page that was begun after this call.
+    /// Returns a page that was begun after this call.
     async fn get(&self, make: impl Future<Output = Bytes>) -> Bytes {
         let wanted = self.begun.load(Ordering::Relaxed) + 1;
         let mut newest = self.newest.lock().await;
@@ -107,7 +108,7 @@ impl MetricsPage {
     }
 }
 
-/// Serves the port until `stopping`.
+/// Serves the port until `stopping` is cancelled.
 pub(crate) async fn serve<L: Listen>(
     listener: L,
     acceptor: Option<Acceptor>,
@@ -125,6 +126,7 @@ pub(crate) async fn serve<L: Listen>(
         // The console has a gate of its own.
         browsers: true,
     };
+
     let console = web.console.clone().routes();
     let routes = Router::new()
         .route("/livez", get(alive))
@@ -132,8 +134,11 @@ pub(crate) async fn serve<L: Listen>(
         .route("/metrics", get(metrics))
         .with_state(web)
         .merge(console);
+
     let answer = move |mut request: http::Request<hyper::body::Incoming>, client: SocketAddr| {
-        let (routes, unread) = (routes.clone(), unread.clone());
+        let routes = routes.clone();
+        let unread = unread.clone();
+
         request.extensions_mut().insert(Remote(client));
         let is_due = console::changes_something(request.uri().path());
         async move {
@@ -142,13 +147,15 @@ pub(crate) async fn serve<L: Listen>(
             answer.map(|body| unread.limit(client, Body::new(body), is_due, false))
         }
     };
+
     lockkeeper_http1::serve(HttpPort { listener, acceptor }, limits, answer, stopping).await;
 }
 
 async fn alive(State(web): State<Web>) -> Response {
-    match web.cluster.has_stopped() {
-        false => "the node runs\n".into_response(),
-        true => (StatusCode::SERVICE_UNAVAILABLE, "raft has stopped: see the log\n").into_response(),
+    if web.cluster.has_stopped() {
+        (StatusCode::SERVICE_UNAVAILABLE, "raft has stopped: see the log\n").into_response()
+    } else {
+        "the node runs\n".into_response()
     }
 }
 
@@ -165,11 +172,11 @@ async fn metrics(State(web): State<Web>) -> Response {
 }
 
 async fn metrics_text(web: &Web) -> Bytes {
-    // Without a table hash it does not fail; what was counted is shown in any case.
+    // Without the hash of the table, this does not fail. What was counted is shown in any case.
     let status = web.cluster.condition(false).await.ok();
     let Web { cluster, service, metrics, data, .. } = web.clone();
 
-    // It reads files and directories, and a disk may take its time.
+    // This reads files and directories, and a disk may be slow.
     let make = move || {
         let present = status.map_or_else(Present::default, |status| present(&status, &cluster, &service, &data));
         io::Result::Ok(Bytes::from(metrics.text(present)))
@@ -178,33 +185,37 @@ async fn metrics_text(web: &Web) -> Bytes {
     web.cluster.blocking.run(make).await.unwrap_or_default()
 }
 
-/// The values of this moment.
+/// The values of this moment, beside those that were counted.
 fn present(status: &StatusResponse, cluster: &Cluster, service: &Service, data: &Path) -> Present {
     let mut now = Present::default();
     let version = [(VERSION.to_owned(), 1.0)];
     now.gauges("lockkeeper_build_info", "The version of the program; always 1", "version", version);
-    of_raft(&mut now, status);
-    of_table(&mut now, status);
+    add_raft(&mut now, status);
+    add_table(&mut now, status);
+
     if let Some(comparison) = &cluster.comparison {
         let help = "Whether this node's table is known to differ from the leader's";
         now.gauge("lockkeeper_table_differs", help, comparison.differs().into());
         let help = "Last entry after which this node's table was compared, and was that of the others; 0: none since its start";
         now.gauge("lockkeeper_table_compared_index", help, comparison.agreed());
     }
-    of_disk(&mut now, status);
-    of_data(&mut now, data);
+
+    add_disk(&mut now, status);
+    add_data(&mut now, data);
+
     let (denied, limited) = service.access().refused();
     now.counter("lockkeeper_denied", "Requests refused for want of an identity or a right", denied);
     now.counter("lockkeeper_limited", "Requests refused by a limit of their identity", limited);
+
     now.gauge("lockkeeper_queued_commands", "Commands that wait for a batch, at the leader", service.queued());
     let help = "Largest delay of a task of Raft's runtime in the last minute";
     now.seconds("lockkeeper_turn_delay_max_seconds", help, Duration::from_micros(status.turn_delay_us_max));
-    of_runtimes(&mut now, cluster);
-    of_process(&mut now);
+    add_runtimes(&mut now, cluster);
+    add_process(&mut now);
     now
 }
 
-fn of_runtimes(now: &mut Present, cluster: &Cluster) {
+fn add_runtimes(now: &mut Present, cluster: &Cluster) {
     let Cluster { pulse, clients_pulse, adapters_pulse, .. } = cluster;
     let runtimes = [("raft", pulse), ("clients", clients_pulse), ("adapters", adapters_pulse)];
     let delays = runtimes.map(|(runtime, pulse)| (runtime.to_owned(), pulse.delay_max().as_secs_f64()));
@@ -212,34 +223,40 @@ fn of_runtimes(now: &mut Present, cluster: &Cluster) {
     now.gauges("lockkeeper_runtime_delay_max_seconds", help, "runtime", delays);
 }
 
-fn of_raft(now: &mut Present, status: &StatusResponse) {
+fn add_raft(now: &mut Present, status: &StatusResponse) {
     now.gauge("lockkeeper_ready", "Whether this node can serve", status.serving.into());
     now.gauge("lockkeeper_leader", "Whether this node leads", (status.role() == Role::Leader).into());
     now.gauge("lockkeeper_leader_id", "The leader that this node knows; 0: none", status.leader_id);
     now.gauge("lockkeeper_term", "Raft's term", status.term);
+
     now.gauge("lockkeeper_log_last_index", "Last entry of the log", status.last_log_index);
     now.gauge("lockkeeper_log_committed_index", "Last entry known to be committed", status.committed_index);
     now.gauge("lockkeeper_log_applied_index", "Last entry applied to the table", status.applied_index);
     now.gauge("lockkeeper_log_purged_index", "Last entry that was removed from the log", status.purged_index);
     now.gauge("lockkeeper_snapshot_index", "Last entry in the newest snapshot", status.snapshot_index);
+
     now.gauge("lockkeeper_cluster_version", "The cluster version", status.cluster_version.into());
     now.gauge("lockkeeper_members", "Members of the cluster", status.members.len() as u64);
     let voters = status.members.iter().filter(|member| member.voter).count();
     now.gauge("lockkeeper_voters", "Members that vote", voters as u64);
+
+    // Only a leader knows how far the others are.
     if status.role() == Role::Leader {
-        let of = |value: fn(&Member, &StatusResponse) -> Option<f64>| {
+        let by_member = |value: fn(&Member, &StatusResponse) -> Option<f64>| {
             let members = status.members.iter().filter(|member| member.node_id != status.node_id);
             members.filter_map(|member| Some((member.node_id.to_string(), value(member, status)?))).collect::<Vec<_>>()
         };
+
         #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
-        let lag = of(|member, status| Some(status.last_log_index.saturating_sub(member.matched_index) as f64));
+        let lag = by_member(|member, status| Some(status.last_log_index.saturating_sub(member.matched_index) as f64));
         now.gauges("lockkeeper_member_lag_entries", "Entries that a member lacks, at the leader", "node", lag);
-        let silence = of(|member, _| Some(Duration::from_millis(member.silent_ms?).as_secs_f64()));
+
+        let silence = by_member(|member, _| Some(Duration::from_millis(member.silent_ms?).as_secs_f64()));
         now.gauges("lockkeeper_member_silence_seconds", "Time since a member answered, at the leader", "node", silence);
     }
 }
 
-fn of_table(now: &mut Present, status: &StatusResponse) {
+fn add_table(now: &mut Present, status: &StatusResponse) {
     now.gauge("lockkeeper_sessions", "Open sessions", status.sessions);
     now.gauge("lockkeeper_locks", "Locks that are held, awaited or carry data", status.locks);
     now.gauge("lockkeeper_waiters", "Acquires that wait", status.waiters);
@@ -253,48 +270,52 @@ fn of_table(now: &mut Present, status: &StatusResponse) {
     now.counter("lockkeeper_audit_lines", "Lines of the audit trail", status.audit_lines);
 }
 
-fn of_disk(now: &mut Present, status: &StatusResponse) {
+fn add_disk(now: &mut Present, status: &StatusResponse) {
     now.gauge("lockkeeper_disk_free_bytes", "Free space for the node's data", status.disk_free_bytes);
     now.gauge("lockkeeper_disk_size_bytes", "Size of the file system with the node's data", status.disk_total_bytes);
     let help = "Below this free space the node counts as short of it";
     now.gauge("lockkeeper_disk_reserve_bytes", help, status.disk_reserve_bytes);
     now.gauge("lockkeeper_disk_low", "Whether the free space is below the reserve", status.disk_low.into());
+
     if let Some(left) = status.certificate_seconds_left {
         let left = Duration::from_secs(left.try_into().unwrap_or_default());
         now.seconds("lockkeeper_certificate_left_seconds", "Time until this node's certificate expires", left);
     }
 }
 
-/// The sizes of the node's files; nothing of those that are not there.
-fn of_data(now: &mut Present, data: &Path) {
+/// Adds the sizes of the node's files, for those that exist.
+fn add_data(now: &mut Present, data: &Path) {
     let journal = |file: &Path| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("journal-"));
     let parts = [
         ("journal", bytes_in(&data.join("log"), journal)),
         ("sled", bytes_in(&data.join("log").join("sled"), |_| true)),
         ("snapshots", bytes_in(&data.join("snapshots"), |_| true)),
     ];
+
     #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
     let sizes = parts.into_iter().filter_map(|(part, bytes)| Some((part.to_owned(), bytes? as f64)));
     now.gauges("lockkeeper_data_size_bytes", "Size of the files of the node's data", "part", sizes);
 }
 
-/// The size of the files of a directory that are wanted, without those in directories below it. `None`: it cannot be read.
+/// Returns the size of the wanted files of a directory, without those in directories below it, or `None` if it cannot be read.
 fn bytes_in(directory: &Path, is_wanted: impl Fn(&Path) -> bool) -> Option<u64> {
     let files = fs::read_dir(directory).ok()?.filter_map(Result::ok).filter(|file| is_wanted(&file.path()));
     Some(files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file).map(|file| file.len()).sum())
 }
 
-/// What the operating system says of this process; nothing where it does not say it in Linux's way.
-fn of_process(now: &mut Present) {
+/// Adds what `/proc` says about this process; only Linux has that.
+fn add_process(now: &mut Present) {
     let pages = fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
     if let Some(pages) = pages {
         let bytes = pages.saturating_mul(rustix::param::page_size() as u64);
         now.gauge("process_resident_memory_bytes", "Memory of this process that is in use", bytes);
     }
+
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
         now.gauge("process_open_fds", "Open file descriptors", files.count() as u64);
     }
+
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     now.gauge("process_max_fds", "Limit of open file descriptors", most.unwrap_or(u64::MAX));
 }
@@ -308,7 +329,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_page_is_made_at_a_time_and_none_is_older_than_its_request() {
-        let (page, made) = (MetricsPage::default(), AtomicU64::new(0));
+        let page = MetricsPage::default();
+        let made = AtomicU64::new(0);
         let asked = Instant::now();
         let make = async || {
             let began = asked.elapsed();

@@ -275,7 +275,7 @@ async fn a_node_that_is_no_member_forwards_nothing_and_adds_only_itself() {
     for (what, answer) in refused {
         let status = answer.expect_err(what);
         assert_eq!(status.code(), Code::PermissionDenied, "{what}: {status:?}");
-        assert!(status.message().contains("node 9 is no member"), "{what}: {status:?}");
+        assert!(status.message().contains("node 9 is not a member"), "{what}: {status:?}");
     }
     assert!(client(&cluster).check("held", guard.token()).await.expect("it serves").held);
 

@@ -133,7 +133,7 @@ async fn a_semaphore_in_use_is_resized() {
     });
     until("a waiter", async || Some(client.get("seats").await.ok()?.lock.waiters.first()?.ticket.0)).await;
     for (arguments, code, said) in [
-        (&["resize", "nothing", "2"][..], 13, "\"nothing\" is no semaphore in use"),
+        (&["resize", "nothing", "2"][..], 13, "\"nothing\" is not a semaphore in use"),
         (&["resize", "seats", "0"], 2, "the number of permits is 0: give it 1 to 1000000"),
         (&["resize", "seats", "1000001"], 2, "the number of permits is 1000001: give it 1 to 1000000"),
         (&["lock", "seats", "--permits", "2", "--try", "--", "true"], 13, "in use as a semaphore of 1"),

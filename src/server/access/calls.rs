@@ -1,4 +1,4 @@
-//! Calls a second of each identity: a token bucket each.
+//! Calls per second of each identity, by a token bucket for each.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use lockkeeper_machine::Identity;
 
-/// Identities whose calls are counted, before those that paused are forgotten. A full bucket is like none.
+/// Maximum number of identities whose calls are counted. Beyond it, those that paused are forgotten: a full bucket is like none.
 const IDENTITIES: usize = 4096;
-/// Seconds of calls that an identity may make at once after a pause.
+/// After a pause, an identity may make the calls of this many seconds at once.
 const BURST_SECONDS: f64 = 2.0;
 
-/// The buckets.
+/// The buckets of the identities.
 #[derive(Debug, Default)]
 pub(super) struct Calls(BTreeMap<Identity, Bucket>);
 
@@ -32,7 +32,7 @@ impl Bucket {
 }
 
 impl Calls {
-    /// Whether one more call is within the limit; if so, it is counted.
+    /// Returns whether one more call is within the limit. If it is, it is counted.
     pub(super) fn take(&mut self, who: &Identity, per_second: u32, now: Instant) -> bool {
         let per_second = f64::from(per_second);
         if !self.0.contains_key(who) {
@@ -42,8 +42,10 @@ impl Calls {
             let most = per_second * BURST_SECONDS;
             self.0.insert(who.clone(), Bucket { left: most, filled: now, most });
         }
+
         let Some(bucket) = self.0.get_mut(who) else { return true };
         bucket.fill(per_second, now);
+
         let within = bucket.left >= 1.0;
         if within {
             bucket.left -= 1.0;
@@ -60,8 +62,10 @@ mod tests {
 
     #[test]
     fn a_burst_then_the_rate_and_others_are_not_concerned() {
-        let (mut calls, start) = (Calls::default(), Instant::now());
-        let (ann, bob) = (Identity::new("ann").expect("valid"), Identity::new("bob").expect("valid"));
+        let mut calls = Calls::default();
+        let start = Instant::now();
+        let ann = Identity::new("ann").expect("valid");
+        let bob = Identity::new("bob").expect("valid");
         let taken = |calls: &mut Calls, who: &Identity, at: Duration| {
             (0..100).filter(|_| calls.take(who, 10, start + at)).count()
         };

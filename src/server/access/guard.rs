@@ -1,13 +1,14 @@
-//! What each request needs: a right, on which locks, and the session that it uses.
+//! What each request needs: a right, the locks that the right is for, and the session that it uses.
 //!
-//! A caller needs the right, and must own the session. A release and a close need no right: whoever held a lock when the policy changed can
-//! still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights expire.
+//! A caller needs the right, and must own the session. A release and a close need no right: a client that held a lock when the policy
+//! changed
+//! can still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights expire.
 
 use crate::api::requests::*;
 use lockkeeper_machine::{ForceRelease, Key, KeyRange, Put, SessionId, Txn, TxnOperation, Wait, Want};
 use lockkeeper_policy::{Right, What};
 
-/// What a request concerns.
+/// The things that a request concerns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concern<'a> {
     One(What<'a>),
@@ -20,27 +21,27 @@ pub(crate) enum Concern<'a> {
 /// What a request needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs<'a> {
-    /// `None`: the session suffices.
+    /// The right, and what it is for. Without one, the session suffices.
     pub(crate) right: Option<(Right, Concern<'a>)>,
-    /// The session that it uses: its caller must own it.
+    /// The session that the request uses. Its caller must own it.
     pub(crate) session: Option<SessionId>,
-    /// Whether an administrator may send it for a session of another identity.
+    /// Whether an administrator may send the request for a session of another identity.
     pub(crate) for_others: bool,
-    /// What it adds to the table. `None`: nothing.
+    /// What the request adds to the table, if anything.
     pub(crate) adds: Option<Adds>,
-    /// `Some`: each of its keys needs a right ([`rights_of`]), and its caller must own each of its sessions.
+    /// A transaction: each of its keys needs a right ([`rights_needed`]), and its caller must own each of its sessions.
     pub(crate) txn: Option<&'a Txn>,
 }
 
-/// What a request adds to the table, for the limits of its caller's identity.
+/// The additions of a request to the table, for the limits of its caller's identity.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Adds {
-    /// The session that it opens, if the client chose its id.
+    /// The session that the request opens, if the client chose its id.
     pub(crate) opens: Option<SessionId>,
     pub(crate) sessions: u64,
     pub(crate) locks: u64,
     pub(crate) waiters: u64,
-    /// The request's id: a repetition adds nothing.
+    /// The request's id. A repetition adds nothing.
     pub(crate) request: Option<u64>,
 }
 
@@ -57,30 +58,35 @@ fn session(session: SessionId) -> Needs<'static> {
     Needs { right: None, session: Some(session), for_others: false, adds: None, txn: None }
 }
 
-/// What DynamoDB's adapter remembers for itself: answers to requests, and what a table is. No client can name these keys.
+/// The first part of the keys under which DynamoDB's adapter keeps answers to requests. No client can name these keys.
 const ANSWERS: &[u8] = b"dynamodb/once/";
+/// The first part of the keys under which it describes tables. No client can name these keys.
 const TABLES: &[u8] = b"dynamodb/table/";
-/// What the keys of its items begin with, and the names of their locks.
+/// The first part of the keys of its items.
 const ITEMS: &[u8] = b"dynamodb/item/";
+/// The first part of the names of its items' locks.
 const ITEM_LOCKS: &str = "dynamodb/";
 
-/// Whether an adapter does this for itself, and not for its client: then a rule for the keys that the client names suffices. To create,
-/// change or delete a table is the client's doing.
+/// Whether an adapter does this for itself, not for its client: then a rule for the keys that the client names suffices. To create, change
+/// or delete a table is the client's act.
 pub(crate) fn is_of_adapter(right: Right, key: &[u8]) -> bool {
     key.starts_with(ANSWERS) || right == Right::Read && key.starts_with(TABLES)
 }
 
-/// The rights that a transaction needs: to read what it compares and shows, and to acquire what it puts and deletes, with the lease that
-/// it has, and the locks that its puts claim. To open a session needs the right to acquire anywhere.
-pub(crate) fn rights_of(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
+/// The rights that a transaction needs: to read what it compares and shows, to acquire what it puts and deletes (with the lease that it
+/// has), and to acquire the locks that its puts claim. To open a session needs the right to acquire anywhere.
+pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
     let is_asked = |(right, what): &(Right, What<'_>)| match what {
         What::Key(key) => !is_of_adapter(*right, key),
         What::Name(_) | What::Under(_) | What::Keys { .. } | What::Anywhere | What::Cluster => true,
     };
+
     let compares = txn.compares().iter().map(|compare| {
-        let (from, to) = (compare.key.as_bytes(), compare.up_to.as_ref().map(Key::as_bytes));
+        let from = compare.key.as_bytes();
+        let to = compare.up_to.as_ref().map(Key::as_bytes);
         (Right::Read, if to.is_some() { What::Keys { from, to } } else { What::Key(from) })
     });
+
     let claims = txn.operations().filter_map(right_to_claim);
     let operations = txn.operations().map(|operation| match operation {
         TxnOperation::Get(key) => (Right::Read, What::Key(key.as_bytes())),
@@ -90,33 +96,37 @@ pub(crate) fn rights_of(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
         TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
         TxnOperation::Open(_) => (Right::Acquire, What::Anywhere),
     });
+
     compares.chain(operations).chain(claims).filter(is_asked)
 }
 
-/// The right to the lock that a put claims. `None`: it claims none, or one that belongs to its key alone, for which the right to the key
-/// suffices.
+/// The right to the lock that a put claims. A put needs none if it claims no lock, or one that belongs to its key alone: then the right to
+/// the key suffices.
 ///
-/// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places: that needs the right to all keys of the queue.
-/// A rule for less would let a client hold a lock that the rule does not name.
+/// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of the
+/// queue: a rule for less would let a client hold a lock that the rule does not name.
 fn right_to_claim(operation: &TxnOperation) -> Option<(Right, What<'_>)> {
     let TxnOperation::Put(Put { key, claims: Some(lock), .. }) = operation else { return None };
-    let (key, lock) = (key.as_bytes(), lock.as_str());
+    let key = key.as_bytes();
+    let lock = lock.as_str();
+
     if key == lock.as_bytes() || is_of_item(key, lock) {
         return None;
     }
+
     let is_place = key.strip_prefix(lock.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
     let what = if is_place { What::Key(&key[..=lock.len()]) } else { What::Name(lock) };
     Some((Right::Acquire, what))
 }
 
-/// Whether the lock is that of an item of DynamoDB's under this key: its name is made from the key, in the same table.
+/// Whether the lock belongs to an item of DynamoDB's under this key: its name is made from the key, in the same table.
 fn is_of_item(key: &[u8], lock: &str) -> bool {
     let table = lock.strip_prefix(ITEM_LOCKS).and_then(|rest| Some(rest.split_once('/')?.0));
-    let of_table = table.zip(key.strip_prefix(ITEMS)).and_then(|(table, rest)| rest.strip_prefix(table.as_bytes()));
-    of_table.is_some_and(|rest| rest.starts_with(b"/"))
+    let after_table = table.zip(key.strip_prefix(ITEMS)).and_then(|(table, rest)| rest.strip_prefix(table.as_bytes()));
+    after_table.is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// What a transaction adds at the most. The sessions of temporary entries have a limit of their own.
+/// The most that a transaction adds. The sessions of temporary entries have a limit of their own.
 fn added_by(txn: &Txn) -> Adds {
     let opened = |branch: &[TxnOperation]| {
         let opens = branch.iter().filter(|operation| matches!(operation, TxnOperation::Open(_)));
@@ -126,11 +136,12 @@ fn added_by(txn: &Txn) -> Adds {
 }
 
 pub(crate) fn keys_of(range: &KeyRange) -> What<'_> {
-    let (from, to) = (range.from.as_ref(), range.to.as_ref());
+    let from = range.from.as_ref();
+    let to = range.to.as_ref();
     What::Keys { from: from.map_or(&[], Key::as_bytes), to: to.map(Key::as_bytes) }
 }
 
-/// One line a request.
+/// Defines what requests need, one line for each.
 macro_rules! guarded {
     ($($request:ty, |$this:ident| $needs:expr;)*) => {
         $(impl Guarded for $request {
@@ -143,7 +154,7 @@ macro_rules! guarded {
 }
 
 guarded! {
-    // Also a repeated open renews: the table refuses it unless the owner is the same.
+    // A repeated open also renews: the table refuses it unless the owner is the same.
     OpenSession, |it| Needs {
         adds: Some(Adds { opens: it.session, sessions: 1, ..Adds::default() }),
         ..right(Right::Acquire, What::Anywhere)
@@ -188,7 +199,7 @@ guarded! {
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
     SelectEntries, |it| right(Right::Read, keys_of(&it.select.range));
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
-    // It takes the past from all who watch or read it.
+    // A compaction takes the past away from everybody who watches or reads it.
     CompactEntries, |_it| right(Right::Administer, What::Cluster);
     AddMember, |_it| right(Right::Administer, What::Cluster);
     PromoteMember, |_it| right(Right::Administer, What::Cluster);
@@ -224,7 +235,8 @@ mod tests {
     fn a_transaction_adds_the_sessions_of_its_branch_without_those_of_temporary_entries() {
         let key = |key: &[u8]| Key::new(key).expect("a key");
         let opened = |number: u8, at_end| {
-            let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
+            let ttl = Ttl::from_millis(1000).expect("in bounds");
+            let label = Label::default();
             let session = SessionId(number.into());
             let lease = PutLease::Given(Lease { session, at_end });
             let put = Put { key: key(&[number]), value: Value::default(), lease, claims: None };
@@ -258,21 +270,23 @@ mod tests {
             (Right::Acquire, What::Key(b"d")),
             (Right::Acquire, What::Keys { from: b"", to: Some(b"e") }),
         ];
-        assert!(rights_of(&txn).eq(expected), "{:?}", rights_of(&txn).collect::<Vec<_>>());
+        assert!(rights_needed(&txn).eq(expected), "{:?}", rights_needed(&txn).collect::<Vec<_>>());
     }
 
     /// The rights that a put of this key with this claim needs.
     fn rights_to_put(key: &[u8], lock: &str) -> Vec<String> {
-        let (key, claims) = (Key::new(key).expect("a key"), Some(LockName::new(lock).expect("a name")));
+        let key = Key::new(key).expect("a key");
+        let claims = Some(LockName::new(lock).expect("a name"));
         let lease = PutLease::Given(Lease { session: SessionId(1), at_end: AtLeaseEnd::Delete });
         let put = Put { key, value: Value::new(b"").expect("a value"), lease, claims };
         let txn = Txn::new(Vec::new(), vec![TxnOperation::Put(put)], Vec::new()).expect("a transaction");
-        rights_of(&txn).map(|(right, what)| format!("{right} {what}")).collect()
+        rights_needed(&txn).map(|(right, what)| format!("{right} {what}")).collect()
     }
 
     #[test]
     fn a_claim_needs_a_right_to_its_lock_unless_it_is_that_of_its_key_alone() {
-        let (place, queue) = (r#"acquire the key "etcd/jobs/7b""#, r#"acquire the key "etcd/jobs/""#);
+        let place = r#"acquire the key "etcd/jobs/7b""#;
+        let queue = r#"acquire the key "etcd/jobs/""#;
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/jobs"), [place, queue]);
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/jobs/7b"), [place]);
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/job"), [place, r#"acquire "etcd/job""#]);
@@ -300,6 +314,6 @@ mod tests {
             (Right::Read, What::Key(b"dynamodb/item/locks/7/a")),
             (Right::Acquire, What::Key(b"dynamodb/table/locks")),
         ];
-        assert!(rights_of(&txn).eq(expected), "{:?}", rights_of(&txn).collect::<Vec<_>>());
+        assert!(rights_needed(&txn).eq(expected), "{:?}", rights_needed(&txn).collect::<Vec<_>>());
     }
 }

@@ -1,17 +1,18 @@
-//! Who calls, and whether it may: tokens, the policy, and the limits of identities.
+//! Identities of callers, and their rights: tokens, the policy, and the limits of identities.
 //!
 //! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files,
-//! which are read again every [`REREAD`]; a change that cannot be used is logged with its line, and what was in force stays in force. At
-//! its start, a node with a bad file does not start: a node that serves everybody because of a typing error would be worse.
+//! which are read again every [`REREAD`]. A change that cannot be used is logged with its line, and what was in force stays in force. A
+//! node
+//! with a bad file does not start: a node that serves everybody because of a typing error would be worse.
 //!
-//! * [`guard`]: what each request needs, in one table;
-//! * [`calls`]: calls a second;
-//! * [`connections`]: open connections;
-//! * [`earlier`]: clients of the cluster that this one was restored from.
+//! * [`guard`] says what each request needs, in one table.
+//! * [`calls`] counts calls per second.
+//! * [`connections`] counts open connections.
+//! * [`earlier`] serves clients of the cluster that this one was restored from.
 //!
 //! A stream (pipeline, keep-alive, watch) has the identity of the request that opened it, and ends when its token is withdrawn: within
 //! [`REREAD`] at the node that the client is connected to. Each request of a pipeline and each renewal is decided anew. A watch ends once
-//! the policy of the leader does not allow it any more.
+//! the policy of the leader no longer allows it.
 
 mod calls;
 mod connections;
@@ -42,11 +43,12 @@ use lockkeeper_machine::Identity;
 use lockkeeper_policy::{FileError, Limits, Policy, Right, TokenHash, Tokens, What};
 use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
 
-/// How often the files are read again. They are small, and comparing their text finds each change, also one within the resolution of a
-/// file's time.
+/// Interval at which the files are read again. They are small, and comparing their text finds each change, even one within the resolution
+/// of a file's time.
 const REREAD: Duration = Duration::from_secs(1);
-/// The header of a token, and its beginning.
+/// The header of a token.
 const AUTHORIZATION: &str = "authorization";
+/// The first part of that header's value.
 const BEARER: &str = "Bearer ";
 
 /// The identities and rights that a node knows.
@@ -59,11 +61,11 @@ pub(crate) struct Access {
     earlier: Option<EarlierCluster>,
     calls: Mutex<Calls>,
     connections: Mutex<Connections>,
-    /// Requests that were refused for want of an identity or a right.
+    /// Number of requests that were refused for want of an identity or a right.
     denied: AtomicU64,
-    /// Requests that were refused by a limit of their identity.
+    /// Number of requests that were refused by a limit of their identity.
     limited: AtomicU64,
-    /// For the lines about both: anybody can be refused as often as he likes.
+    /// Limits the lines of the log about both: anybody can be refused as often as he likes.
     denials: LogThrottle,
     limits_reached: LogThrottle,
     /// Tells streams that tokens or the policy have changed.
@@ -73,7 +75,7 @@ pub(crate) struct Access {
 /// A file and what it says.
 #[derive(Debug)]
 struct Source<T> {
-    /// `None`: none is configured.
+    /// The path of the file, if one is configured.
     file: Option<PathBuf>,
     key: &'static str,
     parse: fn(&str) -> Result<T, FileError>,
@@ -88,16 +90,19 @@ impl<T> Source<T> {
         if file.as_os_str().is_empty() {
             return Ok(None);
         }
+
         let shown = file.display();
         let text = fs::read_to_string(file)
             .map_err(|error| format!("{key}: cannot read {shown}: {error}: name a file that this user can read"))?;
         let current = parse(&text).map_err(|error| format!("{key}: {shown}, {error}"))?;
-        let (current, read) = (RwLock::new(Arc::new(current)), Mutex::new(Ok(text)));
+        let current = RwLock::new(Arc::new(current));
+        let read = Mutex::new(Ok(text));
         Ok(Some(Self { file: Some(file.to_owned()), key, parse, current, read }))
     }
 
     fn none(key: &'static str, parse: fn(&str) -> Result<T, FileError>, nothing: T) -> Self {
-        let (current, read) = (RwLock::new(Arc::new(nothing)), Mutex::new(Ok(String::new())));
+        let current = RwLock::new(Arc::new(nothing));
+        let read = Mutex::new(Ok(String::new()));
         Self { file: None, key, parse, current, read }
     }
 
@@ -106,7 +111,7 @@ impl<T> Source<T> {
         Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Reads the file again; `true`: something else is in force now. What is not usable changes nothing.
+    /// Reads the file again. Returns whether something else is in force now; a text that is not usable changes nothing.
     fn refresh(&self) -> bool {
         let Some(file) = &self.file else { return false };
         let text = fs::read_to_string(file).map_err(|error| error.kind());
@@ -114,8 +119,10 @@ impl<T> Source<T> {
         if *read == text {
             return false;
         }
+
         let mut has_changed = false;
-        let (key, shown) = (self.key, file.display());
+        let key = self.key;
+        let shown = file.display();
         match &text {
             Err(error) => {
                 tracing::error!(key, file = %shown, %error, "cannot be read again; what was read before stays in force")
@@ -131,21 +138,25 @@ impl<T> Source<T> {
                 }
             },
         }
+
         *read = text;
         has_changed
     }
 }
 
 impl Access {
-    /// Reads the files. Fails with a message for the one who starts the node.
-    /// With TLS, callers without an identity are served only as far as a policy allows them.
+    /// Reads the files. Fails with a message for the person who starts the node. With TLS, callers without an identity are served only as
+    /// far as a policy allows them.
     pub(crate) fn open(config: &AuthConfig, has_tls: bool) -> Result<Self, String> {
         let AuthConfig { tokens, policy, anonymous } = config;
         let anonymous = *anonymous && (!has_tls || !policy.as_os_str().is_empty());
+
         let open_policy = Source::open("auth.policy", policy, Policy::parse)?;
         let policy = open_policy.unwrap_or_else(|| Source::none("auth.policy", Policy::parse, Policy::default()));
+
         let open_tokens = Source::open("auth.tokens", tokens, Tokens::parse)?;
         let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
+
         let (calls, connections, denied, limited) = Default::default();
         let (denials, limits_reached, changes) = Default::default();
         let earlier = None;
@@ -191,14 +202,16 @@ impl Access {
         Ok((Some(identity), earlier.is_some()))
     }
 
-    /// Reads the files again and again. Returns at once if there are none.
+    /// Reads the files again and again. Returns at once if none are configured.
     pub(crate) async fn watch_files(self: Arc<Self>) {
         while self.tokens.file.is_some() || self.policy.file.is_some() {
             tokio::time::sleep(REREAD).await;
             let this = Arc::clone(&self);
-            // A panic there would be a bug in parsing: the next turn tries again, with the text as it is then.
+
+            // A panic in this task would be a bug in parsing. The next turn tries again, with the text as it is then.
             let _ = tokio::task::spawn_blocking(move || {
-                let (tokens, policy) = (this.tokens.refresh(), this.policy.refresh());
+                let tokens = this.tokens.refresh();
+                let policy = this.policy.refresh();
                 if tokens || policy {
                     this.changes.send_replace(());
                 }
@@ -207,21 +220,22 @@ impl Access {
         }
     }
 
-    /// The identity that a bearer token shows, and the token's hash; `None`: the request has no token. The message of a refusal does not
+    /// Returns the identity that a bearer token shows, and the token's hash, if the request has a token. The message of a refusal does not
     /// repeat the token.
     pub(crate) fn bearer(&self, metadata: &MetadataMap) -> Result<Option<(Identity, TokenHash)>, Error> {
         let mut values = metadata.get_all(AUTHORIZATION).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let token =
             value.to_str().ok().and_then(|value| value.strip_prefix(BEARER)).filter(|_| values.next().is_none());
-        // Empty: no token.
+
+        // A value of another form counts as the empty token, which no identity has.
         self.token(token.unwrap_or_default()).map(Some)
     }
 
-    /// The identity that a token shows, and the token's hash. The message of a refusal does not repeat the token.
+    /// Returns the identity that a token shows, and the token's hash. The message of a refusal does not repeat the token.
     pub(crate) fn token(&self, token: &str) -> Result<(Identity, TokenHash), Error> {
-        let token = TokenHash::of(token);
-        match self.of_token(&token) {
+        let token = TokenHash::from_token(token);
+        match self.known_identity(&token) {
             Some(identity) => Ok((identity, token)),
             None => {
                 self.denied.fetch_add(1, Ordering::Relaxed);
@@ -237,7 +251,7 @@ impl Access {
         self.tokens.file.is_some()
     }
 
-    fn of_token(&self, token: &TokenHash) -> Option<Identity> {
+    fn known_identity(&self, token: &TokenHash) -> Option<Identity> {
         self.tokens.get()?.identity(token).cloned()
     }
 
@@ -249,11 +263,12 @@ impl Access {
         }
         let mut changes = self.changes.subscribe();
         let Some(token) = caller.token else { return pending().await };
-        while self.of_token(&token) == caller.identity {
+        while self.known_identity(&token) == caller.identity {
             if changes.changed().await.is_err() {
                 return pending().await;
             }
         }
+
         self.denied.fetch_add(1, Ordering::Relaxed);
         Error::unauthenticated("the bearer token that opened this stream was withdrawn: open it again with another one")
     }
@@ -263,6 +278,7 @@ impl Access {
         if caller.identity.is_some() || caller.is_peer || self.anonymous {
             return Ok(());
         }
+
         self.denied.fetch_add(1, Ordering::Relaxed);
         Err(Error::unauthenticated("this node serves no anonymous callers: send a token, or use a client certificate"))
     }
@@ -278,10 +294,12 @@ impl Access {
         else {
             return Ok(());
         };
+
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        match calls.take(who, per_second, tokio::time::Instant::now()) {
-            true => Ok(()),
-            false => Err(self.over_limit(who, "calls-per-second", per_second.into(), true)),
+        if calls.take(who, per_second, tokio::time::Instant::now()) {
+            Ok(())
+        } else {
+            Err(self.over_limit(who, "calls-per-second", per_second.into(), true))
         }
     }
 
@@ -292,6 +310,7 @@ impl Access {
         if connections.take(who, remote, most) {
             return Ok(());
         }
+
         remote.finish();
         Err(self.over_limit(who, "connections", most, true))
     }
@@ -301,12 +320,13 @@ impl Access {
         self.policy.get().map_or_else(Limits::default, |policy| policy.limits(who))
     }
 
-    /// Refuses what no rule of the policy allows. A peer's own requests are not asked for: it is authenticated as a member.
+    /// Refuses what no rule of the policy allows. A peer's own requests are not checked: it is authenticated as a member.
     pub(crate) fn check(&self, caller: &Caller, right: Right, what: What<'_>) -> Result<(), Error> {
         if caller.is_peer {
             return Ok(());
         }
         let Some(policy) = self.policy.get() else { return Ok(()) };
+
         match policy.decide(caller.identity.as_ref(), right, what) {
             Ok(_) => Ok(()),
             Err(denied) => {
@@ -318,12 +338,12 @@ impl Access {
         }
     }
 
-    /// Whether the caller may do this, by the policy of this node: for what people are offered, not for what is decided.
+    /// Whether the policy of this node lets the caller do this. It decides what people are offered, not what is executed.
     pub(crate) fn allows(&self, caller: &Caller, right: Right, what: What<'_>) -> bool {
         self.policy.get().is_none_or(|policy| policy.decide(caller.identity.as_ref(), right, what).is_ok())
     }
 
-    /// Returns once no rule of the policy allows this any more: for streams that were allowed when they began.
+    /// Returns once no rule of the policy allows this any more. It is for streams that were allowed when they began.
     pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: What<'_>) -> Error {
         let mut changes = self.changes.subscribe();
         loop {
@@ -336,14 +356,14 @@ impl Access {
         }
     }
 
-    /// Whether a policy lets the caller administer the cluster: then it may close the sessions of others, and sees all of them.
+    /// Whether a policy lets the caller administer the cluster. It may then close the sessions of others, and sees all of them.
     pub(crate) fn administers(&self, caller: &Caller) -> bool {
-        let of_policy =
+        let may_administer =
             |policy: Arc<Policy>| policy.decide(caller.identity.as_ref(), Right::Administer, What::Cluster).is_ok();
-        caller.is_peer || self.policy.get().is_some_and(of_policy)
+        caller.is_peer || self.policy.get().is_some_and(may_administer)
     }
 
-    /// Whether there is a policy: without one, everybody sees all sessions.
+    /// Whether this node has a policy. Without one, everybody sees all sessions.
     pub(crate) fn has_policy(&self) -> bool {
         self.policy.file.is_some()
     }
@@ -353,13 +373,13 @@ impl Access {
         self.anonymous
     }
 
-    /// Counts a refusal for want of a right. `Some`: it is to be logged, with the number of refusals since the last line.
+    /// Counts a refusal for want of a right. Returns the number of refusals since the last line of the log, if it is time for another line.
     pub(crate) fn count_denied(&self) -> Option<u64> {
         self.denied.fetch_add(1, Ordering::Relaxed);
         self.denials.count()
     }
 
-    /// The refusal by a limit of an identity, counted.
+    /// Counts a refusal by a limit of an identity, and returns its error.
     pub(crate) fn over_limit(&self, who: &Identity, limit: &'static str, value: u64, is_passing: bool) -> Error {
         let refused = self.limited.fetch_add(1, Ordering::Relaxed) + 1;
         if let Some(count) = self.limits_reached.count() {
@@ -368,7 +388,7 @@ impl Access {
         Error::over_limit(who, limit, value, refused, is_passing)
     }
 
-    /// Requests refused since the start: for want of an identity or a right, and by a limit of an identity.
+    /// Number of requests refused since the start: for want of an identity or a right, and by a limit of an identity.
     pub(crate) fn refused(&self) -> (u64, u64) {
         (self.denied.load(Ordering::Relaxed), self.limited.load(Ordering::Relaxed))
     }

@@ -8,32 +8,32 @@ use lockkeeper_machine::{Address, Identity};
 use lockkeeper_policy::TokenHash;
 use lockkeeper_traces::Origin;
 
-/// The origin of a request, and its deadline.
+/// The sender of a request, and the request's deadline.
 ///
-/// Made by the adapter at the node that the client is connected to. A forwarded request carries it, so the leader sees the client, not
-/// the follower.
+/// The adapter at the node that the client is connected to makes it. A forwarded request carries it, so the leader sees the client, not the
+/// follower.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caller {
-    /// The client's address. `None`: an older peer forwarded the request without it.
+    /// The client's address. It is missing if an older peer forwarded the request without it.
     pub(crate) remote: Option<Address>,
-    /// `None`: an anonymous client. A stream's requests have the identity of the request that opened it.
+    /// The client's identity, unless it is anonymous. A stream's requests have the identity of the request that opened it.
     pub(crate) identity: Option<Identity>,
-    /// The token that showed the identity, at the node that the client is connected to: a stream ends when it is withdrawn.
+    /// The token that showed the identity, at the node that the client is connected to. A stream ends when its token is withdrawn.
     pub(crate) token: Option<TokenHash>,
-    /// The identity was shown by a certificate of the cluster that this one was restored from, which counts for a time.
+    /// Whether the identity was shown by a certificate of the cluster that this one was restored from, which counts for a time.
     pub(crate) is_of_earlier: bool,
-    /// A member asks for itself, such as a node that joins: at the peers' port, and not for a client. No policy concerns it.
+    /// Whether a member asks for itself at the peers' port, such as a node that joins, and not for a client. No policy concerns it.
     pub(crate) is_peer: bool,
-    /// The request gives something up for its client: it is executed while the node drains, too.
+    /// Whether the request gives something up for its client. Such a request is executed even while the node drains.
     pub(crate) is_withdrawal: bool,
-    /// `None`: the caller waits without limit.
+    /// The deadline. Without one, the caller waits without limit.
     pub(crate) deadline: Option<Deadline>,
     /// The trace that the request belongs to.
     pub(crate) origin: Origin,
 }
 
 impl Caller {
-    /// Whose resources of this node it takes: its identity's; without one, those of its host.
+    /// The name under which this node counts the resources that the caller takes: its identity or, without one, its host.
     pub(crate) fn owner(&self) -> String {
         match (&self.identity, &self.remote) {
             (Some(identity), _) => format!("identity {identity}"),
@@ -54,22 +54,22 @@ impl Caller {
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    /// At this moment.
+    /// A deadline at this moment.
     pub(crate) fn at(moment: Instant) -> Self {
         Self(moment)
     }
 
-    /// The remaining time; zero once it has passed.
+    /// The time that is left, or zero once the deadline has passed.
     pub(crate) fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub(crate) fn has_passed(self) -> bool {
         self.left().is_zero()
     }
 
-    /// Returns when it passes; never, if there is none.
+    /// Returns when the deadline passes, or never if there is none.
     pub(crate) async fn pass(deadline: Option<Self>) {
         match deadline {
             Some(Self(at)) => sleep_until(at).await,

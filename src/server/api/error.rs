@@ -15,18 +15,18 @@ use lockkeeper_machine::{
 use lockkeeper_policy::Denied;
 use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError, watch_index::TooManyWatches};
 
-/// What the caller may do with a request that failed.
+/// Whether, and how, the caller may repeat a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Retry {
-    /// Nothing happened: send it again.
+    /// Nothing happened, so it is safe to send the request again.
     Safe,
-    /// It may have taken effect: send it again with the same request id, and it takes effect once.
+    /// The request may have taken effect. Sent again with the same request id, it takes effect once.
     SameId,
-    /// It cannot succeed unchanged.
+    /// The request cannot succeed unchanged.
     No,
 }
 
-/// Why a request failed: one reason for each case that a caller may handle differently.
+/// The reason of a failure: one for each case that a caller may handle differently.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
     /// A field is malformed or exceeds its limit; [`Error::about`] names it as `field`.
@@ -65,7 +65,7 @@ pub(crate) enum Reason {
     ShuttingDown,
     /// There was no reply; the request may still take effect.
     OutcomeUnknown {
-        /// A deadline passed. Otherwise the connection to the leader broke, or the leader changed.
+        /// Whether a deadline passed. Otherwise the connection to the leader broke, or the leader changed.
         is_late: bool,
     },
     /// The caller's deadline passed, and the request changes nothing.
@@ -96,21 +96,21 @@ pub(crate) enum Reason {
     Internal,
     /// The leader runs a newer version, which has a reason that this node does not know.
     Newer {
-        /// Its name in `lockkeeper.v1`.
+        /// The reason's name in `lockkeeper.v1`.
         name: String,
-        /// Its gRPC status code.
+        /// The reason's gRPC status code.
         code: i32,
     },
 }
 
-/// A request failed.
+/// The failure of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Error {
     pub(crate) reason: Reason,
     pub(crate) retry: Retry,
-    /// For users: the problem and the remedy.
+    /// The problem and the remedy, for users.
     pub(crate) message: Cow<'static, str>,
-    /// For programs: the values that the message names, by the names that `errors.proto` lists.
+    /// The values that the message names, for programs, by the names that `errors.proto` lists.
     pub(crate) about: Vec<(Cow<'static, str>, String)>,
 }
 
@@ -132,12 +132,12 @@ impl Error {
         self
     }
 
-    /// The value with this name.
+    /// Returns the value with this name.
     pub(crate) fn about(&self, name: &str) -> Option<&str> {
         self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// For [`Reason::InvalidArgument`]: the field and the problem.
+    /// Returns the field and the problem of a [`Reason::InvalidArgument`].
     pub(crate) fn violation(&self) -> Option<(&str, &str)> {
         let field = self.about("field").filter(|_| self.reason == Reason::InvalidArgument)?;
         Some((field, self.message.strip_prefix(field)?.strip_prefix(": ")?))
@@ -148,12 +148,12 @@ impl Error {
         Self::new(Reason::InvalidArgument, Retry::No, format!("{field}: {why}")).with("field", field)
     }
 
-    /// As [`Error::invalid`], from the type that refused the value.
+    /// Makes the error of [`Error::invalid`] from the type that refused the value.
     pub(crate) fn invalid_value(field: &str) -> impl FnOnce(Invalid) -> Self {
         move |why| Self::invalid(field, why)
     }
 
-    /// A message exceeds the limit of bytes; `found` is the transport's message.
+    /// A message exceeds the limit of bytes. `found` is the transport's message.
     pub(crate) fn too_large(found: &str) -> Self {
         let message = format!("{found}: send fewer locks or less data in one request");
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", "message_bytes")
@@ -174,6 +174,7 @@ impl Error {
                 Retry::No,
                 "the token names no grant that is held by this session: the grant was released or lost, or belongs to another session",
             ),
+
             Revoked { token, reason } => {
                 let message = format!(
                     "an operator revoked the grant with token {} of this session: {}; it no longer holds its locks",
@@ -201,7 +202,7 @@ impl Error {
             }
             NotSemaphore { name } => {
                 let message = format!(
-                    "{:?} is no semaphore in use: only one that is held or awaited with a number of permits can be resized",
+                    "{:?} is not a semaphore in use: only one that is held or awaited with a number of permits can be resized",
                     name.as_str()
                 );
                 Self::new(Reason::NotSemaphore, Retry::No, message).with("lock", name)
@@ -339,13 +340,11 @@ impl Error {
         }
     }
 
-    /// The cluster version does not cover the command. `without`: the members that keep it where it is, each with the reason.
+    /// The cluster version does not cover the command. `without` has the members that keep it where it is, each with the reason.
     pub(crate) fn version_too_low(needs: Version, has: Version, without: &BTreeMap<u64, &'static str>) -> Self {
         let members: Vec<_> = without.iter().map(|(id, why)| format!("node {id} ({why})")).collect();
-        let members = match members.is_empty() {
-            true => "some member".to_owned(),
-            false => members.join(", "),
-        };
+        let members = if members.is_empty() { "some member".to_owned() } else { members.join(", ") };
+
         let message = format!(
             "the cluster has version {has}, and this request needs version {needs}, which waits for {members}: install a version of \
              Lockkeeper that supports version {needs} on all members, and try again"
@@ -382,17 +381,19 @@ impl Error {
         Self::new(Reason::NotOwner, Retry::No, message)
     }
 
-    /// A limit of the caller's identity was reached. `is_passing`: a pause helps; otherwise the identity must give something back.
+    /// A limit of the caller's identity was reached. If it `is_passing`, a pause helps; otherwise the identity must give something back.
     pub(crate) fn over_limit(who: &Identity, limit: &'static str, value: u64, refused: u64, is_passing: bool) -> Self {
         let (retry, remedy) = match (is_passing, limit) {
             (true, "connections") => (Retry::Safe, "close some, or use another node"),
             (true, _) => (Retry::Safe, "send fewer, or try again in a second"),
             (false, _) => (Retry::No, "give some back"),
         };
+
         let message = format!(
             "{who} has reached its limit of {value} for {limit}: {remedy}; an operator can raise [limits.{who}] in the policy (this node \
              has refused {refused} requests by such limits)"
         );
+
         let error = Self::new(Reason::LimitReached, retry, message);
         error.with("limit", format!("identity_{limit}")).with("limit_value", value).with("refused", refused)
     }
@@ -411,17 +412,18 @@ impl Error {
 
     /// The caller's deadline passed.
     pub(crate) fn deadline_passed(changes: bool) -> Self {
-        match changes {
-            false => Self::new(
-                Reason::DeadlineExceeded,
-                Retry::Safe,
-                "the call's deadline passed before there was an answer: try again with more time",
-            ),
-            true => Self::new(
+        if changes {
+            Self::new(
                 Reason::OutcomeUnknown { is_late: true },
                 Retry::SameId,
                 "the call's deadline passed before there was an answer; the request may still take effect: repeat it with the same id",
-            ),
+            )
+        } else {
+            Self::new(
+                Reason::DeadlineExceeded,
+                Retry::Safe,
+                "the call's deadline passed before there was an answer: try again with more time",
+            )
         }
     }
 
@@ -440,7 +442,7 @@ impl Error {
         Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
     }
 
-    /// The client does not read its replies; `found` states the unread bytes and the limit.
+    /// The client does not read its replies. `found` states the unread bytes and the limit.
     pub(crate) fn unread(found: &str) -> Self {
         let message = format!("{found}: read answers as they arrive, and send fewer requests at a time");
         Self::new(Reason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
@@ -451,20 +453,20 @@ impl Error {
         Self::new(Reason::OutcomeUnknown { is_late: false }, Retry::SameId, message)
     }
 
-    /// A node sends as many backups as it may.
+    /// A node sends the maximum number of backups already.
     pub(crate) fn too_many_backups(limit: usize) -> Self {
         let message =
             format!("this node sends {limit} backups already, the limit: try again later, or at another node");
         Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "backups")
     }
 
-    /// The node has as many watches of one kind as it may.
+    /// The node has the maximum number of watches of one kind already.
     pub(crate) fn too_many_watches(why: TooManyWatches) -> Self {
         let message = format!("{why}: end some, watch a prefix rather than many keys, or watch at another node");
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", "watches")
     }
 
-    /// A follower does not reach the entry that it was to show.
+    /// A follower has not applied in time the entry that the call needs.
     pub(crate) fn lags(index: u64) -> Self {
         let message = format!("this node has not applied entry {index} in time, and the leader has: ask another node");
         Self::new(Reason::NoLeader, Retry::Safe, message)
@@ -475,13 +477,13 @@ impl Error {
         Self::new(Reason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one")
     }
 
-    /// A bug: logged, and reported.
+    /// A bug, which is logged and reported to the caller.
     pub(crate) fn internal(what: &'static str) -> Self {
         tracing::error!(what, "broken state");
         Self::new(Reason::Internal, Retry::No, what)
     }
 
-    /// The table's reply is a refusal. Any other reply at this point is a bug.
+    /// Makes an error of a reply that is a refusal. Any other reply at this point is a bug.
     pub(crate) fn unexpected(reply: Reply) -> Self {
         let Reply::Refused(refusal) = reply else {
             return Self::internal("the table replied to another command");
@@ -567,6 +569,7 @@ impl Error {
                 ),
             ),
         };
+
         Self::new(Reason::LimitReached, Retry::No, message).with("limit", name)
     }
 }

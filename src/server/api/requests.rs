@@ -65,7 +65,7 @@ calls! {
 /// Opens a session, or renews it if it is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OpenSession {
-    /// `None`: this node generates a random id.
+    /// The session's id, if the client chose one. Otherwise this node draws it.
     pub(crate) session: Option<SessionId>,
     pub(crate) ttl: Ttl,
     pub(crate) label: Label,
@@ -90,7 +90,7 @@ pub(crate) struct SessionRenewed {
     pub(crate) ttl: Ttl,
     /// Grants that an operator revoked and that the session has not released, in the order of their tokens.
     pub(crate) revoked: Vec<Revocation>,
-    /// There are more revoked grants.
+    /// Whether there are more revoked grants.
     pub(crate) more_revoked: bool,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct SessionRenewed {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CloseSession {
     pub(crate) session: SessionId,
-    /// `Some`: an operator closes it, for this reason.
+    /// The operator's reason, if an operator closes the session.
     pub(crate) reason: Option<Reason>,
 }
 
@@ -109,11 +109,11 @@ pub(crate) struct SessionClosed;
 /// Lists sessions in the order of their ids.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListSessions {
-    /// Only sessions above this one: the last one of the previous page.
+    /// Lists only sessions above this one, which is the last one of the previous page.
     pub(crate) after: Option<SessionId>,
-    /// At most this many sessions; 0: the maximum of a page.
+    /// Maximum number of sessions; 0 means the maximum of a page.
     pub(crate) page_size: usize,
-    /// Read this node's table as it is. Otherwise the read is linearizable.
+    /// Whether to read this node's table as it is. Otherwise the read is linearizable.
     pub(crate) stale: bool,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct ListSessions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SessionPage {
     pub(crate) sessions: Vec<SessionView>,
-    /// There may be more, above this one.
+    /// The session after which the next page begins, if there may be one.
     pub(crate) more_after: Option<SessionId>,
     /// The log index that the page shows.
     pub(crate) index: u64,
@@ -131,7 +131,7 @@ pub(crate) struct SessionPage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AcquireLocks {
     pub(crate) session: SessionId,
-    /// `None`: a repeated request may take effect twice.
+    /// The request's id. Without one, a repeated request may take effect twice.
     pub(crate) request: Option<Request>,
     pub(crate) acquire: Acquire,
 }
@@ -151,7 +151,7 @@ pub(crate) enum Acquired {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReleaseLocks {
     pub(crate) session: SessionId,
-    /// `None`: a repeated request may take effect twice.
+    /// The request's id. Without one, a repeated request may take effect twice.
     pub(crate) request: Option<Request>,
     pub(crate) target: Target,
 }
@@ -160,7 +160,7 @@ pub(crate) struct ReleaseLocks {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UpdateData {
     pub(crate) session: SessionId,
-    /// `None`: a repeated request may take effect twice.
+    /// The request's id. Without one, a repeated request may take effect twice.
     pub(crate) request: Option<Request>,
     pub(crate) update: Update,
 }
@@ -179,7 +179,7 @@ pub(crate) struct CheckToken {
 /// Whether the token holds the lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TokenChecked {
-    /// `None`: the token does not hold the lock.
+    /// The holder, if the token holds the lock.
     pub(crate) holder: Option<HolderView>,
     /// The highest token ever granted.
     pub(crate) last_token: Token,
@@ -191,9 +191,9 @@ pub(crate) struct TokenChecked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GetLock {
     pub(crate) name: LockName,
-    /// The page of holders and waiters. A size of 0: the maximum of a page.
+    /// The page of holders and waiters. A size of 0 means the maximum of a page.
     pub(crate) page: Page,
-    /// Read this node's table as it is. Otherwise the read is linearizable.
+    /// Whether to read this node's table as it is. Otherwise the read is linearizable.
     pub(crate) stale: bool,
 }
 
@@ -208,13 +208,13 @@ pub(crate) struct LockFound {
 /// Lists locks in the order of their names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListLocks {
-    /// Empty: all locks.
+    /// The first part of the names. Empty means all locks.
     pub(crate) prefix: String,
-    /// Only locks above this one: [`LockPage::more_after`] of the previous page.
+    /// Lists only locks above this one, which is [`LockPage::more_after`] of the previous page.
     pub(crate) after: Option<LockName>,
-    /// At most this many locks; 0: the maximum of a page.
+    /// Maximum number of locks; 0 means the maximum of a page.
     pub(crate) page_size: usize,
-    /// Read this node's table as it is. Otherwise the read is linearizable.
+    /// Whether to read this node's table as it is. Otherwise the read is linearizable.
     pub(crate) stale: bool,
 }
 
@@ -222,31 +222,31 @@ pub(crate) struct ListLocks {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LockPage {
     pub(crate) locks: Vec<LockView>,
-    /// There are more, above this one.
+    /// The lock after which the next page begins, if there may be one.
     pub(crate) more_after: Option<LockName>,
     /// The log index that the page shows.
     pub(crate) index: u64,
 }
 
-/// The busiest locks and the longest waits, in this node's own table.
+/// Asks for the busiest locks and the longest waits, in this node's own table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ShowBusiest {
-    /// Empty: all locks.
+    /// The first part of the names. Empty means all locks.
     pub(crate) prefix: String,
-    /// At most this many locks or waits in each list; 0: a default.
+    /// Maximum number of locks or waits in each list; 0 means a default.
     pub(crate) size: usize,
     /// Grants are counted after the entry with this index.
     pub(crate) after_index: u64,
 }
 
-/// What is busy.
+/// The busiest locks and the longest waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Busiest {
-    /// Those with the longest queues first, then those with the most grants.
+    /// The locks with the longest queues come first, then those with the most grants.
     pub(crate) locks: Vec<BusyLock>,
-    /// The oldest first.
+    /// The oldest wait comes first.
     pub(crate) waits: Vec<LongWait>,
-    /// There are more waits than were examined.
+    /// Whether there are more waits than were examined.
     pub(crate) more_waits: bool,
     /// Grants are counted after the entry with this index.
     pub(crate) counted_after: u64,
@@ -259,7 +259,7 @@ pub(crate) struct Busiest {
 /// A lock that is awaited, or was granted lately.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BusyLock {
-    /// With its first holder and its first waiter, without data.
+    /// The lock with its first holder and its first waiter, without data.
     pub(crate) lock: LockView,
     /// Number of counted grants.
     pub(crate) grants: u64,
@@ -275,7 +275,7 @@ pub(crate) struct LongWait {
     pub(crate) queue_length: u64,
 }
 
-/// What the table of a node did since its start.
+/// The events of a node's table since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) granted: u64,
@@ -291,9 +291,9 @@ pub(crate) struct Totals {
 /// Grants that an operator revoked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GrantsForced {
-    /// In the order of their tokens.
+    /// The grants in the order of their tokens.
     pub(crate) forced: Vec<Forced>,
-    /// There are more, up to this token: send another request.
+    /// If there are more grants, the highest token of them: send another request.
     pub(crate) more_up_to: Option<Token>,
 }
 
@@ -304,7 +304,7 @@ pub(crate) struct RemoveWaiter {
     pub(crate) ticket: Ticket,
 }
 
-/// The waiter; `None`: the ticket does not wait for this lock.
+/// The waiter that was removed, if the ticket waited for this lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WaiterRemoved(pub(crate) Option<WaiterView>);
 
@@ -314,25 +314,25 @@ pub(crate) struct LiftDelay {
     pub(crate) name: LockName,
 }
 
-/// The remaining lock-delay, milliseconds; `None`: the lock had none.
+/// The remaining lock-delay in milliseconds, if the lock had one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DelayLifted(pub(crate) Option<u64>);
 
 /// An operator drops the data on locks without a holder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DropData {
-    /// Only of locks with this prefix. Empty: all locks.
+    /// Drops only data of locks whose names begin with this. Empty means all locks.
     pub(crate) prefix: String,
-    /// Only of locks above this one: [`DataDropped::more_after`] of the previous reply.
+    /// Drops only data of locks above this one, which is [`DataDropped::more_after`] of the previous reply.
     pub(crate) after: Option<LockName>,
 }
 
 /// The data were dropped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct DataDropped {
-    /// Number of locks.
+    /// Number of locks whose data were dropped.
     pub(crate) dropped: u64,
-    /// There are more locks, above this one: send another request.
+    /// If there are more locks, the one after which to go on with another request.
     pub(crate) more_after: Option<LockName>,
 }
 
@@ -360,14 +360,15 @@ pub(crate) struct SemaphoreResized {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GetEntries {
     pub(crate) keys: Vec<Key>,
-    /// As they were at this revision; `None`: the present ones.
+    /// The revision at which to show the entries. Without one, the present entries are shown.
     pub(crate) at: Option<Revision>,
 }
 
 /// The entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EntriesFound {
-    /// Of the first keys, in their order, as many as fit into a page, and at least one: ask for the rest by another request.
+    /// The entries of the first keys, in the order of the keys: as many as fit into a page, and at least one. Ask for the rest by another
+    /// request.
     pub(crate) entries: Vec<Option<Arc<Entry>>>,
     /// The present revision of the keyspace: the one that the reply shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
@@ -378,34 +379,34 @@ pub(crate) struct EntriesFound {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListEntries {
     pub(crate) range: KeyRange,
-    /// From the end of the range.
+    /// Whether to list from the end of the range.
     pub(crate) backwards: bool,
-    /// At most this many entries; 0: the maximum of a page.
+    /// Maximum number of entries; 0 means the maximum of a page.
     pub(crate) page_size: usize,
-    /// As they were at this revision; `None`: the present ones.
+    /// The revision at which to show the entries. Without one, the present entries are shown.
     pub(crate) at: Option<Revision>,
-    /// Only those whose lease is this session.
+    /// Lists only entries whose lease is this session.
     pub(crate) leased_by: Option<SessionId>,
 }
 
 /// A page of entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EntryPage {
-    /// In the order that was asked for.
+    /// The entries in the requested order.
     pub(crate) entries: Vec<(Key, Arc<Entry>)>,
-    /// The range has more of them, beyond the last one.
+    /// Whether the range has more entries, beyond the last one.
     pub(crate) more: bool,
     /// The present revision of the keyspace: the one that the page shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
 }
 
-/// Shows entries of a range, sorted and cut where they are. Linearizable, unless a stale read is asked for. Fails as [`GetEntries`] does,
-/// and with [`Reason::LimitReached`](super::Reason::LimitReached) if the range has too many entries, or what it shows too many bytes: then
-/// it is listed, page by page.
+/// Shows entries of a range, sorted and cut at the node that executes it. Linearizable, unless a stale read is asked for. Fails as
+/// [`GetEntries`] does, and with [`Reason::LimitReached`](super::Reason::LimitReached) if the range has too many entries, or the selected
+/// ones too many bytes: list it page by page then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SelectEntries {
     pub(crate) select: Select,
-    /// As they were at this revision; `None`: the present ones.
+    /// The revision at which to show the entries. Without one, the present entries are shown.
     pub(crate) at: Option<Revision>,
     /// From the table of the node that is asked, as far as it has applied the log. Such a request is not forwarded, and has no message.
     pub(crate) stale: bool,
@@ -428,7 +429,7 @@ pub(crate) struct CompactEntries {
 /// The events were forgotten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EntriesCompacted {
-    /// The revision of the last one. Watches begin after it.
+    /// The revision of the last event that was forgotten. Watches begin after it.
     pub(crate) revision: Revision,
 }
 
@@ -437,36 +438,36 @@ pub(crate) struct EntriesCompacted {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WatchEntries {
     pub(crate) range: KeyRange,
-    /// The first revision whose events are wanted; it may be in the future. `None`: events from now on. All that was acknowledged before
-    /// the call is not among them.
+    /// The first revision whose events are wanted; it may be in the future. Without it, the watch begins now: it shows nothing that was
+    /// acknowledged before the call.
     pub(crate) from: Option<Revision>,
-    /// Show the entry before each event.
+    /// Whether to show the entry before each event.
     pub(crate) with_previous: bool,
 }
 
-/// Events of a watch. The first message of a stream may have none: it tells where the stream begins. So may later ones, which then tell
-/// that there was no event up to a revision.
+/// Events of a watch. A message without events tells that there were none up to a revision; the first message of a stream may be one, and
+/// then tells where the stream begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EntriesWatched {
-    /// Ordered by revision, then by key.
+    /// The events, ordered by revision, then by key.
     pub(crate) events: Vec<EntryEvent>,
-    /// All events up to this revision were sent: a watch that begins after it misses none. Those of a later revision in this message are
-    /// not all of it; the rest follows, before those of any other.
+    /// All events up to this revision were sent, so a watch that begins after it misses none. Events of a later revision in this message
+    /// are a part of that revision: the rest follows, before any event of another one.
     pub(crate) complete: Revision,
 }
 
 /// Shows one level of the tree of names, in which `/` separates folders: at any node, from its own table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BrowseLocks {
-    /// The folder, with its `/`. Empty: the root.
+    /// The folder, with its `/`. Empty means the root.
     pub(crate) prefix: String,
-    /// Only what comes after this child.
+    /// Shows only children after this one.
     pub(crate) after: Option<After>,
-    /// At most this many children.
+    /// Maximum number of children.
     pub(crate) size: usize,
 }
 
-/// The last child of the page before.
+/// The last child of the previous page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum After {
     /// A lock.
@@ -479,65 +480,65 @@ pub(crate) enum After {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Level {
     pub(crate) children: Vec<Child>,
-    /// There are more, after the last one.
+    /// Whether there are more children, after the last one.
     pub(crate) more: bool,
     /// The log index that the page shows.
     pub(crate) index: u64,
 }
 
-/// What is in a folder.
+/// A child of a folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Child {
-    /// With its first holder and its first waiter.
+    /// A lock with its first holder and its first waiter.
     Lock(LockView),
     Folder(Folder),
 }
 
-/// A folder, with what was counted of it.
+/// A folder, and what was counted in it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Folder {
-    /// With the `/` at its end.
+    /// The folder's prefix, with the `/` at its end.
     pub(crate) prefix: String,
-    /// Its locks, those of its folders among them.
+    /// Number of its locks, including those of its folders.
     pub(crate) locks: usize,
-    /// How many of them are held.
+    /// Number of its locks that are held.
     pub(crate) held: usize,
-    /// Acquires that wait for them.
+    /// Number of acquires that wait for its locks.
     pub(crate) waiters: u64,
-    /// It has more locks, which were not counted.
+    /// Whether it has more locks, which were not counted.
     pub(crate) more: bool,
 }
 
-/// Finds names that contain a text, in capitals or not: at any node, in its own table.
+/// Finds names that contain a text, in upper or lower case, at any node in its own table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SearchLocks {
-    /// Only names that begin with it.
+    /// Finds only names that begin with this.
     pub(crate) prefix: String,
     pub(crate) text: String,
-    /// Only names above this one: [`Found::more_after`] of the previous answer.
+    /// Finds only names above this one, which is [`LocksFound::more_after`] of the previous answer.
     pub(crate) after: Option<LockName>,
-    /// At most this many locks.
+    /// Maximum number of locks.
     pub(crate) size: usize,
 }
 
 /// Locks that were found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
-    /// With their first holders and first waiters.
+pub(crate) struct LocksFound {
+    /// The locks with their first holders and first waiters.
     pub(crate) locks: Vec<LockView>,
-    /// Names that were looked at.
+    /// Number of names that were looked at.
     pub(crate) looked: usize,
-    /// Names above this one were not looked at.
+    /// If names were left, the one after which to go on.
     pub(crate) more_after: Option<LockName>,
     /// The log index that the answer shows.
     pub(crate) index: u64,
 }
 
-/// Shows a session and what it holds: at any node, from its own table.
+/// Shows a session and what it holds, at any node from its own table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ShowSession {
     pub(crate) session: SessionId,
-    /// Only grants above this one.
+    /// Shows only grants above this one.
     pub(crate) after: Token,
 }
 
@@ -546,55 +547,55 @@ pub(crate) struct ShowSession {
 pub(crate) struct SessionShown {
     pub(crate) view: SessionView,
     pub(crate) grants: Vec<GrantView>,
-    /// It holds more, above the last one.
+    /// Whether it holds more grants, above the last one.
     pub(crate) more: bool,
-    /// The first ones.
+    /// Its first waits.
     pub(crate) waits: Vec<WaitView>,
     /// The log index that the answer shows.
     pub(crate) index: u64,
 }
 
-/// A node becomes a member, or a member has new addresses.
+/// Makes a node a member, or changes the addresses of a member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AddMember {
     pub(crate) node_id: u64,
     pub(crate) client_address: String,
     pub(crate) peer_address: String,
-    /// `None`: the node is asked for it.
+    /// The node's incarnation. Without it, the leader asks the node.
     pub(crate) incarnation: Option<Incarnation>,
     pub(crate) stays_learner: bool,
 }
 
-/// A learner is to become a voter.
+/// Makes a learner a voter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PromoteMember {
     pub(crate) node_id: u64,
 }
 
-/// A member leaves for good.
+/// Removes a member for good.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RemoveMember {
     pub(crate) node_id: u64,
 }
 
-/// A voter is to be replaced.
+/// Replaces a voter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ReplaceMember {
     pub(crate) node_id: u64,
-    /// `None`: by the next learner that is promoted.
+    /// The member that takes its place. Without one, it is the next learner that is promoted.
     pub(crate) with: Option<u64>,
-    /// It is not to be replaced after all.
+    /// Whether the voter is not to be replaced after all.
     pub(crate) keep: bool,
 }
 
-/// The change is committed. What follows from it, such as a promotion, the leader does by itself.
+/// The change is committed. The leader does by itself what follows from it, such as a promotion.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MembersChanged;
 
-/// The leadership is to be handed over.
+/// Hands the leadership to another member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TransferLeader {
-    /// `None`: to the voter whose log is furthest.
+    /// The new leader. Without one, it is the voter whose log is furthest.
     pub(crate) to: Option<u64>,
 }
 
@@ -604,15 +605,15 @@ pub(crate) struct LeaderTransferred {
     pub(crate) leader_id: u64,
 }
 
-/// On a keep-alive stream: renews a session.
+/// A renewal of a session on a keep-alive stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeepAlive {
     pub(crate) session: SessionId,
-    /// Chosen by the caller, and returned in the reply.
+    /// The renewal's number, which the caller chooses and the reply repeats.
     pub(crate) sequence: u64,
 }
 
-/// On a keep-alive stream: an event of a session.
+/// An event of a session on a keep-alive stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct KeepAliveEvent {
     pub(crate) session: SessionId,
@@ -622,27 +623,27 @@ pub(crate) struct KeepAliveEvent {
 /// An event of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum KeepAliveEventKind {
-    /// It was renewed.
+    /// The session was renewed.
     Renewed {
         /// The renewal's sequence number.
         sequence: u64,
-        /// Counted from the send time of the renewal.
+        /// The TTL, counted from the time at which the renewal was sent.
         ttl: Ttl,
-        /// Where clients reach the members, if the stream has not said so yet.
+        /// The addresses at which clients reach the members, if the stream has not named them yet.
         members: Vec<String>,
     },
-    /// It ended.
+    /// The session ended.
     Ended(SessionEnd),
-    /// An operator revoked one of its grants.
+    /// An operator revoked one of the session's grants.
     Revoked(Revocation),
 }
 
 /// Watches the locks under a prefix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WatchLocks {
-    /// Empty: all locks.
+    /// The first part of the names. Empty means all locks.
     pub(crate) prefix: String,
-    /// Resume after this log index, without the state. 0: start with the state.
+    /// The log index after which to go on without the state. 0 means to start with the state.
     pub(crate) after_index: u64,
 }
 
@@ -651,22 +652,22 @@ pub(crate) struct WatchLocks {
 pub(crate) enum WatchEvent {
     /// Part of the current state.
     State {
-        /// In the order of their names.
+        /// The locks in the order of their names.
         locks: Vec<LockView>,
         /// The log index of all parts of this state.
         index: u64,
-        /// The first part: the watcher discards its earlier state.
+        /// Whether this is the first part: the watcher discards its earlier state.
         first: bool,
-        /// The last part.
+        /// Whether this is the last part.
         last: bool,
     },
     /// The changes of one log entry.
     Changes {
         /// The entry's log index.
         index: u64,
-        /// In the order in which they happened.
+        /// The changes in the order in which they happened.
         changes: Vec<lockkeeper_machine::Change>,
-        /// The next event has more changes of the same entry.
+        /// Whether the next event has more changes of the same entry.
         more: bool,
     },
     /// Nothing changed up to this log index.

@@ -10,14 +10,14 @@ use toml::{
 
 use super::Config;
 
-/// Fails with all errors of syntax or, if there are none, with all unknown keys and values of a wrong type.
+/// Fails with all errors of syntax or, if there are none, with all unknown keys and all values of a wrong type.
 pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
     let (mut table, malformed) = DeTable::parse_recoverable(text);
     if !malformed.is_empty() {
         return Err(malformed.into_iter().map(|error| located(error, text)).collect());
     }
 
-    // serde stops at the first error. The key or value of the error is removed, and the rest parsed again.
+    // serde stops at the first error. Remove the key or value of the error, and parse the rest again.
     let mut problems = Vec::new();
     loop {
         let error = match Config::deserialize(Deserializer::from(table.clone())) {
@@ -25,6 +25,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
             Ok(_) => return Err(problems),
             Err(error) => error,
         };
+
         let culprit = error.span();
         problems.push(located(error, text));
         if !culprit.is_some_and(|span| take_from_table(table.get_mut(), &span)) {
@@ -51,6 +52,7 @@ fn take_from_value(value: &mut Spanned<DeValue<'_>>, span: &Range<usize>) -> boo
     match value.get_mut() {
         DeValue::Table(table) => take_from_table(table, span),
         DeValue::Array(array) => {
+            // `DeArray` cannot remove an element.
             let count = array.len();
             let mut kept = DeArray::new();
             array.iter().filter(|element| element.span() != *span).for_each(|other| kept.push(other.clone()));

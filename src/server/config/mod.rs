@@ -1,7 +1,8 @@
 //! The configuration of a node.
 //!
-//! One TOML file a node. Every key has an effect, an unknown key is an error, and all problems are reported at once. Flags take precedence
-//! over environment variables, these over the file, and the file over the defaults. `cluster-configs/node1.toml` explains each key.
+//! One TOML file configures a node. Every key has an effect, an unknown key is an error, and all problems are reported at once. Flags take
+//! precedence over environment variables, these over the file, and the file over the defaults. `cluster-configs/node1.toml` explains each
+//! key.
 //!
 //! Deliberately absent: most limits of the table ([`lockkeeper_machine`]). They are part of the meaning of the log, so they are constants,
 //! the same on all nodes. The leader writes the limits of the file into the log. Also absent: settings with no reason to differ; each
@@ -27,32 +28,34 @@ use lockkeeper_machine::Limits;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The cluster's name: a node communicates with its own cluster only. 1 to 64 of `a-z`, `0-9` and `-`.
+    /// The cluster's name. A node communicates with its own cluster only. It has 1 to 64 of `a-z`, `0-9` and `-`.
     pub cluster_id: String,
-    /// This node's id in the cluster: 1 or more. Must not be reused with another data directory.
+    /// This node's id in the cluster, 1 or more. It must not be reused with another data directory.
     pub node_id: u64,
     /// The directory of the log, the snapshots and the node's identity.
     pub data_dir: PathBuf,
-    /// The address on which the node listens for clients: host:port. Empty in a file: the client address of this node among the members.
+    /// The address on which the node listens for clients, host:port. If a file leaves it empty, it is this node's client address among the
+    /// members.
     pub client_listen: String,
-    /// The address on which the node listens for peers: host:port. Empty in a file: the peer address of this node among the members.
+    /// The address on which the node listens for peers, host:port. If a file leaves it empty, it is this node's peer address among the
+    /// members.
     pub peer_listen: String,
     /// Whether this node may form the cluster, with all members, where none exists yet.
     pub bootstrap: bool,
-    /// Nodes of an existing cluster, which this node asks to be added to it: host:port for clients. Empty: none. Such a node needs no
+    /// Nodes of an existing cluster, host:port for clients, which this node asks to be added to it. If there are any, the node needs no
     /// members in its configuration, and no cluster id.
     pub join: Vec<String>,
-    /// For a node that is not among the members of its configuration: where clients reach it. Empty: at `client_listen`.
+    /// The address at which clients reach a node that is not among the members of its configuration. Empty means `client_listen`.
     pub client_address: String,
-    /// As `client_address`: where its peers reach it. Empty: at `peer_listen`.
+    /// The address at which peers reach such a node. Empty means `peer_listen`.
     pub peer_address: String,
-    /// Whether this node may listen beyond this machine without TLS: anyone who reaches it may then do anything. Logged at each start.
+    /// Whether this node may listen beyond this machine without TLS. Anyone who reaches it may then do anything, so each start logs it.
     pub insecure: bool,
     /// The log filter, in the syntax of the crate `tracing-subscriber`.
     pub log: String,
-    /// Who may call, and do what.
+    /// The rules of who may call, and do what.
     pub auth: AuthConfig,
-    /// The certificates. `None`: plain text.
+    /// The certificates. Without them, the node speaks plain text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
     /// The cluster that this one was restored from, whose clients are served for a time. `None`: there is none.
@@ -84,13 +87,13 @@ pub struct Config {
 pub struct Member {
     /// Its id in the cluster.
     pub node_id: u64,
-    /// Where clients reach it: host:port.
+    /// The address at which clients reach it, host:port.
     pub client_address: String,
-    /// Where its peers reach it: host:port.
+    /// The address at which its peers reach it, host:port.
     pub peer_address: String,
 }
 
-/// The certificates of a node, in PEM. Read again when the files change. A relative path is relative to the working directory.
+/// The certificates of a node, in PEM. They are read again when the files change. A relative path is relative to the working directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
@@ -112,13 +115,13 @@ pub struct EarlierClusterConfig {
     pub until: toml::value::Datetime,
 }
 
-/// Who may call, and do what. Both files are read again when they change.
+/// The rules of who may call, and do what. Both files are read again when they change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuthConfig {
-    /// The file of tokens: a hash and an identity each. Empty: no token is known.
+    /// The file of tokens: a hash and an identity on each line. If it is empty, no token is known.
     pub tokens: PathBuf,
-    /// The policy file. Empty: everything is allowed to every caller that is served.
+    /// The policy file. Without one, every caller that is served may do everything.
     pub policy: PathBuf,
     /// Whether callers without an identity are served.
     pub anonymous: bool,
@@ -130,36 +133,36 @@ impl Default for AuthConfig {
     }
 }
 
-/// Raft's timing and log retention. The same on all nodes.
+/// Raft's timing and log retention. It must be the same on all nodes.
 ///
 /// The timing must agree: a node that hears a leader grants no other candidate its vote for an election timeout. The leader's lease relies
 /// on that. A node with a shorter timeout would vote for a second leader while the first still holds its lease.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RaftConfig {
-    /// The time between two heartbeats of the leader, milliseconds. More than p99.9 of one fsync plus one round trip.
+    /// The time between two heartbeats of the leader, in milliseconds. It must exceed p99.9 of one fsync plus one round trip.
     pub heartbeat_ms: u64,
-    /// A follower that hears no leader for a random time between this and `election_timeout_ms_max` starts an election. Milliseconds.
+    /// A follower starts an election when it hears no leader for a random time between this and `election_timeout_ms_max`, in milliseconds.
     pub election_timeout_ms_min: u64,
-    /// See `election_timeout_ms_min`. Milliseconds.
+    /// The other end of that range, in milliseconds.
     pub election_timeout_ms_max: u64,
     /// Minimum number of log entries between two snapshots. After a large snapshot, their bytes must also reach half of its size.
     pub snapshot_entries: u64,
-    /// Log entries before a snapshot that are kept, so that a follower that lags by fewer needs no snapshot.
+    /// Number of log entries before a snapshot that are kept, so that a follower that lags by fewer needs no snapshot.
     pub keep_entries: u64,
-    /// Maximum bytes of the log that a leader keeps for a slow follower. A follower that lags by more gets a snapshot.
+    /// Maximum number of bytes of the log that a leader keeps for a slow follower. A follower that lags by more gets a snapshot.
     pub backlog_bytes_max: u64,
-    /// How often the leader compares the tables of the members, milliseconds. 0: never.
+    /// Interval at which the leader compares the tables of the members, in milliseconds. 0 means never.
     pub compare_tables_ms: u64,
 }
 
-/// Limits of the table while this node leads. They should be the same on all nodes.
+/// The limits of the table while this node leads. They should be the same on all nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Bytes of the whole table, by its own count: within a factor of two of its memory on each node.
+    /// Maximum number of bytes of the whole table, by its own count: within a factor of two of its memory on each node.
     pub table_bytes: usize,
-    /// Bytes of one session: its grants, waits and replies with their names and data.
+    /// Maximum number of bytes of one session: its grants, waits and replies with their names and data.
     pub session_bytes: usize,
 }
 
@@ -167,8 +170,8 @@ pub struct LimitsConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskConfig {
-    /// Bytes that must be free, beside room for two snapshots. Below, the node is short of space; while too few voters have space, the
-    /// cluster takes no new sessions, acquires and updates. 0: the space is not watched.
+    /// Number of bytes that must be free, beside room for two snapshots. Below that, the node is short of space; while too few voters have
+    /// space, the cluster takes no new sessions, acquires and updates. 0 means that the space is not watched.
     pub reserve_bytes: u64,
 }
 
@@ -176,11 +179,11 @@ pub struct DiskConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// Where they are. Only this node may write there. Empty: this node writes none.
+    /// The directory of the files. Only this node may write there. If it is empty, this node writes none.
     pub directory: PathBuf,
-    /// A file that has as many bytes is followed by another one.
+    /// A file that has reached this number of bytes is followed by another one.
     pub file_bytes: u64,
-    /// Files that stay, the newest among them; older ones are deleted. 0: all stay.
+    /// Number of files that stay, including the newest. Older ones are deleted. 0 means that all stay.
     pub files_kept: usize,
 }
 
@@ -188,9 +191,9 @@ pub struct AuditConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DynamodbConfig {
-    /// The address on which the node listens for it: host:port. Empty: it does not.
+    /// The address on which the node listens for it, host:port. Empty means that the API is not served.
     pub listen: String,
-    /// The file of access keys and their secrets. Empty: signatures are not checked, and an access key is no identity.
+    /// The file of access keys and their secrets. Without one, signatures are not checked, and an access key is no identity.
     pub secrets: PathBuf,
 }
 
@@ -198,9 +201,9 @@ pub struct DynamodbConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// The address on which the node listens for it: host:port. Empty: it does not.
+    /// The address on which the node listens for it, host:port. Empty means that the API is not served.
     pub listen: String,
-    /// Where clients reach it, host:port: the members tell it to clients that ask. Empty: at `listen`.
+    /// The address at which clients reach it, host:port, which the members tell to clients that ask. Empty means `listen`.
     pub advertise: String,
 }
 
@@ -208,10 +211,10 @@ pub struct EtcdConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpConfig {
-    /// The address on which the node listens for it: host:port. Empty: it does not.
+    /// The address on which the node listens for it, host:port. Empty means that it is not served.
     pub listen: String,
-    /// Names under which browsers open the console, and clients call etcd's JSON, beside IP addresses, `localhost` and the names in this
-    /// node's addresses: that of a proxy, for example.
+    /// Further names under which browsers open the console, and clients call etcd's JSON: that of a proxy, for example. IP addresses,
+    /// `localhost` and the names in this node's addresses need not be listed.
     pub hosts: Vec<String>,
 }
 
@@ -219,7 +222,8 @@ pub struct HttpConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesConfig {
-    /// The collector: `http://host:port`. Empty: that of the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`, and without it no traces.
+    /// The collector, `http://host:port`. Empty means that of the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT`; without either, there
+    /// are no traces.
     pub endpoint: String,
     /// The share of requests that begin a new trace, 0 to 1. A request whose caller sent `traceparent` is traced as its caller decided.
     pub sample_ratio: f64,
@@ -236,17 +240,18 @@ pub struct Overrides {
     pub peer_listen: Option<String>,
     pub bootstrap: Option<bool>,
     pub insecure: Option<bool>,
-    /// A directory with `ca.pem`, `node-ID.pem` and `node-ID-key.pem`: overrides `tls`.
+    /// A directory with `ca.pem`, `node-ID.pem` and `node-ID-key.pem`. It overrides `tls`.
     pub certs: Option<PathBuf>,
     pub join: Option<Vec<String>>,
     pub client_address: Option<String>,
     pub peer_address: Option<String>,
     pub log: Option<String>,
-    /// From the environment: unlike the others it counts only where the file has none, as it is there for all programs of a machine.
+    /// A value from the environment. Unlike the others it counts only if the file has none, because it is there for all programs of a
+    /// machine.
     pub traces_endpoint: Option<String>,
 }
 
-/// Why a node cannot start with its configuration: all problems, not only the first. Nothing was started.
+/// The reasons why a node cannot start with its configuration: all problems, not only the first. Nothing was started.
 #[derive(Debug)]
 pub struct ConfigError {
     /// The configuration file.
@@ -270,12 +275,12 @@ impl Config {
         Ok(config)
     }
 
-    /// Settings that are allowed and probably a mistake.
+    /// Returns settings that are allowed and probably a mistake.
     pub fn warnings(&self) -> Vec<String> {
         validate::warnings(self)
     }
 
-    /// This node among the members. `Some` in every loaded configuration.
+    /// Returns this node among the members. Every configuration that was loaded has it.
     pub fn this_member(&self) -> Option<&Member> {
         self.members.iter().find(|member| member.node_id == self.node_id)
     }
@@ -286,6 +291,7 @@ impl Config {
                 value.clone_from(with);
             }
         }
+
         put(&mut self.cluster_id, &overrides.cluster_id);
         put(&mut self.node_id, &overrides.node_id);
         put(&mut self.data_dir, &overrides.data_dir);
@@ -293,29 +299,35 @@ impl Config {
         put(&mut self.peer_listen, &overrides.peer_listen);
         put(&mut self.bootstrap, &overrides.bootstrap);
         put(&mut self.insecure, &overrides.insecure);
+
         if let Some(certs) = &overrides.certs {
             let own = |suffix: &str| certs.join(format!("node-{}{suffix}.pem", self.node_id));
             self.tls = Some(TlsConfig { ca: certs.join("ca.pem"), certificate: own(""), key: own("-key") });
         }
+
         put(&mut self.join, &overrides.join);
         put(&mut self.client_address, &overrides.client_address);
         put(&mut self.peer_address, &overrides.peer_address);
         put(&mut self.log, &overrides.log);
+
         if self.traces.endpoint.is_empty() {
             put(&mut self.traces.endpoint, &overrides.traces_endpoint);
         }
+
         self.joining().listening()
     }
 
-    /// Adds this node to the members, if it joins a cluster and is none of them.
+    /// Adds this node to the members, if it joins a cluster and is not among them yet.
     fn joining(mut self) -> Self {
         for endpoint in &mut self.join {
-            // As clients write them.
+            // Clients write endpoints as URLs.
             *endpoint = endpoint.trim_start_matches("http://").trim_end_matches('/').to_owned();
         }
+
         if self.join.is_empty() || self.node_id == 0 || self.this_member().is_some() {
             return self;
         }
+
         let address = |address: &String, listen: &String| if address.is_empty() { listen } else { address }.clone();
         self.members.push(Member {
             node_id: self.node_id,

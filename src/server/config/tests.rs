@@ -279,7 +279,9 @@ fn timing_that_cannot_work() {
     );
     assert_eq!(
         problems_with_raft("election_timeout_ms_max = 60001"),
-        ["raft.election_timeout_ms_max: 60001 is over 60000: so long would the cluster stand still: lower it"]
+        [
+            "raft.election_timeout_ms_max: 60001 exceeds 60000, and the cluster would stop for so long after each loss of the leader: lower it"
+        ]
     );
     assert!(load(&format!("{GOOD}\n[raft]\nheartbeat_ms = 100\n"), Overrides::default()).is_ok());
 }

@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{AuditConfig, Config, LimitsConfig, Member, Overrides, RaftConfig, TracesConfig};
 
-/// The largest election timeout. Each loss of the leader stops the cluster for that time; a longer one would outlast clients' leases.
+/// The largest election timeout. Each loss of the leader stops the cluster for that time, and a longer one would outlast clients' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
 
 /// The smallest limit of bytes: 2 MiB.
@@ -34,16 +34,17 @@ impl Problem {
         Self { key: key.into(), what: what.into() }
     }
 
-    /// The key, the origin of its value unless it is the file, the problem, and the remedy.
+    /// The text for people: the key, the origin of its value unless it is the file, the problem, and the remedy.
     pub(super) fn described(self, overrides: &Overrides) -> String {
         let origin = if overrides.names(&self.key) { " (as set by a flag or the environment)" } else { "" };
         format!("{}{origin}: {}", self.key, self.what)
     }
 }
 
-/// All problems.
+/// Returns all problems.
 pub(super) fn problems(config: &Config) -> Vec<Problem> {
     let mut problems = Vec::new();
+
     identity(config, &mut problems);
     members(&config.members, &mut problems);
     join(config, &mut problems);
@@ -54,6 +55,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     limits(&config.limits, &mut problems);
     audit(&config.audit, &mut problems);
     traces(&config.traces, &mut problems);
+
     if let Err(error) = EnvFilter::try_new(&config.log) {
         problems.push(Problem::new("log", format!("{:?} is not a filter: {error}: write, say, \"info\"", config.log)));
     }
@@ -87,7 +89,7 @@ fn audit(audit: &AuditConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Settings that are allowed and probably a mistake.
+/// Returns settings that are allowed and probably wrong.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let count = config.members.len();
@@ -98,6 +100,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
             count - 1
         ));
     }
+
     if config.tls.is_none() && config.insecure {
         warnings.push(
             "insecure: there is no TLS, so whoever reaches this node's ports may take, release and forge locks: configure [tls]"
@@ -112,6 +115,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
             earlier.until, earlier.cluster_id
         ));
     }
+
     if let Some(member) = config.this_member() {
         let pairs = [
             ("client_listen", &config.client_listen, &member.client_address),
@@ -127,7 +131,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 fn identity(config: &Config, problems: &mut Vec<Problem>) {
     let id = &config.cluster_id;
     if id.is_empty() && !config.join.is_empty() {
-        // The cluster is asked for it.
+        // The node asks the cluster for its id.
     } else if id.is_empty() {
         problems.push(Problem::new("cluster_id", "is missing or empty: name the cluster, the same on all its nodes"));
     } else if id.len() > 64 || !id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
@@ -153,6 +157,7 @@ fn members(members: &[Member], problems: &mut Vec<Problem>) {
     if members.is_empty() {
         problems.push(Problem::new("members", "is missing: add a [[members]] for each node, this one too"));
     }
+
     let mut ids = BTreeMap::new();
     let mut addresses = BTreeMap::new();
     for (position, member) in members.iter().enumerate() {
@@ -201,6 +206,7 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(key, what));
         }
     }
+
     let others = [
         ("dynamodb.listen", &config.dynamodb.listen),
         ("etcd.listen", &config.etcd.listen),
@@ -212,7 +218,8 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(key, what));
         }
     }
-    // Port 0 means any free port.
+
+    // Port 0 means any free port, so both may have it.
     let any_port = host_and_port(&config.client_listen).is_ok_and(|(_, port)| port == 0);
     if config.client_listen == config.peer_listen && !config.client_listen.is_empty() && !any_port {
         let what = format!("{:?} is client_listen already: listen for peers on another port", config.peer_listen);
@@ -260,11 +267,12 @@ fn now_ms() -> u64 {
     since_1970.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Without TLS, whoever reaches a port may do anything.
+/// Refuses ports that other machines reach without TLS: they would accept everything from anybody.
 fn exposure(config: &Config, problems: &mut Vec<Problem>) {
     if config.tls.is_some() || config.insecure {
         return;
     }
+
     let listeners = [
         ("client_listen", &config.client_listen),
         ("peer_listen", &config.peer_listen),
@@ -273,7 +281,7 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
         ("http.listen", &config.http.listen),
     ];
     for (key, listen) in listeners {
-        // An address that is malformed is reported elsewhere.
+        // A malformed address is reported elsewhere.
         if host_and_port(listen).is_ok() && !is_loopback(listen) {
             let what = format!(
                 "other machines can reach {listen}, and without [tls] whoever does may take, release and forge locks: \
@@ -304,6 +312,7 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
         );
         problems.push(Problem::new("raft.heartbeat_ms", what));
     }
+
     if min >= max {
         let what = format!(
             "{min} is not below raft.election_timeout_ms_max ({max}), so that all nodes would stand for election at once: \
@@ -311,11 +320,14 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
         );
         problems.push(Problem::new("raft.election_timeout_ms_min", what));
     }
+
     if *max > ELECTION_TIMEOUT_MS_LIMIT {
-        let what =
-            format!("{max} is over {ELECTION_TIMEOUT_MS_LIMIT}: so long would the cluster stand still: lower it");
+        let what = format!(
+            "{max} exceeds {ELECTION_TIMEOUT_MS_LIMIT}, and the cluster would stop for so long after each loss of the leader: lower it"
+        );
         problems.push(Problem::new("raft.election_timeout_ms_max", what));
     }
+
     if raft.backlog_bytes_max == 0 {
         let what = "is 0: no follower could lag at all: give it 1 or more, 268435456 if in doubt";
         problems.push(Problem::new("raft.backlog_bytes_max", what));
@@ -325,7 +337,7 @@ fn raft(raft: &RaftConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// The largest acquire must fit: 64 locks, each with the maximum of data.
+/// Refuses limits that are too small for the largest acquire: 64 locks, each with the maximum of data.
 fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
     let sizes = [("limits.table_bytes", limits.table_bytes), ("limits.session_bytes", limits.session_bytes)];
     for (key, bytes) in sizes {
@@ -334,6 +346,7 @@ fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
             problems.push(Problem::new(key, what));
         }
     }
+
     let LimitsConfig { table_bytes, session_bytes } = *limits;
     if session_bytes > table_bytes {
         let what = format!("{session_bytes} is above limits.table_bytes ({table_bytes}): lower it, or raise that");
@@ -360,6 +373,7 @@ fn host_and_port(address: &str) -> Result<(&str, u16), String> {
     if address.contains('/') {
         return Err(fail(&"it is a URL: leave out the scheme and the path"));
     }
+
     let (host, port) = address.rsplit_once(':').ok_or_else(|| fail(&"there is no colon: add the port"))?;
     let port = port.parse().map_err(|_| fail(&"the port is not a number up to 65535: correct it"))?;
     if host.is_empty() {

@@ -1,4 +1,4 @@
-//! The files of the page. They are part of the program: nothing is read from a disk or a network.
+//! The files of the page. They are part of the program, so nothing is read from a disk or a network.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -24,7 +24,7 @@ macro_rules! assets {
     };
 }
 
-/// The page first.
+/// All files. The page comes first.
 static ASSETS: [Asset; 9] = assets! {
     "index.html": "text/html; charset=utf-8",
     "console.css": "text/css; charset=utf-8",
@@ -37,7 +37,7 @@ static ASSETS: [Asset; 9] = assets! {
     "feed.js": SCRIPT,
 };
 
-/// The hash of each file: what a browser has is used again for as long as it is the same.
+/// The hash of each file. A browser keeps a file for as long as its hash is the same.
 static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| ASSETS.iter().map(tag).collect());
 
 fn tag(asset: &Asset) -> HeaderValue {
@@ -60,15 +60,18 @@ pub(super) fn file(name: &str, headers: &HeaderMap) -> Response {
 }
 
 fn serve(at: usize, headers: &HeaderMap) -> Response {
-    let (asset, tag) = (&ASSETS[at], &TAGS[at]);
+    let asset = &ASSETS[at];
+    let tag = &TAGS[at];
     let own = [
         (header::ETAG, tag.clone()),
-        // The browser asks each time whether it has changed: nodes may run different versions.
+        // Nodes may run different versions, so the browser asks each time whether the file has changed.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
+
     if headers.get_all(header::IF_NONE_MATCH).iter().any(|known| known == tag) {
         return (StatusCode::NOT_MODIFIED, own).into_response();
     }
+
     let content_type = [(header::CONTENT_TYPE, HeaderValue::from_static(asset.content_type))];
     (own, content_type, asset.text).into_response()
 }

@@ -1,4 +1,4 @@
-//! The calls of the page. Each is answered within a page of its list: the page asks for the rest when somebody wants to see it.
+//! The calls of the page. Each answer is one page of its list: the page asks for the rest when somebody wants to see it.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Console, OfLeader, json,
+    Console, LeaderAnswer, json,
     shown::{
-        ForcedShown, FoundShown, LevelShown, LockShown, MemberShown, Node, SessionPageShown, SessionsShown, Status,
+        ForcedShown, FoundShown, LevelShown, LockShown, MemberShown, NodeShown, SessionPageShown, SessionsShown,
+        StatusShown,
     },
 };
 use crate::{
@@ -23,20 +24,20 @@ use lockkeeper_machine::{ForceRelease, LockName, Page, Reason, SessionId, Ticket
 use lockkeeper_policy::{Right, What};
 use lockkeeper_proto::v1::{Role, StatusResponse};
 
-/// Holders and waiters, or sessions, in a page.
+/// Number of holders and waiters, or of sessions, in a page.
 const PAGE: usize = 100;
-/// Time that the leader has to tell of the members.
+/// Time limit for the leader's answer about the members.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
-/// For so long what it told is shown to other pages too.
+/// For this time, the leader's answer is shown to other pages too.
 const LEADER_FRESH: Duration = Duration::from_millis(400);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Nothing {}
+struct NoArguments {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LevelAsked {
+struct LevelQuery {
     #[serde(default)]
     prefix: String,
     #[serde(default)]
@@ -47,7 +48,7 @@ struct LevelAsked {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SearchAsked {
+struct SearchQuery {
     #[serde(default)]
     prefix: String,
     text: String,
@@ -57,7 +58,7 @@ struct SearchAsked {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LockAsked {
+struct LockQuery {
     name: String,
     #[serde(default)]
     holders_after: Option<String>,
@@ -67,14 +68,14 @@ struct LockAsked {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SessionsAsked {
+struct SessionsQuery {
     #[serde(default)]
     after: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SessionAsked {
+struct SessionQuery {
     id: String,
     #[serde(default)]
     after: Option<String>,
@@ -82,11 +83,11 @@ struct SessionAsked {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ForceAsked {
+struct ForceQuery {
     name: String,
     token: String,
     reason: String,
-    /// Opens the lock at once: its holder is known to be dead.
+    /// Whether to open the lock at once, because its holder is known to be dead.
     now: bool,
 }
 
@@ -99,7 +100,7 @@ pub(super) fn changes(call: &str) -> bool {
 pub(super) async fn answer(console: &Console, caller: &Caller, call: &str, body: &[u8]) -> Result<Response, Error> {
     match call {
         "status" => {
-            let Nothing {} = read(body)?;
+            let NoArguments {} = read(body)?;
             Ok(json(&status(console, caller).await?))
         }
         "level" => Ok(json(&level(console, caller, read(body)?)?)),
@@ -122,43 +123,44 @@ pub(super) fn name(field: &str, name: &str) -> Result<LockName, Error> {
     LockName::new(name).map_err(Error::invalid_value(field))
 }
 
-/// A token or a ticket; 0: none was given.
+/// Reads a token or a ticket, or 0 if there is none.
 fn number(field: &str, text: Option<&str>) -> Result<u64, Error> {
-    text.map_or(Ok(0), |text| text.parse().map_err(|_| Error::invalid(field, "is no number")))
+    text.map_or(Ok(0), |text| text.parse().map_err(|_| Error::invalid(field, "is not a number")))
 }
 
 fn session_id(field: &str, text: &str) -> Result<SessionId, Error> {
     text.parse().map_err(Error::invalid_value(field))
 }
 
-async fn status(console: &Console, caller: &Caller) -> Result<Status, Error> {
+async fn status(console: &Console, caller: &Caller) -> Result<StatusShown, Error> {
     console.service.access().admit(caller)?;
     let own = console.cluster.condition(false).await?;
-    let of_leader = if own.role() == Role::Leader { None } else { of_leader(console).await };
-    let (by, by_leader) = match &of_leader {
-        Some(status) => (status, true),
-        None => (&own, own.role() == Role::Leader),
-    };
-    let members = by.members.iter().map(|member| MemberShown::new(member, by, by_leader)).collect();
+    let leads = own.role() == Role::Leader;
+    let leader = if leads { None } else { ask_leader(console).await };
+
+    // The leader knows more of the members than this node does.
+    let best = leader.as_ref().unwrap_or(&own);
+    let by_leader = leads || leader.is_some();
+    let members = best.members.iter().map(|member| MemberShown::new(member, best, by_leader)).collect();
     let you = caller.identity.as_ref().map(ToString::to_string);
-    Ok(Status { now: console.clock.wall_ms(), you, members, by_leader, node: Node::from(own) })
+    Ok(StatusShown { now: console.clock.wall_ms(), you, members, by_leader, node: NodeShown::from(own) })
 }
 
-/// The leader's condition, asked for once for all pages that want it at the same time.
-async fn of_leader(console: &Console) -> Option<StatusResponse> {
-    let mut known = console.leader.lock().await;
-    match &*known {
-        Some(known) if known.asked.elapsed() < LEADER_FRESH => known.status.clone(),
+/// Returns the leader's condition. It is asked once for all pages that want it at the same time.
+async fn ask_leader(console: &Console) -> Option<StatusResponse> {
+    let mut last = console.leader.lock().await;
+    match &*last {
+        Some(last) if last.asked.elapsed() < LEADER_FRESH => last.status.clone(),
         Some(_) | None => {
             let status = console.service.leader_status(LEADER_TIMEOUT).await;
-            *known = Some(OfLeader { asked: Instant::now(), status: status.clone() });
+            *last = Some(LeaderAnswer { asked: Instant::now(), status: status.clone() });
             status
         }
     }
 }
 
-fn level(console: &Console, caller: &Caller, asked: LevelAsked) -> Result<LevelShown, Error> {
-    let LevelAsked { prefix, after_lock, after_folder } = asked;
+fn level(console: &Console, caller: &Caller, asked: LevelQuery) -> Result<LevelShown, Error> {
+    let LevelQuery { prefix, after_lock, after_folder } = asked;
     let after = match (after_lock, after_folder) {
         (_, Some(folder)) => Some(After::Folder(folder)),
         (Some(lock), None) => Some(After::Lock(name("after_lock", &lock)?)),
@@ -169,8 +171,8 @@ fn level(console: &Console, caller: &Caller, asked: LevelAsked) -> Result<LevelS
     Ok(LevelShown { now: console.clock.wall_ms(), index: level.index, children, more: level.more })
 }
 
-fn search(console: &Console, caller: &Caller, asked: SearchAsked) -> Result<FoundShown, Error> {
-    let SearchAsked { prefix, text, after } = asked;
+fn search(console: &Console, caller: &Caller, asked: SearchQuery) -> Result<FoundShown, Error> {
+    let SearchQuery { prefix, text, after } = asked;
     let after = after.map(|after| name("after", &after)).transpose()?;
     let found = console.service.browse(caller, SearchLocks { prefix, text, after, size: PAGE })?;
     Ok(FoundShown {
@@ -182,19 +184,20 @@ fn search(console: &Console, caller: &Caller, asked: SearchAsked) -> Result<Foun
     })
 }
 
-async fn lock(console: &Console, caller: &Caller, asked: LockAsked) -> Result<LockShown, Error> {
+async fn lock(console: &Console, caller: &Caller, asked: LockQuery) -> Result<LockShown, Error> {
     let name = name("name", &asked.name)?;
     let page = Page {
         size: PAGE,
         holders_after: Token(number("holders_after", asked.holders_after.as_deref())?),
         waiters_after: Ticket(number("waiters_after", asked.waiters_after.as_deref())?),
     };
+
     let may_force = console.service.access().allows(caller, Right::ForceRelease, What::Name(name.as_str()));
     let found = console.service.call(caller, Form::Typed(GetLock { name, page, stale: true })).await?.typed()?;
     Ok(LockShown { now: console.clock.wall_ms(), index: found.index, lock: found.lock.into(), may_force })
 }
 
-async fn sessions(console: &Console, caller: &Caller, asked: SessionsAsked) -> Result<SessionsShown, Error> {
+async fn sessions(console: &Console, caller: &Caller, asked: SessionsQuery) -> Result<SessionsShown, Error> {
     let after = asked.after.map(|after| session_id("after", &after)).transpose()?;
     let request = ListSessions { after, page_size: PAGE, stale: true };
     let page = console.service.call(caller, Form::Typed(request)).await?.typed()?;
@@ -206,15 +209,14 @@ async fn sessions(console: &Console, caller: &Caller, asked: SessionsAsked) -> R
     })
 }
 
-fn session(console: &Console, caller: &Caller, asked: &SessionAsked) -> Result<SessionPageShown, Error> {
+fn session(console: &Console, caller: &Caller, asked: &SessionQuery) -> Result<SessionPageShown, Error> {
     let after = Token(number("after", asked.after.as_deref())?);
     let request = ShowSession { session: session_id("id", &asked.id)?, after };
+
     let now = console.clock.wall_ms();
+
     Ok(match console.service.browse(caller, request)? {
-        None => {
-            let (grants, waits) = Default::default();
-            SessionPageShown { now, index: 0, session: None, grants, more: false, waits }
-        }
+        None => SessionPageShown { now, index: 0, session: None, grants: Vec::new(), more: false, waits: Vec::new() },
         Some(shown) => SessionPageShown {
             now,
             index: shown.index,
@@ -226,8 +228,8 @@ fn session(console: &Console, caller: &Caller, asked: &SessionAsked) -> Result<S
     })
 }
 
-async fn force_release(console: &Console, caller: &Caller, asked: ForceAsked) -> Result<ForcedShown, Error> {
-    let ForceAsked { name: lock, token, reason, now } = asked;
+async fn force_release(console: &Console, caller: &Caller, asked: ForceQuery) -> Result<ForcedShown, Error> {
+    let ForceQuery { name: lock, token, reason, now } = asked;
     let request = ForceRelease {
         name: name("name", &lock)?,
         token: Some(Token(number("token", Some(&token))?)),
@@ -237,7 +239,9 @@ async fn force_release(console: &Console, caller: &Caller, asked: ForceAsked) ->
         now,
         by: None,
     };
+
     let forced = console.service.call(caller, Form::Typed(request)).await?.typed()?;
+
     let more = forced.more_up_to.is_some();
     Ok(ForcedShown { forced: forced.forced.into_iter().map(Into::into).collect(), more })
 }

@@ -1,6 +1,6 @@
-//! The feed: what changes, as it happens.
+//! The feed: changes as they happen.
 //!
-//! It is a watch ([`WatchLocks`]) that begins now, without the state before. A busy cluster changes more than anybody can read: changes
+//! It is a watch ([`WatchLocks`]) that begins now, without the state before. A busy cluster changes more than anybody can read, so changes
 //! are gathered for [`GATHERING`], at most [`SHOWN_MAX`] of them are shown, and all are counted. A page that does not read loses its feed.
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     Console, Remote, calls, failed, json_with, received,
-    shown::{ChangeShown, Counts, Failure, Line},
+    shown::{ChangeCounts, ChangeShown, Failure, FeedLine},
 };
 use crate::{
     api::{
@@ -36,25 +36,25 @@ use lockkeeper_machine::{Change, LockName};
 
 /// How long changes are gathered into one line.
 const GATHERING: Duration = Duration::from_millis(250);
-/// Changes in one line, at the most.
+/// Maximum number of changes in one line.
 const SHOWN_MAX: usize = 50;
-/// A line without changes is sent after this time: the page knows that its feed is alive.
+/// A line without changes is sent after this time, so that the page knows that its feed is alive.
 const QUIET: Duration = Duration::from_secs(2);
-/// A page that takes no line for this time has gone.
+/// A page that takes no line for this time is gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// A feed ends after this time, and the page opens another one.
 const LIFE: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
-    /// Only locks whose names begin with it.
+struct FeedQuery {
+    /// Shows only locks whose names begin with this.
     #[serde(default)]
     prefix: String,
-    /// Only this lock.
+    /// Shows only this lock.
     #[serde(default)]
     lock: Option<String>,
-    /// After this log index: where the feed before it ended. `None`: from now on.
+    /// Begins after this log index, where the former feed ended. Without it, the feed begins now.
     #[serde(default)]
     after: Option<u64>,
 }
@@ -68,30 +68,35 @@ pub(super) async fn open(
     let begun = async {
         let (caller, body) = received(&console, &remote, request).await?;
         let caller = Caller { deadline: Some(Deadline::at(Instant::now() + LIFE)), ..caller };
-        let Asked { prefix, lock, after } = calls::read(&body)?;
+        let FeedQuery { prefix, lock, after } = calls::read(&body)?;
         let only = lock.map(|lock| calls::name("lock", &lock)).transpose()?;
         let prefix = only.as_ref().map_or(prefix, ToString::to_string);
+
         let feed = Feed { console: console.clone(), caller, prefix, only };
         let events = feed.begin(after.unwrap_or_default()).await?;
         Ok((feed, events))
     };
-    // A place is for a reader that said all, and may see what it asks for: anybody could take all of them otherwise.
+
+    // Take a place only for a reader that has sent its whole request and may see the answer: otherwise anybody could take all places.
     let (feed, events) = match timeout(super::CALL_TIMEOUT, begun).await {
         Ok(Ok(begun)) => begun,
         Ok(Err(error)) => return failed(&error),
         Err(_) => return failed(&Error::deadline_passed(false)),
     };
+
     let Ok(permit) = console.feeds.try_acquire_owned() else {
         let message = "this node serves as many feeds as it can: close a page that shows it, or open another node's";
         return json_with(StatusCode::TOO_MANY_REQUESTS, &Failure { reason: "LIMIT_REACHED", message });
     };
 
     let (sender, lines) = mpsc::channel(1);
-    // On its own: hyper does not poll the body of a client that does not read, so nothing here would end then.
+
+    // The feed is a task of its own: hyper does not poll the body of a client that does not read, so nothing here would end then.
     tokio::spawn(async move {
         feed.run(events, sender).await;
         drop(permit);
     });
+
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -106,16 +111,17 @@ struct Feed {
     only: Option<LockName>,
 }
 
-/// The page has gone, or does not read.
+/// The page is gone, or it does not read.
 struct Gone;
 
 impl Feed {
-    /// Watches after this entry; 0: from the present one on.
+    /// Watches after this entry, or after the present one if it is 0.
     async fn begin(&self, after: u64) -> Result<Events<WatchEvent>, Error> {
-        let after_index = match after {
+        let after_index = if after == 0 {
             // An empty table has an entry too: the one that founded the cluster.
-            0 => self.console.cluster.replica.table().notified().max(1),
-            after => after,
+            self.console.cluster.replica.table().notified().max(1)
+        } else {
+            after
         };
         let request = WatchLocks { prefix: self.prefix.clone(), after_index };
         self.console.service.watch(&self.caller, Form::Typed(request)).await
@@ -123,35 +129,38 @@ impl Feed {
 
     async fn run(self, mut events: Events<WatchEvent>, sender: mpsc::Sender<Bytes>) {
         let ended = async {
-            // The first line at once, so that the page knows that it is served.
+            // Send the first line at once, so that the page knows that it is served.
             self.send(&sender, &mut Gathered::default()).await?;
             loop {
                 match self.pass_on(&mut events, &sender).await? {
                     Ok(()) => {}
                     Err(error) => return Ok(Some(error)),
                 }
-                // It lags, and the state of all locks would follow: the page asks for what it shows.
-                self.line(&sender, &Line::Gap { now: self.now() }).await?;
+
+                // The feed lags, and the state of all locks would follow. Skip it: the page asks for what it shows.
+                self.line(&sender, &FeedLine::Gap { now: self.now() }).await?;
                 match self.begin(0).await {
                     Ok(begun) => events = begun,
                     Err(error) => return Ok(Some(error)),
                 }
             }
         };
+
         let stopping = self.console.service.stopping().clone();
         let ended: Result<Option<Error>, Gone> = tokio::select! {
             ended = ended => ended,
             () = sender.closed() => Err(Gone),
             () = stopping.cancelled() => Ok(Some(Error::shutting_down())),
         };
+
         if let Ok(Some(error)) = ended {
-            let line = Line::End { reason: outcome(&error.reason), message: &error.message };
-            // Nothing is left to do for a page that does not read it.
+            let line = FeedLine::End { reason: outcome(&error.reason), message: &error.message };
+            // If the page does not read it, nothing is left to do.
             let _ = self.line(&sender, &line).await;
         }
     }
 
-    /// Passes changes on, until the feed lags. An error of the watch ends it.
+    /// Passes on changes until the feed lags. An error of the watch ends the feed.
     async fn pass_on(
         &self,
         events: &mut Events<WatchEvent>,
@@ -159,6 +168,7 @@ impl Feed {
     ) -> Result<Result<(), Error>, Gone> {
         let mut gathered = Gathered::default();
         let mut due = Instant::now() + QUIET;
+
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
@@ -172,6 +182,7 @@ impl Feed {
                 Some(event) => event.and_then(Form::typed),
                 None => Err(Error::no_leader()),
             };
+
             match event {
                 Ok(WatchEvent::Changes { changes, index, more }) => {
                     let is_first = gathered.is_empty();
@@ -191,10 +202,10 @@ impl Feed {
 
     async fn send(&self, sender: &mpsc::Sender<Bytes>, gathered: &mut Gathered) -> Result<(), Gone> {
         let Gathered { index, changes, counts } = std::mem::take(gathered);
-        self.line(sender, &Line::Changes { now: self.now(), index, changes: &changes, counts: &counts }).await
+        self.line(sender, &FeedLine::Changes { now: self.now(), index, changes: &changes, counts: &counts }).await
     }
 
-    async fn line(&self, sender: &mpsc::Sender<Bytes>, line: &Line<'_>) -> Result<(), Gone> {
+    async fn line(&self, sender: &mpsc::Sender<Bytes>, line: &FeedLine<'_>) -> Result<(), Gone> {
         let mut text = serde_json::to_vec(line).map_err(|_| Gone)?;
         text.push(b'\n');
         timeout(READ_TIMEOUT, sender.send(text.into())).await.map_err(|_| Gone)?.map_err(|_| Gone)
@@ -205,21 +216,22 @@ impl Feed {
     }
 }
 
-/// Changes for the next line.
+/// The changes for the next line.
 #[derive(Default)]
 struct Gathered {
-    /// All changes up to this entry were sent, or are here.
+    /// The entry up to which all changes were sent or are here.
     index: Option<u64>,
     changes: Vec<ChangeShown>,
-    counts: Counts,
+    counts: ChangeCounts,
 }
 
 impl Gathered {
     fn add(&mut self, change: Change) {
         self.counts.add(&change.kind);
-        match self.changes.len() < SHOWN_MAX {
-            true => self.changes.push(change.into()),
-            false => self.counts.left_out = self.counts.left_out.saturating_add(1),
+        if self.changes.len() < SHOWN_MAX {
+            self.changes.push(change.into());
+        } else {
+            self.counts.left_out = self.counts.left_out.saturating_add(1);
         }
     }
 

@@ -8,14 +8,14 @@
 //! | `POST /console/api/feed` | changes as they happen ([`feed`]): a JSON object a line, without end |
 //!
 //! The page is an adapter like any other: the calls go to the [`Service`], which checks the rights of the caller as it does for gRPC. The
-//! caller is known by a bearer token, or else by the certificate of its connection. Lists come from the table of this node, so that it
-//! shows them too while there is no leader; a forced release goes to the leader.
+//! caller is known by a bearer token, or else by the certificate of its connection. Lists come from the table of this node, so the console
+//! shows them even while there is no leader. A forced release goes to the leader.
 //!
-//! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses those of other sites, and those for a host
-//! that is not this node's (a name that somebody points at it). What the browser runs is limited by a Content-Security-Policy: scripts of
+//! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses requests of other sites, and requests for a
+//! host that is not this node's (a name that somebody points at it). A Content-Security-Policy limits what the browser runs: scripts of
 //! this origin in files, nothing inline, no other host. Names of locks and labels reach the page as JSON and are shown as text.
 //!
-//! Deliberately absent: accounts and cookies; state in the node beside the open feeds, whose number is limited.
+//! Deliberately absent: accounts and cookies, and any state in the node except the open feeds, whose number is limited.
 
 mod assets;
 mod calls;
@@ -47,7 +47,7 @@ use super::{
     api::{Caller, Deadline, Error, Reason},
     cluster::Cluster,
     gate::{self, Hosts},
-    http_port::Shown,
+    http_port::ConnectionSubject,
     service::Service,
     wire::status::outcome,
 };
@@ -56,11 +56,12 @@ use lockkeeper_proto::v1::StatusResponse;
 
 /// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a call's request.
+/// Maximum number of bytes of a call's request.
 const BODY_BYTES_MAX: usize = 16 << 10;
-/// Feeds that this node serves at a time.
+/// Maximum number of feeds that this node serves at a time.
 const FEEDS_MAX: usize = 32;
 
+/// The headers of each answer, which limit what a browser does with it.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -81,21 +82,23 @@ pub(crate) struct Console {
     clock: Arc<dyn Clock>,
     hosts: Arc<Hosts>,
     feeds: Arc<Semaphore>,
-    /// The leader's condition, for all pages that are open here. Held while the leader is asked: the others wait for the same answer.
-    leader: Arc<Mutex<Option<OfLeader>>>,
+    /// The leader's last answer, for all pages that are open here. It is locked while the leader is asked: the others wait for the same
+    /// answer.
+    leader: Arc<Mutex<Option<LeaderAnswer>>>,
 }
 
-/// What the leader told last.
+/// The leader's last answer about its condition.
 #[derive(Debug)]
-struct OfLeader {
+struct LeaderAnswer {
     asked: Instant,
-    /// `None`: it did not answer, or there is no other leader.
+    /// It is missing if the leader did not answer, or if there is no other leader.
     status: Option<StatusResponse>,
 }
 
 impl Console {
     pub(crate) fn new(cluster: Cluster, service: Service, clock: Arc<dyn Clock>, hosts: Arc<Hosts>) -> Self {
-        let (feeds, leader) = (Arc::new(Semaphore::new(FEEDS_MAX)), Arc::default());
+        let feeds = Arc::new(Semaphore::new(FEEDS_MAX));
+        let leader = Arc::default();
         Self { cluster, service, clock, hosts, feeds, leader }
     }
 
@@ -112,18 +115,19 @@ impl Console {
             .with_state(self)
     }
 
-    /// The caller of a request. Fails if its token is not known.
+    /// The caller of a request. Fails if its token is unknown.
     fn caller(&self, head: &Parts, remote: &Remote) -> Result<Caller, Error> {
         let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let access = self.service.access();
         let (identity, token, is_of_earlier) = match access.bearer(&metadata)? {
             Some((identity, token)) => (Some(identity), Some(token), false),
             None => {
-                let subject = head.extensions.get::<Shown>().and_then(|shown| shown.0.as_deref());
+                let subject = head.extensions.get::<ConnectionSubject>().and_then(|subject| subject.0.as_deref());
                 let (identity, is_of_earlier) = access.of_certificate(subject)?;
                 (identity, None, is_of_earlier)
             }
         };
+
         let deadline = Some(Deadline::at(Instant::now() + CALL_TIMEOUT));
         Ok(Caller { remote: Some(remote.0.into()), identity, token, is_of_earlier, deadline, ..Caller::default() })
     }
@@ -160,7 +164,8 @@ async fn call(
         let (caller, body) = received(&console, &remote, request).await?;
         calls::answer(&console, &caller, &name, &body).await
     };
-    // A forced release has the caller's deadline with the leader: it is over there by then.
+
+    // A forced release carries the caller's deadline to the leader, so it is over there by then.
     match timeout(CALL_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => failed(&error),
@@ -171,6 +176,7 @@ async fn call(
 async fn received(console: &Console, remote: &Remote, request: Request) -> Result<(Caller, Vec<u8>), Error> {
     let (head, body) = request.into_parts();
     let caller = console.caller(&head, remote)?;
+
     let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await;
     let body = body.map_err(|_| Error::invalid("body", format!("is broken, or exceeds {BODY_BYTES_MAX} bytes")))?;
     Ok((caller, body.into()))
@@ -183,6 +189,7 @@ fn json(value: &impl Serialize) -> Response {
 fn json_with(status: StatusCode, value: &impl Serialize) -> Response {
     static NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
     static JSON: LazyLock<HeaderValue> = LazyLock::new(|| HeaderValue::from_static("application/json"));
+
     match serde_json::to_vec(value) {
         Ok(bytes) => {
             let headers = [(header::CONTENT_TYPE, JSON.clone()), (header::CACHE_CONTROL, NO_STORE.clone())];
@@ -192,7 +199,7 @@ fn json_with(status: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-/// An error as the page reads it.
+/// Writes an error as the page reads it.
 fn failed(error: &Error) -> Response {
     let status = match &error.reason {
         Reason::Unauthenticated => StatusCode::UNAUTHORIZED,

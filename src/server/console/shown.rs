@@ -1,6 +1,6 @@
-//! What the page is told, as JSON.
+//! The answers to the page, as JSON.
 //!
-//! Tokens and tickets are texts: a number of JavaScript is exact up to 2^53 only. Times are milliseconds.
+//! Tokens and tickets are texts, because a number of JavaScript is exact only up to 2^53. Times are milliseconds.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use lockkeeper_machine::{
 };
 use lockkeeper_proto::v1::{Member, Role, StatusResponse};
 
-/// Bytes of a lock's data that are shown.
+/// Maximum number of characters of a lock's data that are shown.
 const DATA_SHOWN: usize = 1024;
 
 #[derive(Serialize)]
@@ -21,25 +21,25 @@ pub(super) struct Failure<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Status {
+pub(super) struct StatusShown {
     /// The wall clock of this node, by which the page counts.
     pub(super) now: u64,
     /// The caller's identity.
     pub(super) you: Option<String>,
-    pub(super) node: Node,
+    pub(super) node: NodeShown,
     pub(super) members: Vec<MemberShown>,
-    /// The members are as the leader sees them; otherwise as this node does, which knows less.
+    /// Whether the members are as the leader sees them. Otherwise they are as this node sees them, which knows less.
     pub(super) by_leader: bool,
 }
 
 #[derive(Serialize)]
-pub(super) struct Node {
+pub(super) struct NodeShown {
     cluster: String,
     id: u64,
     version: String,
     role: &'static str,
     term: u64,
-    /// 0: none.
+    /// The leader's id, or 0 if there is none.
     leader: u64,
     last_index: u64,
     committed_index: u64,
@@ -60,7 +60,7 @@ pub(super) struct Node {
     certificate_seconds_left: Option<i64>,
 }
 
-impl From<StatusResponse> for Node {
+impl From<StatusResponse> for NodeShown {
     fn from(status: StatusResponse) -> Self {
         Self {
             role: role(status.role()),
@@ -106,7 +106,7 @@ pub(super) struct MemberShown {
     address: String,
     voter: bool,
     is_leaving: bool,
-    /// Entries that it lacks; `None`: not known.
+    /// The number of entries that it lacks, if that is known.
     lag: Option<u64>,
     silent_ms: Option<u64>,
     trouble: String,
@@ -119,10 +119,11 @@ pub(super) struct MemberShown {
 }
 
 impl MemberShown {
-    /// `of`: the status that the member is part of; `by_leader`: it is the leader's.
-    pub(super) fn new(member: &Member, of: &StatusResponse, by_leader: bool) -> Self {
-        let is_itself = member.node_id == of.node_id;
-        let lag = of.last_log_index.saturating_sub(member.matched_index);
+    /// Shows a member of this status. `by_leader` says whether the status is the leader's.
+    pub(super) fn new(member: &Member, status: &StatusResponse, by_leader: bool) -> Self {
+        let is_itself = member.node_id == status.node_id;
+        let lag = status.last_log_index.saturating_sub(member.matched_index);
+
         Self {
             id: member.node_id,
             address: member.client_address.clone(),
@@ -152,7 +153,7 @@ pub(super) struct LevelShown {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ChildShown {
-    Lock(Lock),
+    Lock(LockItem),
     Folder { prefix: String, locks: usize, held: usize, waiters: u64, more: bool },
 }
 
@@ -171,7 +172,7 @@ impl From<Child> for ChildShown {
 pub(super) struct FoundShown {
     pub(super) now: u64,
     pub(super) index: u64,
-    pub(super) locks: Vec<Lock>,
+    pub(super) locks: Vec<LockItem>,
     pub(super) looked: usize,
     pub(super) more_after: Option<String>,
 }
@@ -180,20 +181,20 @@ pub(super) struct FoundShown {
 pub(super) struct LockShown {
     pub(super) now: u64,
     pub(super) index: u64,
-    pub(super) lock: Lock,
-    /// Whether the caller may take it from its holders.
+    pub(super) lock: LockItem,
+    /// Whether the caller may take the lock from its holders.
     pub(super) may_force: bool,
 }
 
 #[derive(Serialize)]
-pub(super) struct Lock {
+pub(super) struct LockItem {
     name: String,
-    /// An entry of another protocol.
+    /// Whether it is an entry of another protocol.
     is_entry: bool,
     mode: Option<String>,
-    holders: Vec<Holder>,
+    holders: Vec<HolderItem>,
     holder_count: u64,
-    waiters: Vec<Waiter>,
+    waiters: Vec<WaiterItem>,
     queue_length: u64,
     data: Option<DataShown>,
     keeps_data: bool,
@@ -201,7 +202,7 @@ pub(super) struct Lock {
 }
 
 #[derive(Serialize)]
-struct Holder {
+struct HolderItem {
     token: String,
     session: String,
     label: String,
@@ -212,7 +213,7 @@ struct Holder {
 }
 
 #[derive(Serialize)]
-struct Waiter {
+struct WaiterItem {
     ticket: String,
     session: String,
     label: String,
@@ -221,11 +222,11 @@ struct Waiter {
     remaining_ms: Option<u64>,
 }
 
-/// The beginning of the data.
+/// The first part of a lock's data.
 #[derive(Serialize)]
 struct DataShown {
     bytes: usize,
-    /// `None`: it is no text.
+    /// The data as text, if they are text.
     text: Option<String>,
 }
 
@@ -246,15 +247,15 @@ fn mode(mode: Mode) -> String {
     }
 }
 
-impl From<LockView> for Lock {
+impl From<LockView> for LockItem {
     fn from(lock: LockView) -> Self {
         Self {
             name: lock.name.to_string(),
             is_entry: lock.kind == LockKind::Entry,
             mode: lock.mode.map(mode),
-            holders: lock.holders.into_iter().map(Holder::from).collect(),
+            holders: lock.holders.into_iter().map(HolderItem::from).collect(),
             holder_count: lock.holder_count,
-            waiters: lock.waiters.into_iter().map(Waiter::from).collect(),
+            waiters: lock.waiters.into_iter().map(WaiterItem::from).collect(),
             queue_length: lock.queue_length,
             data: lock.data.as_ref().map(DataShown::from),
             keeps_data: lock.keep_data,
@@ -263,7 +264,7 @@ impl From<LockView> for Lock {
     }
 }
 
-impl From<HolderView> for Holder {
+impl From<HolderView> for HolderItem {
     fn from(holder: HolderView) -> Self {
         Self {
             token: holder.token.0.to_string(),
@@ -277,7 +278,7 @@ impl From<HolderView> for Holder {
     }
 }
 
-impl From<WaiterView> for Waiter {
+impl From<WaiterView> for WaiterItem {
     fn from(waiter: WaiterView) -> Self {
         Self {
             ticket: waiter.ticket.0.to_string(),
@@ -294,7 +295,7 @@ impl From<WaiterView> for Waiter {
 pub(super) struct SessionsShown {
     pub(super) now: u64,
     pub(super) index: u64,
-    pub(super) sessions: Vec<Session>,
+    pub(super) sessions: Vec<SessionItem>,
     pub(super) more_after: Option<String>,
 }
 
@@ -302,16 +303,16 @@ pub(super) struct SessionsShown {
 pub(super) struct SessionPageShown {
     pub(super) now: u64,
     pub(super) index: u64,
-    /// `None`: it is not alive.
-    pub(super) session: Option<Session>,
-    pub(super) grants: Vec<Grant>,
-    /// There are more grants, above the last one.
+    /// The session, if it is alive.
+    pub(super) session: Option<SessionItem>,
+    pub(super) grants: Vec<GrantItem>,
+    /// Whether there are more grants, above the last one.
     pub(super) more: bool,
-    pub(super) waits: Vec<Wait>,
+    pub(super) waits: Vec<WaitItem>,
 }
 
 #[derive(Serialize)]
-pub(super) struct Session {
+pub(super) struct SessionItem {
     id: String,
     label: String,
     ttl_ms: u32,
@@ -324,7 +325,7 @@ pub(super) struct Session {
     bytes: u64,
 }
 
-impl From<SessionView> for Session {
+impl From<SessionView> for SessionItem {
     fn from(session: SessionView) -> Self {
         Self {
             id: session.session.to_string(),
@@ -342,14 +343,14 @@ impl From<SessionView> for Session {
 }
 
 #[derive(Serialize)]
-pub(super) struct Grant {
+pub(super) struct GrantItem {
     token: String,
     since: u64,
     names: Vec<String>,
     revoked: Option<String>,
 }
 
-impl From<GrantView> for Grant {
+impl From<GrantView> for GrantItem {
     fn from(grant: GrantView) -> Self {
         Self {
             token: grant.token.0.to_string(),
@@ -361,13 +362,13 @@ impl From<GrantView> for Grant {
 }
 
 #[derive(Serialize)]
-pub(super) struct Wait {
+pub(super) struct WaitItem {
     ticket: String,
     since: u64,
     names: Vec<String>,
 }
 
-impl From<WaitView> for Wait {
+impl From<WaitView> for WaitItem {
     fn from(wait: WaitView) -> Self {
         let names = wait.names.iter().map(ToString::to_string).collect();
         Self { ticket: wait.ticket.0.to_string(), since: wait.since.0, names }
@@ -377,7 +378,7 @@ impl From<WaitView> for Wait {
 #[derive(Serialize)]
 pub(super) struct ForcedShown {
     pub(super) forced: Vec<ForcedGrant>,
-    /// There are more, of the same lock.
+    /// Whether there are more grants, of the same lock.
     pub(super) more: bool,
 }
 
@@ -385,7 +386,7 @@ pub(super) struct ForcedShown {
 pub(super) struct ForcedGrant {
     token: String,
     label: String,
-    /// The time until it is lost, unless it is released before.
+    /// The time until the grant is lost, unless it is released before.
     remaining_ms: u64,
 }
 
@@ -399,36 +400,36 @@ impl From<Forced> for ForcedGrant {
 /// A line of the feed.
 #[derive(Serialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
-pub(super) enum Line<'a> {
-    /// Changes since the line before, in their order; nothing changed if there are none.
+pub(super) enum FeedLine<'a> {
+    /// The changes since the line before, in their order. Without any, nothing has changed.
     Changes {
         now: u64,
         /// A feed that begins after this entry misses nothing.
         #[serde(skip_serializing_if = "Option::is_none")]
         index: Option<u64>,
         changes: &'a [ChangeShown],
-        counts: &'a Counts,
+        counts: &'a ChangeCounts,
     },
-    /// Some changes are unknown: there were too many, or they are too long ago.
+    /// Some changes are unknown, because there were too many or because they are too long ago.
     Gap { now: u64 },
     /// The feed ends. Open it again.
     End { reason: &'a str, message: &'a str },
 }
 
-/// Numbers of changes, those that are not shown among them.
+/// The numbers of changes of each kind, including those that are not shown.
 #[derive(Serialize, Default, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct ChangeCounts {
     pub(super) granted: u32,
     pub(super) released: u32,
     pub(super) lost: u32,
     pub(super) forced: u32,
     pub(super) queued: u32,
     pub(super) left: u32,
-    /// Changes that are not shown.
+    /// The number of changes that are not shown.
     pub(super) left_out: u32,
 }
 
-impl Counts {
+impl ChangeCounts {
     pub(super) fn add(&mut self, kind: &ChangeKind) {
         let count = match kind {
             ChangeKind::Granted { .. } => &mut self.granted,
@@ -443,6 +444,7 @@ impl Counts {
             | ChangeKind::Opened
             | ChangeKind::Resized(_) => return,
         };
+
         *count = count.saturating_add(1);
     }
 }
@@ -459,7 +461,7 @@ pub(super) struct ChangeShown {
     label: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
-    /// It was granted after a wait.
+    /// Whether it was granted after a wait.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     waited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -472,6 +474,7 @@ impl From<Change> for ChangeShown {
     fn from(Change { name, kind, .. }: Change) -> Self {
         let by_whom = |by: Option<Identity>| by.map(|by| by.to_string());
         let shown = |kind| Self { name: name.to_string(), kind, ..Self::default() };
+
         match kind {
             ChangeKind::Granted { token, session, label, mode: granted, ticket } => Self {
                 token: Some(token.0.to_string()),

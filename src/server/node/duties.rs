@@ -1,24 +1,31 @@
-//! What a node does besides serving: each returns when the node must end, or is dropped with it.
+//! What a node does besides serving. A duty returns when the node must end; a task in the background does not return, or need not be
+//! missed.
 
 use std::{sync::Arc, time::Duration};
 
 use openraft::async_runtime::WatchReceiver;
 use tokio::sync::Notify;
+use tonic_health::server::HealthReporter;
 
-use super::{ServeError, stopped, unapplied};
+use super::{Node, NodeTasks, ServeError, ending::Ending, stopped, unapplied};
+use crate::{
+    cluster::Cluster,
+    config::RaftConfig,
+    health, joining,
+    service::{self, waiting},
+};
 use lockkeeper_audit::Sink;
+use lockkeeper_environment::Blocking;
 use lockkeeper_raft::{
-    Replica,
+    Replica, compared_starts, compared_tables, disk_watch, fast_election,
     forming::{self, FormingConfig},
-    handover,
     identity::Identity,
     network::Acknowledgements,
+    silent_leader, slow_disk, slow_followers,
     versions::PeerVersions,
 };
 use lockkeeper_transport::Connect;
 
-/// How long a node that ends waits for the requests under way.
-pub(super) const DRAIN: Duration = Duration::from_secs(2);
 /// How often a node records, outside of its log, how far its log and those of its peers are; and after what time first.
 const NOTE_PROGRESS: Duration = Duration::from_secs(10);
 const NOTE_FIRST: Duration = Duration::from_millis(250);
@@ -27,8 +34,136 @@ const NOTE_FAILURES_SILENT: u32 = 6;
 /// Time between two looks at the audit files' writer.
 const AUDIT_LOOK: Duration = Duration::from_millis(250);
 
+impl<C: Connect> Node<C> {
+    /// Starts the duties and the tasks in the background. Returns what ends the node in order.
+    pub(super) fn start_duties(self, reporter: HealthReporter, tasks: &mut NodeTasks) -> Ending {
+        let ending = Ending {
+            reporter: reporter.clone(),
+            stopping: self.stopping.clone(),
+            replica: self.replication.replica.clone(),
+            audit: self.base.audit.clone(),
+            blocking: self.base.environment.blocking,
+            traces: self.traces.clone(),
+        };
+
+        self.start_what_ends_it(tasks);
+        self.serve_in_background(reporter, tasks);
+        self.watch_peers(tasks);
+        ending
+    }
+
+    /// Tasks with whose end the node must end.
+    fn start_what_ends_it(&self, tasks: &mut NodeTasks) {
+        let Self { base, replication, .. } = self;
+        let identity = &base.identity;
+        let replica = &replication.replica;
+        let duties = &mut tasks.duties;
+
+        duties.spawn(take_part(Arc::clone(identity), replica.clone(), base.plan.clone(), base.connector.clone()));
+        duties.spawn(outdated(Arc::clone(identity)));
+        duties.spawn(removed(Arc::clone(identity)));
+        if let Some(own) = base.config.this_member().cloned() {
+            let endpoints = base.config.join.clone();
+            let joins = joining::join(Arc::clone(identity), replica.clone(), own, endpoints, base.connector.clone());
+            duties.spawn(async move { Err(joins.await.into()) });
+        }
+
+        duties.spawn(outgrown(Arc::clone(&replication.versions)));
+        duties.spawn(raft_stops(replica.clone()));
+        if let Some(audit) = base.audit.clone() {
+            duties.spawn(audit_stops(audit));
+        }
+        duties.spawn(take_snapshots(replica.clone(), Arc::clone(&replication.snapshot_due)));
+    }
+
+    /// What keeps the services going: waits and watches, access files, limits of unread answers, health.
+    fn serve_in_background(&self, reporter: HealthReporter, tasks: &mut NodeTasks) {
+        let Self { base, replication, services, .. } = self;
+        let replica = &replication.replica;
+        let background = &mut tasks.background;
+        background.spawn(self.members.clone().run());
+        if let Some(tls) = base.tls.clone() {
+            background.spawn(tls.follow_files());
+        }
+
+        let clients = &base.environment.clients;
+        let adapters = &base.environment.adapters;
+        clients.spawn(background, waiting::give_up_places(replica.clone()));
+        clients.spawn(background, waiting::sweep(replica.clone()));
+        clients.spawn(background, service::dispatch_watches(replica.clone()));
+        adapters.spawn(background, service::dispatch_entry_watches(replica.clone()));
+        clients.spawn(background, waiting::break_off_when_cut_off(replica.clone()));
+
+        // In a simulation, time stands still while the thread computes.
+        if base.environment.blocking == Blocking::OnThreads {
+            let Cluster { pulse, clients_pulse, adapters_pulse, .. } = services.cluster.clone();
+            background.spawn(pulse.beat("Raft"));
+            clients.spawn(background, clients_pulse.beat("clients"));
+            adapters.spawn(background, adapters_pulse.beat("adapters"));
+        }
+
+        clients.spawn(background, Arc::clone(&services.local.access).watch_files());
+        clients.spawn(background, services.unread.clone().watch_over());
+        adapters.spawn(background, services.adapters_unread.clone().watch_over());
+        clients.spawn(background, health::report(services.cluster.clone(), reporter));
+    }
+
+    /// What watches this node's disk, the leader, and the other members.
+    fn watch_peers(self, tasks: &mut NodeTasks) {
+        let Self { base, replication, .. } = self;
+        let replica = &replication.replica;
+        let background = &mut tasks.background;
+        background.spawn(joining::notice_removal(Arc::clone(&base.identity), replica.clone(), base.connector.clone()));
+        background.spawn(note_progress(base.identity, replica.clone(), replication.acknowledgements));
+
+        let RaftConfig { keep_entries, backlog_bytes_max, compare_tables_ms, heartbeat_ms, .. } = base.config.raft;
+        let metrics = replica.raft().metrics();
+        background.spawn(slow_followers::limit(
+            metrics,
+            replication.log_bytes,
+            replication.cuts,
+            keep_entries,
+            backlog_bytes_max,
+        ));
+        background.spawn(disk_watch::watch(
+            replication.disks,
+            replica.clone(),
+            base.environment.blocking,
+            base.disk,
+            base.config.disk.reserve_bytes,
+            replication.snapshots,
+        ));
+        background.spawn(slow_disk::watch(replica.clone()));
+
+        let liveness = replication.liveness;
+        let silence =
+            silent_leader::watch(replica.clone(), replication.silence_prober, Arc::clone(&liveness), replication.beat);
+        background.spawn(silence);
+        if compare_tables_ms > 0 {
+            let interval = Duration::from_millis(compare_tables_ms);
+            let prober = replication.table_prober;
+            background.spawn(compared_tables::watch(replica.clone(), replication.comparison, prober, interval));
+        }
+        let interval = compared_starts::INTERVAL;
+        let prober = replication.start_prober;
+        background.spawn(compared_starts::tell(replica.clone(), prober, Arc::clone(&liveness), interval));
+
+        if let Some(broken_streams) = replication.broken_streams {
+            let heartbeat = Duration::from_millis(heartbeat_ms);
+            background.spawn(fast_election::watch(
+                replica.clone(),
+                base.connector,
+                broken_streams,
+                replication.shorter_logs,
+                liveness,
+                heartbeat,
+            ));
+        }
+    }
+}
+
 /// Returns once the audit files cannot be written: a node that goes on would leave lines out.
-pub(super) async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
+async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
     loop {
         if let Some(failure) = sink.failure() {
             return Err(ServeError::AuditStopped(failure));
@@ -38,7 +173,7 @@ pub(super) async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
 }
 
 /// Joins this node to its cluster, and forms the cluster if that is due. Returns only with an error.
-pub(super) async fn take_part<C: Connect>(
+async fn take_part<C: Connect>(
     identity: Arc<Identity>,
     replica: Replica,
     plan: FormingConfig,
@@ -51,17 +186,17 @@ pub(super) async fn take_part<C: Connect>(
 }
 
 /// Returns once another node remembers a start or entries that this node's data lack.
-pub(super) async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
+async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
     Err(identity.outdated().await.into())
 }
 
 /// Returns once the cluster has removed this node.
-pub(super) async fn removed(identity: Arc<Identity>) -> Result<(), ServeError> {
+async fn removed(identity: Arc<Identity>) -> Result<(), ServeError> {
     Err(identity.removed().await.into())
 }
 
 /// Returns once the cluster has a version that this program does not support.
-pub(super) async fn outgrown(versions: Arc<PeerVersions>) -> Result<(), ServeError> {
+async fn outgrown(versions: Arc<PeerVersions>) -> Result<(), ServeError> {
     Err(ServeError::Version(versions.outgrown().await))
 }
 
@@ -69,7 +204,7 @@ pub(super) async fn outgrown(versions: Arc<PeerVersions>) -> Result<(), ServeErr
 /// acknowledged, so that they are asked for it. Does not return: nothing relies on a record before it is written, so one that cannot be
 /// written now (no file descriptor is left, or the disk is full) is written later. Until then the older record holds; it says less, and is
 /// true.
-pub(super) async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgements: Acknowledgements) {
+async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgements: Acknowledgements) {
     let mut noted = 0;
     let mut failures: u32 = 0;
     loop {
@@ -78,10 +213,14 @@ pub(super) async fn note_progress(identity: Arc<Identity>, replica: Replica, ack
         if certain <= noted {
             continue;
         }
+
         match identity.record_progress(certain, acknowledgements.of_all()).await {
-            Ok(()) => (noted, failures) = (certain, 0),
+            Ok(()) => {
+                noted = certain;
+                failures = 0;
+            }
             Err(error) => {
-                // The first failure, and one in NOTE_FAILURES_SILENT after it: about one line a minute.
+                // Log the first failure, and one in NOTE_FAILURES_SILENT after it: about one line a minute.
                 if failures.is_multiple_of(NOTE_FAILURES_SILENT) {
                     tracing::warn!(%error, "cannot note how far the log is committed; goes on, and tries again");
                 }
@@ -93,7 +232,7 @@ pub(super) async fn note_progress(identity: Arc<Identity>, replica: Replica, ack
 }
 
 /// Triggers a snapshot whenever one is due. Returns when Raft stops.
-pub(super) async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeError> {
+async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result<(), ServeError> {
     loop {
         due.notified().await;
         // Does nothing if a snapshot is being built.
@@ -102,22 +241,13 @@ pub(super) async fn take_snapshots(replica: Replica, due: Arc<Notify>) -> Result
 }
 
 /// Returns when Raft stops, which it does by itself only when it cannot go on.
-pub(super) async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
-    // Of Raft's two metrics channels this one seldom changes. Both are closed when Raft stops; the other one has the cause.
+async fn raft_stops(replica: Replica) -> Result<(), ServeError> {
+    // Of Raft's two metrics channels, this one seldom changes. Both are closed when Raft stops, and the other one has the cause.
     let mut changes = replica.raft().server_metrics();
     while changes.changed().await.is_ok() {}
+
     if let Some(unapplied) = unapplied(replica.table()) {
         return Err(unapplied);
     }
     replica.raft().metrics().borrow_watched().running_state.as_ref().map_err(stopped).copied()
-}
-
-/// If this node leads, hands leadership to the best successor, and waits at most [`DRAIN`] for that to happen.
-pub(super) async fn hand_over(replica: &Replica) {
-    if !replica.leads() {
-        return;
-    }
-    if let Err(error) = handover::transfer(replica, None, DRAIN).await {
-        tracing::info!(%error, "leadership was not handed over; the other members elect a leader");
-    }
 }

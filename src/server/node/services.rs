@@ -12,7 +12,7 @@ use crate::{
     cluster::Cluster,
     pulse::Pulse,
     service::{Local, Service as LockService, forward::Dial},
-    unread::{self, Unread},
+    unread::{Unread, UnreadLimits},
     v1::{
         Adapter, Backend,
         cluster::ClusterService,
@@ -31,15 +31,17 @@ type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Respo
 
 /// The services of a node.
 pub(super) struct Services {
-    /// At the peers' port.
+    /// Serves the peers' port.
     pub(super) local: Local,
-    /// At the clients' port.
+    /// Serves the clients' port.
     pub(super) service: LockService,
-    /// At the ports of other protocols, with connections of its own to the leader: a connection is served by the runtime that opened it.
+    /// Serves the ports of other protocols. It has connections of its own to the leader, because the runtime that opens a connection also
+    /// serves it.
     pub(super) adapters_service: LockService,
     pub(super) cluster: Cluster,
+    /// Limits the unread answers at the clients' port.
     pub(super) unread: Unread,
-    /// That of other protocols.
+    /// Limits the unread answers at the ports of other protocols.
     pub(super) adapters_unread: Unread,
     clients: Tasks,
     adapters: Tasks,
@@ -58,32 +60,30 @@ impl Services {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });
         let service = LockService::new(local.clone(), dial, stopping);
-        let (cluster_id, blocking) = (config.cluster_id.as_str().into(), environment.blocking);
-        let (progress, applying, members) = Default::default();
-        let [pulse, clients_pulse, adapters_pulse] = [(); 3].map(|()| Pulse::default());
-        let start = Arc::default();
-        let (tls, comparison) = (None, None);
+
         let cluster = Cluster {
-            cluster_id,
-            start,
+            cluster_id: config.cluster_id.as_str().into(),
+            start: Arc::default(),
             replica,
-            tls,
-            blocking,
-            progress,
-            applying,
-            members,
-            comparison,
-            pulse,
-            clients_pulse,
-            adapters_pulse,
+            tls: None,
+            blocking: environment.blocking,
+            progress: Arc::default(),
+            applying: Arc::default(),
+            members: Arc::default(),
+            comparison: None,
+            pulse: Pulse::default(),
+            clients_pulse: Pulse::default(),
+            adapters_pulse: Pulse::default(),
         };
+
         let adapters_service = service.with_own_connections();
-        let [unread, adapters_unread] = [(); 2].map(|()| Unread::new(unread::Limits::CLIENTS));
+        let [unread, adapters_unread] = [(); 2].map(|()| Unread::new(UnreadLimits::CLIENTS));
         let Environment { clients, adapters, .. } = environment.clone();
         Self { local, service, adapters_service, cluster, unread, adapters_unread, clients, adapters }
     }
 
-    /// For requests that followers forward: they are executed here, or refused. Those for the keyspace come from adapters, all of them.
+    /// The routes for requests that followers forward. They are executed here, or refused. All requests for the keyspace come
+    /// from adapters.
     pub(super) fn for_peers(&self) -> Routes {
         let (sessions, locks) = sessions_and_locks(self.local.clone());
         let keyspace = KeyspaceServer::new(Adapter::new(self.local.clone()));
@@ -102,7 +102,7 @@ impl Services {
         explaining().layer(deadlines.layer(routes.prepare()))
     }
 
-    /// For requests of clients: they are executed here, or forwarded.
+    /// The routes for requests of clients. They are executed here, or forwarded.
     pub(super) fn for_clients(&self) -> Routes {
         let (sessions, locks) = sessions_and_locks(self.service.clone());
         Routes::default()
@@ -110,12 +110,12 @@ impl Services {
             .add_service(locks)
             .add_service(ClusterServer::new(ClusterService::new(self.cluster.clone(), self.service.clone())))
             .add_service(reflection().build_v1().expect(OWN_DESCRIPTORS))
-            // For older clients, and for Python's.
+            // Older clients, and Python's, use this version.
             .add_service(reflection().build_v1alpha().expect(OWN_DESCRIPTORS))
     }
 }
 
-/// `lockkeeper.v1` on a backend.
+/// Serves `lockkeeper.v1` on a backend.
 fn sessions_and_locks<B: Backend + Clone>(backend: B) -> (SessionsServer<Adapter<B>>, LocksServer<Adapter<B>>) {
     let adapter = Adapter::new(backend);
     let sessions = SessionsServer::new(adapter.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -130,6 +130,7 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
+/// Serves one port until `stopping` is cancelled.
 pub(super) async fn listen_to<L, V>(
     listener: L,
     acceptor: Option<Acceptor>,

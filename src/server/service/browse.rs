@@ -1,7 +1,7 @@
 //! What people look at in a browser: one level of the tree of names, names that contain a text, and what a session holds.
 //!
-//! Any node answers from its own table, as a stale read does: so it still shows what it knew when its cluster has no leader, and people who
-//! look on cost the leader nothing. A look is bounded by the number of names that it visits ([`LOOK_MAX`]), whatever the size of the table.
+//! Any node answers from its own table, as a stale read does. So it still shows what it knew when its cluster has no leader, and the leader
+//! pays nothing for people who watch. The number of names that a look visits is bounded ([`LOOK_MAX`]), whatever the size of the table.
 
 use crate::{
     access::{Access, guard::Guarded},
@@ -9,26 +9,26 @@ use crate::{
 };
 use lockkeeper_machine::{LockName, Machine, NAME_BYTES_MAX, Page, Ticket, Token};
 
-/// Names that one look visits, at the most: some milliseconds.
+/// Maximum number of names that one look visits. It takes some milliseconds.
 const LOOK_MAX: usize = 20_000;
-/// Locks of one folder that are counted. There may be more.
+/// Maximum number of locks of one folder that are counted. The folder may have more.
 const COUNTED_MAX: usize = 1_000;
-/// Children in one page of a level, locks in one answer of a search, grants and waits in one page of a session.
+/// Maximum number of children in one page of a level, of locks in one answer of a search, and of grants and waits in one page of a session.
 const PAGE_MAX: usize = 200;
 /// The holder and the waiter that a list shows of each lock.
 const FIRST: Page = Page { size: 1, holders_after: Token(0), waiters_after: Ticket(0) };
-/// Only the numbers of holders and waiters.
+/// A page with the numbers of holders and waiters, and none of them.
 const NONE: Page = Page { size: 0, ..FIRST };
 
 /// A look at a clone of the table.
 pub(crate) trait Browse: Guarded + Sync {
-    /// What is seen.
+    /// What the caller gets to see.
     type View;
 
-    /// Its name in metrics.
+    /// The name of the look in metrics.
     const NAME: &'static str;
 
-    /// Looks. The table is that of the entry with this index.
+    /// Looks at the table as it is after the entry with this index.
     fn look(self, access: &Access, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error>;
 }
 
@@ -44,11 +44,14 @@ impl Browse for BrowseLocks {
             Some(After::Folder(folder)) => Some(end_of(&folder)?),
             None => None,
         };
-        let (mut children, mut left) = (Vec::new(), LOOK_MAX);
+
+        let mut children = Vec::new();
+        let mut left = LOOK_MAX;
         while let Some(name) = table.locks(&self.prefix, after.as_ref()).next() {
             if children.len() == size {
                 return Ok(Level { children, more: true, index });
             }
+
             let child = match name.as_str()[self.prefix.len()..].find('/') {
                 None => {
                     after = Some(name.clone());
@@ -61,13 +64,14 @@ impl Browse for BrowseLocks {
                     Child::Folder(folder)
                 }
             };
+
             children.push(child);
         }
         Ok(Level { children, more: false, index })
     }
 }
 
-/// Counts the locks of a folder, as far as the budget goes: one at the least.
+/// Counts the locks of a folder. The budget limits the count; at least one lock is counted.
 fn folder(table: &Machine, prefix: &str, budget: usize) -> Folder {
     let most = budget.clamp(1, COUNTED_MAX);
     let mut folder = Folder { prefix: prefix.to_owned(), ..Folder::default() };
@@ -76,6 +80,7 @@ fn folder(table: &Machine, prefix: &str, budget: usize) -> Folder {
             folder.more = true;
             break;
         }
+
         let lock = table.lock(name, NONE);
         folder.locks += 1;
         folder.held += usize::from(lock.holder_count > 0);
@@ -84,7 +89,7 @@ fn folder(table: &Machine, prefix: &str, budget: usize) -> Folder {
     folder
 }
 
-/// A name above all those in the folder: the highest characters, up to the limit of a name.
+/// Returns a name above all those in the folder: the highest characters, up to the limit of a name.
 fn end_of(folder: &str) -> Result<LockName, Error> {
     let highest = char::MAX;
     let room = NAME_BYTES_MAX.saturating_sub(folder.len()) / highest.len_utf8();
@@ -93,25 +98,33 @@ fn end_of(folder: &str) -> Result<LockName, Error> {
 }
 
 impl Browse for SearchLocks {
-    type View = Found;
+    type View = LocksFound;
 
     const NAME: &'static str = "search_locks";
 
-    fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<Found, Error> {
-        let (size, wanted) = (self.size.clamp(1, PAGE_MAX), self.text.to_lowercase());
-        let (mut locks, mut looked, mut last) = (Vec::new(), 0, None);
+    fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<LocksFound, Error> {
+        let size = self.size.clamp(1, PAGE_MAX);
+        let wanted = self.text.to_lowercase();
+
+        let mut locks = Vec::new();
+        let mut looked = 0;
+        let mut last = None;
         let mut names = table.locks(&self.prefix, self.after.as_ref());
         for name in names.by_ref() {
-            (looked, last) = (looked + 1, Some(name));
+            looked += 1;
+            last = Some(name);
             if name.as_str().to_lowercase().contains(&wanted) {
                 locks.push(table.lock(name, FIRST));
             }
+
             if locks.len() == size || looked == LOOK_MAX {
                 break;
             }
         }
+
+        // A search that ended at the last name needs no next page.
         let more_after = names.next().and(last).cloned();
-        Ok(Found { locks, looked, more_after, index })
+        Ok(LocksFound { locks, looked, more_after, index })
     }
 }
 
@@ -122,10 +135,12 @@ impl Browse for ShowSession {
 
     fn look(self, access: &Access, caller: &Caller, table: &Machine, index: u64) -> Result<Self::View, Error> {
         let Some(view) = table.session(self.session) else { return Ok(None) };
-        // As in a list of sessions.
+
+        // Without this right, a list of sessions leaves it out too.
         if access.has_policy() && !access.administers(caller) && view.owner != caller.identity {
             return Err(Error::not_owner(caller.identity.as_ref()));
         }
+
         let mut grants: Vec<_> = table.grants_of(self.session, self.after).take(PAGE_MAX + 1).collect();
         let more = grants.len() > PAGE_MAX;
         grants.truncate(PAGE_MAX);
@@ -176,7 +191,8 @@ mod tests {
         let machine = table(names.map(str::to_owned));
         let access = Access::open(&crate::config::AuthConfig::default(), false).expect("no files");
         let level = |prefix: &str, size: usize| {
-            let (mut found, mut after) = (Vec::new(), None);
+            let mut found = Vec::new();
+            let mut after = None;
             loop {
                 let asked = BrowseLocks { prefix: prefix.to_owned(), after, size };
                 let page = asked.look(&access, &Caller::default(), &machine, 1).expect("allowed");

@@ -1,8 +1,8 @@
-//! The busiest locks and the longest waits, for people who look on.
+//! The busiest locks and the longest waits, for people who watch a cluster.
 //!
-//! Any node answers from its own table, once a second if asked to. So the work is bounded, whatever the size of the table: at most
-//! [`WAITS_MAX`] places in queues are visited, the oldest first, and the changes of the latest entries, which every node keeps for
-//! watchers. What nobody waits for and nobody was granted lately is not visited at all.
+//! Any node answers from its own table, as often as once a second. So the work is bounded, whatever the size of the table: a look visits at
+//! most [`WAITS_MAX`] places in queues, the oldest first, and the changes of the latest entries, which every node keeps for watchers. It
+//! does not visit locks that nobody waits for and that nobody was granted lately.
 
 use std::{
     cmp::Reverse,
@@ -19,26 +19,29 @@ use lockkeeper_machine::{ChangeKind, LockName, LockView, Machine, Page, Ticket, 
 use lockkeeper_metrics::{Did, Metrics};
 use lockkeeper_raft::table::EntryChanges;
 
-/// Places in queues that are visited, at the most, and as many claims of entries: some milliseconds.
+/// Maximum number of places in queues that a look visits, and of claims of entries. Both take some milliseconds.
 const WAITS_MAX: usize = 20_000;
-/// Rows of a list, unless the caller asks for another number.
+/// Rows of a list, if the caller asks for no other number.
 const ROWS: usize = 20;
-/// Rows of a list, at the most.
+/// Maximum number of rows of a list.
 const ROWS_MAX: usize = 100;
 
 impl Serve for ShowBusiest {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Busiest>, Error> {
         let table = node.replica.table();
-        // The next answer counts from here on: all changes up to this entry are kept by now.
+        // The next answer counts from here on: all changes up to this entry are in memory by now.
         let index = table.notified();
         let (counted_after, changes) = table.latest_changes(self.after_index);
         let changes = changes.iter().map(AsRef::as_ref).take_while(|entry: &&EntryChanges| entry.index <= index);
-        // A clone, so that no apply waits for this look.
+
+        // Look at a clone, so that no apply waits for it.
         let machine = table.read(|applied| applied.machine.clone());
         let rows = if self.size == 0 { ROWS } else { self.size.min(ROWS_MAX) };
         let seen = look(&machine, &self.prefix, rows, WAITS_MAX, changes);
-        let (node_id, totals) = (*node.replica.raft().node_id(), totals(&node.metrics));
-        let Seen { locks, waits, more_waits } = seen;
+
+        let node_id = *node.replica.raft().node_id();
+        let totals = totals(&node.metrics);
+        let BusyView { locks, waits, more_waits } = seen;
         Ok(Form::Typed(Busiest { locks, waits, more_waits, counted_after, index, node_id, totals }))
     }
 }
@@ -56,7 +59,8 @@ fn totals(metrics: &Metrics) -> Totals {
     }
 }
 
-struct Seen {
+/// What a look at the table found.
+struct BusyView {
     locks: Vec<BusyLock>,
     waits: Vec<LongWait>,
     more_waits: bool,
@@ -68,34 +72,37 @@ fn look<'a>(
     rows: usize,
     waits_max: usize,
     changes: impl IntoIterator<Item = &'a EntryChanges>,
-) -> Seen {
+) -> BusyView {
     let mut queues = Queues::default();
     queues.visit(table, prefix, rows, waits_max);
+
     let mut grants: HashMap<&LockName, u64> = HashMap::new();
     for change in changes.into_iter().flat_map(|entry| &entry.changes) {
         if matches!(change.kind, ChangeKind::Granted { .. }) && change.name.as_str().starts_with(prefix) {
             *grants.entry(&change.name).or_default() += 1;
         }
     }
+
     let mut named = HashSet::new();
     let names = most(queues.lengths, rows).into_iter().chain(most(grants.clone(), rows));
     let locks = names.filter(|name| named.insert(*name)).map(|name| BusyLock {
         lock: LockView { data: None, ..table.lock(name, after(Ticket(0))) },
         grants: grants.get(name).copied().unwrap_or_default(),
     });
+
     let mut waits: Vec<LongWait> =
         queues.oldest.into_iter().filter_map(|(ticket, name)| long_wait(table, name, ticket)).collect();
     // Tickets of acquires and those of claims are numbers of two kinds: here only the time compares them.
     waits.sort_by_key(|wait| wait.waiter.since.0);
     waits.truncate(rows);
-    Seen { locks: locks.collect(), waits, more_waits: queues.more }
+    BusyView { locks: locks.collect(), waits, more_waits: queues.more }
 }
 
-/// The queues, as far as they were visited.
+/// The queues, as far as the look visited them.
 #[derive(Default)]
 struct Queues<'a> {
     lengths: HashMap<&'a LockName, u64>,
-    /// The first of the acquires that wait, and of the claims.
+    /// The first of the waiting acquires, and of the claims.
     oldest: Vec<(Ticket, &'a LockName)>,
     more: bool,
 }
@@ -103,13 +110,16 @@ struct Queues<'a> {
 impl<'a> Queues<'a> {
     fn visit(&mut self, table: &'a Machine, prefix: &str, rows: usize, most: usize) {
         let is_asked_for = |name: &LockName| name.as_str().starts_with(prefix);
+
         let mut left = most;
+
         for (ticket, wants) in table.queued() {
             if left == 0 {
                 self.more = true;
                 break;
             }
             left = left.saturating_sub(wants.len());
+
             let mut wanted = wants.iter().map(|want| &want.name).filter(|name| is_asked_for(name)).peekable();
             if let Some(first) = wanted.peek()
                 && self.oldest.len() < rows
@@ -118,6 +128,7 @@ impl<'a> Queues<'a> {
             }
             wanted.for_each(|name| *self.lengths.entry(name).or_default() += 1);
         }
+
         let mut claims = table.claims(prefix);
         let mut waiting = Vec::new();
         for (name, ticket) in claims.by_ref().take(most) {
@@ -126,13 +137,14 @@ impl<'a> Queues<'a> {
                 waiting.push((ticket, name));
             }
         }
+
         self.more |= claims.next().is_some();
         waiting.sort_unstable_by_key(|(ticket, _)| *ticket);
         self.oldest.extend(waiting.into_iter().take(rows));
     }
 }
 
-/// Those with the highest counts, in the order of these; equal ones in the order of their names.
+/// The names with the highest counts, highest first. Names with equal counts are in their own order.
 fn most<K: Copy + Ord + Hash>(counts: HashMap<K, u64>, rows: usize) -> Vec<K> {
     let mut counts: Vec<(Reverse<u64>, K)> = counts.into_iter().map(|(name, count)| (Reverse(count), name)).collect();
     if counts.len() > rows {
@@ -143,7 +155,7 @@ fn most<K: Copy + Ord + Hash>(counts: HashMap<K, u64>, rows: usize) -> Vec<K> {
     counts.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The first holder, and the first waiter after a ticket.
+/// A page with the first holder, and the first waiter after a ticket.
 fn after(waiters_after: Ticket) -> Page {
     Page { size: 1, holders_after: Token(0), waiters_after }
 }
@@ -164,7 +176,8 @@ mod tests {
 
     /// A table in which locks were acquired in this order, a second after one another.
     fn table(acquires: &[(u128, &str)]) -> (Machine, Vec<EntryChanges>) {
-        let (mut machine, mut changes) = (Machine::default(), Vec::new());
+        let mut machine = Machine::default();
+        let mut changes = Vec::new();
         let ttl = Ttl::from_millis(3_600_000).expect("valid");
         for session in acquires.iter().map(|(session, _)| SessionId(*session)) {
             let open = Command::Open { session, ttl, label: Label::default(), address: None, owner: None };
@@ -181,7 +194,8 @@ mod tests {
             let acquire = Acquire::new(names.split(' ').map(want).collect(), Wait::Forever, 0).expect("valid");
             let operation = Operation::Acquire(acquire);
             let command = Command::Session { session: SessionId(*session), request: None, operation };
-            let (mut events, time) = (Vec::new(), Time { stamp: Stamp(at * 1_000), wall: WallTime(at * 1_000) });
+            let mut events = Vec::new();
+            let time = Time { stamp: Stamp(at * 1_000), wall: WallTime(at * 1_000) };
             machine.apply(time, command, &mut events);
             let changed = events.into_iter().filter_map(|event| match event {
                 Event::Changed(change) => Some(change),
@@ -192,7 +206,7 @@ mod tests {
         (machine, changes)
     }
 
-    fn shown(seen: &Seen) -> String {
+    fn shown(seen: &BusyView) -> String {
         let locks = seen.locks.iter().map(|busy| {
             format!("{} {}+{}w {}g", busy.lock.name, busy.lock.holder_count, busy.lock.queue_length, busy.grants)
         });

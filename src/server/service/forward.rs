@@ -1,4 +1,4 @@
-//! To the leader: requests that a follower cannot execute, over the leader's peers' port.
+//! Forwards requests that a follower cannot execute to the leader, over the leader's peers' port.
 //!
 //! The peers' port speaks `lockkeeper.v1`, so forwarding takes a request as its message ([`Form`]) and returns the reply as its message.
 //! It lies below the adapters: an adapter of any protocol hands a typed request to [`super::Service`], and it reaches the leader.
@@ -41,20 +41,20 @@ use lockkeeper_raft::Replica;
 use lockkeeper_traces::Origin;
 use lockkeeper_transport::{Windows, never_sent};
 
-/// How long a deposed leader may still take to answer what was forwarded to it. After that the outcome counts as unknown.
+/// How long a deposed leader may still take to answer what was forwarded to it. After that, the outcome counts as unknown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// The metadata key under which a follower names the client of a forwarded request: IP address and port. Only the peers' port reads it, so
 /// a client cannot name another one.
 const CALLER_KEY: &str = "lockkeeper-client-address";
-/// As [`CALLER_KEY`]: the client's identity, or [`Identity::ANONYMOUS`].
+/// The metadata key of the client's identity, or [`Identity::ANONYMOUS`]. Only the peers' port reads it.
 const IDENTITY_KEY: &str = "lockkeeper-client-identity";
 
 /// Makes a channel to the peer with this id at this address, with these flow-control windows for its answers.
 pub(crate) type Dial = Arc<dyn Fn(u64, &str, Windows) -> Channel + Send + Sync>;
 
-/// Which connection to the leader a request uses. The requests of a connection share its limits: the number of calls and the bytes that are
-/// not read yet. So requests that take long, or whose answers a client reads at its leisure, have connections of their own.
+/// Which connection to the leader a request uses. The requests of a connection share its limits: the number of calls, and the bytes that
+/// are not read yet. So requests that take long, or whose answers a client reads slowly, have connections of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lane {
     /// Requests that are answered as soon as they are applied.
@@ -88,9 +88,9 @@ impl fmt::Debug for Forwarder {
     }
 }
 
-/// A request that is under way: what its error says depends on it.
+/// What the error of a request in flight depends on.
 #[derive(Clone, Copy)]
-struct UnderWay {
+struct InFlight {
     changes: bool,
     deadline: Option<Deadline>,
 }
@@ -108,9 +108,9 @@ impl Forwarder {
         caller: &Caller,
         request: Form<C>,
     ) -> Result<Form<C::Reply>, Error> {
-        let under_way = UnderWay { changes: C::CHANGES, deadline: caller.deadline };
+        let in_flight = InFlight { changes: C::CHANGES, deadline: caller.deadline };
         let call = C::call(self.channel(&leader, lane), onward(request.message(), caller));
-        let reply = self.while_it_leads(&leader, under_way, call).await?;
+        let reply = self.while_it_leads(&leader, in_flight, call).await?;
         Ok(Form::Message(reply.into_inner()))
     }
 
@@ -121,13 +121,13 @@ impl Forwarder {
         caller: &Caller,
         renewals: impl Stream<Item = Form<KeepAlive>> + Send + 'static,
     ) -> Result<impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + 'static, Error> {
-        // A renewal that is not acknowledged is not counted on: the stream is safe to repeat.
-        let under_way = UnderWay { changes: false, deadline: caller.deadline };
+        // Nobody counts on a renewal that is not acknowledged, so the stream is safe to repeat.
+        let in_flight = InFlight { changes: false, deadline: caller.deadline };
         let mut client = SessionsClient::new(self.channel(&leader, Lane::KeepAlives));
         let mut request = Request::new(renewals.map(Form::message));
         name_caller(request.metadata_mut(), caller);
-        let events = self.while_it_leads(&leader, under_way, client.keep_alive(request)).await?;
-        Ok(self.passed_back(events.into_inner(), leader.id, under_way))
+        let events = self.while_it_leads(&leader, in_flight, client.keep_alive(request)).await?;
+        Ok(self.passed_back(events.into_inner(), leader.id, in_flight))
     }
 
     /// Forwards a watch.
@@ -137,14 +137,14 @@ impl Forwarder {
         caller: &Caller,
         request: Form<WatchLocks>,
     ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + 'static, Error> {
-        let under_way = UnderWay { changes: false, deadline: caller.deadline };
+        let in_flight = InFlight { changes: false, deadline: caller.deadline };
         let mut client = LocksClient::new(self.channel(&leader, Lane::Watches));
         let call = client.watch(onward(request.message(), caller));
-        let events = self.while_it_leads(&leader, under_way, call).await?;
-        Ok(self.passed_back(events.into_inner(), leader.id, under_way))
+        let events = self.while_it_leads(&leader, in_flight, call).await?;
+        Ok(self.passed_back(events.into_inner(), leader.id, in_flight))
     }
 
-    /// The leader's condition; `None`: it does not answer. Needs a time limit of the caller's.
+    /// Asks the leader for its condition. Returns `None` if it does not answer. The caller must set a time limit.
     pub(super) async fn status(&self, leader: Leader) -> Option<StatusResponse> {
         let asked = ClusterClient::new(self.channel(&leader, Lane::Short)).status(StatusRequest::default()).await;
         asked.ok().map(tonic::Response::into_inner)
@@ -156,16 +156,17 @@ impl Forwarder {
             Lane::Short | Lane::Waits => Windows::WIDE,
             Lane::KeepAlives | Lane::Watches => Windows::RELAYED,
         };
+
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let dial = || (self.dial)(leader.id, address, windows);
         channels.entry((leader.id, address.clone(), lane)).or_insert_with(dial).clone()
     }
 
-    /// The leader's answer, unless another node is known to lead before it comes.
+    /// Returns the leader's answer, unless another node is known to lead before it comes.
     async fn while_it_leads<T>(
         &self,
         leader: &Leader,
-        under_way: UnderWay,
+        in_flight: InFlight,
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Error> {
         tokio::select! {
@@ -174,13 +175,13 @@ impl Forwarder {
                 if never_sent(&status) {
                     self.not_there(leader);
                 }
-                failed(&status, under_way)
+                failed(&status, in_flight)
             }),
-            () = led_by_other(self.replica.clone(), leader.id) => Err(moved(under_way)),
+            () = led_by_other(self.replica.clone(), leader.id) => Err(moved(in_flight)),
         }
     }
 
-    /// The leader was not reached at this address: the next request goes to another one, if there is another.
+    /// Notes that the leader was not reached at this address: the next request goes to another address of it, if there is one.
     fn not_there(&self, leader: &Leader) {
         let metrics = self.replica.raft().server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
@@ -189,20 +190,20 @@ impl Forwarder {
         }
     }
 
-    /// The leader's stream, until another node is known to lead.
+    /// Passes on the leader's stream until another node is known to lead.
     fn passed_back<T: Encode>(
         &self,
         items: Streaming<T::Message>,
         leader: u64,
-        under_way: UnderWay,
+        in_flight: InFlight,
     ) -> impl Stream<Item = Result<Form<T>, Error>> + Send + use<T> {
         let deposed = Box::pin(led_by_other(self.replica.clone(), leader));
         unfold(Some((items, deposed)), move |stream| async move {
             let (mut items, mut deposed) = stream?;
             let item = tokio::select! {
                 biased;
-                item = items.next() => item?.map(Form::Message).map_err(|status| failed(&status, under_way)),
-                () = &mut deposed => Err(moved(under_way)),
+                item = items.next() => item?.map(Form::Message).map_err(|status| failed(&status, in_flight)),
+                () = &mut deposed => Err(moved(in_flight)),
             };
             let rest = item.is_ok().then_some((items, deposed));
             Some((item, rest))
@@ -210,12 +211,13 @@ impl Forwarder {
     }
 }
 
-/// The message as a request to the leader, with the caller's address, the time that is left until its deadline, and its trace.
+/// Wraps the message into a request to the leader, with the caller's address, the time that is left until its deadline, and its trace.
 fn onward<T>(message: T, caller: &Caller) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(deadline) = caller.deadline {
         request.set_timeout(deadline.left());
     }
+
     name_caller(request.metadata_mut(), caller);
     if let Origin::Of(span) = &caller.origin {
         span.write(request.metadata_mut());
@@ -234,8 +236,8 @@ fn name_caller(metadata: &mut MetadataMap, caller: &Caller) {
     metadata.insert(IDENTITY_KEY, identity.parse().expect("an identity is printable ASCII"));
 }
 
-/// The client of a forwarded request, or else the peer itself. A peer of an older version forwards without identities: its clients are
-/// anonymous here.
+/// Reads the client of a forwarded request from the metadata; without it, the caller is the peer itself. A peer of an older version
+/// forwards without identities, so its clients are anonymous here.
 pub(crate) fn named_caller(metadata: &MetadataMap) -> Caller {
     let value = |key| metadata.get(key)?.to_str().ok();
     let remote = value(CALLER_KEY).and_then(|address| address.parse().ok());
@@ -244,12 +246,12 @@ pub(crate) fn named_caller(metadata: &MetadataMap) -> Caller {
     Caller { remote, identity, is_peer, ..Caller::default() }
 }
 
-/// Returns when another node is known to lead, and the one before has had [`LAST_ANSWERS`] to answer, unless it is silent.
+/// Returns when another node is known to lead. Unless the former leader is silent, it first gets [`LAST_ANSWERS`] to answer.
 async fn led_by_other(replica: Replica, leader: u64) {
     let mut metrics = replica.raft().server_metrics();
     while metrics.borrow_watched().current_leader.is_none_or(|known| known == leader) {
         if metrics.changed().await.is_err() {
-            // This node ends, and its calls with it.
+            // This node ends, and its calls end with it.
             return std::future::pending().await;
         }
     }
@@ -258,31 +260,33 @@ async fn led_by_other(replica: Replica, leader: u64) {
     }
 }
 
-/// A deposed leader did not answer.
-fn moved(under_way: UnderWay) -> Error {
-    match under_way.changes {
-        false => Error::leader_not_reached(),
-        true => Error::broken_off(
+/// The error when a deposed leader did not answer.
+fn moved(in_flight: InFlight) -> Error {
+    if in_flight.changes {
+        Error::broken_off(
             "another node leads now, and the previous leader does not answer; the request may still take effect: repeat it with the \
              same id",
-        ),
+        )
+    } else {
+        Error::leader_not_reached()
     }
 }
 
-/// The leader's error; or, where the status comes from the transport, what is known of the request.
-fn failed(status: &Status, under_way: UnderWay) -> Error {
+/// The leader's error or, if the status comes from the transport, what is known about the request.
+fn failed(status: &Status, in_flight: InFlight) -> Error {
     if let Some(error) = error_of(status) {
         return error;
     }
-    if under_way.deadline.is_some_and(Deadline::has_passed) {
-        return Error::deadline_passed(under_way.changes);
+    if in_flight.deadline.is_some_and(Deadline::has_passed) {
+        return Error::deadline_passed(in_flight.changes);
     }
-    match !under_way.changes || never_sent(status) || Planted::LostForwardedIsSafe.is_on() {
-        true => Error::leader_not_reached(),
-        false => Error::broken_off(
+    if !in_flight.changes || never_sent(status) || Planted::LostForwardedIsSafe.is_on() {
+        Error::leader_not_reached()
+    } else {
+        Error::broken_off(
             "the leader could not be reached, or its connection broke; the request may still take effect: repeat it with the \
              same id",
-        ),
+        )
     }
 }
 

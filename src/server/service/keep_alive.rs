@@ -1,8 +1,8 @@
 //! One stream that keeps sessions alive.
 //!
 //! Renewals are proposed as they arrive, up to [`IN_FLIGHT`] at a time, and each is answered when it is applied. Between the answers the
-//! stream reports at once what its sessions lose. With its first answer, and with the first one after a change, it says where the members
-//! are reached: a client may outlive all the nodes that it was configured with.
+//! stream reports at once what its sessions lose. Its first answer, and the first one after a change of the membership, names the addresses
+//! of the members: a client may outlive all the nodes that it was configured with.
 //!
 //! The stream ends when this node no longer leads: its client goes on at the new leader. It also ends when its sessions lose more at once
 //! than its queue holds. The client misses nothing: the answer to its next renewal, on any stream, reports every revoked grant.
@@ -27,13 +27,13 @@ use lockkeeper_raft::{
     types::LogId,
 };
 
-/// Renewals of one stream in the log, which takes a few milliseconds for each.
+/// Maximum number of renewals of one stream in the log. Each takes a few milliseconds there.
 const IN_FLIGHT: usize = 2048;
-/// Sessions on one stream, at the most.
+/// Maximum number of sessions on one stream.
 const SESSIONS: usize = 10_000;
-/// Revocations that are read from the table at a time.
+/// Number of revocations that are read from the table at a time.
 const REVOCATIONS: usize = 256;
-/// Events that wait for a client that does not read them.
+/// Maximum number of events that wait for a client that does not read them.
 const EVENTS: usize = 64;
 
 type Events = mpsc::Sender<Result<KeepAliveEvent, Error>>;
@@ -60,15 +60,16 @@ pub(super) fn start(
     tokio::spawn(async move {
         let mut sessions = BTreeSet::new();
         if let Err(End::Error(error)) = serve(&replica, renewals, &events, &mut sessions).await {
-            // A failure to send says that the client is gone.
+            // If this fails, the client is gone.
             let _ = events.send(Err(error)).await;
         }
+
         replica.table().forget_listeners(sessions);
     });
     ReceiverStream::new(stream)
 }
 
-/// Ends with `Ok` when the client has no more to send.
+/// Serves a stream. Returns `Ok` when the client has no more to send.
 async fn serve(
     replica: &Replica,
     renewals: impl Stream<Item = Result<KeepAlive, Error>>,
@@ -80,21 +81,26 @@ async fn serve(
     let mut in_flight = FuturesUnordered::new();
     let (listener, mut notices) = Notices::new();
     let mut members = Members::default();
+
     loop {
         if led.borrow_and_update().is_none() {
             return Err(Error::no_leader().into());
         }
+
         tokio::select! {
             renewal = renewals.next(), if in_flight.len() < IN_FLIGHT => {
                 let Some(renewal) = renewal else { return Ok(()) };
                 let KeepAlive { session, sequence } = renewal?;
-                // Before the renewal is proposed: a loss after the renewal is applied is then not missed.
+
+                // Listen before the renewal is proposed, so that no loss after the renewal is missed.
+
                 if sessions.insert(session) {
                     if sessions.len() > SESSIONS {
                         return Err(too_many_sessions().into());
                     }
                     replica.table().listen(session, listener.clone());
                 }
+
                 in_flight.push(renew(replica, session, sequence));
             }
             Some(renewed) = in_flight.next() => {
@@ -122,15 +128,15 @@ fn too_many_sessions() -> Error {
     Error::invalid("session_id", format!("exceeds the limit of {SESSIONS} sessions on a stream: open another stream"))
 }
 
-/// The members that a stream has named.
+/// The members that a stream has named to its client.
 #[derive(Default)]
 struct Members {
-    /// The log entry with that membership.
+    /// The log entry with the membership that was named last.
     named: Option<LogId>,
 }
 
 impl Members {
-    /// Where clients reach the members, unless that was named already.
+    /// Returns the addresses at which clients reach the members, unless these were named already.
     fn news(&mut self, replica: &Replica) -> Vec<String> {
         let metrics = replica.raft().server_metrics();
         let metrics = metrics.borrow_watched();
@@ -138,12 +144,13 @@ impl Members {
         if *membership.log_id() == self.named {
             return Vec::new();
         }
+
         self.named = *membership.log_id();
         membership.membership().nodes().map(|(_, node)| node.client_address.clone()).collect()
     }
 }
 
-/// The outcome of a renewal. `None`: it is not known, and not acknowledged.
+/// The outcome of a renewal, if it is known. An unknown outcome is not acknowledged.
 struct Renewed {
     session: SessionId,
     sequence: u64,
@@ -153,15 +160,15 @@ struct Renewed {
 async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> Renewed {
     let renewal = match replica.renew(session, PATIENCE).await {
         Ok(renewal) => Ok(Some(renewal)),
-        // Not acknowledged, so the client does not count on it, and sends another one.
+        // Without an acknowledgement, the client does not count on the renewal, and sends another one.
         Err(NoReply::Unknown | NoReply::Overloaded | NoReply::DiskSpaceLow(_)) => Ok(None),
         Err(no_reply) => Err(Error::no_reply(no_reply)),
     };
     Renewed { session, sequence, renewal }
 }
 
-/// Revoked grants are reported with every renewal until they are released: an earlier report may have been lost with another stream. They
-/// come before the acknowledgement, since it does not extend them.
+/// Answers a renewal. Revoked grants are reported with every renewal until they are released, because an earlier report may have been lost
+/// with another stream. They come before the acknowledgement, which does not extend them.
 async fn answer(
     replica: &Replica,
     events: &Events,
@@ -177,6 +184,7 @@ async fn answer(
     if Planted::RevokedAfterRenewed.is_on() {
         send(events, session, renewed.clone()).await?;
     }
+
     loop {
         let last = revoked.last().map_or(Token(0), |revocation| revocation.token);
         for revocation in revoked {
@@ -185,7 +193,8 @@ async fn answer(
         if !more {
             return send(events, session, renewed).await;
         }
-        // This node has applied the renewal, so the rest of the list is in its table, without those that were released meanwhile.
+
+        // This node has applied the renewal, so its table has the rest of the list, without those that were released meanwhile.
         revoked = replica.table().read(|it| it.machine.revocations(session, last).take(REVOCATIONS).collect());
         more = revoked.len() == REVOCATIONS;
     }

@@ -1,11 +1,11 @@
 //! How a node executes requests of the keyspace.
 //!
-//! Reads are linearizable, but for one that asks for a stale copy. Those of more than a few keys read a clone of the table: pages of
-//! hundreds of entries do not delay applying. A page ends with the entry that reaches [`PAGE_BYTES`], so it fits into a message between
-//! nodes; the next one may show a later revision.
+//! Reads are linearizable, but for one that asks for a stale copy. Those of more than a few keys read a clone of the table, so that pages
+//! of hundreds of entries do not delay applying. A page ends with the entry that reaches [`PAGE_BYTES`], so it fits into a message between
+//! nodes. The next page may show a later revision.
 //!
-//! A read of a range may visit many keys that it does not show: those that had no entry at an earlier revision, or whose lease is over. It
-//! lets others have their turn after each [`VISITS_PER_TURN`], and only one such read at a time goes on beyond ([`LongReads`]).
+//! A read of a range may visit many keys that it does not show, because they had no entry at an earlier revision or their lease is over. It
+//! yields after each [`VISITS_PER_TURN`], and only one read at a time goes on beyond that ([`LongReads`]).
 
 use std::{iter::from_fn, sync::Arc};
 
@@ -24,17 +24,17 @@ use lockkeeper_machine::{
     TXN_READS_MAX, Txn, VALUE_BYTES_MAX,
 };
 
-/// Entries in one page, at the most.
+/// Maximum number of entries in one page.
 const PAGE_MAX: usize = 1000;
 /// Keys that are looked at in the table itself, while nothing is applied.
 const KEYS_IN_PLACE: usize = 16;
 /// Bytes after which a page is closed.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// What an entry takes in a message beside its key and value, at the most.
+/// Maximum number of bytes that an entry takes in a message beside its key and value.
 const FIXED_BYTES: usize = 128;
-/// Keys that a read visits before others have their turn.
+/// Number of keys that a read visits before it yields.
 const VISITS_PER_TURN: usize = 1000;
-/// Bytes of the values that a read sorts.
+/// Maximum number of bytes of the values that a read sorts.
 const SORTED_BYTES_MAX: usize = 16 << 20;
 const _: () = assert!(PAGE_BYTES + KEY_BYTES_MAX + VALUE_BYTES_MAX + FIXED_BYTES < MESSAGE_BYTES_MAX);
 const _: () = assert!(TXN_BYTES_MAX + 3 * lockkeeper_machine::TXN_OPERATIONS_MAX * FIXED_BYTES < MESSAGE_BYTES_MAX);
@@ -67,7 +67,8 @@ impl GetEntries {
         let revision = machine.revision();
         let at = self.at.unwrap_or(revision);
         machine.ensure_known(at).map_err(Error::revision)?;
-        let mut page = Page::of(PAGE_MAX);
+
+        let mut page = Page::with_room_for(PAGE_MAX);
         let mut entries = Vec::new();
         for key in self.keys {
             let entry = machine.entry_at(&key, at).map_err(Error::revision)?;
@@ -77,6 +78,7 @@ impl GetEntries {
                 break;
             }
         }
+
         Ok(EntriesFound { entries, revision })
     }
 }
@@ -84,8 +86,9 @@ impl GetEntries {
 impl Serve for ListEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
         let (machine, _) = node.frozen(false).await?;
-        let mut page = Page::of(page_size(self.page_size, PAGE_MAX));
+        let mut page = Page::with_room_for(page_size(self.page_size, PAGE_MAX));
         let revision = machine.revision();
+
         let (entries, more) = match (self.leased_by, self.at) {
             (None, at) => {
                 let range = machine.entries_at(&self.range, at.unwrap_or(revision)).map_err(Error::revision)?;
@@ -103,6 +106,7 @@ impl Serve for ListEntries {
                 ));
             }
         };
+
         Ok(Form::Typed(EntryPage { entries, more, revision }))
     }
 }
@@ -113,24 +117,29 @@ impl Serve for SelectEntries {
         let (machine, _) = node.frozen(stale).await?;
         let at = at.unwrap_or_else(|| machine.revision());
         let range = machine.entries_at(&select.range, at).map_err(Error::revision)?;
+
         let mut turns = Turns::new(&node.long_reads);
         let mut entries = Vec::new();
         let mut sorted_bytes = 0;
         for visit in range.visits(false) {
             turns.visit().await?;
             let Some((key, entry)) = visit else { continue };
+
             if select.by == SortBy::Value {
                 sorted_bytes += entry.value.as_bytes().len();
             }
             entries.push((key, entry));
+
             if entries.len() > TXN_READS_MAX || sorted_bytes > SORTED_BYTES_MAX {
                 return Err(Error::refused(Refusal::Limit(Limit::TxnReads)));
             }
         }
+
         let selected = select.from(entries.into_iter());
         if selected.bytes() + selected.entries.len() * FIXED_BYTES > PAGE_BYTES {
             return Err(Error::refused(Refusal::Limit(Limit::TxnBytes)));
         }
+
         Ok(Form::Typed(EntriesSelected { selected, revision: machine.revision() }))
     }
 }
@@ -149,7 +158,7 @@ impl Serve for CompactEntries {
 struct Turns<'a> {
     visited: usize,
     long_reads: &'a LongReads,
-    /// Present once it is a long read.
+    /// The permits of a long read, once this read is one.
     turn: Option<[OwnedSemaphorePermit; 2]>,
 }
 
@@ -171,14 +180,14 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// How much more fits into a page.
+/// The room that is left in a page.
 struct Page {
     entries_left: usize,
     bytes_left: usize,
 }
 
 impl Page {
-    fn of(entries: usize) -> Self {
+    fn with_room_for(entries: usize) -> Self {
         Self { entries_left: entries, bytes_left: PAGE_BYTES }
     }
 
@@ -188,7 +197,7 @@ impl Page {
         self.bytes_left = self.bytes_left.saturating_sub(FIXED_BYTES + key.as_bytes().len() + value);
     }
 
-    /// The first entries, and whether there are more.
+    /// Takes the first entries, and says whether there are more.
     fn fill<'a>(&mut self, mut all: impl Iterator<Item = (&'a Key, Arc<Entry>)>) -> (Vec<(Key, Arc<Entry>)>, bool) {
         let mut entries = Vec::new();
         while !self.is_full()
@@ -200,7 +209,7 @@ impl Page {
         (entries, self.is_full() && all.next().is_some())
     }
 
-    /// The same. `None`: a key was visited that has no entry.
+    /// Takes the first entries of a range, and says whether there are more. A visit of `None` is a key that has no entry.
     async fn fill_in_turns<'a>(
         &mut self,
         all: impl Iterator<Item = Option<(&'a Key, Arc<Entry>)>>,
@@ -209,7 +218,9 @@ impl Page {
         let mut entries = Vec::new();
         for visit in all {
             turns.visit().await?;
+
             let Some((key, entry)) = visit else { continue };
+
             if self.is_full() {
                 return Ok((entries, true));
             }
@@ -236,7 +247,7 @@ mod tests {
     }
 
     async fn read(long_reads: &LongReads, visits: usize) -> Result<(Vec<(Key, Arc<Entry>)>, bool), Error> {
-        Page::of(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads)).await
+        Page::with_room_for(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads)).await
     }
 
     #[tokio::test]
@@ -249,7 +260,7 @@ mod tests {
             None
         });
         let mut turns = Turns::new(&long_reads);
-        let mut page = Page::of(1);
+        let mut page = Page::with_room_for(1);
         let (found, ()) = tokio::join!(page.fill_in_turns(visits, &mut turns), other);
         assert_eq!(found.expect("one read"), (Vec::new(), false));
     }

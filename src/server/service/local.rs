@@ -1,8 +1,7 @@
 //! Requests, executed on this node's replica.
 //!
-//! Whatever changes the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
-//! [`Reason::NoLeader`]. [`super::Service`] therefore routes such requests to the leader first. A
-//! stale read is executed on any node.
+//! Every change of the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
+//! [`Reason::NoLeader`]. [`super::Service`] therefore routes such requests to the leader first. Any node executes a stale read.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use super::{browse::Browse, keep_alive, long_reads::LongReads, patience::PATIENC
 use crate::{
     access::{
         Access,
-        guard::{Adds, Concern, Guarded, Needs, is_of_adapter, keys_of, rights_of},
+        guard::{Adds, Concern, Guarded, Needs, is_of_adapter, keys_of, rights_needed},
     },
     api::{
         Caller, Error, Reason,
@@ -34,43 +33,44 @@ use lockkeeper_raft::{
 use lockkeeper_traces::{Span, Traces};
 use lockkeeper_transport::LogThrottle;
 
-/// This node's replica, and what else requests need.
+/// This node's replica, and everything else that requests need.
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
     pub(crate) replica: Replica,
-    /// For requests about the membership.
+    /// Changes the membership.
     pub(crate) members: Members,
-    /// For session ids that a client leaves to the node.
+    /// Draws the session ids that clients leave to the node.
     pub(crate) random: Arc<dyn Random>,
-    /// Who may do what.
+    /// The rules of who may do what.
     pub(crate) access: Arc<Access>,
     pub(crate) metrics: Metrics,
-    /// For the line about limits that are reached.
+    /// Limits how often the log says that a limit is reached.
     pub(crate) limits_reached: Arc<LogThrottle>,
-    /// Reads of the keyspace that visit much.
+    /// Limits the reads of the keyspace that visit many keys.
     pub(crate) long_reads: Arc<LongReads>,
     pub(crate) traces: Traces,
-    /// While a request that is traced is executed: its span.
+    /// The span of a traced request, while the request is executed.
     pub(crate) span: Option<Arc<Span>>,
 }
 
-/// Attributes of spans: the lock that a request names, or the first of its locks; their number, if there are more; the entry of its
-/// command in the log.
+/// The attribute of a span with the lock that a request names, or the first of its locks.
 const LOCK: &str = "lockkeeper.lock";
+/// The number of locks that a request names, if there are several.
 const LOCKS: &str = "lockkeeper.locks";
+/// The index of the log entry with a request's command.
 const LOG_INDEX: &str = "lockkeeper.log_index";
 
 /// A request that a node can execute.
 pub(crate) trait Serve: Forward + Guarded {
-    /// Executes it. Replies are typed, except for those whose size is limited in encoded bytes: they are built as messages.
+    /// Executes the request. Replies are typed, except those whose encoded size is limited: they are built as messages.
     fn serve(self, node: &Local, caller: &Caller) -> impl Future<Output = Result<Form<Self::Reply>, Error>> + Send;
 }
 
 impl Local {
     /// Executes a request.
     ///
-    /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it, with the caller as
-    /// the node knows it that the client is connected to. The checks of rights and owners are here, and in `keep_alive`, `watch` and
+    /// **Every request of every protocol passes here exactly once**: typed and checked, on the node that executes it. The caller is the
+    /// client, as the node to which it is connected knows it. The checks of rights and owners happen here, and in `keep_alive`, `watch` and
     /// `watch_entries` below.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         let began = Instant::now();
@@ -79,6 +79,7 @@ impl Local {
             // Boxed, so that the future of a request that is not traced does not carry the space for it.
             Some(span) => Box::pin(self.traced(span, caller, request)).await,
         };
+
         let outcome = answer.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
         self.metrics.called(C::NAME, outcome, began.elapsed());
         answer.inspect_err(|error| self.count_limit(error))
@@ -89,7 +90,7 @@ impl Local {
             && let Some(limit) = error.about("limit")
         {
             self.metrics.limit_reached(limit);
-            // That of an identity was logged with its name.
+            // The limit of an identity was logged with its name.
             let is_of_all = !limit.starts_with("identity_");
             if is_of_all && let Some(count) = self.limits_reached.count() {
                 tracing::warn!(count, limit, "requests were refused: a limit is reached");
@@ -114,7 +115,7 @@ impl Local {
         request.serve(self, caller).await
     }
 
-    /// Renews sessions as `renewals` come, for as long as they do, and reports what the sessions lose.
+    /// Renews sessions as `renewals` arrive, until they end, and reports what the sessions lose.
     pub(crate) fn keep_alive<S>(
         &self,
         caller: &Caller,
@@ -123,7 +124,10 @@ impl Local {
     where
         S: Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
     {
-        let (node, caller) = (self.clone(), caller.clone());
+        let node = self.clone();
+        let caller = caller.clone();
+
+        // A renewal is a request of its own: its session may belong to another identity than that of the last one.
         let renewals = renewals.map(move |renewal| {
             let renewal = renewal.and_then(Form::typed)?;
             node.check(&caller, &renewal)?;
@@ -132,7 +136,7 @@ impl Local {
         keep_alive::start(self.replica.clone(), renewals).map(|event| event.map(Form::Typed))
     }
 
-    /// The state of the locks under a prefix, and then their changes.
+    /// Sends the state of the locks under a prefix, and then their changes.
     pub(crate) async fn watch(
         &self,
         caller: &Caller,
@@ -140,29 +144,35 @@ impl Local {
     ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + use<>, Error> {
         let request = request.typed()?;
         self.check(caller, &request)?;
+
         let WatchLocks { prefix, after_index } = request;
-        let (replica, metrics) = (self.replica.clone(), self.metrics.clone());
+        let replica = self.replica.clone();
+        let metrics = self.metrics.clone();
         let events = watch::start(replica, metrics, prefix.clone(), after_index, &caller.owner()).await;
         let events = events.inspect_err(|error| self.count_limit(error))?;
-        let (access, caller) = (Arc::clone(&self.access), caller.clone());
+
+        // The policy may change while the stream is open.
+        let access = Arc::clone(&self.access);
+        let caller = caller.clone();
         let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
         Ok(until_error(events, denied).map(|event| event.map(Form::Message)))
     }
 
-    /// A look at this node's own table, for people.
+    /// Looks at this node's own table, for people.
     pub(super) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
         let began = Instant::now();
         let seen = self.check(caller, &request).and_then(|()| {
-            // A clone, as in `frozen`.
+            // On a clone, so that no apply waits for the look.
             let (table, index) = self.replica.table().read(|applied| (applied.machine.clone(), applied.index()));
             request.look(&self.access, caller, &table, index)
         });
+
         let outcome = seen.as_ref().map_or_else(|error| outcome(&error.reason), |_| "ok");
         self.metrics.called(B::NAME, outcome, began.elapsed());
         seen
     }
 
-    /// The events of the keyspace, as this node applies them.
+    /// Sends the events of the keyspace as this node applies them.
     pub(crate) fn watch_entries(
         &self,
         caller: &Caller,
@@ -170,8 +180,12 @@ impl Local {
     ) -> Result<impl Stream<Item = Result<EntriesWatched, Error>> + Send + use<>, Error> {
         self.check(caller, &request)?;
         let owner = caller.owner();
-        let (access, caller, range) = (Arc::clone(&self.access), caller.clone(), request.range.clone());
+
+        let access = Arc::clone(&self.access);
+        let caller = caller.clone();
+        let range = request.range.clone();
         let denied = async move { access.denied(&caller, Right::Watch, keys_of(&range)).await };
+
         let events = watch_entries::start(self.replica.clone(), request, &owner);
         let events = events.inspect_err(|error| self.count_limit(error))?;
         Ok(until_error(events, denied))
@@ -182,8 +196,9 @@ impl Local {
         self.decide(caller, request).inspect_err(|error| {
             if matches!(error.reason, Reason::PermissionDenied | Reason::NotOwner | Reason::Unauthenticated) {
                 let who = caller.identity.as_ref().map(ToString::to_string);
-                let (act, reason) = ("refused".to_owned(), error.message.clone().into_owned());
-                // In the background, and only some: anybody can be refused as often as he likes.
+                let act = "refused".to_owned();
+                let reason = error.message.clone().into_owned();
+                // The note is written in the background, and only for some refusals: anybody can be refused as often as he likes.
                 _ = self.replica.note(Note { who, act, reason, ..Note::default() });
             }
         })
@@ -191,6 +206,7 @@ impl Local {
 
     fn decide(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
         self.access.admit(caller)?;
+
         let needs = request.needs();
         match needs.right {
             None => {}
@@ -203,20 +219,23 @@ impl Local {
                 asked.try_for_each(|key| self.access.check(caller, right, What::Key(key)))?;
             }
         }
+
         if let Some(txn) = needs.txn {
-            rights_of(txn).try_for_each(|(right, what)| self.access.check(caller, right, what))?;
+            rights_needed(txn).try_for_each(|(right, what)| self.access.check(caller, right, what))?;
             for session in txn.sessions() {
                 if !self.may_use(caller, session)? {
                     return Err(self.not_owner(caller, session));
                 }
             }
         }
+
         if let Some(session) = needs.session
             && !self.may_use(caller, session)?
             && !(needs.for_others && self.access.administers(caller))
         {
             return Err(self.not_owner(caller, session));
         }
+
         match (&caller.identity, needs.adds) {
             (Some(who), Some(adds)) => self.check_limits(who, &needs, adds),
             _ => Ok(()),
@@ -230,14 +249,16 @@ impl Local {
         Error::not_owner(caller.identity.as_ref())
     }
 
-    /// Refuses what exceeds a limit of the identity, by the table as it is applied here: requests that are under way at the same time may
-    /// together exceed it by what they ask for. A repetition of a request that was executed adds nothing, and must not be refused: its
-    /// client does not know yet that it holds a lock. Nor must a transaction by which a client renews or releases.
+    /// Refuses what exceeds a limit of the identity. The check reads the table as it is applied here, so requests in flight at the same
+    /// time may together exceed a limit by what they ask for. A repetition of a request that was executed adds nothing and must not be
+    /// refused: its client does not know yet that it holds a lock. A transaction by which a client renews or releases must not be refused
+    /// either.
     fn check_limits(&self, who: &Identity, needs: &Needs<'_>, adds: Adds) -> Result<(), Error> {
         let limits = self.access.limits(who);
         if (limits.sessions, limits.locks, limits.waiters, limits.bytes) == (None, None, None, None) {
             return Ok(());
         }
+
         let usage = self.replica.table().read(|applied| {
             let machine = &applied.machine;
             let is_repeated = adds.opens.is_some_and(|id| machine.owner(id).is_some())
@@ -249,6 +270,7 @@ impl Local {
             (!is_repeated && !goes_on).then(|| machine.usage(who))
         });
         let Some(usage) = usage else { return Ok(()) };
+
         let asked = [
             ("sessions", usage.sessions, adds.sessions, limits.sessions),
             ("locks", usage.locks, adds.locks, limits.locks),
@@ -256,6 +278,7 @@ impl Local {
             // Each of these requests adds some bytes.
             ("bytes", usage.bytes, 1, limits.bytes),
         ];
+
         let over = |(_, has, more, limit): &&(_, u64, u64, Option<u64>)| {
             *more > 0 && limit.is_some_and(|limit| has.saturating_add(*more) > limit)
         };
@@ -265,12 +288,12 @@ impl Local {
         }
     }
 
-    /// Whether the caller may use a session: it owns it, or nobody does and the node serves anonymous callers.
+    /// Whether the caller may use a session: the caller owns it, or it has no owner and the node serves anonymous callers.
     ///
-    /// The table as it is applied here suffices, though the command comes later in the log. The owner of a session never changes, and an
-    /// id is not used again. A leader has applied all entries of its predecessors, and proposals are bound to its term: so a session that
-    /// this table does not have was not opened when the command was sent, or its open is under way. In the first case the table refuses
-    /// the command. In the second, the id is known to no one but the client that drew it from 128 random bits.
+    /// It suffices to read the table as it is applied here, though the command comes later in the log. The owner of a session never
+    /// changes, and an id is not used again. A leader has applied all entries of its predecessors, and proposals are bound to its term. So
+    /// a session that this table lacks was not open when the command was sent, or its open is in flight. In the first case the table
+    /// refuses the command. In the second, only the client that drew the id from 128 random bits knows it.
     fn may_use(&self, caller: &Caller, session: SessionId) -> Result<bool, Error> {
         if !self.replica.leads() {
             return Err(Error::no_leader());
@@ -306,21 +329,23 @@ impl Local {
         Ok(self.propose(command).await?.reply)
     }
 
-    /// Reads the table. `look` holds a lock that applying needs: it must be short.
+    /// Reads the table. `look` holds a lock that applying needs, so it must be short.
     pub(super) async fn read<T>(&self, stale: bool, look: impl FnOnce(&Applied) -> T) -> Result<T, Error> {
-        match stale {
-            true => Ok(self.replica.table().read(look)),
-            false => self.replica.read(PATIENCE, look).await.map_err(Error::no_reply),
+        if stale {
+            Ok(self.replica.table().read(look))
+        } else {
+            self.replica.read(PATIENCE, look).await.map_err(Error::no_reply)
         }
     }
 
-    /// The table as of one log entry, and that entry's index. The table is persistent, so a clone costs a few reference counts. To show a
-    /// thousand locks, or a queue of thousands, from the table itself would delay applying.
+    /// Returns the table as it is after one log entry, and that entry's index. The table is persistent, so a clone costs a few reference
+    /// counts; showing a thousand locks, or a queue of thousands, from the table itself would delay applying.
     pub(super) async fn frozen(&self, stale: bool) -> Result<(Machine, u64), Error> {
         self.read(stale, |applied| (applied.machine.clone(), applied.index())).await
     }
 }
 
+/// Notes in the span which locks the request names.
 fn name_locks(span: &Span, request: &impl Guarded) {
     match request.needs().right {
         Some((_, Concern::One(What::Name(name)))) => span.note(LOCK, name.to_owned()),
@@ -336,7 +361,7 @@ fn name_locks(span: &Span, request: &impl Guarded) {
     }
 }
 
-/// The stages of a command on its way through Raft, which are over.
+/// Notes in the span the stages of a command that went through Raft.
 fn show_stages(span: &Span, times: Times) {
     let Times { queued, proposed, committed, applied, log_index } = times;
     span.note(LOG_INDEX, i64::try_from(log_index).unwrap_or(i64::MAX));
@@ -345,15 +370,12 @@ fn show_stages(span: &Span, times: Times) {
     span.part("apply", committed, applied);
 }
 
-/// The size of a page: what the caller asks for, and at most the limit. 0 asks for the limit.
+/// The size of a page that the caller asks for, up to the limit. 0 asks for the limit.
 pub(super) fn page_size(asked: usize, limit: usize) -> usize {
-    match asked {
-        0 => limit,
-        asked => asked.min(limit),
-    }
+    if asked == 0 { limit } else { asked.min(limit) }
 }
 
-/// The events until an error, one of theirs or that which `ended` returns.
+/// Passes on the events until an error: one of theirs, or the one that `ended` returns.
 pub(super) fn until_error<T>(
     events: impl Stream<Item = Result<T, Error>> + Send + 'static,
     ended: impl Future<Output = Error> + Send + 'static,

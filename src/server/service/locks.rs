@@ -16,29 +16,31 @@ use lockkeeper_metrics::WaitOutcome;
 use lockkeeper_proto::v1;
 use lockkeeper_raft::{table::Applied, types::Delivery};
 
-/// Locks in one page of a list, and holders and waiters in one page of a lock, at the most.
+/// Maximum number of locks in one page of a list, and of holders and of waiters in one page of a lock.
 const PAGE_MAX: usize = 1000;
-/// Holders and waiters of a lock that is shown under the lock of the table. With more it is shown from a clone, which delays no apply, but
-/// costs more than such a look.
+/// Maximum number of holders and waiters of a lock that is shown while the table is locked. A lock with more is shown from a clone, which
+/// delays no apply but costs more than such a look.
 const FEW: usize = 16;
 /// Bytes after which a page of a list is closed.
 const PAGE_BYTES: usize = 256 * 1024;
 
-/// What the names of locks that are entries begin with: DynamoDB's items, etcd's keys.
+/// The first part of the names of locks that are entries: DynamoDB's items, etcd's keys.
 const OF_ENTRIES: [&str; 2] = ["dynamodb/", "etcd/"];
 
-/// Refuses the names under which entries are shown: the machine shows no entry under the name of one of its locks, so such a lock would
-/// hide one that another protocol's clients hold. A lock from before this rule is used until it is released; a retry gets its reply.
+/// Refuses names under which entries are shown. The machine shows no entry under the name of one of its locks, so a lock of this name would
+/// hide one that another protocol's clients hold. A lock from before this rule is used until it is released, and a retry gets its reply.
 fn ensure_not_of_entries(node: &Local, request: &AcquireLocks) -> Result<(), Error> {
     let prefix_of = |name: &LockName| OF_ENTRIES.into_iter().find(|prefix| name.as_str().starts_with(prefix));
     let wants = request.acquire.wants().iter();
     let Some((name, prefix)) = wants.map(|want| &want.name).find_map(|name| Some((name, prefix_of(name)?))) else {
         return Ok(());
     };
+
     let is_remembered = |id| node.replica.table().read(|applied| applied.machine.remembers(request.session, id));
     if request.request.as_ref().is_some_and(|request| is_remembered(request.id)) {
         return Ok(());
     }
+
     let why = format!(
         "{name} begins with {prefix}, as the names of locks that are acquired by that protocol: choose another"
     );
@@ -53,6 +55,7 @@ impl Serve for AcquireLocks {
             (Reply::Acquired(end), _) => acquired(end)?,
             (Reply::Busy(busy), _) => Acquired::Busy(busy),
             (Reply::Queued(_), Some(call)) => {
+                // The wait is measured however it ends.
                 let began = Instant::now();
                 let end = waiting::end_of_wait(&node.replica, call).await;
                 node.metrics.waited(outcome_of(end.as_ref().ok()), began.elapsed());
@@ -67,7 +70,7 @@ impl Serve for AcquireLocks {
     }
 }
 
-/// `None`: the call broke off.
+/// The outcome of a wait, for the metrics. Without an end, the call broke off.
 fn outcome_of(end: Option<&WaitEnd>) -> WaitOutcome {
     match end {
         Some(WaitEnd::Granted(_)) => WaitOutcome::Granted,
@@ -126,6 +129,7 @@ impl Serve for GetLock {
             let found = machine.lock_of_few(&self.name, page, FEW).ok_or_else(|| machine.clone());
             (found, applied.index())
         };
+
         let (found, index) = node.read(self.stale, look).await?;
         let lock = found.unwrap_or_else(|machine| machine.lock(&self.name, page));
         Ok(Form::Typed(LockFound { lock, index }))
@@ -143,13 +147,19 @@ impl Serve for ListLocks {
 
 impl Serve for ForceRelease {
     async fn serve(mut self, node: &Local, caller: &Caller) -> Result<Form<GrantsForced>, Error> {
-        let (name, reason, now) = (self.name.clone(), self.reason.clone(), self.now);
+        let name = self.name.clone();
+        let reason = self.reason.clone();
+        let now = self.now;
         self.by = caller.identity.clone();
         let reply = node.apply(Command::ForceRelease(self)).await?;
+
         let Reply::Forced { grants, more_up_to } = reply else { return Err(Error::unexpected(reply)) };
         if let (Some(first), Some(last)) = (grants.first(), grants.last()) {
-            let (from, reason, count) = (caller.shown(), reason.as_str(), grants.len());
-            let (first, last) = (first.token.0, last.token.0);
+            let from = caller.shown();
+            let reason = reason.as_str();
+            let count = grants.len();
+            let first = first.token.0;
+            let last = last.token.0;
             tracing::info!(lock = %name, %from, reason, now, count, first, last, "an operator took grants back");
         }
         Ok(Form::Typed(GrantsForced { forced: grants, more_up_to }))
@@ -164,7 +174,9 @@ impl Serve for RemoveWaiter {
         let Reply::WaiterRemoved(removed) = reply else { return Err(Error::unexpected(reply)) };
         if let Some(waiter) = &removed {
             let from = caller.shown();
-            let (ticket, session, label) = (waiter.ticket.0, waiter.session, waiter.label.as_str());
+            let ticket = waiter.ticket.0;
+            let session = waiter.session;
+            let label = waiter.label.as_str();
             tracing::info!(lock = %name, %from, ticket, %session, label, "an operator removed a waiter");
         }
         Ok(Form::Typed(WaiterRemoved(removed)))
@@ -200,7 +212,9 @@ impl Serve for ResizeSemaphore {
         let Self { name, permits } = self;
         let reply = node.apply(Command::Resize { name: name.clone(), permits, by: caller.identity.clone() }).await?;
         let Reply::Resized { before, holders, waiters } = reply else { return Err(Error::unexpected(reply)) };
-        let (from, permits, size_before) = (caller.shown(), permits.get(), before.get());
+        let from = caller.shown();
+        let permits = permits.get();
+        let size_before = before.get();
         tracing::info!(lock = %name, %from, permits, before = size_before, holders, waiters, "an operator resized a semaphore");
         Ok(Form::Typed(SemaphoreResized { before, holders, waiters }))
     }

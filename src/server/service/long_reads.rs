@@ -1,4 +1,4 @@
-//! Turns of reads that visit many keys: the table's readers share a runtime with renewals.
+//! Limits reads that visit many keys: they share a runtime with renewals.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::api::Error;
 use lockkeeper_raft::NoReply;
 
-/// Reads that wait for their turn to visit more. Each keeps the table as it was.
+/// Maximum number of reads that wait for their turn to visit more. Each keeps an old copy of the table alive.
 pub(super) const LONG_READS_MAX: usize = 64;
 
-/// Reads that visit many keys: one at a time goes on, and a number of them wait.
+/// The turns of reads that visit many keys: one at a time goes on, and a limited number of them wait.
 #[derive(Debug)]
 pub(crate) struct LongReads {
     places: Arc<Semaphore>,
@@ -24,7 +24,7 @@ impl Default for LongReads {
 }
 
 impl LongReads {
-    /// Waits for its turn. Fails if too many wait.
+    /// Waits for a turn. Fails if too many reads wait already.
     pub(super) async fn turn(&self) -> Result<[OwnedSemaphorePermit; 2], Error> {
         let overloaded = |_| Error::no_reply(NoReply::Overloaded);
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(overloaded)?;

@@ -43,7 +43,7 @@ impl Serve for RemoveMember {
     }
 }
 
-/// This leader is to be removed. Its successor removes it: the caller asks again, there.
+/// Hands over the leadership, because this leader is to be removed: its successor removes it, once the caller asks there again.
 async fn leave(node: &Local) -> Result<Form<MembersChanged>, Error> {
     node.members.may_remove(node.replica.node_id()).map_err(Error::membership)?;
     handover::transfer(&node.replica, None, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
@@ -54,14 +54,14 @@ impl Serve for ReplaceMember {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<MembersChanged>, Error> {
         let Self { node_id, with, keep } = self;
         tracing::info!(node_id, ?with, keep, from = %caller.shown(), "asked to replace a member");
+
+        // A leader does not replace itself: its successor does.
         let is_own_place = node_id == node.replica.node_id() && with != Some(node_id);
         if is_own_place && !keep && with.is_some_and(|with| node.members.is_voter(with)) {
             return leave(node).await;
         }
-        let changed = match keep {
-            true => node.members.keep(node_id).await,
-            false => node.members.replace(node_id, with).await,
-        };
+
+        let changed = if keep { node.members.keep(node_id).await } else { node.members.replace(node_id, with).await };
         changed.map_err(Error::membership)?;
         Ok(Form::Typed(MembersChanged))
     }
@@ -73,17 +73,20 @@ impl Serve for TransferLeader {
         if !node.replica.leads() {
             return Err(Error::no_leader());
         }
+
         if self.to == Some(node.replica.node_id()) {
             return Ok(Form::Typed(LeaderTransferred { leader_id: node.replica.node_id() }));
         }
-        // Before it, since this node writes no entries afterwards.
+
+        // Note it before the transfer: this node writes no entries afterwards.
         let target = self.to.map(|to| format!("node {to}")).unwrap_or_default();
         let who = caller.identity.as_ref().map(ToString::to_string);
         let note = Note { who, act: "transfer-leader".to_owned(), target, ..Note::default() };
         if let Some(noting) = node.replica.note(note) {
-            // It has a deadline of its own, and what it says of the outcome is in the process's log.
+            // The note has a deadline of its own. If it fails, the process's log still has the outcome.
             _ = noting.await;
         }
+
         let leader_id = handover::transfer(&node.replica, self.to, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
         Ok(Form::Typed(LeaderTransferred { leader_id }))
     }

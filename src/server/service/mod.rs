@@ -8,14 +8,14 @@
 //! Local            execute on the replica         Forwarder   to the leader's peers' port → its Local
 //! ```
 //!
-//! * [`Service`]: what an adapter calls. Any node answers any request: a follower forwards to the leader, one hop. While no leader is known
-//!   it says so at once. A draining node refuses new requests, but for those that give something up. A watch of the keyspace is served by
-//!   each node itself.
-//! * [`local`]: a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and `waiting`
-//!   for acquires that queue;
-//! * `busiest`: what is busy in this node's own table;
-//! * `browse`: looks at this node's own table, for people;
-//! * [`forward`]: a request to the leader, and what is known when no answer comes.
+//! * [`Service`] is what an adapter calls. Any node answers any request: a follower forwards it to the leader, one hop. While no leader is
+//!   known, the caller is told so at once. A draining node refuses new requests, except those that give something up. Each node serves
+//!   watches of the keyspace itself.
+//! * [`local`] executes a request on this node's replica: `sessions`, `locks`, `keyspace`, `keep_alive`, `watch`, `watch_entries`, and
+//!   `waiting` for acquires that queue.
+//! * `busiest` shows the busiest locks of this node's own table.
+//! * `browse` looks at this node's own table, for people.
+//! * [`forward`] sends a request to the leader, and says what is known when no answer comes.
 //!
 //! The service holds no state that matters: the waits, sessions and locks are in the replicated table.
 
@@ -63,12 +63,12 @@ use lockkeeper_raft::{Replica, types::Node};
 use lockkeeper_traces::{Origin, Traces};
 use lockkeeper_transport::Settings;
 
-/// Wakes the watches of locks that applying leaves to it, until the replica is gone.
+/// Wakes the watches of locks that the applier leaves to this task. Ends when the replica is gone.
 pub(crate) async fn dispatch_watches(replica: Replica) {
     watch::dispatch(&replica).await;
 }
 
-/// The same for watches of the keyspace.
+/// Wakes the watches of the keyspace in the same way.
 pub(crate) async fn dispatch_entry_watches(replica: Replica) {
     watch_entries::dispatch(&replica).await;
 }
@@ -76,9 +76,10 @@ pub(crate) async fn dispatch_entry_watches(replica: Replica) {
 /// A stream of replies.
 pub(crate) type Events<T> = BoxStream<'static, Result<Form<T>, Error>>;
 
-/// Acquires that a follower forwards and that may wait. Further ones are refused, with the leader's name: their clients can wait there.
+/// Maximum number of waiting acquires that a follower forwards. Further ones are refused with the leader's name, so that their clients can
+/// wait there.
 const WAITS_FORWARDED_MAX: usize = 4096;
-// They fit on the connection to the leader.
+// All of them fit on the connection to the leader.
 const _: () = assert!(WAITS_FORWARDED_MAX < Settings::PEERS.calls_max as usize);
 
 /// The attribute of a forwarded request's span: the id of the node that leads.
@@ -107,15 +108,15 @@ impl Service {
         Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(WAITS_FORWARDED_MAX)) }
     }
 
-    /// The same service, which shares no connection to the leader, and no limit of what is forwarded.
+    /// Returns the same service with connections of its own to the leader, and its own limit of what it forwards.
     pub(crate) fn with_own_connections(&self) -> Self {
         let Self { local, stopping, .. } = self.clone();
         Self::new(local, Arc::clone(&self.forwarder.dial), stopping)
     }
 
-    /// Answers a request. An acquire that waits is answered when its wait ends; dropping the future breaks it off, see [`waiting`].
+    /// Answers a request. An acquire that waits is answered when its wait ends. Dropping the future breaks the wait off: see [`waiting`].
     ///
-    /// Whoever answers a request at the caller's deadline drops this future then: here it only limits what the leader does.
+    /// The caller's deadline only limits what the leader does. The adapter enforces it, by dropping this future.
     pub(crate) async fn call<C: Serve>(&self, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
         match self.local.traces.decided(&caller.origin) {
             None => self.route_call(caller, request).await,
@@ -129,12 +130,15 @@ impl Service {
         if C::is_stale(&request) {
             return self.local.call(caller, request).await;
         }
+
         let may_wait = C::may_wait(&request);
-        // The table limits those that wait at the leader itself.
-        let _permit = match may_wait && !self.replica().leads() {
-            true => Some(self.waits.try_acquire().map_err(|_| Error::too_many_waits(WAITS_FORWARDED_MAX))?),
-            false => None,
+        // At the leader itself, the table limits the waiting acquires.
+        let _permit = if may_wait && !self.replica().leads() {
+            Some(self.waits.try_acquire().map_err(|_| Error::too_many_waits(WAITS_FORWARDED_MAX))?)
+        } else {
+            None
         };
+
         match self.route(caller)? {
             Route::Here => self.local.call(caller, request).await,
             Route::There(leader) => {
@@ -145,7 +149,7 @@ impl Service {
         }
     }
 
-    /// Forwards a request, in a span of this node if it is traced: the leader's span is the child of that.
+    /// Forwards a request. If it is traced, this node adds a span, and the leader's span is its child.
     async fn forward<C: Serve>(
         &self,
         leader: Leader,
@@ -156,14 +160,16 @@ impl Service {
         let Some(span) = self.local.traces.serve(C::NAME, &caller.origin) else {
             return self.forwarder.call(leader, lane, caller, request).await;
         };
+
         span.note(FORWARDED_TO, i64::try_from(leader.id).unwrap_or(i64::MAX));
         let caller = Caller { origin: Origin::Of(span.as_parent()), ..caller.clone() };
+
         let answer = self.forwarder.call(leader, lane, &caller, request).await;
         span.end(answer.as_ref().err().map(|error| outcome(&error.reason)));
         answer
     }
 
-    /// Renews sessions as `renewals` come, for as long as they do, and reports what the sessions lose. An error ends the stream.
+    /// Renews sessions as `renewals` arrive, until they end, and reports what the sessions lose. An error ends the stream.
     pub(crate) async fn keep_alive(
         &self,
         caller: &Caller,
@@ -173,7 +179,7 @@ impl Service {
         match self.route(caller)? {
             Route::Here => Ok(self.while_known(caller, self.local.keep_alive(caller, renewals))),
             Route::There(leader) => {
-                // The client's stream ends for the leader when it ends here, broken or not.
+                // The client's stream ends at the leader when it ends here, whether it broke or not.
                 let renewals = renewals.scan((), |(), renewal| ready(renewal.ok()));
                 let events = self.forwarder.keep_alive(leader, caller, renewals).await?;
                 Ok(self.while_known(caller, events))
@@ -181,7 +187,7 @@ impl Service {
         }
     }
 
-    /// The state of the locks under a prefix, and then their changes. An error ends the stream.
+    /// Sends the state of the locks under a prefix, and then their changes. An error ends the stream.
     pub(crate) async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
         self.local.access.count_call(caller)?;
         match self.route(caller)? {
@@ -190,7 +196,7 @@ impl Service {
         }
     }
 
-    /// A stream, up to its deadline or until its caller's token is withdrawn.
+    /// Ends a stream at its deadline, or when its caller's token is withdrawn.
     fn while_known<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -200,7 +206,7 @@ impl Service {
         until(caller.deadline, until_error(events, withdrawn))
     }
 
-    /// The events of the keyspace, from this node's own table. An error ends the stream.
+    /// Sends the events of the keyspace, from this node's own table. An error ends the stream.
     pub(crate) async fn watch_entries(
         &self,
         caller: &Caller,
@@ -211,28 +217,31 @@ impl Service {
                 self.local.access.count_call(caller)?;
                 from
             }
-            // This node may lag behind: the leader knows what was acknowledged by now.
+            // This node may lag behind, so it asks the leader which revision is acknowledged by now.
             None => {
                 let now = self.call(caller, Form::Typed(GetEntries { keys: Vec::new(), at: None })).await?.typed()?;
                 Revision(now.revision.0 + 1)
             }
         };
-        let stopping = self.stopping.clone();
+
         let events = self.local.watch_entries(caller, WatchEntries { from: Some(from), ..request })?;
+
+        // A draining node tells its watchers why the stream ends, so that they go on at another node.
+        let stopping = self.stopping.clone();
         let stopped = stream::once(async { Err(Error::shutting_down()) });
         let until_stopped = events.take_until(stopping.clone().cancelled_owned());
         let stopped = stopped.filter(move |_| ready(stopping.is_cancelled()));
         Ok(self.while_known(caller, until_stopped.chain(stopped)))
     }
 
-    /// A look at this node's own table, for people.
+    /// Looks at this node's own table, for people.
     pub(crate) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
         self.local.access.count_call(caller)?;
         self.local.browse(caller, request)
     }
 
-    /// The condition of the leader, which knows that of the others. `None`: this node leads, no leader is known, or it does not answer in
-    /// time. Asks as a member, so the caller must have been admitted.
+    /// Asks the leader for its condition, which includes that of the others. Returns `None` if this node leads, if no leader is known, or
+    /// if it does not answer in time. This node asks as a member, so the caller must have been admitted.
     pub(crate) async fn leader_status(&self, limit: Duration) -> Option<StatusResponse> {
         match self.route(&Caller::default()).ok()? {
             Route::Here => None,
@@ -240,25 +249,25 @@ impl Service {
         }
     }
 
-    /// Whether an acquire would be refused here because the node sheds load. An adapter that takes many requests at a time asks this before
-    /// it spends more on one.
+    /// Whether an acquire would be refused here because the node sheds load. An adapter that takes many requests at a time asks this first,
+    /// before it spends more on one of them.
     pub(crate) fn is_overloaded(&self) -> bool {
         !self.stopping.is_cancelled() && self.replica().is_overloaded()
     }
 
-    /// Where clients reach the leader, if it is known and not silent.
+    /// Returns the address at which clients reach the leader, if the leader is known and not silent.
     pub(crate) fn leader(&self) -> Option<String> {
         let replica = self.replica();
         let is_silent = |id| id != *replica.raft().node_id() && replica.is_silent(id);
         replica.look_at_leader(|id, node| (!is_silent(id)).then(|| node.client_address.clone())).flatten()
     }
 
-    /// Commands that wait here for a batch.
+    /// Number of commands that wait here for a batch.
     pub(crate) fn queued(&self) -> u64 {
         self.replica().queued()
     }
 
-    /// Who may do what.
+    /// The rules of who may do what.
     pub(crate) fn access(&self) -> &Arc<Access> {
         &self.local.access
     }
@@ -268,7 +277,7 @@ impl Service {
         &self.local.traces
     }
 
-    /// Cancelled when the node drains.
+    /// A token that is cancelled when the node drains.
     pub(crate) fn stopping(&self) -> &CancellationToken {
         &self.stopping
     }
@@ -282,12 +291,14 @@ impl Service {
         if self.stopping.is_cancelled() && !caller.is_withdrawal {
             return Err(Error::shutting_down());
         }
+
         let replica = self.replica();
         if replica.leads() {
             return Ok(Route::Here);
         }
+
         match replica.leader() {
-            // This node was elected, and has not applied yet what its predecessors left.
+            // This node was elected, and has not yet applied what its predecessors left.
             Some((id, _)) if id == *replica.raft().node_id() => Err(Error::no_leader()),
             Some((id, Node { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
             None => Err(Error::no_leader()),
@@ -295,7 +306,7 @@ impl Service {
     }
 }
 
-/// A stream that changes nothing, up to its deadline.
+/// Ends a stream that changes nothing at its deadline.
 fn until<T: Send + 'static>(
     deadline: Option<Deadline>,
     items: impl Stream<Item = Result<T, Error>> + Send + 'static,

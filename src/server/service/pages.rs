@@ -1,6 +1,6 @@
 //! Locks in pages, for lists and for the state at the start of a watch.
 //!
-//! The limit of a page is one of encoded bytes, so its locks are built as messages: they are encoded once, whatever the protocol.
+//! The limit of a page counts encoded bytes, so the locks of a page are built as messages: they are encoded once, whatever the protocol.
 
 use prost::Message;
 
@@ -8,7 +8,7 @@ use crate::wire::convert;
 use lockkeeper_machine::{LockName, Machine, Page, Ticket, Token};
 use lockkeeper_proto::v1;
 
-/// Holders and waiters of each lock in a list.
+/// The holders and waiters that a list shows of each lock.
 const LISTED: Page = Page { size: 16, holders_after: Token(0), waiters_after: Ticket(0) };
 
 /// The limits of a page. The lock that reaches one of them closes it, so a page has at least one lock.
@@ -20,7 +20,8 @@ pub(super) struct PageLimit {
     pub(super) bytes: usize,
 }
 
-/// The locks under a prefix, after a name if one is given; and the name after which the next page begins, empty if this is the last page.
+/// Returns the locks under a prefix, after a name if one is given, and the name after which the next page begins. That name is empty if
+/// this is the last page.
 pub(super) fn page_of_locks(
     machine: &Machine,
     prefix: &str,
@@ -30,6 +31,7 @@ pub(super) fn page_of_locks(
     let mut locks = Vec::new();
     let mut bytes = 0;
     let mut names = machine.locks(prefix, after);
+
     for name in names.by_ref() {
         let lock = convert::show_lock(machine.lock(name, LISTED));
         bytes += lock.encoded_len();
@@ -38,6 +40,7 @@ pub(super) fn page_of_locks(
             break;
         }
     }
+
     let next = match (names.next(), locks.last()) {
         (Some(_), Some(last)) => last.name.clone(),
         _ => String::new(),

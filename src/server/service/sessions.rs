@@ -15,9 +15,9 @@ use crate::{
 use lockkeeper_machine::{Command, Renewal, Reply, SessionId};
 use lockkeeper_raft::{NoReply, table::Applied};
 
-/// Sessions in one page of a list, at the most.
+/// Maximum number of sessions in one page of a list.
 const PAGE_MAX: usize = 1000;
-/// How often a close looks whether all is free that the session held.
+/// Interval at which a close checks whether everything that the session held is free.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Serve for OpenSession {
@@ -46,26 +46,33 @@ impl Serve for RenewSession {
 impl Serve for CloseSession {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionClosed>, Error> {
         let Self { session, reason } = self;
-        // The check let an administrator pass: the log says who it was.
+        // The check lets an administrator pass, so the log says who it was.
         let for_other = node.owner(session).is_some_and(|owner| owner.is_some() && owner != caller.identity);
         let by = caller.identity.clone().filter(|_| for_other);
+
         let reply = node.apply(Command::Close { session, by, reason: reason.clone() }).await?;
         let Reply::Closed = reply else { return Err(Error::unexpected(reply)) };
+
         if let Some(reason) = reason {
-            let (from, reason) = (caller.shown(), reason.as_str());
+            let from = caller.shown();
+            let reason = reason.as_str();
             tracing::info!(%session, %from, reason, "an operator closed a session");
         }
+
+        // The session's locks are freed over several entries of the log.
         until_cleared_away(node, session).await?;
         Ok(Form::Typed(SessionClosed))
     }
 }
 
-/// Waits until all is free that a closed session held. One entry of the log ends the session for everybody, and frees a bounded number of
-/// its locks; the next ones free the rest. Whoever closes a session, and hands its locks to others, counts on all of them.
+/// Waits until everything that a closed session held is free. One entry of the log ends the session for everybody and frees a bounded
+/// number of its locks; the next entries free the rest. A client that closes a session, and hands its locks to others, counts on all of
+/// them.
 ///
-/// Fails if that takes too long, or if this node leads no longer: the close can be repeated, and then waits for the rest.
+/// Fails if that takes too long, or if this node no longer leads. The close can then be repeated, and waits for the rest.
 async fn until_cleared_away(node: &Local, session: SessionId) -> Result<(), Error> {
     let is_cleared = || !node.replica.table().read(|applied| applied.machine.is_clearing_away(session));
+
     let cleared = async {
         while !is_cleared() {
             if !node.replica.leads() {
@@ -84,6 +91,7 @@ impl Serve for ListSessions {
         if node.access.has_policy() && !node.access.administers(caller) {
             return own_sessions(node, caller, &self, size).await;
         }
+
         let look = |applied: &Applied| {
             let sessions: Vec<_> = applied.machine.sessions(self.after).take(size).collect();
             let more_after = sessions.last().filter(|_| sessions.len() == size).map(|last| last.session);
@@ -93,7 +101,7 @@ impl Serve for ListSessions {
     }
 }
 
-/// Only the sessions of the caller, from a clone of the table: they may be few among a million.
+/// Lists only the caller's sessions, from a clone of the table: they may be few among a million.
 async fn own_sessions(
     node: &Local,
     caller: &Caller,

@@ -1,12 +1,13 @@
 //! Acquires that wait: the calls behind them, and what happens to a wait whose call broke off.
 //!
-//! The wait is in the replicated table; a call listens for its end. When the call breaks off, the leader cancels the wait after [`GRACE`],
-//! unless the same request was repeated meanwhile and a call listens again. A new leader does the same for the waits that it finds in the
-//! table without a call: their calls were at another node.
+//! The wait is in the replicated table, and a call listens for its end. When the call breaks off, the leader cancels the wait after
+//! [`GRACE`], unless the same request was repeated meanwhile and a call listens again. A new leader does the same for the waits in the
+//! table
+//! that have no call: their calls were at another node.
 //!
-//! A request without an id cannot be repeated, so nobody will ever learn of a grant to it: its wait is cancelled at once, by the leader at
-//! which its call broke off, and by a new leader as soon as it leads. A grant that comes before the cancellation stays with its session,
-//! since a client that looks (`Get`) may already count on it.
+//! A request without an id cannot be repeated, so nobody will ever learn of a grant to it. The leader at which its call broke off cancels
+//! the wait at once, and so does a new leader as soon as it leads. A grant that comes before the cancellation stays with its session, since
+//! a client that looks (`Get`) may already count on it.
 //!
 //! A leader that is cut off from most members breaks off all calls that wait at it: another node may lead, and would cancel their waits. It
 //! notices that it is cut off after [`Replica::silence_max`] at the latest, so a new leader waits that much longer. If it leads on, it acts
@@ -38,13 +39,13 @@ use lockkeeper_raft::{
 /// How long the place in the queue is kept after its call broke off.
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// Cancellations that a new leader has in flight, at the most.
+/// Maximum number of cancellations that a new leader has in flight.
 const CANCELLATIONS: usize = 64;
 
 /// How often a leader checks whether it is cut off.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Returns when the wait ends. Dropping the future breaks the call off.
+/// Returns when the wait ends. Dropping the future breaks off the call.
 pub(super) async fn end_of_wait(replica: &Replica, call: WaitingCall) -> Result<WaitEnd, Error> {
     let broken_off = || {
         Error::broken_off(
@@ -52,15 +53,16 @@ pub(super) async fn end_of_wait(replica: &Replica, call: WaitingCall) -> Result<
              another node, to keep its place",
         )
     };
-    // Leadership may be lost between the proposal and this line: then the waiting calls were broken off before this one was among them. The
-    // new leader does not know of this call, so it must be repeated there.
+
+    // Leadership may be lost between the proposal and this line. The waiting calls were then broken off before this one was among them, and
+    // the new leader does not know this call: the caller must repeat it there.
     if !replica.leads() {
         return Err(broken_off());
     }
     call.end().await.ok_or_else(broken_off)
 }
 
-/// Breaks off the calls that wait here for as long as this node leads and is cut off.
+/// While this node leads and is cut off, breaks off the calls that wait here.
 pub(crate) async fn break_off_when_cut_off(replica: Replica) {
     let mut led = replica.led();
     while led.wait_for(Option::is_some).await.is_ok() {
@@ -74,11 +76,13 @@ pub(crate) async fn break_off_when_cut_off(replica: Replica) {
 /// Cancels the waits whose calls broke off and did not come back.
 pub(crate) async fn give_up_places(replica: Replica) {
     let Some(mut breaks) = replica.table().calls().breaks() else { return };
-    // All places are kept equally long, so they fall due in the order in which their calls broke off. If a call of the same wait broke off
-    // again, only the last time counts.
+
+    // All places are kept for the same time, so they fall due in the order in which their calls broke off. If a call of the same wait broke
+    // off again, only the last time counts.
     let mut kept: VecDeque<(Instant, Ticket)> = VecDeque::new();
     let mut last: HashMap<Ticket, Instant> = HashMap::new();
     let mut cancelling = FuturesUnordered::new();
+
     loop {
         let next = kept.front().map(|(due, _)| *due);
         let due = async {
@@ -87,6 +91,7 @@ pub(crate) async fn give_up_places(replica: Replica) {
                 None => pending().await,
             }
         };
+
         let given_up = tokio::select! {
             broken = breaks.recv() => match broken {
                 Some(BrokenCall { ticket, is_repeatable: true }) => {
@@ -105,14 +110,15 @@ pub(crate) async fn give_up_places(replica: Replica) {
             },
             Some(()) = cancelling.next() => continue,
         };
+
         last.remove(&given_up);
         replica.table().calls().forget_broken(given_up);
         cancelling.push(cancel_unless_awaited(&replica, given_up));
     }
 }
 
-/// Cancels the waits whose requests were not repeated here, once this node has led for long enough without being cut off; and those
-/// without a request id at once: see the [module](self).
+/// Cancels the waits without a call on this node. Those without a request id are cancelled as soon as this node leads; the others once it
+/// has led for long enough, without being cut off, for their requests to be repeated: see the [module](self).
 pub(crate) async fn sweep(replica: Replica) {
     let mut led = replica.led();
     let patience = replica.silence_max() + GRACE;
@@ -121,22 +127,24 @@ pub(crate) async fn sweep(replica: Replica) {
         if reign.lasts_for(&replica, Duration::ZERO).await {
             cancel_all_unless_awaited(&replica, |machine| machine.waits_without_request().collect()).await;
         }
+
         if reign.lasts_for(&replica, patience).await {
             cancel_all_unless_awaited(&replica, |machine| machine.waits().collect()).await;
             while reign.lasts_for(&replica, LOOK).await {}
         }
-        // It may still lead, and be cut off.
+
+        // This node may still lead while it is cut off.
         sleep(LOOK).await;
     }
 }
 
-/// A time in which this node leads, in one term, and breaks off no calls.
+/// A period in which this node leads, in one term, and breaks off no calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Reign {
-    /// `None`: it does not lead.
+    /// The term, if this node leads.
     term: Option<u64>,
-    /// A node that was cut off for a moment may lead on in the same term: the calls that it broke off are looked for like those of another
-    /// leader.
+    /// Counts how often this node broke off its calls. A node that was cut off for a moment may lead on in the same term; the calls that it
+    /// broke off are then treated like those of another leader.
     times_broken_off: u64,
 }
 
@@ -146,7 +154,7 @@ impl Reign {
         Self { term, times_broken_off: replica.table().calls().times_broken_off() }
     }
 
-    /// Whether it lasts for this time from now on, without being cut off. Returns as soon as it does not.
+    /// Whether the reign lasts for this time from now on, without being cut off. Returns as soon as it does not.
     async fn lasts_for(self, replica: &Replica, time: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -159,11 +167,12 @@ impl Reign {
     }
 }
 
-/// Cancels those of these waits in the table that have had no call on this node.
+/// Cancels the waits in the table that are among these and have had no call on this node.
 async fn cancel_all_unless_awaited(replica: &Replica, waits: impl FnOnce(&Machine) -> Vec<Ticket>) {
     let table = replica.table();
     let found = table.read(Clone::clone);
     calls_are_known(replica, found.index()).await;
+
     // If a wait had a call here that broke off, its time counts from then, not from the election.
     let left = waits(&found.machine).into_iter().filter(|ticket| !table.calls().has_come(*ticket));
     let cancellations = left.map(|ticket| cancel_unless_awaited(replica, ticket));
@@ -186,6 +195,7 @@ async fn cancel_unless_awaited(replica: &Replica, ticket: Ticket) {
         if replica.table().calls().is_awaited(ticket) {
             return;
         }
+
         match replica.propose(Command::CancelWait { ticket, repeats: Some(repeats) }, PATIENCE).await {
             // The next leader finds the wait; so does this one, when it is no longer cut off.
             Ok(_) | Err(NoReply::NotLeader | NoReply::NoQuorum | NoReply::VersionTooLow { .. } | NoReply::Unfit(_)) => {

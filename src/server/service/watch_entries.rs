@@ -1,12 +1,12 @@
 //! Watching the entries of a range.
 //!
 //! The watcher gets the events of the range in the order of their revisions, from the history in this node's own table. Past and present
-//! events come the same way: the stream has a position, and sends what the history has after it. So there is no gap and no repetition where
-//! a replay goes over into new events, after a restart of the stream at another node, or after a snapshot that this node has installed.
+//! events come the same way: the stream has a position, and sends what the history has after it. So no event is missing or repeated where a
+//! replay goes over into new events, after a restart of the stream at another node, or after a snapshot that this node has installed.
 //!
 //! Nothing is queued for a watcher: one that lags goes on in the history, and one that lags behind the history is told so
-//! ([`Reason::RevisionCompacted`](crate::api::Reason::RevisionCompacted)). A message is built when the watcher has room for it. One that
-//! waits is woken by events of its range alone, however much happens elsewhere: see [`lockkeeper_raft::watch_index`].
+//! ([`Reason::RevisionCompacted`](crate::api::Reason::RevisionCompacted)). A message is built when the watcher has room for it. Only events
+//! of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_raft::watch_index`].
 //!
 //! Any node serves a watch, as far as it has applied the log. The stream ends when this node has known no leader for [`LEADERLESS_MAX`]
 //! checks: its copy stands still, and the watcher goes on at another node, after the last complete revision. A change of leader alone
@@ -30,13 +30,13 @@ use lockkeeper_raft::{
 
 /// Bytes after which a message is closed. One event has less than a megabyte.
 const MESSAGE_BYTES: usize = 64 * 1024;
-/// What an event takes in a message beside its key and values, at the most.
+/// Maximum number of bytes that an event takes in a message beside its key and values.
 const FIXED_BYTES: usize = 256;
-/// Events of any range that are looked at before other tasks have their turn.
+/// Number of events of any range that are looked at before other tasks run.
 const LOOK: usize = 1024;
-/// After this time without an event, the watcher is told up to which revision there was none.
+/// After this time without an event, the watcher is told the revision up to which no event concerned it.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// Checks, one after each [`PROGRESS`], after which a stream ends at a node that knows no leader.
+/// A stream ends at a node that knows no leader after this many checks, one after each [`PROGRESS`].
 const LEADERLESS_MAX: u32 = 10;
 
 /// Starts a watch. Fails if the node has too many.
@@ -47,16 +47,18 @@ pub(super) fn start(
 ) -> Result<impl Stream<Item = Result<EntriesWatched, Error>> + Send + use<>, Error> {
     let WatchEntries { range, from, with_previous } = request;
     let history = replica.table().history_of_entries();
+
     let before = from.map(|from| Revision(from.0.saturating_sub(1)));
     let complete = before.unwrap_or_else(|| replica.table().notified_revision());
+
     let subscription = replica.table().watches_of_entries().subscribe(range.clone().into(), owner);
     let subscription = subscription.map_err(Error::too_many_watches)?;
-    let place = Place { range, with_previous, complete, within: None };
-    let position = Position { place, subscription, owes: true };
+    let place = RangeProgress { range, with_previous, complete, within: None };
+    let position = WatchPosition { place, subscription, owes: true };
     Ok(messages(Watcher { replica, history, position, leaderless: 0 }))
 }
 
-/// Wakes the watches for events that applying leaves to it, until the table is gone. One task of a node does so.
+/// Wakes the watches for events that the applier leaves to this task, until the table is gone. A node has one of these tasks.
 pub(super) async fn dispatch(replica: &Replica) {
     let mut histories = replica.table().history_of_entries();
     let mut dispatcher = Dispatcher { index: replica.table().watches_of_entries().clone(), within: None };
@@ -66,6 +68,7 @@ pub(super) async fn dispatch(replica: &Replica) {
             look.found.wake().await;
             dispatcher.index.complete(look.complete.0);
         }
+
         drop(history);
         if histories.changed().await.is_err() {
             return;
@@ -75,23 +78,24 @@ pub(super) async fn dispatch(replica: &Replica) {
 
 struct Dispatcher {
     index: WatchIndex,
-    /// The events of a revision were looked at up to this key.
+    /// While a revision is dispatched in part: the revision, and the key up to which its events were looked at.
     within: Option<(Revision, Key)>,
 }
 
 impl Dispatcher {
-    /// Looks at the next events, up to this number, and finds the watches that they concern. `None`: there are no further ones.
+    /// Looks at the next events, up to this number, and finds the watches that they concern. Returns `None` if there are no further events.
     fn look(&mut self, history: &EntryHistory, most: usize) -> Option<Look> {
         let mut turn = self.index.turn();
         let mut found = Concerned::default();
         let dispatched = Revision(turn.dispatched());
         let (revision, key) = self.within.as_ref().map_or((dispatched, None), |(revision, key)| (*revision, Some(key)));
         let Ok(events) = history.after(revision, key) else {
-            // Forgotten before they were looked at.
+            // The history dropped them before they were looked at, so wake everybody.
             turn.find_all(&mut found);
             self.within = None;
             return Some(Look { found, complete: history.compacted() });
         };
+
         let mut events = events.peekable();
         let mut last = None;
         for event in events.by_ref().take(most) {
@@ -101,6 +105,7 @@ impl Dispatcher {
                 break;
             }
         }
+
         let last = last?;
         let is_whole = events.peek().is_none_or(|next| next.revision != last.revision);
         self.within = (!is_whole).then(|| (last.revision, last.key.clone()));
@@ -108,7 +113,7 @@ impl Dispatcher {
     }
 }
 
-/// What the dispatcher has looked at: once the watches that it found are woken, all events up to a revision are dispatched.
+/// What the dispatcher has looked at. Once the watches that it found are woken, all events up to `complete` are dispatched.
 struct Look {
     found: Concerned,
     complete: Revision,
@@ -122,39 +127,41 @@ impl Watching for Watcher {
     }
 }
 
-/// One stream.
+/// One watch of the entries of a range.
 struct Watcher {
     replica: Replica,
     history: watch::Receiver<EntryHistory>,
-    position: Position,
-    /// Checks without a leader.
+    position: WatchPosition,
+    /// Number of consecutive checks without a leader.
     leaderless: u32,
 }
 
 /// How far a stream is, and what wakes it.
-struct Position {
-    place: Place,
+struct WatchPosition {
+    place: RangeProgress,
     subscription: Subscription,
-    /// Whether the watcher waits to hear that a revision is complete: at first, and after a part of one.
+    /// Whether the watcher waits to hear that a revision is complete: at first, and after a part of a revision.
     owes: bool,
 }
 
 /// What a stream does next.
 #[derive(PartialEq, Eq, Debug)]
 enum Step {
+    /// Sends this message.
     Tell(EntriesWatched),
-    /// There was nothing yet, and there may be something.
+    /// Found nothing yet, and may find something.
     GoOn,
+    /// Waits to be woken.
     Wait,
 }
 
-/// What a stream shows, and how far it is.
-struct Place {
+/// What a stream shows, and how far it has come.
+struct RangeProgress {
     range: KeyRange,
     with_previous: bool,
     /// All events up to this revision were looked at.
     complete: Revision,
-    /// And those of this later revision, up to this key.
+    /// In a later revision, the events up to this key were looked at too.
     within: Option<(Revision, Key)>,
 }
 
@@ -188,14 +195,16 @@ impl Watcher {
     }
 }
 
-impl Position {
-    /// `history`: the present one.
+impl WatchPosition {
+    /// Returns the next step. `history` returns the present history.
     fn step(&mut self, history: impl FnOnce() -> EntryHistory) -> Result<Step, RevisionError> {
-        // Of a revision that was told in part, the rest comes first.
+        // The rest of a revision that was told in part comes first.
         if self.place.within.is_none() && self.is_done() && !self.owes {
             return Ok(Step::Wait);
         }
+
         let (events, more) = self.place.next(&history())?;
+
         if !events.is_empty() || self.owes && self.place.within.is_none() {
             let complete = self.place.complete;
             self.owes = events.last().is_some_and(|last| last.revision > complete);
@@ -204,7 +213,7 @@ impl Position {
         Ok(if more { Step::GoOn } else { Step::Wait })
     }
 
-    /// Skips what does not concern it. Returns whether nothing is left that does, for now.
+    /// Skips what does not concern the watcher. Returns whether nothing is left that concerns it, for now.
     fn is_done(&mut self) -> bool {
         let next = self.subscription.next(self.place.complete.0);
         let (Next::Nothing { up_to: complete } | Next::Look { after: complete }) = next;
@@ -212,31 +221,37 @@ impl Position {
         matches!(next, Next::Nothing { .. })
     }
 
-    /// After a wait without an event: up to where there is none. `revision`: one of the keyspace; `place`: that of a history that has all
-    /// up to it. `None`: there is something to look at.
+    /// Returns, after a wait without an event, up to which revision no event concerns the watcher. `revision` is one of the keyspace, and
+    /// `place` that of a history that has all events up to it. Returns `None` if there is something to look at.
     fn progress(&mut self, revision: Revision, place: (Revision, Option<Revision>)) -> Option<EntriesWatched> {
         if !self.is_done() {
             return None;
         }
-        // Events that are in the history, or were forgotten, and that were not dispatched yet.
+
+        // The history may have events, or may have dropped some, that were not dispatched yet.
         let (compacted, last) = place;
         if last.unwrap_or_default().max(compacted) <= self.place.complete {
-            // Other things than entries have revisions, too.
+            // Changes of other things than entries have revisions, too.
             self.place.complete = self.place.complete.max(revision);
         }
         Some(EntriesWatched { events: Vec::new(), complete: self.place.complete })
     }
 }
 
-impl Place {
-    /// The next events of the range, and whether there may be more of them now.
+impl RangeProgress {
+    /// Takes the next events of the range, and says whether there may be more of them now.
     fn next(&mut self, history: &EntryHistory) -> Result<(Vec<EntryEvent>, bool), RevisionError> {
         let (revision, key) = match &self.within {
             Some((revision, key)) => (*revision, Some(key)),
             None => (self.complete, None),
         };
+
         let mut after = history.after(revision, key)?.peekable();
-        let (mut events, mut bytes, mut looked_at, mut last) = (Vec::new(), 0, 0, None);
+
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        let mut looked_at = 0;
+        let mut last = None;
         while bytes < MESSAGE_BYTES
             && looked_at < LOOK
             && let Some(event) = after.next()
@@ -250,11 +265,13 @@ impl Place {
             looked_at += 1;
             last = Some(event);
         }
+
         let next = after.peek().map(|next| next.revision);
+
         if let Some(last) = last {
             self.within = (next == Some(last.revision)).then(|| (last.revision, last.key.clone()));
             self.complete = match self.within {
-                // No event is between the one before this revision and this one.
+                // No event lies between the revision before this one and this one.
                 Some(_) => Revision(last.revision.0 - 1).max(self.complete),
                 None => last.revision,
             };
@@ -290,8 +307,8 @@ mod tests {
         machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
     }
 
-    fn place(complete: u64) -> Place {
-        Place { range: KeyRange::default(), with_previous: false, complete: Revision(complete), within: None }
+    fn place(complete: u64) -> RangeProgress {
+        RangeProgress { range: KeyRange::default(), with_previous: false, complete: Revision(complete), within: None }
     }
 
     #[test]
@@ -301,7 +318,9 @@ mod tests {
         put(&mut machine, 0..KEYS, 1);
         put(&mut machine, 0..KEYS, MESSAGE_BYTES / 4);
         put(&mut machine, 0..KEYS, 1);
-        let (mut place, mut parts, mut sent) = (place(0), 0, Vec::new());
+        let mut place = place(0);
+        let mut parts = 0;
+        let mut sent = Vec::new();
         loop {
             let (events, more) = place.next(machine.history()).expect("nothing is compacted");
             assert!(events.iter().map(size).sum::<usize>() < 2 * MESSAGE_BYTES);
@@ -328,7 +347,7 @@ mod tests {
         (0..some).for_each(|_| put(&mut machine, 0..100, 1));
         put(&mut machine, 200..202, 1);
         let range = KeyRange { from: Some(key(201)), to: None };
-        let mut place = Place { range, with_previous: true, ..place(0) };
+        let mut place = RangeProgress { range, with_previous: true, ..place(0) };
         assert_eq!(place.next(machine.history()), Ok((Vec::new(), true)), "enough for one turn");
         assert!(place.complete.0 >= (LOOK / 100) as u64 - 1);
         let (events, more) = place.next(machine.history()).expect("nothing is compacted");
@@ -340,7 +359,9 @@ mod tests {
     fn a_watcher_that_lags_behind_the_history_is_told_so() {
         let mut machine = Machine::default();
         (0..3).for_each(|_| put(&mut machine, 0..3, MESSAGE_BYTES));
-        let (mut slow, mut within, mut done) = (place(0), place(1), place(3));
+        let mut slow = place(0);
+        let mut within = place(1);
+        let mut done = place(3);
         let (events, more) = within.next(machine.history()).expect("nothing is compacted");
         assert!(events.len() == 1 && more && within.complete == Revision(1));
         machine.apply(Time::default(), Command::Compact { revision: Revision(2) }, &mut Vec::new());
@@ -357,9 +378,11 @@ mod tests {
         let mut taken = 0;
         for seed in 0..500 {
             let random = &mut StdRng::seed_from_u64(seed);
-            let (mut machine, index) = (Machine::default(), WatchIndex::default());
+            let mut machine = Machine::default();
+            let index = WatchIndex::default();
             let mut dispatcher = Dispatcher { index: index.clone(), within: None };
-            let (mut watchers, mut expected) = (Vec::new(), Vec::<(Revision, Key)>::new());
+            let mut watchers = Vec::new();
+            let mut expected = Vec::<(Revision, Key)>::new();
             // Concerned, and not woken yet.
             let mut found: Option<Look> = None;
             for _ in 0..300 {
@@ -370,8 +393,8 @@ mod tests {
                         let range = KeyRange { from: Some(key(from)), to: Some(key(to)) };
                         let complete = Revision(random.random_range(0..=machine.revision().0));
                         let subscription = index.subscribe(range.clone().into(), "ann").expect("room");
-                        let place = Place { range, with_previous: false, complete, within: None };
-                        watchers.push((Position { place, subscription, owes: true }, complete, Vec::new()));
+                        let place = RangeProgress { range, with_previous: false, complete, within: None };
+                        watchers.push((WatchPosition { place, subscription, owes: true }, complete, Vec::new()));
                     }
                     0..4 => {
                         let first = random.random_range(0..20);
@@ -379,11 +402,12 @@ mod tests {
                         let bytes = if random.random_bool(0.2) { MESSAGE_BYTES } else { 1 };
                         put(&mut machine, keys.clone(), bytes);
                         let events: Vec<_> = keys.map(|number| (machine.revision(), key(number))).collect();
-                        let (seen, revision) =
-                            (|| events.iter().map(|(at, key)| (key.as_bytes(), at.0)), machine.revision());
-                        match random.random_bool(0.7) {
-                            true => taken += u32::from(index.take(seen, revision.0)),
-                            false => index.leave(revision.0),
+                        let seen = || events.iter().map(|(at, key)| (key.as_bytes(), at.0));
+                        let revision = machine.revision();
+                        if random.random_bool(0.7) {
+                            taken += u32::from(index.take(seen, revision.0));
+                        } else {
+                            index.leave(revision.0);
                         }
                         expected.extend(events);
                     }
@@ -424,7 +448,7 @@ mod tests {
         }
     }
 
-    fn step(watcher: &mut (Position, Revision, Vec<(Revision, Key)>), machine: &Machine) -> Step {
+    fn step(watcher: &mut (WatchPosition, Revision, Vec<(Revision, Key)>), machine: &Machine) -> Step {
         let (position, _, told) = watcher;
         let step = position.step(|| machine.history().clone()).expect("nothing is compacted");
         if let Step::Tell(message) = &step {
@@ -436,13 +460,14 @@ mod tests {
 
     #[test]
     fn a_watcher_that_no_event_concerns_is_not_woken_and_misses_no_compaction() {
-        let (mut machine, index) = (Machine::default(), WatchIndex::default());
+        let mut machine = Machine::default();
+        let index = WatchIndex::default();
         let mut dispatcher = Dispatcher { index: index.clone(), within: None };
         let range = KeyRange { from: Some(key(7)), to: Some(key(8)) };
-        let (subscription, complete) =
-            (index.subscribe(range.clone().into(), "ann").expect("room"), machine.revision());
-        let place = Place { range, with_previous: false, complete, within: None };
-        let mut watcher = (Position { place, subscription, owes: false }, complete, Vec::new());
+        let subscription = index.subscribe(range.clone().into(), "ann").expect("room");
+        let complete = machine.revision();
+        let place = RangeProgress { range, with_previous: false, complete, within: None };
+        let mut watcher = (WatchPosition { place, subscription, owes: false }, complete, Vec::new());
         assert_eq!(step(&mut watcher, &machine), Step::Wait);
         (0..3).for_each(|_| put(&mut machine, 0..3, 1));
         look_at_all(&mut dispatcher, machine.history());

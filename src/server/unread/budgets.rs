@@ -10,12 +10,12 @@ use std::{
 
 use super::CHUNK;
 
-/// Bytes that a connection may have waiting even if the other budgets are used up.
+/// Number of bytes that a connection may have waiting even if the other budgets are used up.
 const LITTLE: usize = 2 * CHUNK;
 
 /// How many bytes may wait for clients, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct UnreadLimits {
     /// Bytes on one connection.
     pub(crate) connection: usize,
     /// Bytes for all connections from one address.
@@ -26,13 +26,13 @@ pub(crate) struct Limits {
     pub(crate) patience: Duration,
 }
 
-impl Limits {
-    /// For clients. A connection may have sixteen of the largest list pages waiting.
+impl UnreadLimits {
+    /// The limits for clients. A connection may have sixteen of the largest list pages waiting.
     pub(crate) const CLIENTS: Self =
         Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
 }
 
-/// Bytes that wait, and their limit.
+/// A number of bytes that wait, and their limit.
 #[derive(Debug)]
 pub(super) struct Budget {
     pub(super) what: &'static str,
@@ -64,7 +64,7 @@ impl Budget {
     }
 }
 
-/// The budgets of one connection: its own, its address's, the node's.
+/// The budgets of one connection: its own, that of its address, and that of the node.
 #[derive(Debug)]
 pub(super) struct Account([Arc<Budget>; 3]);
 
@@ -73,8 +73,8 @@ impl Account {
         Self([connection, address, node])
     }
 
-    /// Fails with the budget that is exhausted. A connection with at most [`LITTLE`] waiting always gets that much: a client that reads is
-    /// served although others at its address do not read.
+    /// Fails with the budget that is exhausted. A connection with at most [`LITTLE`] waiting always gets that much, so a client that reads
+    /// is served although others at its address do not read.
     pub(super) fn take(&self, bytes: usize) -> Result<(), &Budget> {
         let Self([connection, ..]) = self;
         if connection.used().saturating_add(bytes) <= LITTLE {

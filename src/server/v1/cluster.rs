@@ -1,4 +1,4 @@
-//! The gRPC service `lockkeeper.v1.Cluster`: this node's condition, which is not forwarded; and requests about the members.
+//! The gRPC service `lockkeeper.v1.Cluster`: this node's condition, which is not forwarded, and requests about the members.
 
 use openraft::{ServerState, async_runtime::WatchReceiver, metrics::RaftMetrics};
 use tonic::{Request, Response, Status};
@@ -44,7 +44,8 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
             clients: earlier.clients(),
         });
         let mut status = self.cluster.condition(request.into_inner().table_hash).await.map_err(Status::from)?;
-        (status.denied_requests, status.limited_requests) = (denied, limited);
+        status.denied_requests = denied;
+        status.limited_requests = limited;
         status.earlier_cluster = earlier_cluster;
         Ok(Response::new(status))
     }
@@ -87,34 +88,38 @@ impl<B: Backend> cluster_server::Cluster for ClusterService<B> {
 }
 
 impl Cluster {
-    /// This node's condition, as far as it knows. Only the hash of the table, if it is asked for, may fail; it takes time in proportion to
-    /// the table.
+    /// Returns this node's condition, as far as it knows. Only the hash of the table, if it is asked for, may fail; it takes time in
+    /// proportion to the table.
     pub(crate) async fn condition(&self, table_hash: bool) -> Result<v1::StatusResponse, Error> {
         let trouble = self.trouble().await;
         let metrics = self.replica.raft().metrics().borrow_watched().clone();
-        let table_hash = match table_hash {
-            true => Some(self.table_hash().await?),
-            false => None,
-        };
+        let table_hash = if table_hash { Some(self.table_hash().await?) } else { None };
+
         let mut status = show(&metrics, &self.replica);
         if self.replica.leads() {
             self.judge_stops(&mut status);
         }
+
         show_versions(&mut status, &self.replica);
         status.start = self.start.to_string();
+
         for (member, trouble) in self.members_with_other_tables().into_iter().chain(self.laggards()) {
             if let Some(member) = status.members.iter_mut().find(|known| known.node_id == member) {
                 member.trouble = trouble;
             }
         }
+
         status.cluster_id = self.cluster_id.to_string();
         status.version = VERSION.to_owned();
         status.certificate_seconds_left = self.tls.as_ref().and_then(Tls::seconds_left);
         status.serving = trouble.is_none();
         status.trouble = trouble.unwrap_or_default().to_string();
         status.turn_delay_us_max = self.pulse.delay_max().as_micros() as u64;
+
         show_table(&mut status, &self.replica.table().summary());
+
         self.show_disks(&mut status);
+
         if let Some((index, hash)) = table_hash {
             status.applied_index = index;
             status.table_hash = hash;
@@ -124,10 +129,12 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// As the leader: for each member, whether it may be taken down now.
+    /// For each member, says whether it may be taken down now. Only a leader knows.
     fn judge_stops(&self, status: &mut v1::StatusResponse) {
         let joint = self.replica.raft().metrics().borrow_watched().membership_config.get_joint_config().len() > 1;
-        let (own, last) = (status.node_id, status.last_log_index);
+        let own = status.node_id;
+        let last = status.last_log_index;
+
         let reasons: Vec<String> = status
             .members
             .iter()
@@ -136,33 +143,42 @@ impl Cluster {
                 safety::reason_not_to_stop(member.node_id, &status.members, last, own, joint, hears)
             })
             .collect();
+
         for (member, reason) in status.members.iter_mut().zip(reasons) {
             let silence = self.replica.silence_of(member.node_id, status.term);
             member.silent_ms = silence.map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
-            (member.safe_to_stop, member.unsafe_reason) = (reason.is_empty(), reason);
+            member.safe_to_stop = reason.is_empty();
+            member.unsafe_reason = reason;
         }
     }
 
-    /// The disk of this node, and on the leader those of the others.
+    /// Shows the disk of this node and, on the leader, those of the others.
     fn show_disks(&self, status: &mut v1::StatusResponse) {
         let disks = self.replica.disks();
         let own = disks.own();
         if let Some(DiskReport { space, reserve, is_low }) = own {
-            (status.disk_free_bytes, status.disk_total_bytes) = (space.free, space.total);
-            (status.disk_reserve_bytes, status.disk_low) = (reserve, is_low);
+            status.disk_free_bytes = space.free;
+            status.disk_total_bytes = space.total;
+            status.disk_reserve_bytes = reserve;
+            status.disk_low = is_low;
         }
+
         let shortage = disks.shortage().map(|shortage| shortage.to_string());
         let low = own.filter(|own| own.is_low).map(|own| format!("its disk is nearly full: {own}"));
         status.disk_trouble = shortage.or(disks.failure()).or(low).unwrap_or_default();
+
         for member in &mut status.members {
             let report = if member.node_id == status.node_id { own } else { disks.of_peer(member.node_id) };
             let Some(DiskReport { space, reserve, is_low }) = report.filter(|_| self.replica.leads()) else { continue };
-            (member.disk_free_bytes, member.disk_total_bytes) = (space.free, space.total);
-            (member.disk_reserve_bytes, member.disk_low) = (reserve, is_low);
+            member.disk_free_bytes = space.free;
+            member.disk_total_bytes = space.total;
+            member.disk_reserve_bytes = reserve;
+            member.disk_low = is_low;
         }
     }
 }
 
+/// The part of a node's condition that Raft's metrics show.
 fn show(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> v1::StatusResponse {
     let role = match metrics.state {
         ServerState::Leader => v1::Role::Leader,
@@ -171,6 +187,7 @@ fn show(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> v1::StatusRespo
         ServerState::Learner => v1::Role::Learner,
         ServerState::Shutdown => v1::Role::Unspecified,
     };
+
     let index = |id: &Option<LogId>| id.map_or(0, |id| id.index);
     v1::StatusResponse {
         node_id: metrics.id,
@@ -206,20 +223,25 @@ fn show_table(status: &mut v1::StatusResponse, table: &Summary) {
 
 fn show_versions(status: &mut v1::StatusResponse, replica: &Replica) {
     let versions = replica.table().versions();
-    let (own, cluster) = (versions.own(), versions.cluster());
+    let own = versions.own();
+    let cluster = versions.cluster();
     status.cluster_version = cluster.0;
     status.cluster_version_min = own.lowest.0;
     status.cluster_version_max = own.highest.0;
+
     for member in &mut status.members {
-        let said = match member.node_id == status.node_id {
-            true => Some((own, VERSION.to_owned())),
-            false => versions.of(member.node_id).map(|said| (said.versions, said.program)),
+        let said = if member.node_id == status.node_id {
+            Some((own, VERSION.to_owned()))
+        } else {
+            versions.of(member.node_id).map(|said| (said.versions, said.program))
         };
         let Some((versions, program)) = said else { continue };
         member.version = program;
         member.cluster_version_min = versions.lowest.0;
         member.cluster_version_max = versions.highest.0;
     }
+
+    // The leader raises the version of the cluster once all members support it.
     if replica.leads() && cluster < own.highest {
         let without = replica.members_without(own.highest);
         let without: Vec<_> = without.iter().map(|(id, why)| format!("node {id} ({why})")).collect();
@@ -231,6 +253,7 @@ fn show_versions(status: &mut v1::StatusResponse, replica: &Replica) {
 fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Member> {
     let membership = metrics.membership_config.membership();
     let voters: Vec<u64> = membership.voter_ids().collect();
+
     let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(|matched| matched.index);
     let member = |(id, in_log): (&u64, &Node)| {
         let addresses = |node: &Node| (node.client_address.clone(), node.peer_address.clone());
@@ -246,5 +269,6 @@ fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Memb
             ..v1::Member::default()
         }
     };
+
     membership.nodes().map(member).collect()
 }

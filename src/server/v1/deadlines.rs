@@ -1,7 +1,8 @@
 //! The deadline of a call (`grpc-timeout`), and the answer when it passes.
 //!
-//! tonic enforces deadlines too, but answers CANCELLED, without a reason, and at the very moment at which the caller stops listening. Here
-//! the answer comes a little earlier ([`EARLIER`]). It says DEADLINE_EXCEEDED, and whether the request may still take effect. A follower
+//! tonic enforces deadlines too, but it answers CANCELLED, without a reason, and at the very moment at which the caller stops listening.
+//! This layer answers a little earlier ([`EARLIER`]), with DEADLINE_EXCEEDED, and says whether the request may still take effect. A
+//! follower
 //! gives the leader the time that is left, so each node on the way answers before its caller gives up.
 //!
 //! The call's future is dropped, as if the caller had gone.
@@ -28,7 +29,7 @@ use lockkeeper_proto::LEADER_KEY;
 
 /// The header in which a gRPC call says how long it may take.
 const TIMEOUT: &str = "grpc-timeout";
-/// The answer comes before the deadline by this fraction of the time, so that it arrives in time; by [`EARLIER_MAX`] at the most.
+/// The answer comes before the deadline by this fraction of the time, at most by [`EARLIER_MAX`], so that it arrives in time.
 const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
@@ -60,15 +61,15 @@ pub(crate) fn changes_something(path: &str) -> bool {
     CHANGES.contains(&path)
 }
 
-/// The deadline of a request, if it has one: in its extensions.
-pub(crate) fn of<T>(request: &Request<T>) -> Option<Deadline> {
+/// The deadline of a request, if it has one. The layer puts it into the extensions.
+pub(crate) fn deadline<T>(request: &Request<T>) -> Option<Deadline> {
     request.extensions().get().copied()
 }
 
 /// A layer that enforces the deadlines of all services.
 #[derive(Clone)]
 pub(crate) struct Deadlines {
-    /// Where clients reach the leader: the error names it.
+    /// Returns the address at which clients reach the leader: the error names it.
     leader: Arc<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
@@ -124,9 +125,10 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let Some(time) = time_of(request.headers()) else { return Either::Left(self.inner.call(request)) };
+        let Some(time) = timeout(request.headers()) else { return Either::Left(self.inner.call(request)) };
         let at = Instant::now() + time.saturating_sub((time / EARLIER).min(EARLIER_MAX));
         let changes = changes_something(request.uri().path());
+
         request.extensions_mut().insert(Deadline::at(at));
         let answer = self.inner.call(request);
         let deadlines = self.deadlines.clone();
@@ -137,13 +139,14 @@ where
     }
 }
 
-/// How long a call may take. `None`: there is no such header, or its value is malformed.
-fn time_of(headers: &HeaderMap) -> Option<Duration> {
+/// How long a call may take, if it has the header and the value is well-formed.
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
     /// gRPC's limit of digits, so that no unit overflows.
     const DIGITS_MAX: usize = 8;
     let value = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     let count: u32 = digits.parse().ok().filter(|_| digits.len() <= DIGITS_MAX)?;
+
     let unit = match unit {
         "H" => Duration::from_secs(3600),
         "M" => Duration::from_secs(60),
@@ -164,7 +167,7 @@ mod tests {
 
     fn time(value: &str) -> Option<Duration> {
         let value = value.parse().expect("a header's value");
-        time_of(&HeaderMap::from_iter([(http::HeaderName::from_static(TIMEOUT), value)]))
+        timeout(&HeaderMap::from_iter([(http::HeaderName::from_static(TIMEOUT), value)]))
     }
 
     #[test]
@@ -176,7 +179,7 @@ mod tests {
         for none in ["", "S", "5", "5s", "-5S", "1 S", "999999999S"] {
             assert_eq!(time(none), None, "{none:?}");
         }
-        assert_eq!(time_of(&HeaderMap::new()), None);
+        assert_eq!(timeout(&HeaderMap::new()), None);
     }
 
     /// The answer to a call whose service never answers, and after how long it comes.

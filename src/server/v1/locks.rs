@@ -78,7 +78,7 @@ impl<B: Backend> Locks for Adapter<B> {
         self.call::<ResizeSemaphore>(request).await
     }
 
-    /// Stays at this node: each of its requests is routed by itself, to the node that leads at its time.
+    /// Stays at this node: it routes each request of the stream by itself, to the node that leads at that time.
     async fn pipeline(
         &self,
         request: Request<Streaming<v1::PipelineRequest>>,
@@ -88,9 +88,11 @@ impl<B: Backend> Locks for Adapter<B> {
                 "the peers' port takes no pipelines: a node forwards requests one by one",
             ));
         };
+
         if service.stopping().is_cancelled() {
             return Err(Error::shutting_down().into());
         }
+
         let caller = caller(&self.backend, &request)?;
         self.backend.admit(&caller)?;
         Ok(Response::new(pipeline::start(service.clone(), request.into_inner(), caller)))

@@ -1,8 +1,9 @@
 //! The gRPC service `lockkeeper.v1.Maintenance`: work on this node, for operators. It is not forwarded.
 //!
-//! A backup is written from a clone of the table by a thread at low priority, and sent as it is written: only [`PIECES_AHEAD`] pieces wait.
-//! The clone keeps alive what the table replaces meanwhile, so its life is bounded: `unread` ends a stream of which nothing is read, and
-//! [`SENDING_MAX`] one that is read slowly.
+//! A thread at low priority writes a backup from a clone of the table, and the backup is sent as it is written: only [`PIECES_AHEAD`]
+//! pieces
+//! wait. The clone keeps alive what the table replaces meanwhile, so its life is bounded: `unread` ends a stream of which nothing is read,
+//! and [`SENDING_MAX`] ends one that is read slowly.
 
 use std::{
     io::{self, Write},
@@ -35,15 +36,15 @@ use lockkeeper_raft::{
     table::Applied,
 };
 
-/// Backups that a node sends at the same time.
+/// Maximum number of backups that a node sends at the same time.
 const AT_ONCE: usize = 2;
-/// Pieces that wait for the client to read.
+/// Maximum number of pieces that wait for the client to read.
 const PIECES_AHEAD: usize = 2;
-/// How long the sending of one backup may take.
+/// Maximum time that the sending of one backup takes.
 const SENDING_MAX: Duration = Duration::from_secs(10 * 60);
-/// How long a follower may take until it has applied what was acknowledged before the call.
+/// Maximum time that a follower takes until it has applied what was acknowledged before the call.
 const CATCH_UP: Duration = Duration::from_secs(10);
-/// Any lock: a linearizable read of it yields the index that the backup must reach.
+/// The name of any lock: a linearizable read of it yields the index that the backup must reach.
 const SOME_LOCK: &str = "lockkeeper/backup";
 
 /// Serves `Maintenance`.
@@ -54,26 +55,30 @@ pub(crate) struct Maintenance {
     environment: Environment,
     cluster_id: ClusterId,
     node_id: u64,
-    /// A permit for each backup that is sent.
+    /// A permit for each backup that is being sent.
     saving: Arc<Semaphore>,
 }
 
 impl Maintenance {
     pub(crate) fn new(service: Service, replica: Replica, environment: Environment, cluster_id: ClusterId) -> Self {
-        let (node_id, saving) = (*replica.raft().node_id(), Arc::new(Semaphore::new(AT_ONCE)));
+        let node_id = *replica.raft().node_id();
+        let saving = Arc::new(Semaphore::new(AT_ONCE));
         Self { service, replica, environment, cluster_id, node_id, saving }
     }
 
-    /// This node's table, with all that was acknowledged before the call unless `is_stale`.
+    /// Returns this node's table, which has everything that was acknowledged before the call unless `is_stale`.
     async fn table(&self, caller: &Caller, is_stale: bool) -> Result<Applied, Error> {
         if !is_stale {
             let page = Page { size: 1, holders_after: Token(0), waiters_after: Ticket(0) };
             let name = LockName::new(SOME_LOCK).expect("it is short");
-            // Goes to the leader if that is another node.
+
+            // This goes to the leader if that is another node.
             let get = Form::Typed(GetLock { name, page, stale: false });
-            // Boxed: with the types of all that it awaits, this future's own type would be too deep for the compiler.
-            // For the node itself: the caller may administer, which was checked, and need not have the right to read this lock.
+
+            // Boxed: with the types of everything that it awaits, this future's own type would be too deep for the compiler.
+            // The node itself asks: the caller was found to be an administrator, and need not have the right to read this lock.
             let read = self.service.call(&Caller { is_peer: true, ..caller.clone() }, get).boxed().await?;
+
             let index = read.typed()?.index;
             let wait = self.replica.raft().wait(Some(CATCH_UP));
             wait.applied_index_at_least(Some(index), "a backup").await.map_err(|_| Error::lags(index))?;
@@ -88,11 +93,13 @@ impl Maintenance {
     ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
         let permit = Arc::clone(&self.saving).try_acquire_owned().map_err(|_| Error::too_many_backups(AT_ONCE))?;
         let end = Instant::now() + caller.deadline.map_or(SENDING_MAX, |deadline| deadline.left().min(SENDING_MAX));
+
         let applied = self.table(caller, is_stale).await?;
         tracing::info!(index = applied.index(), client = %caller.shown(), "sending a backup");
         let target = format!("from node {}", self.node_id);
         let who = caller.identity.as_ref().map(ToString::to_string);
         _ = self.replica.note(Note { who, act: "save-snapshot".to_owned(), target, ..Note::default() });
+
         let header = Header {
             cluster_id: self.cluster_id.clone(),
             node_id: self.node_id,
@@ -100,11 +107,13 @@ impl Maintenance {
             created: WallTime(self.environment.clock.wall_ms()),
             is_stale,
         };
+
         let (pieces, sent) = match self.environment.blocking {
             Blocking::OnThreads => mpsc::channel(PIECES_AHEAD),
             // One thread writes all of it, and only then reads.
             Blocking::Here => mpsc::channel(Semaphore::MAX_PERMITS),
         };
+
         let blocking = self.environment.blocking;
         let write = move || write(Pieces(pieces), &header, &applied);
         tokio::spawn(async move { blocking.run_in_background("backup", write).await });
@@ -112,7 +121,7 @@ impl Maintenance {
     }
 }
 
-/// Runs on a thread of its own, and drops the table there. An error means that the client has gone.
+/// Runs on a thread of its own, and drops the table there. An error means that the client is gone.
 fn write(mut pieces: Pieces, header: &Header, applied: &Applied) -> io::Result<()> {
     backup::write(&mut pieces, header, applied)?;
     pieces.send(Piece::End)
@@ -125,7 +134,7 @@ enum Piece {
     End,
 }
 
-/// The writing end.
+/// The end that writes.
 struct Pieces(mpsc::Sender<Piece>);
 
 impl Pieces {
@@ -150,7 +159,7 @@ impl Write for Pieces {
     }
 }
 
-/// The reading end. If dropped, the writer ends at its next piece.
+/// The end that reads. Once it is dropped, the writer ends at its next piece.
 struct Sending {
     sent: mpsc::Receiver<Piece>,
     end: Instant,
@@ -158,7 +167,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// The next piece, for `unfold`. An error is the last item.
+    /// Returns the next piece, for `unfold`. An error is the last item.
     async fn next(sending: Option<Self>) -> Option<(Result<Bytes, Error>, Option<Self>)> {
         let mut sending = sending?;
         match timeout_at(sending.end, sending.sent.recv()).await {

@@ -2,9 +2,9 @@
 //!
 //! [`Adapter`] serves the same two gRPC services on two ports, each with a [`Backend`]:
 //!
-//! * the clients' port: [`Service`], which routes. Each answer and each error names the leader in its metadata, so that a good client sends
-//!   its next request there;
-//! * the peers' port: [`Local`], for requests that a follower forwards. They are executed here or refused.
+//! * At the clients' port, [`Service`] routes. Each answer and each error names the leader in its metadata, so that a good client sends its
+//!   next request there.
+//! * At the peers' port, [`Local`] executes or refuses the requests that followers forward.
 //!
 //! Around the services, on both ports: `deadlines` answers a call before its `grpc-timeout` passes, `unreadable` explains messages that
 //! cannot be decoded. At the peers' port, `forwarded` runs calls on the clients' runtime. `pipeline` carries many requests on one stream.
@@ -78,7 +78,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         request: WatchEntries,
     ) -> impl Future<Output = Result<BoxStream<'static, Result<EntriesWatched, Error>>, Error>> + Send;
 
-    /// The caller of a request, without its deadline. Fails if its token is not known, or its identity has too many connections.
+    /// The caller of a request, without its deadline. Fails if its token is unknown, or its identity has too many connections.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Error>;
 
     /// Refuses a caller that may not even see this node's condition.
@@ -87,10 +87,10 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// What this node knows of callers.
     fn access(&self) -> &Access;
 
-    /// Where clients reach the leader, if answers on this port are to name it.
+    /// The address at which clients reach the leader, if answers on this port are to name it.
     fn leader(&self) -> Option<String>;
 
-    /// What answers the requests of a pipeline. `None`: this port takes no pipelines.
+    /// The service that answers the requests of a pipeline, if this port takes pipelines.
     fn for_pipelines(&self) -> Option<&Service>;
 }
 
@@ -133,6 +133,7 @@ impl Backend for Service {
         if remote.is_some_and(|remote| remote.node().is_some()) {
             return Ok(Caller { is_peer: true, ..Caller::default() });
         }
+
         let origin = self.traces().origin(request.metadata().as_ref());
         let Shown { identity, token, is_of_earlier } = Shown::by(self.access(), request)?;
         if let (Some(who), Some(remote)) = (&identity, remote) {
@@ -227,10 +228,11 @@ impl<B: Backend> Adapter<B> {
         self.name_leader(reply.map(Form::message))
     }
 
-    /// An answer to a client, with the leader's name.
+    /// Makes an answer to a client, with the leader's address.
     fn name_leader<T>(&self, answer: Result<T, Error>) -> Result<Response<T>, Status> {
         let leader = self.backend.leader().and_then(|address| address.parse().ok());
         let mut answer = answer.map(Response::new).map_err(Status::from);
+
         if let Some(leader) = leader {
             let metadata = match &mut answer {
                 Ok(response) => response.metadata_mut(),
@@ -243,7 +245,7 @@ impl<B: Backend> Adapter<B> {
 }
 
 fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Error> {
-    Ok(Caller { deadline: deadlines::of(request), ..backend.caller(request)? })
+    Ok(Caller { deadline: deadlines::deadline(request), ..backend.caller(request)? })
 }
 
 /// Who a client shows that it is.
@@ -266,7 +268,7 @@ impl Shown {
     }
 }
 
-/// What a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.
+/// The messages that a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.
 fn received<T: Encode>(messages: Streaming<T::Message>) -> impl Stream<Item = Item<T>> + Send {
     messages.scan((), |(), message| {
         ready(match message {

@@ -1,8 +1,8 @@
 //! Many requests on one stream: the second adapter of `lockkeeper.v1`.
 //!
 //! A unary call costs headers, trailers, an entry in the connection's tables and a task, at both ends: several times the cost of its
-//! message. A pipeline pays that once for its stream. Each request is answered by the same [`Service`] as a unary call; this module only
-//! numbers requests and answers, and limits how many are under way.
+//! message. A pipeline pays that once for its stream. The same [`Service`] answers each request as it answers a unary call; this module
+//! only numbers requests and answers, and limits the requests in flight.
 
 use std::{collections::HashMap, pin::pin, sync::Arc};
 
@@ -35,17 +35,17 @@ use lockkeeper_proto::v1::{
 };
 use lockkeeper_raft::NoReply;
 
-/// Acquires of one stream under way that may wait, at the most. Further ones are refused.
+/// Maximum number of acquires of one stream in flight that may wait. Further ones are refused.
 const WAITS: usize = 16_384;
-/// Other requests of one stream under way, at the most. They are answered soon, so further ones stay unread until then (backpressure): a
-/// release is never refused.
+/// Maximum number of other requests of one stream in flight. They are answered soon, so further ones stay unread until then (backpressure):
+/// a release is never refused.
 const SHORT: usize = 8192;
-/// Requests that are read or answered before the task yields to others, such as the proposer. Fewer make batches smaller, and leave
-/// requests unread that would be refused at once.
+/// Number of requests that are read or answered before the task yields to others, such as the proposer. A smaller number makes batches
+/// smaller, and leaves requests unread that would be refused at once.
 const AT_ONCE: usize = 512;
-/// Answers that wait for a client that does not read them. Beyond, no more requests are read from it.
+/// Maximum number of answers that wait for a client that does not read them. Beyond it, no more requests are read from the client.
 const ANSWERS: usize = 256;
-/// Total bytes of those answers that are larger than [`SMALL`].
+/// Maximum total bytes of those answers that are larger than [`SMALL`].
 const ANSWER_BYTES: usize = 512 * 1024;
 const SMALL: usize = 1024;
 
@@ -54,7 +54,7 @@ type Queued = (Result<PipelineResponse, Status>, Option<OwnedSemaphorePermit>);
 /// The answers of a stream.
 pub(super) type Answers = Map<ReceiverStream<Queued>, fn(Queued) -> Result<PipelineResponse, Status>>;
 
-/// Answers that wait for the client.
+/// The answers that wait for the client.
 struct Queue {
     answers: mpsc::Sender<Queued>,
     bytes: Arc<Semaphore>,
@@ -70,40 +70,40 @@ impl Queue {
     /// Waits until the queue has room. Fails when the client is gone.
     async fn send(&self, answer: PipelineResponse) -> Result<(), Status> {
         let bytes = answer.encoded_len();
-        let place = match bytes > SMALL {
-            true => {
-                let bytes = u32::try_from(bytes.min(ANSWER_BYTES)).expect("there are not so many");
-                let place = Arc::clone(&self.bytes).acquire_many_owned(bytes);
-                tokio::select! {
-                    place = place => Some(place.expect("the semaphore is never closed")),
-                    () = self.answers.closed() => None,
-                }
+        let place = if bytes > SMALL {
+            let bytes = u32::try_from(bytes.min(ANSWER_BYTES)).expect("there are not so many");
+            let place = Arc::clone(&self.bytes).acquire_many_owned(bytes);
+            tokio::select! {
+                place = place => Some(place.expect("the semaphore is never closed")),
+                () = self.answers.closed() => None,
             }
-            false => None,
+        } else {
+            None
         };
         self.answers.send((Ok(answer), place)).await.map_err(|_| Status::cancelled("the client is gone"))
     }
 }
 
-/// Starts to serve a stream. The requests under way break off when it ends.
+/// Serves a stream. The requests in flight break off when it ends.
 ///
-/// Once the service drains, no more requests are read; those under way are answered, and then the stream ends. At the stream's deadline the
-/// requests under way are answered with it.
+/// Once the service drains, no more requests are read; those in flight are answered, and then the stream ends. At the stream's deadline,
+/// each request in flight is answered with an error that says so.
 pub(super) fn start(service: Service, requests: Streaming<PipelineRequest>, caller: Caller) -> Answers {
     let (queue, answers) = Queue::new();
+
     // The deadline is that of the stream, which answers for its requests.
     let deadline = caller.deadline;
     let pipeline = Arc::new(Pipeline { service, caller: Caller { deadline: None, ..caller } });
     tokio::spawn(async move {
         if let Err(status) = serve(pipeline, requests, &queue, deadline).await {
-            // An error says that the client is gone.
+            // If this fails, the client is gone.
             let _ = queue.answers.send((Err(status), None)).await;
         }
     });
     answers
 }
 
-/// Ends with `Ok` when the client does.
+/// Returns `Ok` when the client ends the stream.
 async fn serve(
     pipeline: Arc<Pipeline>,
     mut requests: Streaming<PipelineRequest>,
@@ -111,29 +111,33 @@ async fn serve(
     deadline: Option<Deadline>,
 ) -> Result<(), Status> {
     let stopping = pipeline.service.stopping();
-    let mut under_way = FuturesUnordered::new();
+
+    let mut in_flight = FuturesUnordered::new();
     let mut handles: HashMap<u64, (AbortHandle, Kind)> = HashMap::new();
     let mut waits = 0;
+
     let mut passed = pin!(Deadline::pass(deadline));
     let mut withdrawn = pin!(Arc::clone(pipeline.service.access()).withdrawn(pipeline.caller.clone()));
+
     for turn in 1_usize.. {
-        if stopping.is_cancelled() && under_way.is_empty() {
+        if stopping.is_cancelled() && in_flight.is_empty() {
             break;
         }
         if turn.is_multiple_of(AT_ONCE) {
             yield_now().await;
         }
+
         tokio::select! {
             request = requests.message(), if !stopping.is_cancelled() && handles.len() - waits < SHORT => {
                 let PipelineRequest { number, what } = match request {
                     Ok(Some(request)) => request,
                     Ok(None) => return Ok(()),
-                    // The client is gone, or sent a message that cannot be decoded.
+                    // The client is gone, or it sent a message that cannot be decoded.
                     Err(status) => return explained(&status).map_or(Ok(()), |error| Err(error.into())),
                 };
                 match what {
                     Some(Asked::Cancel(_)) => {
-                        // `None`: its answer is already queued.
+                // Without a handle, the answer is already queued.
                         if let Some((handle, kind)) = handles.remove(&number) {
                             handle.abort();
                             waits -= usize::from(kind == Kind::Waits);
@@ -141,24 +145,25 @@ async fn serve(
                     }
                     Some(Asked::Acquire(_)) if pipeline.service.is_overloaded() => refuse(queue, number).await?,
                     Some(asked) => {
-                        let kind = Kind::of(&asked);
+                        let kind = Kind::from(&asked);
                         if kind == Kind::Waits && waits >= WAITS {
                             refuse(queue, number).await?;
                             continue;
                         }
+
                         let (handle, registration) = AbortHandle::new_pair();
                         if handles.insert(number, (handle, kind)).is_some() {
-                            return Err(Error::invalid("number", format!("{number} names another request that is under way")).into());
+                            return Err(number_in_use(number).into());
                         }
                         waits += usize::from(kind == Kind::Waits);
                         let answered = Arc::clone(&pipeline).answer(number, asked);
-                        under_way.push(Abortable::new(answered, registration));
+                        in_flight.push(Abortable::new(answered, registration));
                     }
                     None => return Err(Error::invalid("what", "is not set, or is of a kind that only a later version knows").into()),
                 }
             }
-            Some(answered) = under_way.next() => {
-                // An error says that it was cancelled.
+            Some(answered) = in_flight.next() => {
+                // A cancelled request has no answer.
                 if let Ok(answer) = answered {
                     if let Some((_, kind)) = handles.remove(&answer.number) {
                         waits -= usize::from(kind == Kind::Waits);
@@ -181,18 +186,19 @@ async fn serve(
     Ok(())
 }
 
-/// How a request under way is counted, and what its caller is told at the deadline.
+/// What is counted for a request in flight, and what its caller is told at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It changes nothing.
+    /// The request changes nothing.
     Reads,
+    /// The request changes something.
     Changes,
-    /// It changes something, and its answer may take long.
+    /// The request changes something, and its answer may take long.
     Waits,
 }
 
-impl Kind {
-    fn of(asked: &Asked) -> Self {
+impl From<&Asked> for Kind {
+    fn from(asked: &Asked) -> Self {
         match asked {
             Asked::Check(_) | Asked::Get(_) => Self::Reads,
             Asked::Acquire(acquire) if asks_to_wait(acquire) => Self::Waits,
@@ -201,7 +207,7 @@ impl Kind {
     }
 }
 
-/// What answers the requests of a stream.
+/// Answers the requests of a stream.
 struct Pipeline {
     service: Service,
     caller: Caller,
@@ -222,6 +228,10 @@ impl Pipeline {
     async fn call<C: Serve>(&self, message: C::Message) -> Result<ReplyMessage<C>, Error> {
         Ok(self.service.call::<C>(&self.caller, Form::Message(message)).await?.message())
     }
+}
+
+fn number_in_use(number: u64) -> Error {
+    Error::invalid("number", format!("{number} names another request that is under way"))
 }
 
 fn answer(number: u64, answered: Result<Answer, Error>, leader: Option<String>) -> PipelineResponse {

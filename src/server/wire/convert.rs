@@ -13,18 +13,19 @@ pub(crate) fn lock_name(field: &str, name: &str) -> Result<LockName, Error> {
 }
 
 pub(crate) fn token(token: u64) -> Result<Token, Error> {
-    match token {
-        0 => Err(Error::invalid("token", "is 0 or missing: give the token of a grant")),
-        token => Ok(Token(token)),
+    if token == 0 {
+        return Err(Error::invalid("token", "is 0 or missing: give the token of a grant"));
     }
+    Ok(Token(token))
 }
 
-/// `None`: a repeated request may take effect twice.
+/// The id of a request, if it has one. Without one, a repeated request may take effect twice.
 pub(crate) fn request(id: Option<v1::RequestId>) -> Result<Option<Request>, Error> {
     let Some(v1::RequestId { id, lowest, kept }) = id else { return Ok(None) };
     if id == 0 {
         return Err(Error::invalid("request.id", "is 0: number requests from 1"));
     }
+
     let open = OpenIds::new(lowest, kept).map_err(Error::invalid_value("request.kept"))?;
     if !open.contains(id) {
         let why = format!("is {lowest}, above the request's own id {id}, which is not in `kept`");
@@ -61,13 +62,10 @@ pub(crate) fn show_want(want: &Want) -> v1::Want {
 
 /// The name in a field that may be empty.
 pub(crate) fn name_unless_empty(field: &str, name: &str) -> Result<Option<LockName>, Error> {
-    match name {
-        "" => Ok(None),
-        name => lock_name(field, name).map(Some),
-    }
+    if name.is_empty() { Ok(None) } else { lock_name(field, name).map(Some) }
 }
 
-/// The page token does not come from a previous page.
+/// The error for a page token that does not come from a previous page.
 pub(crate) fn not_a_page_token() -> Error {
     Error::invalid(
         "page_token",
@@ -81,7 +79,8 @@ pub(crate) fn show_page_size(size: usize) -> u32 {
 
 fn mode(name: &LockName, message: Option<v1::Mode>) -> Result<Mode, Error> {
     let Some(message) = message else { return Ok(Mode::Exclusive) };
-    // Protobuf drops a kind that only a later version knows. As an exclusive lock it would exclude all others, against the caller's
+
+    // Protobuf drops a kind that only a later version knows. Taken for an exclusive lock, it would exclude all others, against the caller's
     // intention.
     known_mode(message, "locks.mode.permit.limit")?.ok_or_else(|| {
         let why = format!(
@@ -92,7 +91,7 @@ fn mode(name: &LockName, message: Option<v1::Mode>) -> Result<Mode, Error> {
     })
 }
 
-/// `None`: it is empty, or of an unknown kind. `limit`: the name of the field that has the number of permits.
+/// The mode, unless it is empty or of an unknown kind. `limit` is the name of the field that has the number of permits.
 pub(crate) fn known_mode(message: v1::Mode, limit: &str) -> Result<Option<Mode>, Error> {
     Ok(match message.kind {
         None => None,
@@ -247,7 +246,9 @@ fn show_change_of_lock(changed: &Change) -> v1::Change {
         session_id: session.to_string(),
         ..v1::Change::default()
     };
+
     let of_lock = |kind: Kind| v1::Change { name: name.clone(), kind: kind.into(), ..v1::Change::default() };
+
     match &changed.kind {
         ChangeKind::Granted { token, session, label, mode, ticket } => v1::Change {
             ticket: ticket.map_or(0, |ticket| ticket.0),

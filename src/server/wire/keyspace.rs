@@ -1,5 +1,5 @@
-//! The requests of the keyspace, between members: `lockkeeper.internal.v1.Keyspace`. Clients have no such messages: they come by adapters
-//! of other protocols.
+//! The requests of the keyspace, between members: `lockkeeper.internal.v1.Keyspace`. Clients have no such messages: their requests come by
+//! adapters of other protocols.
 
 use std::{fmt::Display, sync::Arc};
 
@@ -31,7 +31,7 @@ macro_rules! forwarded_by {
     };
 }
 
-/// A request has no value beyond the limits of this version, whichever node it comes from.
+/// Refuses values beyond the limits of this version, whichever node sends them.
 fn bounded(field: &'static str, checked: Result<(), impl Display>) -> Result<(), Error> {
     checked.map_err(|why| Error::invalid(field, why))
 }
@@ -79,12 +79,13 @@ impl Encode for Committed {
                 txn_result::Kind::Got(entry) => TxnResult::Got(found(&entry)?),
                 txn_result::Kind::Put(_) => TxnResult::Put,
                 txn_result::Kind::Deleted(count) => TxnResult::Deleted(count),
-                txn_result::Kind::Selected(selected) => TxnResult::Selected(selected_of(&selected)?),
+                txn_result::Kind::Selected(selected) => TxnResult::Selected(read_selected(&selected)?),
                 txn_result::Kind::OpenedTtlMs(ms) => {
                     TxnResult::Opened(Ttl::from_millis(ms).map_err(Error::invalid_value("results.opened_ttl_ms"))?)
                 }
             })
         };
+
         Ok(Self {
             succeeded: message.succeeded,
             revision: Revision(message.revision),
@@ -97,7 +98,7 @@ fn show_selected(Selected { entries, count, more }: &Selected) -> pb::Selected {
     pb::Selected { entries: entries.iter().map(show_entry).collect(), count: *count, more: *more }
 }
 
-fn selected_of(message: &pb::Selected) -> Result<Selected, Error> {
+fn read_selected(message: &pb::Selected) -> Result<Selected, Error> {
     let entries = message.entries.iter().map(shown_entry).collect::<Result<_, _>>()?;
     Ok(Selected { entries, count: message.count, more: message.more })
 }
@@ -232,7 +233,7 @@ impl Encode for EntriesSelected {
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
-        let selected = selected_of(&message.selected.ok_or_else(|| not_set("selected"))?)?;
+        let selected = read_selected(&message.selected.ok_or_else(|| not_set("selected"))?)?;
         Ok(Self { selected, revision: Revision(message.revision) })
     }
 }

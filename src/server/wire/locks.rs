@@ -52,7 +52,8 @@ impl Encode for AcquireLocks {
             Some(acquire_request::Wait::WaitForever(false)) => Wait::Never,
         };
         let wants = message.locks.into_iter().map(want).collect::<Result<Vec<_>, _>>()?;
-        // Here, since an error names its field; the others below are about the locks.
+
+        // Checked here, because an error names its field. The errors of `Acquire` are about the locks.
         ensure_lock_delay(message.lock_delay_ms).map_err(Error::invalid_value("lock_delay_ms"))?;
         let acquire = Acquire::new(wants, wait, message.lock_delay_ms).map_err(Error::invalid_value("locks"))?;
         Ok(Self { session: session_id(&message.session_id)?, request: request(message.request)?, acquire })
@@ -355,6 +356,7 @@ impl Encode for Busiest {
             holder: holder.map(show_holder),
             queue_length,
         };
+
         v1::BusiestResponse {
             locks: self.locks.into_iter().map(show_busy).collect(),
             waits: self.waits.into_iter().map(show_wait).collect(),
@@ -382,9 +384,11 @@ impl Encode for Busiest {
         };
         let wait = |wait: WireLongWait| {
             let shown = wait.waiter.ok_or_else(|| Error::invalid("waits.waiter", "is not set"))?;
-            let (waiter, holder) = (waiter(shown)?, wait.holder.map(holder).transpose()?);
+            let waiter = waiter(shown)?;
+            let holder = wait.holder.map(holder).transpose()?;
             Ok(LongWait { name: lock_name("waits.name", &wait.name)?, waiter, holder, queue_length: wait.queue_length })
         };
+
         let totals = message.totals.unwrap_or_default();
         Ok(Self {
             locks: message.locks.into_iter().map(busy).collect::<Result<_, _>>()?,
@@ -407,7 +411,7 @@ impl Encode for Busiest {
     }
 }
 
-/// Each node shows its own table: it lets people see what a node knows that has lost its leader.
+/// Each node shows its own table, so people see what a node knows even when it has lost its leader.
 impl Forward for ShowBusiest {
     fn is_stale(_request: &Form<Self>) -> bool {
         true
@@ -519,7 +523,7 @@ impl Forward for LiftDelay {
     forwarded_by!(lift_delay);
 }
 
-/// Refuses a prefix that no name of a lock has.
+/// Refuses a prefix that no name of a lock can have.
 fn ensure_prefix(prefix: &str) -> Result<(), Error> {
     match prefix.len() {
         ..=NAME_BYTES_MAX => Ok(()),

@@ -33,13 +33,14 @@ impl Encode for AddMember {
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let v1::AddMemberRequest { node_id, client_address, peer_address, incarnation, stays_learner } = message;
-        let incarnation = match incarnation.is_empty() {
-            true => None,
-            false => {
-                let incarnation = Incarnation::try_from(incarnation.as_ref());
-                Some(incarnation.map_err(|why| Error::invalid("incarnation", why))?)
-            }
+
+        let incarnation = if incarnation.is_empty() {
+            None
+        } else {
+            let incarnation = Incarnation::try_from(incarnation.as_ref());
+            Some(incarnation.map_err(|why| Error::invalid("incarnation", why))?)
         };
+
         for (field, address) in [("client_address", &client_address), ("peer_address", &peer_address)] {
             reachable(address).map_err(|why| Error::invalid(field, why))?;
         }

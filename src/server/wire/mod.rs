@@ -16,9 +16,9 @@
 //! other client, follower:  typed → message    (forwarded)             message → typed
 //! ```
 //!
-//! * `sessions`, `locks`, `members`, `keyspace`: each request and each reply as its message, and the call by which a request is forwarded;
-//! * `convert`, `replies`: the values in requests and replies;
-//! * `status`: errors as gRPC statuses.
+//! * `sessions`, `locks`, `members` and `keyspace` have each request and each reply as its message, and the call that forwards a request.
+//! * `convert` and `replies` have the values in requests and replies.
+//! * `status` has errors as gRPC statuses.
 
 pub(crate) mod convert;
 mod keyspace;
@@ -35,12 +35,12 @@ use tonic::{Request, Response, Status, transport::Channel};
 pub(crate) use self::locks::asks_to_wait;
 use super::api::{Call, Error};
 
-/// Maximum bytes of one message: 64 locks with their names and data fit.
+/// Maximum number of bytes of one message. 64 locks with their names and data fit.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// A typed value that has a message.
 pub(crate) trait Encode: Sized + Send + 'static {
-    /// Its message.
+    /// The message that stands for it.
     type Message: Send + 'static;
 
     /// The message for this value.
@@ -54,9 +54,9 @@ pub(crate) trait Encode: Sized + Send + 'static {
 /// A value, typed or as its message.
 #[derive(Debug)]
 pub(crate) enum Form<T: Encode> {
-    /// Decoded, for the service.
+    /// The decoded value, for the service.
     Typed(T),
-    /// Encoded, not checked.
+    /// The encoded value, which was not checked yet.
     Message(T::Message),
 }
 
@@ -83,7 +83,7 @@ pub(crate) type ReplyMessage<C> = <<C as Call>::Reply as Encode>::Message;
 
 /// A request that a follower can forward to the leader.
 pub(crate) trait Forward: Call<Reply: Encode> + Encode {
-    /// Whether any node may execute it, from its own table: a stale read.
+    /// Whether it is a stale read, which any node may execute from its own table.
     fn is_stale(_request: &Form<Self>) -> bool {
         false
     }

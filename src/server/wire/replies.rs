@@ -5,7 +5,7 @@ use crate::api::Error;
 use lockkeeper_machine::*;
 use lockkeeper_proto::v1::{self, change};
 
-/// A reply lacks a field that every version sets, or has a value that only a later version knows.
+/// The error for a reply that lacks a field which every version sets, or has a value that only a later version knows.
 pub(crate) fn not_set(field: &str) -> Error {
     Error::invalid(field, "is not set, or is of a kind that only a later version knows")
 }
@@ -94,20 +94,18 @@ pub(crate) fn session(message: v1::SessionInfo) -> Result<SessionView, Error> {
         grants: message.grants,
         waits: message.waits,
         bytes: message.bytes,
-        address: match message.address.as_str() {
-            "" => None,
-            address => Some(address.parse().map_err(Error::invalid_value("address"))?),
+        address: if message.address.is_empty() {
+            None
+        } else {
+            Some(message.address.parse().map_err(Error::invalid_value("address"))?)
         },
         owner: identity("owner", &message.owner)?,
     })
 }
 
-/// Empty: none.
+/// The identity in a field that may be empty.
 fn identity(field: &'static str, identity: &str) -> Result<Option<Identity>, Error> {
-    match identity {
-        "" => Ok(None),
-        identity => identity.parse().map(Some).map_err(Error::invalid_value(field)),
-    }
+    if identity.is_empty() { Ok(None) } else { identity.parse().map(Some).map_err(Error::invalid_value(field)) }
 }
 
 pub(crate) fn revocation(message: v1::Revocation) -> Result<Revocation, Error> {
@@ -142,6 +140,7 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
     let ticket = Ticket(message.ticket);
     let token = || token(message.token);
     let since = WallTime(message.since_unix_ms);
+
     let kind = match message.kind() {
         Kind::Granted => ChangeKind::Granted {
             token: token()?,
@@ -152,11 +151,13 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
         },
         Kind::Released => ChangeKind::Released { token: token()?, session: session()?, since },
         Kind::Lost => {
-            let (reason, by) = (reason_unless_empty(&message.reason)?, identity("by", &message.by)?);
+            let reason = reason_unless_empty(&message.reason)?;
+            let by = identity("by", &message.by)?;
             ChangeKind::Lost { token: token()?, session: session()?, since, reason, by }
         }
         Kind::Revoked => {
-            let (reason, by) = (reason(&message.reason)?, identity("by", &message.by)?);
+            let reason = reason(&message.reason)?;
+            let by = identity("by", &message.by)?;
             ChangeKind::Revoked { token: token()?, session: session()?, reason, by }
         }
         Kind::Queued => {
@@ -172,10 +173,11 @@ pub(crate) fn change(message: v1::Change) -> Result<Change, Error> {
         },
         Kind::Unspecified => return Err(not_set("kind")),
     };
+
     Ok(Change { name: lock_name("name", &message.name)?, of: lock_kind(message.lock_kind), kind })
 }
 
-/// A kind that this version does not know is shown as any lock.
+/// Reads a kind of lock. One that this version does not know is shown as any lock.
 fn lock_kind(number: i32) -> LockKind {
     match v1::LockKind::try_from(number) {
         Ok(v1::LockKind::Entry) => LockKind::Entry,

@@ -32,6 +32,7 @@ impl Encode for OpenSession {
             "" => None,
             chosen => Some(session_id(chosen)?),
         };
+
         let ttl = Ttl::from_millis(message.ttl_ms).map_err(Error::invalid_value("ttl_ms"))?;
         let label = Label::new(&message.label).map_err(Error::invalid_value("label"))?;
         Ok(Self { session, ttl, label })

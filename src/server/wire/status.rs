@@ -24,9 +24,11 @@ impl From<Error> for Status {
             Retry::SameId => "same-id",
             Retry::No => "no",
         };
+
         let mut values: HashMap<String, String> =
             error.about.iter().map(|(name, value)| (name.clone().into_owned(), value.clone())).collect();
         values.insert(RETRY.to_owned(), retry.to_owned());
+
         let info: ErrorDetail = ErrorInfo::new(name, DOMAIN, values).into();
         let violation = error.violation().map(|(field, why)| BadRequest::with_violation(field, why).into());
         let details: Vec<ErrorDetail> = std::iter::once(info).chain(violation).collect();
@@ -34,21 +36,23 @@ impl From<Error> for Status {
     }
 }
 
-/// The error in the leader's reply. `None`: the status has another domain, so it comes from the transport.
+/// The error in the leader's reply. A status of another domain is none: it comes from the transport.
 pub(crate) fn error_of(status: &Status) -> Option<Error> {
     let info = status.get_details_error_info().filter(|info| info.domain == DOMAIN)?;
     let ErrorInfo { reason, mut metadata, .. } = info;
+
     let retry = match metadata.remove(RETRY).as_deref() {
         Some("safe") => Retry::Safe,
         Some("same-id") => Retry::SameId,
         _ => Retry::No,
     };
+
     let about = metadata.into_iter().map(|(name, value)| (name.into(), value)).collect();
     let reason = reason_named(reason, status.code());
     Some(Error { reason, retry, message: status.message().to_owned().into(), about })
 }
 
-/// The name of a reason, for counting: that of the protocol; `other` for those that a later version brought.
+/// The name of a reason, for counting: the one of the protocol, or `other` for reasons that a later version brought.
 pub(crate) fn outcome(reason: &Reason) -> &'static str {
     code_and_reason(reason).map_or("other", |(_, name)| name.as_str_name().trim_start_matches("REASON_"))
 }
@@ -60,9 +64,10 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
     }
 }
 
-/// `Err`: a reason that this version does not know.
+/// Returns the code and the reason of the protocol or, for a reason that this version does not know, the code and the name.
 fn code_and_reason(reason: &Reason) -> Result<(Code, v1::Reason), (Code, &str)> {
     use v1::Reason as Name;
+
     Ok(match reason {
         Reason::InvalidArgument => (Code::InvalidArgument, Name::InvalidArgument),
         Reason::SessionUnknown => (Code::NotFound, Name::SessionUnknown),

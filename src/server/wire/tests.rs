@@ -240,7 +240,9 @@ fn entry(is_expired: bool) -> Arc<Entry> {
     let lease = (!is_expired).then_some(Lease { session: SESSION, at_end: AtLeaseEnd::Keep });
     let value = Value::new(b"\0value").expect("a value");
     let claim = lease.map(|_| Arc::new(Claim { lock: name("a"), token: Token(3), since: WallTime(5), is_held: true }));
-    let (created, modified, is_revoked) = (Revision(3), Revision(4), is_expired);
+    let created = Revision(3);
+    let modified = Revision(4);
+    let is_revoked = is_expired;
     Arc::new(Entry { created, modified, version: 2, lease, claim, is_expired, is_revoked, value })
 }
 
@@ -255,7 +257,9 @@ fn requests_about_the_keyspace() {
         lease: lease.into(),
         claims: Some(name("a")),
     });
-    let (label, address, owner) = (Label::default(), None, None);
+    let label = Label::default();
+    let address = None;
+    let owner = None;
     let open = TxnOperation::Open(NewSession { session: SESSION, ttl: ttl(), label, address, owner });
     let then = vec![open, put, TxnOperation::Get(key()), TxnOperation::Select(Select::default())];
     survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
@@ -302,7 +306,10 @@ fn replies_about_the_keyspace() {
 
 #[test]
 fn events_of_a_watch() {
-    let (token, ticket, session, since) = (Token(4), Ticket(5), SESSION, WallTime(6));
+    let token = Token(4);
+    let ticket = Ticket(5);
+    let session = SESSION;
+    let since = WallTime(6);
     let kinds = [
         ChangeKind::Granted { token, session, label: label(), mode: Mode::Shared, ticket: None },
         ChangeKind::Granted { token, session, label: label(), mode: modes()[2], ticket: Some(ticket) },

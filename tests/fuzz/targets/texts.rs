@@ -31,7 +31,7 @@ pub(super) fn tokens_seeds() -> Vec<Vec<u8>> {
 pub(super) fn tokens(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     match Tokens::parse(text) {
-        Ok(tokens) => assert_eq!(tokens.identity(&TokenHash::of("lkp_guess")), None),
+        Ok(tokens) => assert_eq!(tokens.identity(&TokenHash::from_token("lkp_guess")), None),
         Err(error) => {
             says(&error);
             assert!((1..=1 + text.matches('\n').count()).contains(&error.line), "line {}: {error}", error.line);
