@@ -1,4 +1,4 @@
-//! How the runner and its clients reach the nodes: in plain text, or by TLS.
+//! Connections of the runner and its clients to the nodes: in plain text, or by TLS.
 
 use std::{ffi::OsString, io, time::Duration};
 
@@ -7,22 +7,22 @@ use tonic::transport::{Channel, Endpoint};
 use crate::client::{Builder, Client, Tls, TlsFiles};
 use lockkeeper_transport::{TcpConnector, channel_of, tls::TlsConnector};
 
-/// The way to the nodes of one cluster.
+/// Connects to the nodes of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Dial {
-    /// `None`: plain text.
+    /// The certificates. Without them, connections are in plain text.
     tls: Option<(TlsFiles, Tls)>,
 }
 
 impl Dial {
-    /// With these certificates. `None`: in plain text.
+    /// Connects with these certificates or, without any, in plain text.
     pub fn new(files: Option<TlsFiles>) -> io::Result<Self> {
         let Some(files) = files else { return Ok(Self::default()) };
         let tls = Tls::load(files.clone()).map_err(io::Error::other)?;
         Ok(Self { tls: Some((files, tls)) })
     }
 
-    /// The client library for these nodes.
+    /// Makes a builder of the client library for these nodes.
     pub(super) fn client(&self, endpoints: &str) -> Builder {
         let builder = Client::builder(endpoints);
         match &self.tls {
@@ -31,7 +31,7 @@ impl Dial {
         }
     }
 
-    /// A channel to the node at this address, host:port, without the library; it connects on first use.
+    /// Makes a channel to the node at this address, host:port, without the library. It connects on first use.
     pub(super) fn channel(&self, address: &str, limit: Duration) -> Channel {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address of ours makes a URL");
         let endpoint = endpoint.connect_timeout(limit).tcp_nodelay(true);
@@ -41,7 +41,7 @@ impl Dial {
         }
     }
 
-    /// What tells `chaos client` the same.
+    /// The arguments that tell `chaos client` the same.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let Some((TlsFiles { ca, own }, _)) = &self.tls else { return Vec::new() };
         let own = own.iter().flat_map(|(certificate, key)| [("--cert", certificate), ("--key", key)]);

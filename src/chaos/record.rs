@@ -1,8 +1,8 @@
 //! Records the events of one process.
 //!
-//! Each line is written without buffering before its operation is executed, so a killed process has recorded all that
-//! it began. Times are from a clock that counts suspension and is common to all processes of this machine, less a
-//! common base; in a simulation, from the simulated clock.
+//! Each line is written without buffering before its operation is executed, so a killed process has recorded every operation that it began.
+//! Times come from a clock that counts suspension and is common to all processes of this machine, less a common base. In a simulation, they
+//! come from the simulated clock.
 
 use std::{
     fmt,
@@ -28,30 +28,30 @@ pub struct Timeline {
 impl Timeline {
     /// A timeline that begins now.
     pub fn begin() -> Self {
-        Self::of_base(nanos(BootClock.now()))
+        Self::with_base(nanos(BootClock.now()))
     }
 
     /// The timeline of another clock, from its start.
-    pub fn of_clock(clock: &'static dyn Clock) -> Self {
+    pub fn with_clock(clock: &'static dyn Clock) -> Self {
         Self { clock, base_ns: 0 }
     }
 
     /// The timeline of another process of this machine, by its base.
-    pub fn of_base(base_ns: u64) -> Self {
+    pub fn with_base(base_ns: u64) -> Self {
         Self { clock: &BootClock, base_ns }
     }
 
-    /// The reading of its clock at its begin.
+    /// The reading of the clock at the start of the timeline.
     pub fn base_ns(self) -> u64 {
         self.base_ns
     }
 
-    /// Time since its begin, nanoseconds.
+    /// The time since the start, in nanoseconds.
     pub fn now_ns(self) -> u64 {
         self.at_ns(self.clock.now())
     }
 
-    /// Time from its begin to this moment of its clock, nanoseconds.
+    /// The time from the start to this moment of the clock, in nanoseconds.
     pub fn at_ns(self, moment: Moment) -> u64 {
         nanos(moment).saturating_sub(self.base_ns)
     }
@@ -62,18 +62,18 @@ fn nanos(moment: Moment) -> u64 {
 }
 
 /// The output of recorders. Several recorders with one timeline may share it.
-pub type Sink = Arc<Mutex<dyn Write + Send>>;
+pub type HistorySink = Arc<Mutex<dyn Write + Send>>;
 
 /// Writes a process's part of a history. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
 }
 
-struct Shared {
+struct RecorderState {
     process: String,
     timeline: Timeline,
-    sink: Sink,
+    sink: HistorySink,
     operations: AtomicU64,
     granted: AtomicU64,
     failure: OnceLock<io::Error>,
@@ -87,8 +87,8 @@ impl Recorder {
     }
 
     /// Records into this sink, with one write per line.
-    pub fn new(sink: Sink, process: &str, timeline: Timeline) -> Self {
-        let shared = Shared {
+    pub fn new(sink: HistorySink, process: &str, timeline: Timeline) -> Self {
+        let shared = RecorderState {
             process: process.to_owned(),
             timeline,
             sink,
@@ -109,7 +109,7 @@ impl Recorder {
         (self.shared.operations.load(Ordering::Relaxed), self.shared.granted.load(Ordering::Relaxed))
     }
 
-    /// Why an event could not be written; the history is then incomplete.
+    /// Returns why an event could not be written. The history is then incomplete.
     pub fn failure(&self) -> Option<&io::Error> {
         self.shared.failure.get()
     }
@@ -119,7 +119,7 @@ impl Recorder {
         self.write(None, Vec::new(), What::Fact(fact));
     }
 
-    /// Records the begin of an operation. Call it before anything is sent.
+    /// Records the start of an operation. Call it before anything is sent.
     pub fn begin(&self, locks: &[String], call: Call) -> Begun {
         let op = self.shared.operations.fetch_add(1, Ordering::Relaxed) + 1;
         let f = call.function();
@@ -128,9 +128,9 @@ impl Recorder {
     }
 
     fn write(&self, op: Option<u64>, locks: Vec<String>, what: What) {
-        let Shared { process, timeline, sink, failure, .. } = &*self.shared;
+        let RecorderState { process, timeline, sink, failure, .. } = &*self.shared;
         let mut sink = sink.lock().expect("no code panics while it holds this lock");
-        // The clock is read under the lock, so that times rise from line to line.
+        // Read the clock under the lock, so that times rise from line to line.
         let event = Event { time_ns: timeline.now_ns(), process: process.clone(), op, locks, what };
         let mut line = Writer::new(Vec::new());
         let written = line.write(&event).and_then(|()| sink.write_all(&line.into_inner()));
@@ -146,7 +146,7 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// A begun operation. On drop without an end, its outcome is recorded as unknown.
+/// An operation that has started. If it is dropped without an end, its outcome is recorded as unknown.
 #[derive(Debug)]
 #[must_use]
 pub struct Begun {
@@ -157,7 +157,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// Its effect is confirmed.
+    /// Records that its effect is confirmed.
     pub fn ok(mut self, answer: Answer) {
         if let Answer::Acquire { .. } = answer {
             self.recorder.shared.granted.fetch_add(1, Ordering::Relaxed);
@@ -165,12 +165,12 @@ impl Begun {
         self.end(What::Ok(answer));
     }
 
-    /// It had no effect.
+    /// Records that it had no effect.
     pub fn failed(mut self, reason: impl Into<String>) {
         self.end(What::Fail { f: self.f, reason: reason.into() });
     }
 
-    /// Its outcome is unknown.
+    /// Records that its outcome is unknown.
     pub fn unknown(mut self, why: impl Into<String>) {
         self.end(What::Info { f: self.f, why: why.into() });
     }

@@ -38,10 +38,11 @@ impl Evidence for Disagree {
 }
 
 pub(super) fn check(run: &Run<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::Agreement);
+    let mut investigation = Investigation::new(Property::Agreement);
     investigation.count("tables compared", 0);
     let mut tables: HashMap<u64, (u64, u64, usize)> = HashMap::new();
     let mut leaders: HashMap<u64, (u64, usize)> = HashMap::new();
+
     for told in &run.facts {
         if let Fact::Table { node, index, hash } = told.fact {
             let (first_hash, first, line) = *tables.entry(*index).or_insert((*hash, *node, told.line));
@@ -49,19 +50,22 @@ pub(super) fn check(run: &Run<'_>) -> Finding {
                 investigation.count("tables compared", 1);
             }
             if first_hash != *hash {
-                let (nodes, lines) = ([first, *node], [line, told.line]);
+                let nodes = [first, *node];
+                let lines = [line, told.line];
                 investigation.report(&Disagree::Tables { index: *index, nodes, lines });
             }
         } else if let Fact::Elected { node, term } = told.fact {
             investigation.count("elections", 1);
             let (first, line) = *leaders.entry(*term).or_insert((*node, told.line));
             if first != *node {
-                let (nodes, lines) = ([first, *node], [line, told.line]);
+                let nodes = [first, *node];
+                let lines = [line, told.line];
                 investigation.report(&Disagree::Leaders { term: *term, nodes, lines });
             }
         } else if let Fact::SnapshotInstalled { .. } = told.fact {
             investigation.count("snapshots installed", 1);
         }
     }
+
     investigation.close()
 }

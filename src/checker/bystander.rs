@@ -3,17 +3,17 @@
 //! A bystander opens a session, acquires a lock, and from then on does nothing but renew the session (`bystander` in the history). It keeps
 //! both unless the run took away what a lease rests on. Three things are violations:
 //!
-//! * the cluster says that its session is over, before its lease is, although its holder did not ask for that;
-//! * its session ends later, and since the sending of its last acknowledged renewal the faults left a quorum
-//!   (see [`super::contact`]) without an interruption for longer than `renewal_bound_ms` of the meta;
-//! * its grant ends although no operator revoked it.
+//! * The cluster says that the session is over before its lease is, although the holder did not ask for that.
+//! * The session ends later, and since the sending of its last acknowledged renewal the faults left a quorum (see [`super::contact`])
+//!   without an interruption for longer than `renewal_bound_ms` of the meta.
+//! * The grant ends although no operator revoked it.
 //!
 //! What this cannot see:
 //!
-//! * which request was to blame, or whether one was: a cluster that loses renewals by itself is convicted too;
-//! * a renewal that came late and still saved the session;
-//! * a loss while the faults left no quorum, or not for long enough: there the run itself may be the reason;
-//! * why renewals were not sent: the process of a bystander must not be stopped. One that died is no evidence.
+//! * It does not see which request was to blame, or whether one was: a cluster that loses renewals by itself is convicted too.
+//! * It does not see a renewal that came late and still saved the session.
+//! * It ignores a loss while the faults left no quorum, or not for long enough: the run itself may be the reason.
+//! * It does not know why renewals were not sent. The process of a bystander must not be stopped, and one that died is no evidence.
 //!
 //! A lock that others hold or read as free meanwhile is reported by mutual exclusion and durability.
 
@@ -49,7 +49,10 @@ impl fmt::Display for Harmed<'_> {
                 let Some((from, until)) = quorum else {
                     return write!(f, ", before its lease was over at {}", Ms(renewed.until_ns));
                 };
-                let (sent, from, until) = (Ms(renewed.sent_ns), Ms(*from), Ms(*until));
+
+                let sent = Ms(renewed.sent_ns);
+                let from = Ms(*from);
+                let until = Ms(*until);
                 write!(
                     f,
                     ": its last acknowledged renewal was sent at {sent}, although the faults left a quorum from {from} to {until}"
@@ -72,9 +75,10 @@ impl Evidence for Harmed<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::Bystander);
+    let mut investigation = Investigation::new(Property::Bystander);
     investigation.count("renewals of bystanders", 0);
-    let contact = Contact::of(run.facts.iter().map(|told| (told.time_ns, told.fact)));
+    let contact = Contact::from_facts(run.facts.iter().map(|told| (told.time_ns, told.fact)));
+
     for told in &run.facts {
         let Fact::Bystander { session } = told.fact else { continue };
         let leases = run.session(session).map_or(&[][..], |record| &record.leases);
@@ -84,6 +88,7 @@ pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
         grant_lost(run, grants, session, &mut investigation);
         session_lost(run, &contact, session, &mut investigation);
     }
+
     investigation.close()
 }
 
@@ -121,7 +126,7 @@ fn session_lost(run: &Run<'_>, contact: &Contact, session: &str, investigation: 
     }
 }
 
-/// When a session was known to be lost, and the reason: as its holder noticed, or as the cluster answered.
+/// The time at which a session was known to be lost, and the reason: the first of what its holder noticed and what the cluster answered.
 fn first_loss<'r>(run: &Run<'r>, session: &str) -> Option<(Mark, &'r str)> {
     let noticed = run.facts.iter().find_map(|told| {
         let Fact::Lost { session: loser, why, token: None } = told.fact else { return None };

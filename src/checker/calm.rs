@@ -11,15 +11,16 @@ use crate::history::Fact;
 /// The fault windows, disjoint and in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calm {
-    /// Begin, end, and total time of faults before the begin.
+    /// The start and the end of each window, and the total time of faults before its start.
     windows: Vec<(u64, u64, u64)>,
 }
 
 impl Calm {
-    pub(super) fn of<'a>(facts: impl Iterator<Item = (u64, &'a Fact)>) -> Self {
+    pub(super) fn from_facts<'a>(facts: impl Iterator<Item = (u64, &'a Fact)>) -> Self {
         let mut calm = Self::default();
         let mut open: BTreeSet<&str> = BTreeSet::new();
         let mut begun_ns = 0;
+
         for (time_ns, fact) in facts {
             let was_calm = open.is_empty();
             if let Fact::Fault { name, .. } = fact {
@@ -34,6 +35,7 @@ impl Calm {
                 }
             }
         }
+
         if !open.is_empty() {
             calm.push(begun_ns, u64::MAX);
         }
@@ -45,7 +47,7 @@ impl Calm {
         self.windows.push((begin, end, before));
     }
 
-    /// The ends of fault windows, each with the begin of the next one: `u64::MAX` if there is none.
+    /// The ends of fault windows, each with the start of the next one, or with `u64::MAX` if it is the last.
     pub(super) fn heals(&self) -> impl Iterator<Item = (u64, u64)> {
         let next = self.windows.iter().skip(1).map(|(begin, _, _)| *begin).chain([u64::MAX]);
         self.windows.iter().zip(next).map(|((_, end, _), next)| (*end, next)).filter(|(end, _)| *end != u64::MAX)
@@ -98,7 +100,7 @@ mod tests {
             (30, Fact::Heal { name: None }),
             (50, fault("a")),
         ];
-        let calm = Calm::of(facts.iter().map(|(at, fact)| (*at, fact)));
+        let calm = Calm::from_facts(facts.iter().map(|(at, fact)| (*at, fact)));
         assert_eq!(calm.between(0, 10), 10);
         assert_eq!(calm.between(0, 40), 20);
         assert_eq!(calm.between(25, 40), 10);

@@ -1,14 +1,14 @@
 //! Times at which the faults of a run left a quorum.
 //!
-//! A majority of the nodes ran, was the target of no fault, and all of it reached each other in both directions. This is what the facts
-//! show, and a doubt counts against a quorum: the targets of a fault count as down for as long as it lasts, and a fault that names neither
-//! nodes nor pairs may concern all of them. Without any node that was started, there is a quorum while there is no fault.
+//! There is a quorum while a majority of the nodes runs, is the target of no fault, and all its nodes reach each other in both directions.
+//! The facts show this, and a doubt counts against a quorum: the targets of a fault count as down for as long as it lasts, and a fault that
+//! names neither nodes nor pairs may concern all of them. If no node was started at all, there is a quorum while there is no fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::history::Fact;
 
-/// The times with a quorum, disjoint and in order, each with its begin and its end.
+/// The times with a quorum, disjoint and in order, each with its start and its end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contact {
     times: Vec<(u64, u64)>,
@@ -19,20 +19,21 @@ pub(super) struct Contact {
 struct Nodes<'a> {
     /// Whether each runs.
     running: BTreeMap<u64, bool>,
-    faults: BTreeMap<&'a str, Concerned<'a>>,
+    faults: BTreeMap<&'a str, FaultTargets<'a>>,
 }
 
 #[derive(Debug)]
-struct Concerned<'a> {
+struct FaultTargets<'a> {
     nodes: &'a [u64],
     silent: &'a [(u64, u64)],
 }
 
 impl Contact {
-    pub(super) fn of<'a>(facts: impl Iterator<Item = (u64, &'a Fact)>) -> Self {
+    pub(super) fn from_facts<'a>(facts: impl Iterator<Item = (u64, &'a Fact)>) -> Self {
         let mut nodes = Nodes::default();
         let mut contact = Self::default();
         let mut since = Some(0);
+
         for (time_ns, fact) in facts {
             nodes.note(fact);
             match (since, nodes.have_quorum()) {
@@ -44,11 +45,12 @@ impl Contact {
                 (Some(_), true) | (None, false) => {}
             }
         }
+
         contact.times.extend(since.map(|from| (from, u64::MAX)));
         contact
     }
 
-    /// The longest time between two moments during which there was a quorum without an interruption: its begin and its end.
+    /// The longest time between two moments during which there was a quorum without an interruption, by its start and its end.
     pub(super) fn longest(&self, from: u64, until: u64) -> Option<(u64, u64)> {
         let within = self.times.iter().map(|(begin, end)| (from.max(*begin), until.min(*end)));
         within.filter(|(begin, end)| begin < end).max_by_key(|(begin, end)| end - begin)
@@ -64,39 +66,39 @@ impl<'a> Nodes<'a> {
         } else if let Fact::Removed { node } = fact {
             self.running.remove(node);
         } else if let Fact::Fault { name, nodes, silent } = fact {
-            self.faults.insert(name, Concerned { nodes, silent });
+            self.faults.insert(name, FaultTargets { nodes, silent });
         } else if let Fact::Heal { name } = fact {
             self.faults.retain(|known, _| name.as_ref().is_some_and(|name| *known != name.as_str()));
         }
     }
 
     fn have_quorum(&self) -> bool {
-        if self.running.is_empty() || self.faults.values().any(Concerned::is_unnamed) {
+        if self.running.is_empty() || self.faults.values().any(FaultTargets::is_unnamed) {
             return self.faults.is_empty();
         }
         let majority = self.running.len() / 2 + 1;
         let groups: Vec<_> = self.fit().map(|node| self.reached_from(node)).collect();
-        // Nodes that all reach the same ones reach each other.
+        // Nodes that all reach the same nodes reach each other.
         groups.iter().any(|group| {
             let alike = groups.iter().filter(|other| *other == group).count();
             group.len() >= majority && alike == group.len()
         })
     }
 
-    /// The nodes that run and are no targets.
+    /// The nodes that run and are not targets of a fault.
     fn fit(&self) -> impl Iterator<Item = u64> {
         let is_target = |node: u64| self.faults.values().any(|fault| fault.nodes.contains(&node));
         self.running.iter().filter(move |(node, runs)| **runs && !is_target(**node)).map(|(node, _)| *node)
     }
 
-    /// Those that a node reaches in both directions, and itself.
+    /// The nodes that a node reaches in both directions, and itself.
     fn reached_from(&self, node: u64) -> BTreeSet<u64> {
         let is_silent = |from: u64, to: u64| self.faults.values().any(|fault| fault.silent.contains(&(from, to)));
         self.fit().filter(|other| !is_silent(node, *other) && !is_silent(*other, node)).collect()
     }
 }
 
-impl Concerned<'_> {
+impl FaultTargets<'_> {
     fn is_unnamed(&self) -> bool {
         self.nodes.is_empty() && self.silent.is_empty()
     }
@@ -116,7 +118,7 @@ mod tests {
 
     fn times(facts: &[(u64, Fact)]) -> Vec<(u64, u64)> {
         let started = [1, 2, 3].map(|node| (0, Fact::Started { node }));
-        Contact::of(started.iter().chain(facts).map(|(at, fact)| (*at, fact))).times
+        Contact::from_facts(started.iter().chain(facts).map(|(at, fact)| (*at, fact))).times
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl fmt::Display for Lost<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Session { session, told, lease } => {
-                let (told, until) = (Ms(told.0), Ms(lease.until_ns));
+                let told = Ms(told.0);
+                let until = Ms(lease.until_ns);
                 write!(f, "session {session:?} has a lease until {until}, but at {told} the cluster did not know it")
             }
             Self::Grant { lock, grant, read } => {
@@ -56,23 +57,26 @@ impl Evidence for Lost<'_> {
     }
 }
 
-/// Acknowledged ends, by token.
+/// The acknowledged ends of grants, by token.
 type Released = HashMap<u64, Mark>;
 
 pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
-    let mut investigation = Investigation::of(Property::Durability);
+    let mut investigation = Investigation::new(Property::Durability);
     investigation.count("reads", 0);
     let released = released(run, grants);
-    // These are reported as early expiries.
+    // Early expiries are reported by their own property.
     let early: HashSet<u64> = overlaps.iter().filter_map(|overlap| Some(overlap.silent()?.token)).collect();
+
     let expected = |grant: &Grant<'_>| {
         let over = run.session(grant.session).and_then(|session| session.over);
         !early.contains(&grant.token) && over.is_none_or(|(told, _)| told.0 >= grant.until_ns)
     };
+
     views(run, grants, &released, &expected, &mut investigation);
     single(run, grants, &released, &expected, &mut investigation);
     last_tokens(run, grants, &mut investigation);
     sessions(run, &mut investigation);
+
     let restarts = run.facts.iter().filter(|told| matches!(told.fact, Fact::Started { .. })).count();
     investigation.count("restarts", restarts as u64);
     investigation.close()
@@ -82,12 +86,14 @@ fn released(run: &Run<'_>, grants: &Grants<'_>) -> Released {
     let mut released = Released::new();
     let sessions = run.sessions.iter().filter_map(|(name, it)| Some((*name, (it.closed_ns?, it.closing?.1))));
     let closed: HashMap<&str, Mark> = sessions.collect();
+
     for grant in &grants.by_token {
-        // A grant after the close was sent is checked by another property.
+        // Another property checks a grant that was answered after the close was sent.
         if let Some(closed) = closed.get(grant.session).filter(|closed| closed.0 > grant.answered_ns) {
             released.insert(grant.token, *closed);
         }
     }
+
     for operation in &run.operations {
         if let (Call::Release { token, .. }, Ended::Ok(_)) = (operation.call, operation.ended) {
             let mark = (operation.ended_ns, operation.ended_line);
@@ -95,6 +101,7 @@ fn released(run: &Run<'_>, grants: &Grants<'_>) -> Released {
             *first = mark.min(*first);
         }
     }
+
     released
 }
 
@@ -113,25 +120,30 @@ fn views(
             reads.entry(&operation.locks[0]).or_default().push(operation);
         }
     }
+
     let by_token: HashMap<u64, &Grant<'_>> = grants.by_token.iter().map(|grant| (grant.token, grant)).collect();
-    let of_lock = grants.of_lock();
+    let by_lock = grants.by_lock();
     let mut locks: Vec<_> = reads.into_iter().collect();
     locks.sort_unstable_by_key(|(lock, _)| *lock);
+
     for (lock, reads) in locks {
-        let mut of_lock = of_lock.get(lock).cloned().unwrap_or_default();
+        let mut of_lock = by_lock.get(lock).cloned().unwrap_or_default();
         of_lock.sort_unstable_by_key(|grant| grant.from_ns);
         let mut coming = of_lock.into_iter().filter(|grant| grant.is_certain() && expected(grant)).peekable();
         let mut held: Vec<&Grant<'_>> = Vec::new();
+
         for read in reads {
             let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
             while let Some(grant) = coming.next_if(|grant| grant.from_ns < read.invoked_ns) {
                 held.push(grant);
             }
             held.retain(|grant| grant.until_ns > read.invoked_ns);
+
             let shown: HashSet<u64> = view.holders.iter().map(|holder| holder.token).collect();
             for grant in held.iter().filter(|grant| grant.until_ns > read.ended_ns && !shown.contains(&grant.token)) {
                 investigation.report(&Lost::Grant { lock, grant, read });
             }
+
             for token in shown {
                 found_again(by_token.get(&token).copied(), read, released, investigation);
             }
@@ -148,6 +160,7 @@ fn single(
     investigation: &mut Investigation,
 ) {
     let by_token: HashMap<u64, &Grant<'_>> = grants.by_token.iter().map(|grant| (grant.token, grant)).collect();
+
     for read in &run.operations {
         let (token, held) = match (read.call, read.ended) {
             (Call::Check { token }, Ended::Ok(Answer::Check { held })) => (token, *held),
@@ -156,9 +169,11 @@ fn single(
             (Call::Release { token, .. }, Ended::Fail("not_held")) => (token, false),
             _ => continue,
         };
+
         investigation.count("reads", 1);
         let Some(grant) = by_token.get(token).copied() else { continue };
         let lock = read.locks.first().or(grant.locks.first()).map_or("", String::as_str);
+
         if held {
             found_again(Some(grant), read, released, investigation);
         } else if grant.locks.iter().any(|name| name == lock)
@@ -171,14 +186,13 @@ fn single(
     }
 }
 
-/// Until when the grant was certainly held, ignoring this release: a release that finds nothing ends nothing.
+/// The time until which the grant was certainly held, if this release is ignored: one that finds nothing ends nothing.
 fn until_without(run: &Run<'_>, grant: &Grant<'_>, read: &Operation<'_>) -> u64 {
-    match grant.until_line == read.invoked_line {
-        false => grant.until_ns,
-        true => {
-            let lease = run.session(grant.session).and_then(|session| session.trusted);
-            lease.map_or(0, |lease| grant.revoked_ns.unwrap_or(u64::MAX).min(lease.until_ns))
-        }
+    if grant.until_line == read.invoked_line {
+        let lease = run.session(grant.session).and_then(|session| session.trusted);
+        lease.map_or(0, |lease| grant.revoked_ns.unwrap_or(u64::MAX).min(lease.until_ns))
+    } else {
+        grant.until_ns
     }
 }
 
@@ -210,6 +224,7 @@ fn last_tokens(run: &Run<'_>, grants: &Grants<'_>, investigation: &mut Investiga
     let mut answered: Vec<_> = grants.by_token.iter().collect();
     answered.sort_unstable_by_key(|grant| grant.answered_ns);
     let mut answered = answered.into_iter().peekable();
+
     let mut highest: Option<(u64, Mark)> = None;
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };

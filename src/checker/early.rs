@@ -1,9 +1,10 @@
 //! No early expiry: no session ends before its holder stops trusting it.
 //!
-//! The holder counts from the *sending* of its last acknowledged open or renewal, the cluster from a later stamp. So
-//! until that sending plus the TTL, the cluster neither reports the session as over nor grants its locks to another.
-//! With one machine and one monotonic clock this is exact, except for `stamp_ns` of the meta. (A session that the
-//! cluster does not know any more is a loss, which `durability` reports.)
+//! The holder counts from the *sending* of its last acknowledged open or renewal, the cluster from a later stamp. So until that sending
+//! plus
+//! the TTL, the cluster neither reports the session as over nor grants its locks to another. With one machine and one monotonic clock this
+//! is
+//! exact, except for `stamp_ns` of the meta. (A session that the cluster no longer knows is a loss, which `durability` reports.)
 
 use std::fmt;
 
@@ -24,11 +25,13 @@ impl fmt::Display for TooEarly<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Told { session, told, lease } => {
-                let (told, until) = (Ms(told.0), Ms(lease.until_ns));
+                let told = Ms(told.0);
+                let until = Ms(lease.until_ns);
                 write!(f, "session {session:?} was reported as expired at {told}, but its lease lasts until {until}")
             }
             Self::PassedOn { lock, from, to } => {
-                let (until, answered) = (Ms(from.until_ns), Ms(to.answered_ns));
+                let until = Ms(from.until_ns);
+                let answered = Ms(to.answered_ns);
                 write!(f, "lock {lock:?}: {from} held it until {until}, and it was granted as {to} by {answered}")
             }
         }
@@ -45,18 +48,21 @@ impl Evidence for TooEarly<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
-    let mut investigation = Investigation::of(Property::NoEarlyExpiry);
+    let mut investigation = Investigation::new(Property::NoEarlyExpiry);
     investigation.count("sessions with a lease", 0);
+
     for overlap in overlaps {
         if let Some(from) = overlap.silent() {
             investigation.report(&TooEarly::PassedOn { lock: overlap.lock, from, to: overlap.next });
         }
     }
+
     let mut sessions: Vec<_> = run.sessions.iter().collect();
     sessions.sort_unstable_by_key(|(name, _)| **name);
     for (session, record) in sessions {
         let Some(lease) = record.trusted else { continue };
         investigation.count("sessions with a lease", 1);
+
         let Some((told, "session_expired")) = record.over else { continue };
         investigation.count("expiries noticed", 1);
         let closed = record.closing.is_some_and(|closing| closing < told);
@@ -64,5 +70,6 @@ pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
             investigation.report(&TooEarly::Told { session, told, lease });
         }
     }
+
     investigation.close()
 }

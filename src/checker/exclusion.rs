@@ -1,14 +1,15 @@
 //! Mutual exclusion: no conflicting grants of a lock at the same time.
 //!
-//! Exclusive conflicts with all, shared with exclusive, permits beyond their number: the number that the acquires name,
-//! since no run resizes a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap
-//! are two grants of one lock if there is evidence of the earlier one after the later: it was renewed, used or
-//! released. Otherwise its session was ended too early, which [`super::early`] reports and which makes this property
-//! undecided.
+//! Exclusive grants conflict with all others, shared ones with exclusive ones, and permits when their number is exceeded: the number that
+//! the
+//! acquires name, since no run resizes a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap are two
+//! grants of one lock if there is evidence of the earlier one after the later: it was renewed, used or released. Otherwise its session was
+//! ended too early, which [`super::early`] reports, and which leaves this property undecided.
 //!
-//! A request that is sent again after its lease is over must not be confirmed: a retry that began after another grant of the lock was
-//! answered does not get the token of the earlier one, unless its holder had given that back, or an operator had taken it (then the answer
-//! is the one of before, which its holder has no use for).
+//! A request that is sent again after its lease is over must not be confirmed. A retry that began after another grant of the lock was
+//! answered does not get the token of the earlier one, unless its holder had given that back or an operator had taken it: then the answer
+//! is
+//! the earlier one, for which the holder has no use.
 
 use std::{collections::HashMap, fmt};
 
@@ -68,38 +69,44 @@ impl Evidence for Confirmed<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>, overlaps: &[Overlap<'_>]) -> Finding {
-    let mut investigation = Investigation::of(Property::MutualExclusion);
+    let mut investigation = Investigation::new(Property::MutualExclusion);
     let certain = grants.by_token.iter().filter(|grant| grant.is_certain()).count();
     investigation.count("tenures", certain as u64);
-    let of_lock = grants.of_lock();
+    let of_lock = grants.by_lock();
+
     for overlap in overlaps {
         match overlap.silent() {
             None => investigation.report(&HeldTwice(overlap)),
             Some(_) => investigation.undecided("two held a lock at a time after an early expiry: see no early expiry"),
         }
     }
+
     investigation.count("retries after another's grant", retries_after_another(run, &of_lock));
     for retry in &run.operations {
         if let (Call::Retry { session, .. }, Ended::Ok(Answer::Retry { token })) = (retry.call, retry.ended) {
             confirmed(retry, session, *token, grants, &of_lock, &mut investigation);
         }
     }
+
     investigation.close()
 }
 
-/// Number of answered retries before which another session was granted the lock, after the request had been sent first.
+/// Number of answered retries before which another session was granted the lock, and whose request had been sent before that.
 fn retries_after_another(run: &Run<'_>, of_lock: &HashMap<&str, Vec<&Grant<'_>>>) -> u64 {
     let mut sent = HashMap::new();
     for (_, operation, acquire) in run.acquires() {
         sent.extend(acquire.request.map(|request| ((&*acquire.session, request), operation)));
     }
+
     let is_late = |retry: &&Operation<'_>| {
         let Call::Retry { session, request } = retry.call else { return false };
+
         let Some(first) = sent.get(&(&**session, *request)).filter(|_| !retry.is_unknown()) else { return false };
         let others = first.locks.iter().filter_map(|lock| of_lock.get(&**lock)).flatten();
         let between = first.invoked_ns..retry.invoked_ns;
         others.into_iter().any(|grant| grant.session != session && between.contains(&grant.answered_ns))
     };
+
     run.operations.iter().filter(is_late).count() as u64
 }
 

@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    occupancy::{Gap, Gone, Left, Lock, Waiting},
+    occupancy::{EndKind, Gap, GrantEnd, LockOccupancy, Waiting},
     run::{MS, Run},
     show::Ms,
     verdict::{Evidence, Finding, Investigation, Property},
@@ -15,7 +15,7 @@ use super::{
 use crate::history::{Answer, Ended, Operation};
 
 enum NotPassedOn<'r> {
-    Awaited { lock: &'r str, holder: Gone, free_ns: u64, waiter: &'r Operation<'r> },
+    Awaited { lock: &'r str, holder: GrantEnd, free_ns: u64, waiter: &'r Operation<'r> },
     Seen { session: &'r str, died_line: usize, due_ns: u64, read: &'r Operation<'r> },
 }
 
@@ -23,14 +23,18 @@ impl fmt::Display for NotPassedOn<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Awaited { lock, holder, free_ns, waiter } => {
-                let (expired, free, waiter) = (Ms(holder.ns), Ms(*free_ns), waiter.process);
+                let expired = Ms(holder.ns);
+                let free = Ms(*free_ns);
+                let waiter = waiter.process;
                 write!(
                     f,
                     "lock {lock:?}: its holder died and had to expire by {expired}, but {waiter:?} waited for another {free}"
                 )
             }
             Self::Seen { session, due_ns, read, .. } => {
-                let (lock, due, read) = (read.locks.first().map_or("", String::as_str), Ms(*due_ns), Ms(read.ended_ns));
+                let lock = read.locks.first().map_or("", String::as_str);
+                let due = Ms(*due_ns);
+                let read = Ms(read.ended_ns);
                 write!(
                     f,
                     "session {session:?} died and had to end by {due}, but a read at {read} shows it holding {lock:?}"
@@ -49,8 +53,8 @@ impl Evidence for NotPassedOn<'_> {
     }
 }
 
-pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
-    let mut investigation = Investigation::of(Property::EventualExpiry);
+pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, LockOccupancy>) -> Finding {
+    let mut investigation = Investigation::new(Property::EventualExpiry);
     investigation.count("contested locks of dead holders", 0);
     for (name, lock) in locks {
         investigation.count("contested locks of dead holders", lock.left_behind());
@@ -60,15 +64,18 @@ pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Fi
     investigation.close()
 }
 
-fn awaited<'r>(run: &'r Run<'_>, name: &'r str, lock: &Lock, investigation: &mut Investigation) {
+fn awaited<'r>(run: &'r Run<'_>, name: &'r str, lock: &LockOccupancy, investigation: &mut Investigation) {
     for (wait, gap) in lock.starved() {
-        let Some(holder @ Gone { left: Left::Died, .. }) = gap.after else { continue };
+        let Some(holder @ GrantEnd { left: EndKind::Died, .. }) = gap.after else { continue };
+
         investigation.count("waits for an overdue lock", 1);
         let Some(bound_ms) = run.meta.expiry_bound_ms else {
             investigation.undecided("the meta promises no expiry_bound_ms");
             continue;
         };
+
         let free_ns = free_ns(run, wait, gap);
+
         if free_ns > bound_ms.saturating_mul(MS) {
             let waiter = &run.operations[wait.operation];
             investigation.report(&NotPassedOn::Awaited { lock: name, holder, free_ns, waiter });
@@ -83,6 +90,7 @@ fn seen(run: &Run<'_>, investigation: &mut Investigation) {
         for holder in &view.holders {
             let Some(record) = run.session(&holder.session) else { continue };
             let Some((died_ns, died_line)) = record.died else { continue };
+
             let due_ns = run.calm.after(died_ns, record.ttl_ns.saturating_add(bound_ms.saturating_mul(MS)));
             if read.invoked_ns > due_ns {
                 investigation.report(&NotPassedOn::Seen { session: &holder.session, died_line, due_ns, read });

@@ -1,8 +1,8 @@
 //! Fencing: a fenced resource accepts no write of an older grant after one of a newer grant.
 //!
-//! It refuses an exclusive token lower than any that it has seen, and a shared token lower than the highest exclusive
-//! one; permits are not ordered. Writes are ordered by the resource's own count (`seq`) if it has one, otherwise by
-//! real time where that is certain.
+//! The resource refuses an exclusive token lower than any that it has seen, and a shared token lower than the highest exclusive one.
+//! Permits
+//! are not ordered. Writes are ordered by the resource's own count (`seq`) if it has one, otherwise by real time where that is certain.
 //!
 //! Writes to unfenced resources (`fenced` is false) are only counted: with paused clients some of them *should* be out
 //! of order, otherwise the run is too weak.
@@ -34,7 +34,8 @@ struct OlderAfterNewer<'r> {
 impl fmt::Display for OlderAfterNewer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lock, newer, older } = self;
-        let (old, new) = (older.token, newer.token);
+        let old = older.token;
+        let new = newer.token;
         write!(f, "the resource of lock {lock:?} accepted a write with token {old} after one with token {new}")
     }
 }
@@ -46,8 +47,9 @@ impl Evidence for OlderAfterNewer<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::Fencing);
+    let mut investigation = Investigation::new(Property::Fencing);
     investigation.count("writes accepted", 0);
+
     let mut resources: BTreeMap<(&str, bool), Vec<Write>> = BTreeMap::new();
     for operation in &run.operations {
         let Call::Write { fenced, .. } = operation.call else { continue };
@@ -57,9 +59,11 @@ pub(super) fn check(run: &Run<'_>) -> Finding {
             (None, _) => {}
         }
     }
+
     for ((lock, fenced), writes) in resources {
         let count = writes.len() as u64;
         let disordered = disordered(writes);
+
         if fenced {
             investigation.count("writes accepted", count);
             disordered.iter().for_each(|(newer, older)| {
@@ -70,6 +74,7 @@ pub(super) fn check(run: &Run<'_>) -> Finding {
             investigation.count("unfenced writes out of order", disordered.len() as u64);
         }
     }
+
     investigation.close()
 }
 
@@ -90,7 +95,8 @@ fn disordered(mut writes: Vec<Write>) -> Vec<(Write, Write)> {
     writes.sort_unstable_by_key(begins);
 
     let mut earlier = by_end.into_iter().peekable();
-    let (mut highest, mut highest_exclusive) = (None::<Write>, None::<Write>);
+    let mut highest = None::<Write>;
+    let mut highest_exclusive = None::<Write>;
     let mut disordered = Vec::new();
     for write in writes {
         while let Some(before) = earlier.next_if(|before| ends(before) < begins(&write)) {

@@ -3,9 +3,9 @@
 //! A tenure certainly begins when its grant is answered, or when a *higher* token is answered for any lock, since
 //! tokens are given in the order of grants. It certainly lasts until the earliest of:
 //!
-//! * the begin of its release, of the cancel of its acquire, or of the close of its session;
-//! * the deadline of its session: the sending of the last acknowledged open or renewal, plus the TTL;
-//! * the deadline that the session had when an operator revoked the grant; at once if the operator said `now`.
+//! * the start of its release, of the cancel of its acquire, or of the close of its session;
+//! * the deadline of its session, which is the sending of the last acknowledged open or renewal plus the TTL;
+//! * the deadline that the session had when an operator revoked the grant, or that very moment if the operator said `now`.
 //!
 //! Only certain tenures are evidence of a violation.
 
@@ -19,24 +19,24 @@ use crate::history::{Acquire, Answer, Call, Ended, Mode, Operation};
 pub(super) struct Grant<'a> {
     pub(super) token: u64,
     pub(super) session: &'a str,
-    /// Index of the acquire among the operations.
+    /// The index of the acquire among the operations.
     pub(super) operation: usize,
     pub(super) locks: &'a [String],
     pub(super) acquire: &'a Acquire,
     pub(super) invoked_ns: u64,
     pub(super) answered_ns: u64,
     pub(super) answered_line: usize,
-    /// Certainly held from this moment.
+    /// The moment from which it was certainly held.
     pub(super) from_ns: u64,
-    /// Certainly held until this moment. Not after `from_ns`: not certainly held at all.
+    /// The moment until which it was certainly held. If it is not after `from_ns`, the grant was not certainly held at all.
     pub(super) until_ns: u64,
-    /// The line of `until_ns`: an end, or the acknowledgement of the last renewal.
+    /// The line of `until_ns`, which is an end or the acknowledgement of the last renewal.
     pub(super) until_line: usize,
-    /// An operator may have revoked the grant: the lock may be open from this moment. `None`: not revoked.
+    /// The moment from which the lock may be open because an operator may have revoked the grant, if one may have.
     pub(super) revoked_ns: Option<u64>,
-    /// When its holder began to give it back, or an operator may have taken it.
+    /// The moment at which its holder began to give it back, or an operator may have taken it.
     pub(super) ended_ns: Option<u64>,
-    /// The cluster certainly still had this grant or its session at this moment.
+    /// A moment at which the cluster certainly still had this grant or its session.
     pub(super) alive_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl Grant<'_> {
     /// The mode of the grant on this lock.
     pub(super) fn mode(&self, lock: &str) -> Mode {
         let place = self.locks.iter().position(|name| name == lock).unwrap_or_default();
-        self.acquire.mode.of(place).unwrap_or_default()
+        self.acquire.mode.mode_at(place).unwrap_or_default()
     }
 
     pub(super) fn is_certain(&self) -> bool {
@@ -59,8 +59,8 @@ pub(super) struct Grants<'a> {
 }
 
 impl<'a> Grants<'a> {
-    pub(super) fn of(run: &Run<'a>) -> Self {
-        let ends = Ends::of(run);
+    pub(super) fn from_run(run: &Run<'a>) -> Self {
+        let ends = Ends::from_run(run);
         let mut by_token = granted(run);
         by_token.sort_by_key(|grant| (grant.token, grant.answered_ns));
         let mut higher_ns = u64::MAX;
@@ -72,7 +72,7 @@ impl<'a> Grants<'a> {
         Self { by_token }
     }
 
-    pub(super) fn of_lock(&self) -> HashMap<&'a str, Vec<&Grant<'a>>> {
+    pub(super) fn by_lock(&self) -> HashMap<&'a str, Vec<&Grant<'a>>> {
         let mut locks: HashMap<&str, Vec<&Grant<'_>>> = HashMap::new();
         for grant in &self.by_token {
             for lock in grant.locks {
@@ -83,10 +83,11 @@ impl<'a> Grants<'a> {
     }
 }
 
-/// From the answer of the acquire, or of a retry if the acquire was not answered.
+/// The grants, from the answer of the acquire or, if it was not answered, from that of a retry.
 fn granted<'a>(run: &Run<'a>) -> Vec<Grant<'a>> {
     let mut unanswered = HashMap::new();
     let mut grants = Vec::new();
+
     for (place, operation, acquire) in run.acquires() {
         if let Ended::Ok(Answer::Acquire { token, .. }) = operation.ended {
             grants.push(grant(place, operation, acquire, *token, (operation.ended_ns, operation.ended_line)));
@@ -94,6 +95,7 @@ fn granted<'a>(run: &Run<'a>) -> Vec<Grant<'a>> {
             unanswered.insert((&*acquire.session, request), (place, operation, acquire));
         }
     }
+
     for operation in &run.operations {
         let Call::Retry { session, request } = operation.call else { continue };
         let Ended::Ok(Answer::Retry { token }) = operation.ended else { continue };
@@ -101,6 +103,7 @@ fn granted<'a>(run: &Run<'a>) -> Vec<Grant<'a>> {
             grants.push(grant(place, first, acquire, *token, (operation.ended_ns, operation.ended_line)));
         }
     }
+
     grants
 }
 
@@ -123,7 +126,7 @@ fn grant<'a>(place: usize, operation: &Operation<'a>, acquire: &'a Acquire, toke
     }
 }
 
-/// Operations that end grants, by token, session or lock.
+/// The operations that end grants, by token, session or lock.
 struct Ends<'r> {
     releases: HashMap<(&'r str, u64), Vec<&'r Operation<'r>>>,
     uses: HashMap<u64, u64>,
@@ -131,20 +134,21 @@ struct Ends<'r> {
     cancels: Cancels<'r>,
 }
 
-/// Cancels, by the acquire that they abandon.
+/// The cancels, by the acquire that they abandon.
 pub(super) struct Cancels<'r> {
     by_request: HashMap<(&'r str, u64), &'r Operation<'r>>,
     by_op: HashMap<(&'r str, u64), &'r Operation<'r>>,
 }
 
 impl<'r> Cancels<'r> {
-    pub(super) fn of<'a: 'r>(run: &'r Run<'a>) -> Self {
+    pub(super) fn from_run<'a: 'r>(run: &'r Run<'a>) -> Self {
         let mut cancels = Self { by_request: HashMap::new(), by_op: HashMap::new() };
         for operation in &run.operations {
             let Call::Cancel { session, request, op } = operation.call else { continue };
             if matches!(operation.ended, Ended::Fail(_)) {
                 continue;
             }
+
             if let Some(request) = request {
                 cancels.by_request.entry((session, *request)).or_insert(operation);
             }
@@ -152,6 +156,7 @@ impl<'r> Cancels<'r> {
                 cancels.by_op.entry((operation.process, *op)).or_insert(operation);
             }
         }
+
         cancels
     }
 
@@ -163,13 +168,15 @@ impl<'r> Cancels<'r> {
 }
 
 impl<'r> Ends<'r> {
-    fn of<'a: 'r>(run: &'r Run<'a>) -> Self {
-        let (mut releases, mut forced) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+    fn from_run<'a: 'r>(run: &'r Run<'a>) -> Self {
+        let mut releases = HashMap::<_, Vec<_>>::new();
+        let mut forced = HashMap::<_, Vec<_>>::new();
         let mut uses = HashMap::new();
         let mut used = |token: u64, at: u64| {
             let last = uses.entry(token).or_insert(at);
             *last = (*last).max(at);
         };
+
         for operation in &run.operations {
             match (operation.call, operation.ended) {
                 (Call::Release { session, token }, ended) => {
@@ -191,30 +198,36 @@ impl<'r> Ends<'r> {
                 _ => {}
             }
         }
-        Self { releases, uses, forced, cancels: Cancels::of(run) }
+
+        Self { releases, uses, forced, cancels: Cancels::from_run(run) }
     }
 
     fn close(&self, run: &Run<'_>, grant: &mut Grant<'_>) {
         let Some(session) = run.session(grant.session) else { return };
         let used_ns = self.uses.get(&grant.token).copied().unwrap_or_default();
         grant.alive_ns = session.alive_ns.max(used_ns);
+
         let operation = &run.operations[grant.operation];
         let releases = self.releases.get(&(grant.session, grant.token)).and_then(|releases| releases.first());
         let cancel = self.cancels.cancel(operation, grant.acquire);
         let ended = releases.into_iter().copied().chain(cancel);
         let ended = ended.map(|operation| (operation.invoked_ns, operation.invoked_line));
+
         let deadline = session.trusted.map_or((0, grant.answered_line), |lease| (lease.until_ns, lease.line));
+
         let forced = grant.locks.iter().filter_map(|lock| self.forced.get(&**lock)).flatten();
         let forced = forced.filter_map(|force| revoked(run, grant, force)).min();
         grant.revoked_ns = forced.map(|(ns, _)| ns);
+
         let first = ended.chain(session.closing).chain(forced).min();
         grant.ended_ns = first.map(|(ns, _)| ns);
-        let first = first.into_iter().chain([deadline]).min();
-        (grant.until_ns, grant.until_line) = first.unwrap_or(deadline);
+        let (until_ns, until_line) = first.into_iter().chain([deadline]).min().unwrap_or(deadline);
+        grant.until_ns = until_ns;
+        grant.until_line = until_line;
     }
 }
 
-/// Until when a grant lasts that an operator may have revoked.
+/// The moment until which a grant lasts that an operator may have revoked.
 fn revoked(run: &Run<'_>, grant: &Grant<'_>, force: &Operation<'_>) -> Option<Mark> {
     let Call::ForceRelease { token, now } = force.call else { return None };
     let spared = match force.ended {
@@ -223,9 +236,11 @@ fn revoked(run: &Run<'_>, grant: &Grant<'_>, force: &Operation<'_>) -> Option<Ma
         Ended::Ok(Answer::ForceRelease { revoked }) => *token != Some(grant.token) && !revoked.contains(&grant.token),
         Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => token.is_some_and(|token| token != grant.token),
     };
+
     if spared || force.ended_ns < grant.invoked_ns {
         return None;
     }
+
     let had = run.session(grant.session).and_then(|session| session.deadline_at(force.invoked_ns));
     match had {
         Some(lease) if !now => Some((lease.until_ns, force.invoked_line)),

@@ -30,6 +30,8 @@
 //!
 //! Deliberately absent: repairs of a history. A contradictory history is refused when it is read.
 
+#![warn(clippy::match_bool)]
+
 pub mod history;
 pub mod report;
 
@@ -67,7 +69,7 @@ use self::{grants::Grants, run::Run};
 
 /// Checks all properties of a history, in the order of [`Property::ALL`].
 ///
-/// Fails only on a history that was built in memory and is contradictory: [`History::read`] and [`History::of`] refuse
+/// Fails only on a history that was built in memory and is contradictory: [`History::read`] and [`History::from_events`] refuse
 /// those.
 ///
 /// ```
@@ -93,15 +95,18 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
     if parts.len() == 1 {
         return check_one(history);
     }
+
     let findings = check_one(&restored::across(history))?;
     let parts = parts.iter().map(check_one).collect::<Result<Vec<_>, _>>()?;
     let of_parts = |whole: Finding| {
         let is_of_resources =
             matches!(whole.property, Property::TokenOrder | Property::NoTokenTwice | Property::Fencing);
         let is_of_holders = matches!(whole.property, Property::MutualExclusion | Property::NoEarlyExpiry);
+
         if is_of_resources || is_of_holders {
             return Some(whole);
         }
+
         let of_all = parts.iter().flatten().filter(|finding| finding.property == whole.property);
         restored::merged(of_all.cloned().collect())
     };
@@ -110,9 +115,10 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
 
 /// Checks all properties of the history of one cluster.
 fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
-    let run = Run::of(history)?;
-    let grants = Grants::of(&run);
+    let run = Run::from_history(history)?;
+    let grants = Grants::from_run(&run);
     let overlaps = tenures::overlaps(&grants);
+
     let locks = occupancy::locks(&run);
     Ok(vec![
         exclusion::check(&run, &grants, &overlaps),

@@ -1,8 +1,8 @@
 //! Liveness: after the faults, the cluster serves again.
 //!
-//! After a `heal` that ends all faults, each acquire that does not wait has a definite answer (granted or busy) within
-//! `liveness_bound_ms` of the meta, counted from its begin or from the heal, unless another fault begins before.
-//! Waiting acquires are checked by the properties of waiters.
+//! After a `heal` that ends all faults, each acquire that does not wait has a definite answer (granted or busy) within `liveness_bound_ms`
+//! of the meta, counted from its start or from the heal, unless another fault starts before. Waiting acquires are checked by the
+//! properties of waiters.
 
 use std::fmt;
 
@@ -20,7 +20,8 @@ struct NotServed<'r> {
 
 impl fmt::Display for NotServed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (process, due) = (self.operation.process, Ms(self.due_ns));
+        let process = self.operation.process;
+        let due = Ms(self.due_ns);
         write!(f, "all faults were over, but the acquire of {process:?} had no answer by {due}")
     }
 }
@@ -32,22 +33,26 @@ impl Evidence for NotServed<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::Liveness);
+    let mut investigation = Investigation::new(Property::Liveness);
     investigation.count("acquires served after a heal", 0);
     let served = served(run);
     let tries: Vec<_> = run.acquires().filter(|(_, _, acquire)| acquire.wait == Wait::None).collect();
+
     for (heal_ns, next_ns) in run.calm.heals() {
         let Some(bound_ms) = run.meta.liveness_bound_ms else {
             investigation.undecided("the meta promises no liveness_bound_ms");
             break;
         };
         investigation.count("heals", 1);
+
         let until_ns = next_ns.min(run.last_ns);
         let first = tries.partition_point(|(_, operation, _)| operation.invoked_ns < heal_ns);
         let fresh = tries[first..].iter().take_while(|(_, operation, _)| operation.invoked_ns < until_ns);
+
         for (_, operation, acquire) in fresh {
             let served_by = |from_ns: u64| from_ns.saturating_add(bound_ms.saturating_mul(MS));
             let due_ns = served_by(operation.invoked_ns.max(heal_ns));
+
             match operation.ended {
                 // During its recovery time the cluster may answer that it cannot serve.
                 Ended::Fail("unavailable") if operation.ended_ns <= served_by(heal_ns) => {}
@@ -64,6 +69,7 @@ pub(super) fn check(run: &Run<'_>) -> Finding {
             }
         }
     }
+
     investigation.close()
 }
 
@@ -80,14 +86,13 @@ fn served(run: &Run<'_>) -> Vec<u64> {
     served
 }
 
-/// The client waited shorter than the bound, and others got answers in that time: its own answer was lost on the
-/// network.
+/// Whether the client waited shorter than the bound, and others got answers in that time: then its own answer was lost on the network.
 fn gave_up(operation: &Operation<'_>, due_ns: u64, served: &[u64]) -> bool {
     let next = served.partition_point(|served_ns| *served_ns <= operation.invoked_ns);
     operation.listened_ns < due_ns && served.get(next).is_some_and(|served_ns| *served_ns <= due_ns)
 }
 
-/// The session is over, so the client does not wait any more.
+/// Whether the session is over, so that the client no longer waits.
 fn gone(run: &Run<'_>, acquire: &Acquire) -> bool {
     run.session(&acquire.session).is_some_and(|it| it.died.is_some() || it.over.is_some() || it.closing.is_some())
 }

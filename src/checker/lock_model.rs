@@ -3,7 +3,7 @@
 use super::wgl::Model;
 use crate::history::Mode;
 
-/// The acquires that may hold the lock; each has an index, its seat.
+/// The acquires that may hold the lock. Each has an index, its seat.
 #[derive(Debug, Default)]
 pub(super) struct LockModel {
     seats: Vec<Seat>,
@@ -14,14 +14,14 @@ pub(super) struct LockModel {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seat {
     pub(super) mode: Mode,
-    /// `None`: the token is unknown.
+    /// The token, if it is known.
     pub(super) token: Option<u64>,
     pub(super) session: u16,
 }
 
 /// The state of the lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct State {
+pub(super) struct LockState {
     /// Seats of the holders.
     holders: Vec<u16>,
     last_token: u64,
@@ -29,12 +29,12 @@ pub(super) struct State {
 
 /// The steps of a lock, by seats.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum LockStep {
     /// The acquire is granted.
     Take(u16),
     /// The holder releases, is cancelled, revoked or expires.
     Leave(u16),
-    /// A session is closed: its grants end, if it has any.
+    /// A session is closed. Its grants end, if it has any.
     LeaveAll(u16),
     /// The acquire was observed not to hold the lock.
     Absent(u16),
@@ -42,7 +42,7 @@ pub(super) enum Step {
     Present(u16),
     /// An acquire in this mode was refused as busy.
     Busy(Mode),
-    /// All holders were read: token and session.
+    /// All holders were read, each with its token and session.
     View(Vec<(u64, u16)>),
 }
 
@@ -60,12 +60,12 @@ impl LockModel {
         }))
     }
 
-    fn of(&self, seat: u16) -> &Seat {
+    fn seat_at(&self, seat: u16) -> &Seat {
         &self.seats[usize::from(seat)]
     }
 
-    fn fits(&self, state: &State, mode: Mode) -> bool {
-        let mut held = state.holders.iter().map(|seat| self.of(*seat).mode);
+    fn fits(&self, state: &LockState, mode: Mode) -> bool {
+        let mut held = state.holders.iter().map(|seat| self.seat_at(*seat).mode);
         match mode {
             Mode::Exclusive => state.holders.is_empty(),
             Mode::Shared => held.all(|mode| mode == Mode::Shared),
@@ -74,10 +74,11 @@ impl LockModel {
     }
 
     /// Compares holders with a read: by token if it is known, otherwise by session.
-    fn shows(&self, state: &State, view: &[(u64, u16)]) -> bool {
+    fn shows(&self, state: &LockState, view: &[(u64, u16)]) -> bool {
         let mut unknown: Vec<_> = view.to_vec();
         let (told, untold): (Vec<&Seat>, Vec<&Seat>) =
-            state.holders.iter().map(|seat| self.of(*seat)).partition(|seat| seat.token.is_some());
+            state.holders.iter().map(|seat| self.seat_at(*seat)).partition(|seat| seat.token.is_some());
+
         let mut take = |found: &dyn Fn(&(u64, u16)) -> bool| match unknown.iter().position(found) {
             Some(at) => {
                 unknown.swap_remove(at);
@@ -85,25 +86,26 @@ impl LockModel {
             }
             None => false,
         };
+
         told.iter().all(|seat| take(&|(token, _)| seat.token == Some(*token)))
             && untold.iter().all(|seat| take(&|(_, session)| seat.session == *session))
             && unknown.is_empty()
     }
 }
 
-/// The number of seats is limited by the number of checked operations.
+/// The index as a number of a seat. The number of checked operations limits that of seats.
 fn number(at: usize) -> u16 {
     u16::try_from(at).unwrap_or(u16::MAX)
 }
 
 impl Model for LockModel {
-    type Step = Step;
-    type State = State;
+    type Step = LockStep;
+    type State = LockState;
 
-    fn apply(&self, state: &State, step: &Step) -> Option<State> {
+    fn apply(&self, state: &LockState, step: &LockStep) -> Option<LockState> {
         match step {
-            Step::Take(seat) => {
-                let Seat { mode, token, .. } = self.of(*seat);
+            LockStep::Take(seat) => {
+                let Seat { mode, token, .. } = self.seat_at(*seat);
                 let rises = token.is_none_or(|token| token > state.last_token);
                 if !rises || !self.fits(state, *mode) {
                     return None;
@@ -114,33 +116,33 @@ impl Model for LockModel {
                 after.holders.sort_unstable();
                 Some(after)
             }
-            Step::Leave(seat) => {
+            LockStep::Leave(seat) => {
                 let at = state.holders.iter().position(|holder| holder == seat)?;
                 let mut after = state.clone();
                 after.holders.remove(at);
                 Some(after)
             }
-            Step::LeaveAll(session) => {
+            LockStep::LeaveAll(session) => {
                 let mut after = state.clone();
-                after.holders.retain(|seat| self.of(*seat).session != *session);
+                after.holders.retain(|seat| self.seat_at(*seat).session != *session);
                 Some(after)
             }
-            Step::Absent(seat) => (!state.holders.contains(seat)).then(|| state.clone()),
-            Step::Present(seat) => state.holders.contains(seat).then(|| state.clone()),
-            Step::Busy(mode) => (!self.fits(state, *mode)).then(|| state.clone()),
-            Step::View(view) => self.shows(state, view).then(|| state.clone()),
+            LockStep::Absent(seat) => (!state.holders.contains(seat)).then(|| state.clone()),
+            LockStep::Present(seat) => state.holders.contains(seat).then(|| state.clone()),
+            LockStep::Busy(mode) => (!self.fits(state, *mode)).then(|| state.clone()),
+            LockStep::View(view) => self.shows(state, view).then(|| state.clone()),
         }
     }
 
-    fn reads(step: &Step) -> bool {
+    fn reads(step: &LockStep) -> bool {
         match step {
-            Step::Take(_) | Step::Leave(_) | Step::LeaveAll(_) => false,
-            Step::Absent(_) | Step::Present(_) | Step::Busy(_) | Step::View(_) => true,
+            LockStep::Take(_) | LockStep::Leave(_) | LockStep::LeaveAll(_) => false,
+            LockStep::Absent(_) | LockStep::Present(_) | LockStep::Busy(_) | LockStep::View(_) => true,
         }
     }
 
-    /// Grants happen in the order of their tokens.
-    fn rank(&self, step: &Step) -> Option<u64> {
-        if let Step::Take(seat) = step { self.of(*seat).token } else { None }
+    /// Ranks grants by their tokens, because they happen in that order.
+    fn rank(&self, step: &LockStep) -> Option<u64> {
+        if let LockStep::Take(seat) = step { self.seat_at(*seat).token } else { None }
     }
 }

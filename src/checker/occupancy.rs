@@ -1,15 +1,13 @@
 //! Times at which a lock is free although it has waiters.
 //!
-//! For each lock: the times at which a process *may* hold it, or may be ahead of others in its queue. Outside these
-//! times the lock is certainly free, and its waiter must be granted. A process may hold the lock
+//! For each lock, this computes the times at which a process *may* hold it, or may be ahead of others in its queue. Outside these times the
+//! lock is certainly free, and its waiter must be granted. A process may hold the lock
 //!
-//! * from the answer to its acquire, or from the begin of an acquire with an unknown outcome,
-//! * until a confirmed end (an acknowledged release, cancel or close, a forced release, or the cluster's report that it
-//!   is over), or until its process is dead and its TTL has passed without faults; and for its lock-delay, if it was
-//!   lost.
+//! * from the answer to its acquire, or from the start of an acquire with an unknown outcome,
+//! * until a confirmed end (an acknowledged release, cancel or close, a forced release, or the cluster's report that it is over), or until
+//!   its process is dead and its TTL has passed without faults; and for its lock-delay, if it was lost.
 //!
-//! An acquire of several locks may be first in this queue and wait for another lock: while it is pending, no grant is
-//! required.
+//! An acquire of several locks may be first in this queue and wait for another lock. While it is pending, no grant is required.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,9 +17,9 @@ use super::{
 };
 use crate::history::{Acquire, Answer, Call, Ended, Operation, Wait};
 
-/// How a grant ended.
+/// The kind of a grant's end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Left {
+pub(super) enum EndKind {
     /// It was released, or ended by the cluster.
     LetGo,
     /// Its process died.
@@ -30,10 +28,10 @@ pub(super) enum Left {
 
 /// The end of a grant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Gone {
+pub(super) struct GrantEnd {
     pub(super) ns: u64,
     pub(super) line: usize,
-    pub(super) left: Left,
+    pub(super) left: EndKind,
 }
 
 /// A wait for one lock.
@@ -49,55 +47,61 @@ pub(super) struct Waiting {
 pub(super) struct Gap {
     pub(super) from_ns: u64,
     pub(super) until_ns: u64,
-    /// The last holder before it. `None`: there was none yet.
-    pub(super) after: Option<Gone>,
+    /// The end of the last holder before it, if there was one.
+    pub(super) after: Option<GrantEnd>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Lock {
+pub(super) struct LockOccupancy {
     pub(super) gaps: Vec<Gap>,
     pub(super) waits: Vec<Waiting>,
-    occupied: Vec<(u64, Gone)>,
+    occupied: Vec<(u64, GrantEnd)>,
     /// Times at which holders died.
     deaths: Vec<u64>,
 }
 
 /// All locks by name.
-pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, Lock> {
-    let (leavings, seen) = (Leavings::of(run), seen(run));
-    let mut locks: BTreeMap<&str, Lock> = BTreeMap::new();
+pub(super) fn locks<'r>(run: &'r Run<'_>) -> BTreeMap<&'r str, LockOccupancy> {
+    let leavings = Leavings::from_run(run);
+    let seen = seen(run);
+    let mut locks: BTreeMap<&str, LockOccupancy> = BTreeMap::new();
+
     for (place, operation, acquire) in run.acquires() {
         let gone = leavings.gone(run, operation, acquire);
         let several = operation.locks.len() > 1;
+
         for name in operation.locks {
             let lock = locks.entry(name).or_default();
             let held = matches!(operation.ended, Ended::Ok(_)) || seen.contains(&(&**name, &*acquire.session));
-            if held && gone.left == Left::Died {
+            if held && gone.left == EndKind::Died {
                 let session = run.session(&acquire.session);
                 lock.deaths.extend(session.and_then(|session| session.died).map(|(died_ns, _)| died_ns));
             }
+
             match operation.ended {
                 Ended::Ok(_) if !several => lock.occupied.push((operation.ended_ns, gone)),
                 Ended::Ok(_) | Ended::Info | Ended::Open => lock.occupied.push((operation.invoked_ns, gone)),
                 Ended::Fail(_) if several => {
-                    let gone = Gone { ns: operation.ended_ns, line: operation.ended_line, left: Left::LetGo };
+                    let gone = GrantEnd { ns: operation.ended_ns, line: operation.ended_line, left: EndKind::LetGo };
                     lock.occupied.push((operation.invoked_ns, gone));
                 }
                 Ended::Fail(_) => {}
             }
+
             if !several && acquire.wait != Wait::None {
                 let until_ns = leavings.waits_until(run, operation, acquire);
                 lock.waits.push(Waiting { operation: place, from_ns: operation.invoked_ns, until_ns });
             }
         }
     }
+
     for lock in locks.values_mut() {
         lock.find_gaps(run.last_ns);
     }
     locks
 }
 
-/// Pairs of lock and session that a read showed as holding.
+/// The pairs of lock and session that a read showed as holding.
 fn seen<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, &'r str)> {
     let mut seen = HashSet::new();
     for read in &run.operations {
@@ -108,11 +112,11 @@ fn seen<'r>(run: &'r Run<'_>) -> HashSet<(&'r str, &'r str)> {
     seen
 }
 
-impl Lock {
+impl LockOccupancy {
     fn find_gaps(&mut self, last_ns: u64) {
         self.occupied.sort_unstable();
-        let mut after: Option<Gone> = None;
-        let end = (last_ns, Gone { ns: last_ns, line: 0, left: Left::LetGo });
+        let mut after: Option<GrantEnd> = None;
+        let end = (last_ns, GrantEnd { ns: last_ns, line: 0, left: EndKind::LetGo });
         for (from_ns, gone) in self.occupied.drain(..).chain([end]) {
             let free_ns = after.map_or(0, |gone| gone.ns);
             if free_ns < from_ns {
@@ -138,16 +142,18 @@ impl Lock {
     }
 }
 
-/// Operations that end grants.
+/// The operations that end grants.
 pub(super) struct Leavings<'r> {
     released: HashMap<(&'r str, u64), Mark>,
-    forced: HashMap<u64, Gone>,
+    forced: HashMap<u64, GrantEnd>,
     cancels: Cancels<'r>,
 }
 
 impl<'r> Leavings<'r> {
-    pub(super) fn of<'a: 'r>(run: &'r Run<'a>) -> Self {
-        let (mut released, mut forced) = (HashMap::new(), HashMap::new());
+    pub(super) fn from_run<'a: 'r>(run: &'r Run<'a>) -> Self {
+        let mut released = HashMap::new();
+        let mut forced = HashMap::new();
+
         for operation in &run.operations {
             let mark = (operation.ended_ns, operation.ended_line);
             match (operation.call, operation.ended) {
@@ -155,39 +161,43 @@ impl<'r> Leavings<'r> {
                     released.entry((&**session, *token)).or_insert(mark);
                 }
                 (Call::ForceRelease { now: true, .. }, Ended::Ok(Answer::ForceRelease { revoked })) => {
-                    let gone = Gone { ns: mark.0, line: mark.1, left: Left::LetGo };
+                    let gone = GrantEnd { ns: mark.0, line: mark.1, left: EndKind::LetGo };
                     forced.extend(revoked.iter().map(|token| (*token, gone)));
                 }
                 _ => {}
             }
         }
-        Self { released, forced, cancels: Cancels::of(run) }
+
+        Self { released, forced, cancels: Cancels::from_run(run) }
     }
 
-    /// When an acquire that was granted, or may have been, certainly holds nothing any more.
-    pub(super) fn gone(&self, run: &Run<'_>, operation: &Operation<'_>, acquire: &Acquire) -> Gone {
-        let let_go = |(ns, line): Mark| Gone { ns, line, left: Left::LetGo };
+    /// The moment at which an acquire that was granted, or may have been, certainly holds nothing any more.
+    pub(super) fn gone(&self, run: &Run<'_>, operation: &Operation<'_>, acquire: &Acquire) -> GrantEnd {
+        let let_go = |(ns, line): Mark| GrantEnd { ns, line, left: EndKind::LetGo };
         let delay_ns = acquire.lock_delay_ms.saturating_mul(MS);
-        let delayed = |gone: Gone| Gone { ns: gone.ns.saturating_add(delay_ns), ..gone };
+        let delayed = |gone: GrantEnd| GrantEnd { ns: gone.ns.saturating_add(delay_ns), ..gone };
+
         let token = match operation.ended {
             Ended::Ok(Answer::Acquire { token, .. }) => Some(*token),
             Ended::Ok(_) | Ended::Fail(_) | Ended::Info | Ended::Open => None,
         };
+
         let released = token.and_then(|token| self.released.get(&(&*acquire.session, token)));
         let forced = token.and_then(|token| self.forced.get(&token)).copied().map(delayed);
         let cancel = self.cancels.cancel(operation, acquire).filter(|cancel| matches!(cancel.ended, Ended::Ok(_)));
         let cancelled = cancel.map(|cancel| (cancel.ended_ns, cancel.ended_line));
+
         let session = run.session(&acquire.session);
         let closed = session.and_then(|session| Some((session.closed_ns?, session.closing?.1)));
         let over = session.and_then(|session| session.over).map(|(mark, _)| delayed(let_go(mark)));
         let died = session.and_then(|session| {
             let (died_ns, line) = session.died?;
             let ns = run.calm.after(died_ns, session.ttl_ns);
-            Some(delayed(Gone { ns, line, left: Left::Died }))
+            Some(delayed(GrantEnd { ns, line, left: EndKind::Died }))
         });
         let by_itself = released.copied().into_iter().chain(cancelled).chain(closed).map(let_go);
         let first = by_itself.chain(forced).chain(over).chain(died).min();
-        first.unwrap_or(Gone { ns: u64::MAX, line: operation.invoked_line, left: Left::LetGo })
+        first.unwrap_or(GrantEnd { ns: u64::MAX, line: operation.invoked_line, left: EndKind::LetGo })
     }
 
     /// Until when an acquire certainly still waits.

@@ -1,7 +1,7 @@
 //! Token order: tokens rise in the order of the grants.
 //!
-//! The token of an acquire is higher than every token that was known before the acquire began, across all locks and for
-//! ever. Of two concurrent acquires, either may have the higher token.
+//! The token of an acquire is higher than every token that was known before the acquire started, across all locks and for ever. Of two
+//! concurrent acquires, either may have the higher token.
 
 use std::fmt;
 
@@ -15,21 +15,22 @@ use crate::history::{Answer, Ended};
 
 /// A token, and when it became known.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownToken {
     time_ns: u64,
     token: u64,
     line: usize,
 }
 
 struct OutOfOrder<'g> {
-    known: Known,
+    known: KnownToken,
     grant: &'g Grant<'g>,
     invoked_line: usize,
 }
 
 impl fmt::Display for OutOfOrder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (token, time) = (self.known.token, Ms(self.known.time_ns));
+        let token = self.known.token;
+        let time = Ms(self.known.time_ns);
         write!(f, "{} was requested after token {token} was known at {time}, and is lower", self.grant)
     }
 }
@@ -41,14 +42,15 @@ impl Evidence for OutOfOrder<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::TokenOrder);
+    let mut investigation = Investigation::new(Property::TokenOrder);
     investigation.count("grants", grants.by_token.len() as u64);
     let mut known = known(run, grants);
     known.sort_unstable_by_key(|known| known.time_ns);
     let mut by_invoke: Vec<_> = grants.by_token.iter().collect();
     by_invoke.sort_unstable_by_key(|grant| grant.invoked_ns);
 
-    let (mut known, mut highest) = (known.into_iter().peekable(), None::<Known>);
+    let mut known = known.into_iter().peekable();
+    let mut highest = None::<KnownToken>;
     for grant in by_invoke {
         while let Some(next) = known.next_if(|known| known.time_ns < grant.invoked_ns) {
             if highest.is_none_or(|highest| highest.token < next.token) {
@@ -64,16 +66,19 @@ pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
 }
 
 /// Tokens known from answers to acquires and from reads.
-fn known(run: &Run<'_>, grants: &Grants<'_>) -> Vec<Known> {
+fn known(run: &Run<'_>, grants: &Grants<'_>) -> Vec<KnownToken> {
     let answered =
-        |grant: &Grant<'_>| Known { time_ns: grant.answered_ns, token: grant.token, line: grant.answered_line };
+        |grant: &Grant<'_>| KnownToken { time_ns: grant.answered_ns, token: grant.token, line: grant.answered_line };
     let mut known: Vec<_> = grants.by_token.iter().map(answered).collect();
+
     for operation in &run.operations {
         if let Ended::Ok(Answer::Get(view)) = operation.ended {
             let highest = view.holders.iter().map(|holder| holder.token).chain(view.last_token).max();
-            let (time_ns, line) = (operation.ended_ns, operation.ended_line);
-            known.extend(highest.map(|token| Known { time_ns, token, line }));
+            let time_ns = operation.ended_ns;
+            let line = operation.ended_line;
+            known.extend(highest.map(|token| KnownToken { time_ns, token, line }));
         }
     }
+
     known
 }

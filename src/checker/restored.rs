@@ -1,19 +1,21 @@
 //! Histories of clusters that were lost and made anew from a backup.
 //!
-//! The new cluster knows nothing that was granted, released or opened after the backup, so what holds for one cluster does not hold
-//! across the loss. What must hold across it is what resources rely on: tokens rise, none is granted twice, and fences refuse the old
-//! ones; and what holders rely on: nobody else has the lock before their own deadlines, since a restored cluster grants nothing for that
-//! time. All other properties are checked for the time before and the time after, each as a history of its own.
+//! The new cluster knows nothing that was granted, released or opened after the backup, so most properties of one cluster do not hold
+//! across
+//! the loss. Two kinds must hold. Resources rely on tokens: they rise, none is granted twice, and fences refuse the old ones. Holders rely
+//! on
+//! their deadlines: nobody else has the lock before, because a restored cluster grants nothing for that time. All other properties are
+//! checked for the time before and the time after, each as a history of its own.
 
 use std::collections::HashSet;
 
 use super::verdict::{Finding, Verdict, Violations};
 use crate::history::{Answer, Event, Fact, Function, History, What};
 
-/// The parts of the history between the losses; one if there was none. Lines keep their numbers.
+/// The parts of the history between the losses, or one part if there was none. Lines keep their numbers.
 ///
-/// An operation that was under way at a loss has an unknown outcome before it, and is left out after it. After a loss, locks and sessions
-/// that were known before are left out too: what the backup knew of them cannot be told.
+/// An operation in flight at a loss has an unknown outcome before it, and is left out after it. Locks and sessions that were known before a
+/// loss are left out after it too, because it cannot be told what the backup knew of them.
 pub(super) fn parts(history: &History) -> Vec<History> {
     let mut parts = vec![Vec::new()];
     for (line, event) in &history.events {
@@ -22,21 +24,25 @@ pub(super) fn parts(history: &History) -> Vec<History> {
         }
         parts.last_mut().expect("one from the begin on").push((*line, event.clone()));
     }
-    let mut known = Known::default();
+
+    let mut known = EarlierNames::default();
+
     let mut judged = |(part, events): (usize, Vec<(usize, Event)>)| {
         let events = known.without(events);
         let events = if part > 0 { without_closed(events) } else { events };
         History { events }
     };
+
     parts.into_iter().enumerate().map(&mut judged).collect()
 }
 
-/// A restored cluster grants nothing for some time: until it has granted a lock, a lock that is busy need not be held. Acquires that were
-/// sent before the first grant was answered, and refused, are of unknown outcome.
+/// Gives acquires that were refused before the first grant an unknown outcome. A restored cluster grants nothing for some time, so until it
+/// has granted a lock, a lock that is busy need not be held.
 fn without_closed(mut events: Vec<(usize, Event)>) -> Vec<(usize, Event)> {
     let is_grant = |(_, event): &(usize, Event)| matches!(event.what, What::Ok(Answer::Acquire { .. }));
     let opened = events.iter().position(is_grant).unwrap_or(events.len());
     let mut sent = HashSet::new();
+
     for (place, (_, event)) in events.iter_mut().enumerate() {
         let who = (event.process.clone(), event.op);
         if let What::Invoke(call) = &event.what {
@@ -51,11 +57,12 @@ fn without_closed(mut events: Vec<(usize, Event)>) -> Vec<(usize, Event)> {
             sent.remove(&who);
         }
     }
+
     events
 }
 
-/// The whole history, for what must hold across a loss: without what reads show after it. A restored session has another id, so a read
-/// shows its tokens with another owner.
+/// The whole history, for properties that must hold across a loss, without what reads show after it. A restored session has another id, so
+/// a read shows its tokens with another owner.
 pub(super) fn across(history: &History) -> History {
     let mut is_restored = false;
     let blinded = |(line, event): &(usize, Event)| {
@@ -68,23 +75,25 @@ pub(super) fn across(history: &History) -> History {
     History { events: history.events.iter().map(blinded).collect() }
 }
 
-/// What earlier parts named.
+/// The names in earlier parts.
 #[derive(Default)]
-struct Known {
+struct EarlierNames {
     locks: HashSet<String>,
     sessions: HashSet<String>,
-    /// Operations without an end, each by its process and number.
+    /// The operations without an end, each by its process and number.
     open: HashSet<(String, Option<u64>)>,
 }
 
-impl Known {
-    /// The events without those of what is known; then what they name is known too.
+impl EarlierNames {
+    /// Returns the events that concern nothing known, and then adds the names in all events to the known ones.
     fn without(&mut self, events: Vec<(usize, Event)>) -> Vec<(usize, Event)> {
         self.spread(&events);
-        // Operations that end in this part and did not begin in what is judged of it.
+
+        // The operations that end in this part, and whose start is left out or lies in an earlier part.
         let mut left_out = std::mem::take(&mut self.open);
         let mut begun = HashSet::new();
         let mut kept = Vec::with_capacity(events.len());
+
         for (line, event) in &events {
             let who = (event.process.clone(), event.op);
             let is_kept = match &event.what {
@@ -105,11 +114,14 @@ impl Known {
                 }
                 What::Fact(_) => true,
             };
+
             if is_kept {
                 kept.push((*line, event.clone()));
             }
         }
+
         self.open = begun.into_iter().chain(left_out).collect();
+
         for (_, event) in &events {
             if let What::Invoke(call) = &event.what {
                 self.locks.extend(event.locks.iter().cloned());
@@ -120,7 +132,7 @@ impl Known {
         kept
     }
 
-    /// Locks that are asked for together with a known one are known too: their grant cannot be judged.
+    /// Adds locks that are acquired together with a known one: their grant cannot be judged.
     fn spread(&mut self, events: &[(usize, Event)]) {
         loop {
             let before = self.locks.len();
@@ -129,13 +141,14 @@ impl Known {
                     self.locks.extend(event.locks.iter().cloned());
                 }
             }
+
             if self.locks.len() == before {
                 return;
             }
         }
     }
 
-    /// Whether it is of a known lock or session.
+    /// Whether the event is about a known lock or session.
     fn concerns(&self, event: &Event) -> bool {
         let What::Invoke(call) = &event.what else { return false };
         event.locks.iter().any(|lock| self.locks.contains(lock))
@@ -143,7 +156,7 @@ impl Known {
     }
 }
 
-/// One finding from those about the parts, in their order.
+/// Merges the findings about the parts, in their order.
 pub(super) fn merged(findings: Vec<Finding>) -> Option<Finding> {
     findings.into_iter().reduce(|mut all, next| {
         for (what, count) in next.evidence {
@@ -157,7 +170,7 @@ pub(super) fn merged(findings: Vec<Finding>) -> Option<Finding> {
     })
 }
 
-/// A violation counts before a doubt, and any evidence before none.
+/// Merges two verdicts. A violation counts before a doubt, and any evidence before none.
 fn worse(one: Verdict, other: Verdict) -> Verdict {
     match (one, other) {
         (Verdict::Violated(mut all), Verdict::Violated(Violations { shown, count })) => {
@@ -248,7 +261,9 @@ mod tests {
                 r#""process":"bob","type":"invoke","f":"acquire","lock":"{lock}","value":{{"session":"s2","wait":"none"}}"#
             )
         };
-        let (one, other, last) = (asked("b"), asked("c"), asked("d"));
+        let one = asked("b");
+        let other = asked("c");
+        let last = asked("d");
         let busy = r#""process":"bob","type":"fail","f":"acquire","value":{"reason":"busy"}"#;
         let granted = r#""process":"bob","type":"ok","f":"acquire","value":{"token":1000}"#;
         let closed = [&OPENED_AGAIN[..2], &[&one, busy]].concat();

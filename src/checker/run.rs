@@ -20,7 +20,7 @@ pub(super) struct Run<'a> {
     pub(super) sessions: HashMap<&'a str, SessionRecord<'a>>,
     /// The time of the last line.
     pub(super) last_ns: u64,
-    /// The line of `end`: the run is complete.
+    /// The line of `end`, if the run is complete.
     pub(super) end_line: Option<usize>,
 }
 
@@ -41,17 +41,17 @@ pub(super) struct SessionRecord<'a> {
     pub(super) ttl_ns: u64,
     /// Its acknowledged open and renewals, in the order of the acknowledgements.
     pub(super) leases: Vec<Acknowledged>,
-    /// The lease with the latest deadline. Unless closed, the session cannot end before.
+    /// The lease with the latest deadline. The session cannot end before it, unless it is closed.
     pub(super) trusted: Option<Acknowledged>,
-    /// The last sending of an acknowledged open or renewal: the session was alive at that moment.
+    /// The last sending of an acknowledged open or renewal. The session was alive at that moment.
     pub(super) alive_ns: u64,
     /// The first attempt to close it.
     pub(super) closing: Option<Mark>,
-    /// The session was certainly closed by this moment.
+    /// The moment by which the session was certainly closed.
     pub(super) closed_ns: Option<u64>,
-    /// The session's process was killed.
+    /// The moment at which the session's process was killed.
     pub(super) died: Option<Mark>,
-    /// The cluster reported its end, and how it ended.
+    /// The moment at which the cluster reported its end, and how it ended.
     pub(super) over: Option<(Mark, &'a str)>,
 }
 
@@ -60,19 +60,20 @@ pub(super) struct SessionRecord<'a> {
 pub(super) struct Acknowledged {
     pub(super) sent_ns: u64,
     pub(super) acked_ns: u64,
-    /// The cluster does not end the session before this moment.
+    /// The moment before which the cluster does not end the session.
     pub(super) until_ns: u64,
     pub(super) line: usize,
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn of(history: &'a History) -> Result<Self, ReadError> {
+    pub(super) fn from_history(history: &'a History) -> Result<Self, ReadError> {
         let operations = operations(history)?;
         let facts: Vec<_> = history.events.iter().filter_map(|(line, event)| told(*line, event)).collect();
         let end_line = facts.iter().find(|told| matches!(told.fact, Fact::End)).map(|told| told.line);
+
         let mut run = Self {
             meta: history.meta(),
-            calm: Calm::of(facts.iter().map(|told| (told.time_ns, told.fact))),
+            calm: Calm::from_facts(facts.iter().map(|told| (told.time_ns, told.fact))),
             sessions: HashMap::new(),
             last_ns: history.events.last().map_or(0, |(_, event)| event.time_ns),
             operations,
@@ -83,7 +84,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// The session with this name. `None`: the history does not mention it.
+    /// The session with this name, if the history mentions it.
     pub(super) fn session(&self, name: &str) -> Option<&SessionRecord<'a>> {
         self.sessions.get(name)
     }
@@ -99,6 +100,7 @@ impl<'a> Run<'a> {
     fn collect_sessions(&mut self) {
         let mut processes: HashMap<&str, Vec<&str>> = HashMap::new();
         let mut leases = Vec::new();
+
         for operation in &self.operations {
             let Some(session) = operation.call.session() else { continue };
             let record = self.sessions.entry(session).or_default();
@@ -106,15 +108,18 @@ impl<'a> Run<'a> {
                 record.ttl_ns = ttl_ms.saturating_mul(MS);
                 processes.entry(operation.process).or_default().push(session);
             }
+
             if let Ended::Ok(Answer::Open(lease) | Answer::Renew(lease)) = operation.ended {
                 let sent_ns = lease.sent_ns.unwrap_or(operation.invoked_ns);
                 leases.push((operation.ended_ns, operation.ended_line, &**session, sent_ns, lease.ttl_ms));
             }
+
             record.closing(operation);
             if let Ended::Fail(reason @ ("session_expired" | "session_unknown" | "session_closed")) = operation.ended {
                 record.over((operation.ended_ns, operation.ended_line), reason);
             }
         }
+
         for Told { line, time_ns, fact } in &self.facts {
             let mark = (*time_ns, *line);
             if let Fact::Renewed { session, sent_ns, ttl_ms } = fact {
@@ -133,6 +138,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
+
         leases.sort_unstable_by_key(|(acked_ns, line, ..)| (*acked_ns, *line));
         for (acked_ns, line, session, sent_ns, ttl_ms) in leases {
             self.sessions.entry(session).or_default().renewed(acked_ns, line, sent_ns, ttl_ms, self.meta.stamp_ns);
@@ -177,7 +183,7 @@ impl<'a> SessionRecord<'a> {
         }
     }
 
-    /// The deadline that the session certainly had at this moment, from earlier acknowledgements. `None`: it had none.
+    /// The deadline that the session certainly had at this moment, from earlier acknowledgements, if it had one.
     pub(super) fn deadline_at(&self, at_ns: u64) -> Option<Acknowledged> {
         let known = self.leases.partition_point(|lease| lease.acked_ns <= at_ns);
         self.leases[..known].iter().copied().max_by_key(|lease| lease.until_ns)

@@ -1,7 +1,7 @@
 //! Conflicting tenures that overlap.
 //!
-//! One sweep over each lock's tenures, sorted by begin. Of exclusive and shared tenures, only the longest is kept; of
-//! permits, those that are held at the moment.
+//! This sweeps once over each lock's tenures, sorted by start. Of exclusive and shared tenures, only the longest is kept; of permits, those
+//! that are held at the moment.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -12,41 +12,45 @@ use crate::history::Mode;
 #[derive(Clone, Debug)]
 pub(super) struct Overlap<'g> {
     pub(super) lock: &'g str,
-    /// The earlier holders: as many as leave no room for another.
+    /// The earlier holders. Together they leave no room for another.
     pub(super) held: Vec<&'g Grant<'g>>,
     /// The grant that conflicts with them. It has the highest token.
     pub(super) next: &'g Grant<'g>,
 }
 
 impl Overlap<'_> {
-    /// When all of them certainly held the lock.
+    /// The moment from which all of them certainly held the lock.
     pub(super) fn begin_ns(&self) -> u64 {
         self.held.iter().map(|grant| grant.from_ns).fold(self.next.from_ns, u64::max)
     }
 
-    /// An earlier holder without evidence after the next grant: its session was probably ended too early. An overlap
-    /// without one is two grants of one lock.
+    /// An earlier holder without evidence after the next grant: its session was probably ended too early. An overlap without such a holder
+    /// is two grants of one lock.
     pub(super) fn silent(&self) -> Option<&Grant<'_>> {
         self.held.iter().copied().find(|grant| grant.alive_ns < self.next.answered_ns)
     }
 }
 
-/// All overlaps; for each lock and grant the first.
+/// All overlaps, and of each lock and grant the first.
 pub(super) fn overlaps<'g>(grants: &'g Grants<'g>) -> Vec<Overlap<'g>> {
     let mut overlaps = Vec::new();
-    for (lock, mut of_lock) in grants.of_lock() {
+
+    for (lock, mut of_lock) in grants.by_lock() {
         of_lock.retain(|grant| grant.is_certain());
         of_lock.sort_by_key(|grant| (grant.from_ns, grant.token));
+
         let mut holders = Holders::default();
         for next in of_lock {
             let mode = next.mode(lock);
             let against = holders.against(mode, next.from_ns);
+
             holders.add(mode, next);
             if !against.is_empty() {
                 overlaps.push(in_order(lock, against, next));
             }
         }
     }
+
     overlaps.sort_by_key(|overlap| overlap.next.answered_line);
     overlaps
 }
@@ -63,7 +67,7 @@ struct Holders<'g> {
     exclusive: Option<&'g Grant<'g>>,
     shared: Option<&'g Grant<'g>>,
     permits: Vec<(u32, &'g Grant<'g>)>,
-    /// Ends and tokens of the permits, earliest first.
+    /// The ends and tokens of the permits, earliest first.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -76,10 +80,12 @@ impl<'g> Holders<'g> {
             self.ends.pop();
             self.permits.retain(|(_, grant)| grant.token != token);
         }
+
         let lasts = |grant: &&Grant<'_>| grant.until_ns > now_ns;
         let exclusive = self.exclusive.filter(lasts);
         let shared = self.shared.filter(lasts);
         let permit = self.permits.first().map(|(_, grant)| *grant);
+
         match mode {
             Mode::Exclusive => exclusive.or(shared).or(permit).into_iter().collect(),
             Mode::Shared => exclusive.or(permit).into_iter().collect(),

@@ -1,4 +1,4 @@
-//! No token twice: a token has one owner, for ever, also after a restart of the whole cluster.
+//! No token twice: a token has one owner for ever, even after a restart of the whole cluster.
 //!
 //! Its owner is one request of one session. A retry of that request gets the same token again.
 
@@ -13,34 +13,33 @@ use crate::history::{Answer, Call, Ended};
 
 /// The owner of a token, from an answer or a read.
 #[derive(Clone, Copy)]
-struct Owner<'r> {
+struct TokenOwner<'r> {
     session: &'r str,
-    /// `None`: only the session is known.
-    request: Option<Request>,
+    /// The request, unless only the session is known.
+    request: Option<OwnerRequest>,
     line: usize,
 }
 
-/// Acquires without an id are identified by their index in the history.
+/// The request that a token was granted to. Acquires without an id are identified by their index in the history.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Request {
+enum OwnerRequest {
     Id(u64),
     Place(usize),
 }
 
 struct Twice<'r> {
     token: u64,
-    first: Owner<'r>,
-    second: Owner<'r>,
+    first: TokenOwner<'r>,
+    second: TokenOwner<'r>,
 }
 
 impl fmt::Display for Twice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, first, second } = self;
-        match first.session == second.session {
-            true => write!(f, "token {token} was granted to two requests of session {:?}", first.session),
-            false => {
-                write!(f, "token {token} belongs to session {:?} and to session {:?}", first.session, second.session)
-            }
+        if first.session == second.session {
+            write!(f, "token {token} was granted to two requests of session {:?}", first.session)
+        } else {
+            write!(f, "token {token} belongs to session {:?} and to session {:?}", first.session, second.session)
         }
     }
 }
@@ -51,7 +50,7 @@ impl Evidence for Twice<'_> {
     }
 }
 
-impl Owner<'_> {
+impl TokenOwner<'_> {
     fn is(&self, other: &Self) -> bool {
         let same = match (self.request, other.request) {
             (Some(request), Some(other)) => request == other,
@@ -62,9 +61,10 @@ impl Owner<'_> {
 }
 
 pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::NoTokenTwice);
+    let mut investigation = Investigation::new(Property::NoTokenTwice);
     investigation.count("tokens", 0);
-    let mut owners: HashMap<u64, Owner<'_>> = HashMap::new();
+    let mut owners: HashMap<u64, TokenOwner<'_>> = HashMap::new();
+
     for (token, owner) in told(run, grants) {
         match owners.get(&token) {
             Some(first) if !first.is(&owner) => investigation.report(&Twice { token, first: *first, second: owner }),
@@ -75,29 +75,35 @@ pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
             }
         }
     }
+
     investigation.close()
 }
 
-fn told<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> Vec<(u64, Owner<'r>)> {
+fn told<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> Vec<(u64, TokenOwner<'r>)> {
     let mut told = Vec::new();
     for grant in &grants.by_token {
-        let request = grant.acquire.request.map_or(Request::Place(grant.operation), Request::Id);
-        told.push((grant.token, Owner { session: grant.session, request: Some(request), line: grant.answered_line }));
+        let request = grant.acquire.request.map_or(OwnerRequest::Place(grant.operation), OwnerRequest::Id);
+        told.push((
+            grant.token,
+            TokenOwner { session: grant.session, request: Some(request), line: grant.answered_line },
+        ));
     }
+
     for operation in &run.operations {
         let line = operation.ended_line;
         match (operation.call, operation.ended) {
             (Call::Retry { session, request }, Ended::Ok(Answer::Retry { token })) => {
-                told.push((*token, Owner { session, request: Some(Request::Id(*request)), line }));
+                told.push((*token, TokenOwner { session, request: Some(OwnerRequest::Id(*request)), line }));
             }
             (Call::Get {}, Ended::Ok(Answer::Get(view))) => {
                 let seen = |holder: &'r crate::history::Holder| {
-                    (holder.token, Owner { session: &holder.session, request: None, line })
+                    (holder.token, TokenOwner { session: &holder.session, request: None, line })
                 };
                 told.extend(view.holders.iter().map(seen));
             }
             _ => {}
         }
     }
+
     told
 }

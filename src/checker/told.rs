@@ -1,12 +1,13 @@
 //! Told: a client whose grant ended knows it, or has passed its deadline, within one renewal.
 //!
-//! A client that renews its session continues to trust its grants. So the answer to a renewal that was sent after a
-//! confirmed forced release must report the loss, and a session that was confirmed closed must not be renewed. (The
-//! client of an expired session has passed its deadline.)
+//! A client that renews its session continues to trust its grants. So the answer to a renewal that was sent after a confirmed forced
+//! release
+//! must report the loss, and a session that was confirmed closed must not be renewed. (The client of an expired session has passed its
+//! deadline.)
 //!
-//! A renewal that is an operation is certain evidence: the losses in its answer are recorded before its end. A
-//! background renewal is recorded by another task than the losses: it is evidence only once a later renewal, sent after
-//! it was acknowledged, is acknowledged too.
+//! A renewal that is an operation is certain evidence, because the losses in its answer are recorded before its end. Another task records a
+//! background renewal than the one that records the losses: it is evidence only once a later renewal, sent after it was acknowledged, is
+//! acknowledged too.
 
 use std::{collections::HashMap, fmt};
 
@@ -27,11 +28,13 @@ impl fmt::Display for NotTold<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Forced { grant, forced, renewal } => {
-                let (forced, acked) = (Ms(forced.0), Ms(renewal.acked_ns));
+                let forced = Ms(forced.0);
+                let acked = Ms(renewal.acked_ns);
                 write!(f, "{grant} was forced by {forced}, and its holder, renewed at {acked}, was not told")
             }
             Self::Closed { session, closed, renewal } => {
-                let (closed, acked) = (Ms(closed.0), Ms(renewal.acked_ns));
+                let closed = Ms(closed.0);
+                let acked = Ms(renewal.acked_ns);
                 write!(f, "session {session:?} was closed at {closed}, and renewed at {acked} nevertheless")
             }
         }
@@ -53,32 +56,35 @@ struct Renewal {
     sent_ns: u64,
     acked_ns: u64,
     line: usize,
-    /// A background renewal: its record has no order with that of the losses it reported.
+    /// Whether it was a background renewal, whose record has no order with that of the losses it reported.
     in_background: bool,
 }
 
 pub(super) fn check(run: &Run<'_>, grants: &Grants<'_>) -> Finding {
-    let mut investigation = Investigation::of(Property::Told);
+    let mut investigation = Investigation::new(Property::Told);
     investigation.count("forced grants of holders that renewed later", 0);
     let renewals = renewals(run);
-    let heard = Heard::of(run);
+    let heard = HeardLosses::from_run(run);
     let by_token: HashMap<u64, &Grant<'_>> = grants.by_token.iter().map(|grant| (grant.token, grant)).collect();
+
     for force in &run.operations {
         let (Call::ForceRelease { .. }, Ended::Ok(Answer::ForceRelease { revoked })) = (force.call, force.ended) else {
             continue;
         };
         for grant in revoked.iter().filter_map(|token| by_token.get(token)) {
             let Some(of_session) = renewals.get(grant.session) else { continue };
-            // Before the grant was answered, its holder did not trust it.
+            // The holder did not trust the grant before it was answered.
             let from_ns = force.ended_ns.max(grant.answered_ns);
             let Some(renewal) = first_certain(of_session, from_ns) else { continue };
             investigation.count("forced grants of holders that renewed later", 1);
+
             if heard.by(run, grant).is_none_or(|heard_ns| heard_ns > renewal.acked_ns) {
                 let forced = (force.ended_ns, force.ended_line);
                 investigation.report(&NotTold::Forced { grant, forced, renewal });
             }
         }
     }
+
     closed(run, &renewals, &mut investigation);
     investigation.close()
 }
@@ -99,9 +105,10 @@ fn closed(run: &Run<'_>, renewals: &HashMap<&str, Vec<Renewal>>, investigation: 
 fn first_certain(renewals: &[Renewal], since_ns: u64) -> Option<Renewal> {
     let mut told = renewals.iter().copied().filter(|renewal| renewal.sent_ns > since_ns);
     let first = told.next()?;
-    match first.in_background {
-        false => Some(first),
-        true => told.find(|renewal| renewal.sent_ns > first.acked_ns || !renewal.in_background),
+    if first.in_background {
+        told.find(|renewal| renewal.sent_ns > first.acked_ns || !renewal.in_background)
+    } else {
+        Some(first)
     }
 }
 
@@ -119,26 +126,30 @@ fn renewals<'r>(run: &'r Run<'_>) -> HashMap<&'r str, Vec<Renewal>> {
             in_background: false,
         });
     }
+
     for told in &run.facts {
         if let Fact::Renewed { session, sent_ns, .. } = told.fact {
-            let (sent_ns, acked_ns, line) = (*sent_ns, told.time_ns, told.line);
+            let sent_ns = *sent_ns;
+            let acked_ns = told.time_ns;
+            let line = told.line;
             renewals.entry(session).or_default().push(Renewal { sent_ns, acked_ns, line, in_background: true });
         }
     }
+
     renewals.values_mut().for_each(|all| all.sort_by_key(|renewal| (renewal.acked_ns, renewal.line)));
     renewals
 }
 
-/// When holders learned that a grant or a session was over.
-struct Heard<'r> {
-    /// Single grants, by session and token.
+/// The moments at which holders learned that a grant or a session was over.
+struct HeardLosses<'r> {
+    /// The moments for single grants, by session and token.
     of_grants: HashMap<(&'r str, u64), u64>,
-    /// Whole sessions.
+    /// The moments for whole sessions.
     of_sessions: HashMap<&'r str, u64>,
 }
 
-impl<'r> Heard<'r> {
-    fn of(run: &'r Run<'_>) -> Self {
+impl<'r> HeardLosses<'r> {
+    fn from_run(run: &'r Run<'_>) -> Self {
         let mut heard = Self { of_grants: HashMap::new(), of_sessions: HashMap::new() };
         for told in &run.facts {
             if let Fact::Lost { session, token, .. } = told.fact {
@@ -151,9 +162,9 @@ impl<'r> Heard<'r> {
         heard
     }
 
-    /// A holder that releases trusts the grant no longer.
+    /// Notes the release of a grant: its holder no longer trusts it.
     fn ended_by_itself(&mut self, operation: &'r Operation<'_>) {
-        // The grant of a cancel is not looked up: a doubt counts for the cluster.
+        // The grant of a cancel is not looked up, because a doubt counts for the cluster.
         if let Call::Release { session, token } = operation.call {
             self.note(session, Some(*token), operation.invoked_ns);
         } else if let Call::Close { session } | Call::Cancel { session, .. } = operation.call {

@@ -36,12 +36,12 @@ pub enum Property {
     Agreement,
     /// After the faults, the cluster serves again.
     Liveness,
-    /// A sequential order explains all answers: a search, as a cross-check of the others.
+    /// A sequential order explains all answers. A search cross-checks the other properties by this.
     Linearizability,
 }
 
 impl Property {
-    /// All of them.
+    /// All properties.
     pub const ALL: [Self; 15] = [
         Self::MutualExclusion,
         Self::TokenOrder,
@@ -95,18 +95,18 @@ pub struct Finding {
     pub property: Property,
     /// The verdict.
     pub verdict: Verdict,
-    /// The amount of evidence: labels with counts.
+    /// The amount of evidence, as labels with counts.
     pub evidence: Vec<(&'static str, u64)>,
 }
 
 /// The verdict about a property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// No violation in the evidence.
+    /// The evidence shows no violation.
     Holds,
     /// The property is violated, by these violations.
     Violated(Violations),
-    /// Undecided, with the reason.
+    /// The check could not decide, for this reason.
     Undecided(String),
     /// There was no evidence: the run has not tested the property.
     Vacuous,
@@ -128,17 +128,17 @@ pub struct Violation {
     pub property: Property,
     /// The violation in one sentence.
     pub says: String,
-    /// Numbers of the fewest lines of the history that show it, sorted.
+    /// The numbers of the fewest lines of the history that show it, sorted.
     pub lines: Vec<usize>,
 }
 
-/// The evidence of one violation, by property. Displayed, it is the sentence.
+/// The evidence of one violation, by property. Its text is the sentence.
 pub(super) trait Evidence: fmt::Display {
     /// The lines of the evidence, in any order.
     fn lines(&self) -> Vec<usize>;
 }
 
-/// Further violations are counted only.
+/// Maximum number of violations that are shown. Further ones are only counted.
 const SHOWN_MAX: usize = 10;
 
 /// Collects the findings about one property.
@@ -151,7 +151,7 @@ pub(super) struct Investigation {
 }
 
 impl Investigation {
-    pub(super) fn of(property: Property) -> Self {
+    pub(super) fn new(property: Property) -> Self {
         Self { property, evidence: Vec::new(), violations: Violations::default(), undecided: None }
     }
 
@@ -174,12 +174,12 @@ impl Investigation {
         }
     }
 
-    /// A part could not be decided. A violation takes precedence.
+    /// Notes that a part could not be decided. A violation takes precedence.
     pub(super) fn undecided(&mut self, why: impl Into<String>) {
         self.undecided.get_or_insert(why.into());
     }
 
-    /// The first evidence counts: if it is zero, the property is vacuous.
+    /// Makes the finding. If the first count of evidence is zero, the property is vacuous.
     pub(super) fn close(self) -> Finding {
         let verdict = match (self.violations.count, self.undecided, self.evidence.first()) {
             (1.., _, _) => Verdict::Violated(self.violations),

@@ -1,9 +1,7 @@
 //! No lost waiter: each wait ends, and no lock is free while it has waiters.
 //!
-//! * A lock that is certainly free is granted to its waiter within `handover_bound_ms` of the meta, not counting time
-//!   under faults.
-//! * A wait ends at its limit, within the same bound. The same bound applies to telling a waiter whose grant a read
-//!   shows.
+//! * A lock that is certainly free is granted to its waiter within `handover_bound_ms` of the meta, not counting time under faults.
+//! * A wait ends at its limit, within the same bound. The same bound applies to telling a waiter whose grant a read shows.
 //! * At the end of the run (`end`), no wait of a live process and session is pending.
 //! * No read shows a free lock whose first waiter wants only this lock.
 
@@ -14,7 +12,7 @@ use std::{
 
 use super::{
     expiry::free_ns,
-    occupancy::{Gone, Left, Lock},
+    occupancy::{EndKind, GrantEnd, LockOccupancy},
     run::{MS, Run},
     show::Ms,
     verdict::{Evidence, Finding, Investigation, Property},
@@ -36,7 +34,8 @@ impl fmt::Display for Lost<'_> {
                 write!(f, "lock {lock:?} was free for {} while {:?} waited for it", Ms(*free_ns), waiter.process)
             }
             Self::Late { waiter, due_ns } => {
-                let (due, ended) = (Ms(*due_ns), Ms(waiter.ended_ns));
+                let due = Ms(*due_ns);
+                let ended = Ms(waiter.ended_ns);
                 write!(f, "the wait of {:?} had to end by {due}, and ended at {ended}", waiter.process)
             }
             Self::NeverEnded { waiter, .. } => {
@@ -47,7 +46,8 @@ impl fmt::Display for Lost<'_> {
                 write!(f, "lock {lock:?} was read as free while {:?} waited for it", waiter.process)
             }
             Self::NotTold { read, waiter, untold_ns } => {
-                let (lock, untold) = (read.locks.first().map_or("", String::as_str), Ms(*untold_ns));
+                let lock = read.locks.first().map_or("", String::as_str);
+                let untold = Ms(*untold_ns);
                 write!(
                     f,
                     "lock {lock:?} was read as granted to {:?}, which was not told for another {untold}",
@@ -71,29 +71,32 @@ impl Evidence for Lost<'_> {
     }
 }
 
-pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>) -> Finding {
-    let mut investigation = Investigation::of(Property::NoLostWaiter);
+pub(super) fn check<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, LockOccupancy>) -> Finding {
+    let mut investigation = Investigation::new(Property::NoLostWaiter);
     investigation.count("waits", 0);
     free_for_long(run, locks, &mut investigation);
     each_ends(run, &mut investigation);
-    let matcher = Matcher::of(run);
+    let matcher = WaitMatcher::from_run(run);
     seen_free(run, &matcher, &mut investigation);
     seen_granted(run, &matcher, &mut investigation);
     investigation.close()
 }
 
-fn free_for_long<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, Lock>, investigation: &mut Investigation) {
+fn free_for_long<'r>(run: &'r Run<'_>, locks: &BTreeMap<&'r str, LockOccupancy>, investigation: &mut Investigation) {
     for (lock, known) in locks {
         for (wait, gap) in known.starved() {
-            if matches!(gap.after, Some(Gone { left: Left::Died, .. })) {
+            if matches!(gap.after, Some(GrantEnd { left: EndKind::Died, .. })) {
                 continue;
             }
+
             let Some(bound_ms) = run.meta.handover_bound_ms else {
                 return investigation.undecided("the meta promises no handover_bound_ms");
             };
+
             let free_ns = free_ns(run, wait, gap);
             if free_ns > bound_ms.saturating_mul(MS) {
-                let (since, waiter) = (gap.after.map(|gone| gone.line), &run.operations[wait.operation]);
+                let since = gap.after.map(|gone| gone.line);
+                let waiter = &run.operations[wait.operation];
                 investigation.report(&Lost::Free { lock, free_ns, since, waiter });
             }
         }
@@ -105,6 +108,7 @@ fn each_ends(run: &Run<'_>, investigation: &mut Investigation) {
         if acquire.wait == Wait::None {
             continue;
         }
+
         investigation.count("waits", 1);
         match waiter.ended {
             Ended::Ok(_) => investigation.count("granted", 1),
@@ -112,11 +116,13 @@ fn each_ends(run: &Run<'_>, investigation: &mut Investigation) {
             Ended::Fail(_) => investigation.count("ended in another way", 1),
             Ended::Info | Ended::Open => investigation.count("unknown", 1),
         }
+
         let session = run.session(&acquire.session);
         let over = session.is_some_and(|it| it.died.is_some() || it.over.is_some() || it.closing.is_some());
         if let (Ended::Open, Some(end), false) = (waiter.ended, run.end_line, over) {
             investigation.report(&Lost::NeverEnded { waiter, end });
         }
+
         if let (Wait::AtMostMs(ms), Some(bound_ms), false) =
             (acquire.wait, run.meta.handover_bound_ms, waiter.is_unknown())
         {
@@ -128,14 +134,16 @@ fn each_ends(run: &Run<'_>, investigation: &mut Investigation) {
     }
 }
 
-fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, investigation: &mut Investigation) {
+fn seen_free(run: &Run<'_>, waiting: &WaitMatcher<'_>, investigation: &mut Investigation) {
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
         let Some(first) = view.waiters.first() else { continue };
         investigation.count("reads of a queue", 1);
+
         if !view.holders.is_empty() || view.delayed {
             continue;
         }
+
         let waiter = waiting.waiter(read, &first.session).map(|place| &run.operations[place]);
         if let Some(waiter) = waiter.filter(|waiter| waiter.locks.len() == 1) {
             investigation.report(&Lost::SeenFree { read, waiter });
@@ -143,17 +151,20 @@ fn seen_free(run: &Run<'_>, waiting: &Matcher<'_>, investigation: &mut Investiga
     }
 }
 
-/// Reports each wait once: by the first read that shows its grant.
-fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, investigation: &mut Investigation) {
+/// Reports each wait once, by the first read that shows its grant.
+fn seen_granted(run: &Run<'_>, waiting: &WaitMatcher<'_>, investigation: &mut Investigation) {
     let Some(bound_ms) = run.meta.handover_bound_ms else { return };
     let mut seen = HashSet::new();
+
     for read in &run.operations {
         let Ended::Ok(Answer::Get(view)) = read.ended else { continue };
         for holder in &view.holders {
             let over = run.session(&holder.session).is_none_or(|it| it.died.is_some() || it.over.is_some());
-            let Some(place) = waiting.waiter(read, &holder.session).filter(|place| !over && seen.insert(*place)) else {
+            let waiter = waiting.waiter(read, &holder.session).filter(|place| !over && seen.insert(*place));
+            let Some(place) = waiter else {
                 continue;
             };
+
             let waiter = &run.operations[place];
             let untold_ns = run.calm.between(read.ended_ns, waiter.listened_ns.min(run.last_ns));
             if untold_ns > bound_ms.saturating_mul(MS) {
@@ -164,14 +175,14 @@ fn seen_granted(run: &Run<'_>, waiting: &Matcher<'_>, investigation: &mut Invest
 }
 
 /// Finds the acquire that a read shows in a queue or as granted since.
-pub(super) struct Matcher<'r> {
+pub(super) struct WaitMatcher<'r> {
     run: &'r Run<'r>,
-    /// Waiting acquires by session, in the order of their begins.
+    /// The waiting acquires by session, in the order of their starts.
     waits: HashMap<&'r str, Vec<usize>>,
 }
 
-impl<'r> Matcher<'r> {
-    pub(super) fn of<'a>(run: &'r Run<'a>) -> Self {
+impl<'r> WaitMatcher<'r> {
+    pub(super) fn from_run<'a>(run: &'r Run<'a>) -> Self {
         let mut waits: HashMap<&str, Vec<usize>> = HashMap::new();
         for (place, _, acquire) in run.acquires() {
             if acquire.wait != Wait::None {
@@ -181,7 +192,7 @@ impl<'r> Matcher<'r> {
         Self { run, waits }
     }
 
-    /// Its index among the operations. `None`: there is none, or it is ambiguous.
+    /// The acquire's index among the operations, unless there is none or it is ambiguous.
     pub(super) fn waiter(&self, read: &Operation<'_>, session: &str) -> Option<usize> {
         let lock = read.locks.first()?;
         let waits = self.waits.get(session)?;

@@ -1,12 +1,11 @@
 //! A search for a sequential order that explains the observations, after Wing and Gong, and Lowe ("Testing for
 //! linearizability", 2017).
 //!
-//! A step takes effect at one moment between its begin and its end. A step with an unknown outcome may take effect at
-//! any moment after its begin, or never. The search walks forward in time, tries every step that may come next, and
-//! remembers each visited pair of steps and state. A step that does not change the state and is possible now is taken
-//! without a branch, since it cannot exclude another one.
+//! A step takes effect at one moment between its start and its end. A step with an unknown outcome may take effect at any moment after its
+//! start, or never. The search walks forward in time, tries every step that may come next, and remembers each visited pair of steps and
+//! state. A step that does not change the state and is possible now is taken without a branch, because it cannot exclude another one.
 //!
-//! Not a crate: the existing ones do not support steps that may never happen, and depend on a benchmark harness.
+//! The search is written here, because existing crates do not support steps that may never happen, and depend on a benchmark harness.
 
 use std::{collections::HashSet, hash::Hash};
 
@@ -15,13 +14,13 @@ pub(super) trait Model {
     type Step;
     type State: Clone + Eq + Hash;
 
-    /// The state after the step. `None`: the step is not possible now.
+    /// The state after the step, or `None` if the step is not possible now.
     fn apply(&self, state: &Self::State, step: &Self::Step) -> Option<Self::State>;
 
     /// Whether the step never changes the state.
     fn reads(step: &Self::Step) -> bool;
 
-    /// Steps with a rank happen in the order of their ranks: a step is not tried while a needed one of lower rank is
+    /// The rank of a step. Steps with a rank happen in the order of their ranks: a step is not tried while a needed one of lower rank is
     /// left.
     fn rank(&self, step: &Self::Step) -> Option<u64>;
 }
@@ -31,7 +30,7 @@ pub(super) trait Model {
 pub(super) struct Timed<S> {
     pub(super) step: S,
     pub(super) begin_ns: u64,
-    /// `u64::MAX`: it may never happen.
+    /// The end of the time, or `u64::MAX` if the step may never happen.
     pub(super) end_ns: u64,
 }
 
@@ -43,7 +42,7 @@ impl<S> Timed<S> {
 
 /// The result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum SearchOutcome {
     /// There is an order.
     Found,
     /// There is no order.
@@ -52,27 +51,30 @@ pub(super) enum Outcome {
     TooLong,
 }
 
-/// Operations of one lock or register that are searched.
+/// Maximum number of operations of one lock or register that are searched.
 pub(super) const OPERATIONS_MAX: usize = 200;
 
-/// Longer sequences of steps are not searched.
+/// Maximum number of steps in a sequence that is searched.
 pub(super) const STEPS_MAX: usize = 512;
 
 type Bits = [u64; STEPS_MAX / 64];
 
-/// Searches for an order with at most `tries_max` tries. The steps are sorted by begin; at most [`STEPS_MAX`].
-pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Step>], tries_max: u64) -> Outcome {
+/// Searches for an order with at most `tries_max` tries. The steps are sorted by start, and there are at most [`STEPS_MAX`].
+pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Step>], tries_max: u64) -> SearchOutcome {
     if steps.len() > STEPS_MAX {
-        return Outcome::TooLong;
+        return SearchOutcome::TooLong;
     }
+
     let mut seen: HashSet<(Bits, M::State)> = HashSet::new();
     let mut stack = vec![([0; STEPS_MAX / 64], start)];
     let mut tries = 0;
+
     while let Some((mut taken, state)) = stack.pop() {
         tries += 1;
         if tries > tries_max {
-            return Outcome::TooLong;
+            return SearchOutcome::TooLong;
         }
+
         let next = loop {
             let next = candidates(steps, &taken);
             let free =
@@ -82,18 +84,21 @@ pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Ste
                 None => break next,
             }
         };
+
         if steps.iter().enumerate().all(|(at, step)| has(&taken, at) || !step.is_needed()) {
-            return Outcome::Found;
+            return SearchOutcome::Found;
         }
         if !seen.insert((taken, state.clone())) {
             continue;
         }
-        // The top of the stack is tried first: the step with the earliest end.
+
+        // The top of the stack, which is tried first, is the step with the earliest end.
         let lowest = lowest_rank(model, steps, &taken);
         let in_turn =
             |at: &usize| !M::reads(&steps[*at].step) && model.rank(&steps[*at].step).is_none_or(|rank| rank <= lowest);
         let mut next: Vec<_> = next.into_iter().filter(in_turn).collect();
         next.sort_unstable_by_key(|at| std::cmp::Reverse(steps[*at].end_ns));
+
         for at in next {
             if let Some(after) = model.apply(&state, &steps[at].step) {
                 let mut taken = taken;
@@ -102,7 +107,7 @@ pub(super) fn search<M: Model>(model: &M, start: M::State, steps: &[Timed<M::Ste
             }
         }
     }
-    Outcome::None
+    SearchOutcome::None
 }
 
 /// The lowest rank of the needed steps that are left.

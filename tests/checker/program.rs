@@ -55,7 +55,7 @@ fn exit_codes_differ_for_properties_that_hold_and_properties_without_evidence() 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("whole.jsonl");
     let whole = (0..)
-        .map(|seed| History::of(reference::history(seed)).expect("a history"))
+        .map(|seed| History::from_events(reference::history(seed)).expect("a history"))
         .find(|history| check(history).expect("it was read").iter().all(|finding| finding.verdict == Verdict::Holds));
     let mut writer = Writer::new(Vec::new());
     whole

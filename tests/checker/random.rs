@@ -12,7 +12,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use super::{mutations, reference};
 
 fn findings(events: Vec<Event>) -> Vec<Finding> {
-    check(&History::of(events).expect("a history")).expect("it was read")
+    check(&History::from_events(events).expect("a history")).expect("it was read")
 }
 
 fn convicted(findings: &[Finding]) -> Vec<Property> {

@@ -7,9 +7,9 @@ use std::sync::{
 
 use lockkeeper::{
     chaos::{
-        record::{Recorder, Sink, Timeline},
+        record::{HistorySink, Recorder, Timeline},
         workload::{
-            self, ATTEMPT_LIMIT, CALL_LIMIT, Parts,
+            self, ATTEMPT_LIMIT, CALL_LIMIT, ClientParts,
             resource::{Place, Registers},
         },
     },
@@ -34,8 +34,8 @@ impl Book {
 
     /// A recorder for a process of this name.
     pub(crate) fn recorder(&self, process: &str) -> Recorder {
-        let sink: Sink = Arc::new(Mutex::new(Page(Arc::clone(&self.lines))));
-        Recorder::new(sink, process, Timeline::of_clock(&SimulatedClock))
+        let sink: HistorySink = Arc::new(Mutex::new(Page(Arc::clone(&self.lines))));
+        Recorder::new(sink, process, Timeline::with_clock(&SimulatedClock))
     }
 
     /// All lines so far.
@@ -104,7 +104,7 @@ impl Desk {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let name = self.name();
         let seed = clients.seed ^ (u64::from(self.number) << 32) ^ (u64::from(generation) << 16);
-        let parts = Parts {
+        let parts = ClientParts {
             seed,
             clients: clients.count,
             client: client(clients.nodes, seed)?,

@@ -20,11 +20,11 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Bytes of one read from a socket.
+/// Maximum number of bytes of one read from a socket.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// Chunks in flight in one direction. Beyond this, backpressure stops the sender.
+/// Maximum number of chunks in flight in one direction. Beyond it, backpressure stops the sender.
 const CHUNKS_MAX: usize = 32;
-/// Concurrent connections of one link. Further ones wait to be accepted.
+/// Maximum number of concurrent connections of one link. Further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 
 /// The state of one direction.
@@ -46,13 +46,13 @@ pub enum Direction {
 
 /// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct State {
+struct LinkState {
     /// The direction from the connecting side.
     forward: Direction,
     backward: Direction,
-    /// New connections are reset.
+    /// Whether new connections are reset.
     refuses: bool,
-    /// How often all connections were reset.
+    /// Number of times that all connections were reset.
     resets: u64,
 }
 
@@ -60,17 +60,17 @@ struct State {
 #[derive(Debug)]
 pub struct Link {
     address: SocketAddr,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Link {
-    /// A link from this listener to that address. `seed` is for the jitter.
+    /// Makes a link from this listener to that address. `seed` is for the jitter.
     pub fn new(listener: std::net::TcpListener, target: SocketAddr, seed: u64) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let listener = TcpListener::from_std(listener)?;
-        let state = watch::Sender::new(State::default());
+        let state = watch::Sender::new(LinkState::default());
         let random = Arc::new(Mutex::new(StdRng::seed_from_u64(seed)));
         let accepting = tokio::spawn(accept(listener, target, state.subscribe(), random));
         Ok(Self { address, state, _accepting: AbortOnDropHandle::new(accepting) })
@@ -106,23 +106,28 @@ impl Link {
 
     /// Opens both directions; held data pass.
     pub fn heal(&self) {
-        self.state.send_modify(|state| *state = State { resets: state.resets, ..State::default() });
+        self.state.send_modify(|state| *state = LinkState { resets: state.resets, ..LinkState::default() });
     }
 
-    /// Whether it has no fault.
+    /// Whether the link has no fault.
     pub fn is_whole(&self) -> bool {
         let state = *self.state.borrow();
-        state == State { resets: state.resets, ..State::default() }
+        state == LinkState { resets: state.resets, ..LinkState::default() }
     }
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, state: watch::Receiver<State>, random: Arc<Mutex<StdRng>>) {
+async fn accept(
+    listener: TcpListener,
+    target: SocketAddr,
+    state: watch::Receiver<LinkState>,
+    random: Arc<Mutex<StdRng>>,
+) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, _)) => _ = connections.spawn(connect(stream, target, state.clone(), Arc::clone(&random))),
-                // For example too many open files, which can be temporary.
+                // The process may have too many open files for a moment.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -133,32 +138,35 @@ async fn accept(listener: TcpListener, target: SocketAddr, state: watch::Receive
 async fn connect(
     mut near: TcpStream,
     target: SocketAddr,
-    mut state: watch::Receiver<State>,
+    mut state: watch::Receiver<LinkState>,
     random: Arc<Mutex<StdRng>>,
 ) {
-    let State { resets, refuses, .. } = *state.borrow_and_update();
+    let LinkState { resets, refuses, .. } = *state.borrow_and_update();
     let far = if refuses { Err(io::ErrorKind::ConnectionRefused.into()) } else { TcpStream::connect(target).await };
     let Ok(mut far) = far else { return reset(&near) };
-    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    let _ = near.set_nodelay(true);
+    let _ = far.set_nodelay(true);
+
     let ended_well = {
-        // Borrowed halves: owned halves shut down the connection when they are dropped, while a broken connection must
-        // not.
+        // Borrow the halves: owned halves shut down the connection when they are dropped, which a broken connection must not do.
         let (near_read, near_write) = near.split();
         let (far_read, far_write) = far.split();
         let forward = carry(near_read, far_write, state.clone(), |state| state.forward, Arc::clone(&random));
         let back = carry(far_read, near_write, state.clone(), |state| state.backward, random);
+
         tokio::select! {
             ended = async { tokio::try_join!(forward, back) } => ended.is_ok(),
             _ = state.wait_for(|state| state.resets != resets) => false,
         }
     };
+
     if !ended_well {
         reset(&near);
         reset(&far);
     }
 }
 
-/// A drop then resets the connection, so that the other end notices at once.
+/// Makes the drop of the stream reset the connection, so that the other end notices at once.
 fn reset(stream: &TcpStream) {
     // Fails if the connection is already gone.
     let _ = stream.set_zero_linger();
@@ -173,8 +181,8 @@ struct Chunk {
 async fn carry(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
-    state: watch::Receiver<State>,
-    way: fn(&State) -> Direction,
+    state: watch::Receiver<LinkState>,
+    way: fn(&LinkState) -> Direction,
     random: Arc<Mutex<StdRng>>,
 ) -> io::Result<()> {
     let (sender, receiver) = mpsc::channel(CHUNKS_MAX);
@@ -185,8 +193,8 @@ async fn carry(
 async fn take(
     mut from: ReadHalf<'_>,
     chunks: mpsc::Sender<Chunk>,
-    mut state: watch::Receiver<State>,
-    way: fn(&State) -> Direction,
+    mut state: watch::Receiver<LinkState>,
+    way: fn(&LinkState) -> Direction,
     random: Arc<Mutex<StdRng>>,
 ) -> io::Result<()> {
     let mut bytes = vec![0; CHUNK_BYTES];
@@ -196,6 +204,7 @@ async fn take(
         if count == 0 {
             return Ok(());
         }
+
         let chunk = Chunk { due: Instant::now() + lateness(now, &random), bytes: bytes[..count].to_vec() };
         if chunks.send(chunk).await.is_err() {
             return Ok(());
@@ -206,8 +215,8 @@ async fn take(
 async fn give(
     mut to: WriteHalf<'_>,
     mut chunks: mpsc::Receiver<Chunk>,
-    mut state: watch::Receiver<State>,
-    way: fn(&State) -> Direction,
+    mut state: watch::Receiver<LinkState>,
+    way: fn(&LinkState) -> Direction,
 ) -> io::Result<()> {
     while let Some(chunk) = chunks.recv().await {
         sleep_until(chunk.due).await;
@@ -220,8 +229,8 @@ async fn give(
     to.shutdown().await
 }
 
-/// Waits until the direction is not held; returns its state.
-async fn until_open(state: &mut watch::Receiver<State>, way: fn(&State) -> Direction) -> io::Result<Direction> {
+/// Waits until the direction is not held, and returns its state.
+async fn until_open(state: &mut watch::Receiver<LinkState>, way: fn(&LinkState) -> Direction) -> io::Result<Direction> {
     let open = state.wait_for(|state| way(state) != Direction::Held).await;
     open.map(|state| way(&state)).map_err(|_| io::Error::from(io::ErrorKind::ConnectionAborted))
 }

@@ -1,8 +1,8 @@
 //! The network of a cluster on this machine, with fault injection.
 //!
 //! There is one [`Link`] for each ordered pair of nodes, one from the clients to each node, and one to each port at which a node serves
-//! clients of other protocols, if the run has such clients. Each is a TCP proxy in
-//! this process: no root, no namespaces. A link carries requests *forward* and answers *backward*. A real network loses
+//! clients of other protocols, if the run has such clients. Each is a TCP proxy in this process, which needs neither root nor namespaces. A
+//! link carries requests *forward* and answers *backward*. A real network loses
 //! packets, so to stop node 1 from sending to node 2, both the forward direction from 1 to 2 and the backward direction of
 //! the link from 2 to 1 are held: [`Links::silence`].
 //!
@@ -28,23 +28,24 @@ use crate::{local::free_port, server::config::Member};
 pub struct Links {
     peers: BTreeMap<(u64, u64), Link>,
     clients: BTreeMap<u64, Link>,
-    /// To the ports of other protocols.
+    /// Links to the ports of other protocols.
     others: Vec<Link>,
-    /// The addresses of nodes that do not exist yet.
+    /// The listeners that hold the addresses of nodes which do not exist yet.
     held: BTreeMap<u64, Vec<TcpListener>>,
 }
 
 impl Links {
-    /// Links to and between these nodes, at their listen addresses.
+    /// Makes links to and between these nodes, at their listen addresses.
     pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
         Self::with_spares(members, &[], seed)
     }
 
-    /// Links to and between these nodes and spare ones, which do not exist yet.
+    /// Makes links to and between these nodes and spare ones, which do not exist yet.
     pub fn with_spares(members: &[Member], spares: &[Member], seed: u64) -> io::Result<Self> {
-        // Held until all links have ports: no link may take the port of a node that does not run at the moment.
+        // Hold them until all links have ports: no link may take the port of a node that does not run at the moment.
         let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
         let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
+
         let hold = |spare: &Member| {
             let bind = |address: &String| {
                 TcpListener::bind(address).map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
@@ -53,6 +54,7 @@ impl Links {
             Ok((spare.node_id, addresses.map(bind).collect::<io::Result<_>>()?))
         };
         let held = spares.iter().map(hold).collect::<io::Result<_>>()?;
+
         let mut links = Self { peers: BTreeMap::new(), clients: BTreeMap::new(), others: Vec::new(), held };
         let all = || members.iter().chain(spares);
         for to in all() {
@@ -74,22 +76,22 @@ impl Links {
         }
     }
 
-    /// Gives the addresses of a spare node free, just before it starts.
+    /// Frees the addresses of a spare node, just before it starts.
     pub fn release(&mut self, spare: u64) {
         self.held.remove(&spare);
     }
 
-    /// The address of a node for clients: host:port. Panics if there is no such node.
+    /// The address of a node for clients, host:port. Panics if the node does not exist.
     pub fn client_address(&self, node: u64) -> String {
-        self.of_clients(node).address().to_string()
+        self.from_clients(node).address().to_string()
     }
 
-    /// The link from the clients to a node. Panics if there is no such node.
-    pub fn of_clients(&self, node: u64) -> &Link {
+    /// The link from the clients to a node. Panics if the node does not exist.
+    pub fn from_clients(&self, node: u64) -> &Link {
         &self.clients[&node]
     }
 
-    /// A link to the port at this address, where a node serves clients of another protocol. Returns the address for them: host:port.
+    /// Makes a link to the port at this address, where a node serves clients of another protocol. Returns the address for them, host:port.
     pub fn to_other(&mut self, address: &str, seed: u64) -> io::Result<String> {
         let link = link(address, seed)?;
         let address = link.address().to_string();
@@ -97,7 +99,7 @@ impl Links {
         Ok(address)
     }
 
-    /// All links from clients, of any protocol.
+    /// All links from clients of any protocol.
     pub fn to_clients(&self) -> impl Iterator<Item = &Link> {
         self.clients.values().chain(&self.others)
     }

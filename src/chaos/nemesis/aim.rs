@@ -10,7 +10,7 @@ use super::Fault;
 /// The targets of a fault.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Aim {
-    /// In the order of the injection. Empty: all nodes alike, or clients.
+    /// The nodes in the order of the injection. Without any, the fault strikes all nodes alike, or clients.
     pub(super) nodes: Vec<u64>,
     /// Pairs of nodes between which nothing passes in this direction.
     pub(super) silent: Vec<(u64, u64)>,
@@ -25,6 +25,7 @@ impl Aim {
         let any = *[leader, follower].choose(random).expect("it has two");
         let others = |node: u64| ids.iter().copied().filter(move |id| *id != node);
         let nodes = |nodes: &[u64]| Self { nodes: nodes.to_vec(), silent: Vec::new() };
+
         match fault {
             Fault::PartitionHalves => {
                 let (majority, minority) = shuffled.split_at(ids.len() / 2 + 1);

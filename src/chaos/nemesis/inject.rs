@@ -30,16 +30,16 @@ use crate::{
     raft::identity::FILE_NAME,
 };
 
-/// Longer than the TTL of any session of the workload.
+/// A time longer than the TTL of any session of the workload.
 const OVER_A_TTL: Duration = Duration::from_millis(3_200);
-/// How long to search for a client that holds a lock: on a slow machine it may take many attempts.
+/// Time limit of the search for a client that holds a lock. On a slow machine it may take many attempts.
 const HOLDER_WAIT: Duration = Duration::from_secs(20);
-/// How long clients are stopped while their locks are read. Short, so that they still hold the locks afterwards.
+/// Time for which clients are stopped while their locks are read. It is short, so that they still hold the locks afterwards.
 const LOOK: Duration = Duration::from_millis(600);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(60);
-/// How long to wait for a leader as the target.
+/// Time limit of the wait for a leader as the target.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
-/// How long to wait for a new leader.
+/// Time limit of the wait for a new leader.
 const NEW_LEADER_WAIT: Duration = Duration::from_secs(10);
 /// Offset of a wall clock jump.
 const JUMP: &str = "+7h";
@@ -51,7 +51,7 @@ const MEMBER: &str = "stage = \"member\"";
 /// System calls that need disk space.
 const WRITES: &str = "write,writev,pwrite64,pwritev,fallocate,ftruncate";
 
-/// Where a data directory is moved to.
+/// The path to which a data directory is moved.
 fn aside(directory: &Path) -> PathBuf {
     directory.with_extension("aside")
 }
@@ -75,11 +75,11 @@ pub(in crate::chaos) struct World {
     pub(in crate::chaos) set_aside: Vec<u64>,
     /// The nodes that may join.
     pub(in crate::chaos) roster: Roster,
-    /// For how long the cluster that was restored last grants nothing.
+    /// The time for which the cluster that was restored last grants nothing.
     pub(in crate::chaos) closed_for: Duration,
-    /// The operation that is under way.
+    /// The operation in flight.
     pub(in crate::chaos) operation: Option<Operation>,
-    /// Cancelled to end faults early. Faults are not dropped, so that each kill is recorded.
+    /// A token that is cancelled to end faults early. Faults are not dropped, so that each kill is recorded.
     pub(in crate::chaos) stop: CancellationToken,
 }
 
@@ -92,6 +92,7 @@ pub(in crate::chaos) fn start(
 ) -> Result<(), LocalError> {
     let node = cluster.node_mut(id);
     node.spawn()?;
+
     if let Some(pid) = node.pid().filter(|_| tools.libfaketime().is_some()) {
         tools.is_loaded_into(pid);
     }
@@ -100,17 +101,22 @@ pub(in crate::chaos) fn start(
 }
 
 impl World {
-    /// Begins a fault and lets it last. `false`: it was not possible, or had no target.
+    /// Begins a fault and lets it last. Returns `false` if it was not possible, or had no target.
     pub(in crate::chaos) async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
         let ids: Vec<u64> = self.cluster.nodes().map(crate::local::Node::id).collect();
         let aim = Aim::take(fault, leader, &ids, &mut self.random);
+
         if fault.is_request() {
             return self.begin(fault, &aim).await;
         }
-        let (name, nodes, silent) = (fault.name().to_owned(), aim.nodes.clone(), aim.silent.clone());
+
+        let name = fault.name().to_owned();
+        let nodes = aim.nodes.clone();
+        let silent = aim.silent.clone();
         self.recorder.fact(Fact::Fault { name, nodes, silent });
         aim.silent.iter().for_each(|(from, to)| self.links.silence(*from, *to));
+
         let until = Instant::now() + Duration::from_millis(self.random.random_range(1_500..3_500));
         let hit = self.hit(fault, &aim.nodes, until).await?;
         if hit && !fault.has_its_own_time() {
@@ -128,7 +134,7 @@ impl World {
         let began = self.inject_fault(fault).await?;
         if let (true, Some(companion)) = (began, companion) {
             self.rest(0..500).await;
-            // The companion may lack a target: the first fault is to take effect anyway.
+            // The companion may lack a target. The first fault takes effect anyway.
             self.inject_fault(companion).await?;
         }
         Ok(began)
@@ -147,7 +153,7 @@ impl World {
         Instant::now() < until && !self.stop.is_cancelled()
     }
 
-    /// The part of a fault beyond the links between nodes.
+    /// Executes the part of a fault beyond the links between nodes. Returns whether it hit.
     async fn hit(&mut self, fault: Fault, nodes: &[u64], until: Instant) -> io::Result<bool> {
         let lasting = until.saturating_duration_since(Instant::now());
         match (fault, nodes) {
@@ -187,6 +193,7 @@ impl World {
     pub(in crate::chaos) async fn heal(&mut self) -> io::Result<()> {
         self.links.heal();
         self.clients.signal_all(Signal::CONT);
+
         for trace in self.traces.drain(..) {
             trace.detach().await;
         }
@@ -194,27 +201,33 @@ impl World {
             self.cluster.node(id).signal(Signal::CONT);
             self.set_clock(id, NO_JUMP)?;
         }
+
         for id in std::mem::take(&mut self.may_end) {
             // A node that cannot write may hang in a state that only an operator can end, so it is killed.
             self.kill(id).await;
         }
+
         for id in std::mem::take(&mut self.set_aside) {
             self.kill(id).await;
             self.put_data_back(id)?;
         }
+
         self.start_all()
     }
 
-    /// See [`Fault::DataGone`].
+    /// Executes [`Fault::DataGone`].
     async fn lose_data(&mut self, nodes: &[u64]) -> io::Result<()> {
         let (behind, ahead) = nodes.split_at(nodes.len() / 2);
+
         for id in behind {
             self.kill(*id).await;
         }
+
         self.rest(1_500..3_000).await;
         for id in ahead {
             self.kill(*id).await;
         }
+
         let Some(&victim) = ahead.first() else { return Ok(()) };
         let directory = self.cluster.node(victim).config().data_dir.clone();
         fs::rename(&directory, aside(&directory))?;
@@ -222,25 +235,26 @@ impl World {
         for id in behind.iter().chain([&victim]) {
             start(&mut self.cluster, *id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
         }
+
         self.rest(2_500..4_000).await;
         Ok(())
     }
 
-    /// Fails if the node became a member without its data.
+    /// Puts the data of a node back. Fails if the node became a member without them.
     fn put_data_back(&self, id: u64) -> io::Result<()> {
         let directory = self.cluster.node(id).config().data_dir.clone();
         let identity = fs::read_to_string(directory.join(FILE_NAME)).unwrap_or_default();
         // The node may have been killed before it created the directory.
         let _ = fs::remove_dir_all(&directory);
         fs::rename(aside(&directory), &directory)?;
-        match identity.contains(MEMBER) {
-            true => Err(io::Error::other(format!("node {id} was accepted as a member without its data"))),
-            false => Ok(()),
+        if identity.contains(MEMBER) {
+            Err(io::Error::other(format!("node {id} was accepted as a member without its data")))
+        } else {
+            Ok(())
         }
     }
 
-    /// Waits for a new leader, and for a while after that: meanwhile two nodes act as leaders. `false`: there was no
-    /// new leader.
+    /// Waits for a new leader, and for a while after that: meanwhile, two nodes act as leaders. Returns `false` if there was no new leader.
     async fn another_leads(&self, old: u64, lasting: Duration) -> bool {
         let by = Instant::now() + NEW_LEADER_WAIT;
         while self.goes_on(by) {
@@ -257,9 +271,9 @@ impl World {
         self.cluster.nodes().map(crate::local::Node::id).collect()
     }
 
-    /// Either holds the link without an error, or resets its connections.
+    /// Cuts a node from its clients: either holds the link without an error, or resets its connections.
     fn cut_from_clients(&mut self, node: u64) {
-        let link = self.links.of_clients(node);
+        let link = self.links.from_clients(node);
         if self.random.random() {
             return link.refuse();
         }
@@ -281,15 +295,15 @@ impl World {
             self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
             self.rest(30..250).await;
         }
-        // Every pending call now has to be repeated.
+        // Every pending call must now be repeated.
         self.links.all().for_each(crate::chaos::links::Link::reset);
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
         while self.goes_on(until) {
-            self.links.of_clients(leader).set_backward(Direction::Held);
+            self.links.from_clients(leader).set_backward(Direction::Held);
             self.rest(30..200).await;
-            let link = self.links.of_clients(leader);
+            let link = self.links.from_clients(leader);
             link.reset();
             link.heal();
             self.rest(50..250).await;
@@ -300,7 +314,7 @@ impl World {
         self.links.to_clients().for_each(|link| link.set_backward(Direction::Held));
         self.rest_until(Instant::now() + OVER_A_TTL).await;
         for link in self.links.to_clients() {
-            // The answers are gone with the connections.
+            // The answers are lost with the connections.
             link.reset();
             link.heal();
         }
@@ -325,8 +339,8 @@ impl World {
         Ok(!stopped.is_empty() && !held.is_empty())
     }
 
-    /// Stops `count` clients, until at least one of them holds a lock; returns the clients and their locks. Only a
-    /// stopped client is sure to still hold the locks that a read shows. The result may be empty.
+    /// Stops `count` clients, until at least one of them holds a lock. Returns the clients and their locks, or no lock if none was found.
+    /// Only a stopped client is sure to still hold the locks that a read shows.
     async fn stop_holders(&mut self, count: usize) -> (Vec<usize>, Vec<Lock>) {
         let by = Instant::now() + HOLDER_WAIT;
         loop {
@@ -334,6 +348,7 @@ impl World {
             stopped.retain(|place| self.clients.signal(*place, Signal::STOP));
             let names: Vec<_> = stopped.iter().map(|place| self.clients.name(*place)).collect();
             let held = timeout(LOOK, self.operator.held_by(&names)).await.unwrap_or_default();
+
             if !held.is_empty() || !self.goes_on(by) {
                 return (stopped, held);
             }
@@ -344,7 +359,7 @@ impl World {
 
     /// Stops a node gracefully, and starts it. Fails if it does not end as it should.
     async fn restart(&mut self, id: u64) -> io::Result<()> {
-        // A node that was started a moment ago may not handle the signal yet: then the signal kills it, as it may.
+        // A node that was started a moment ago may not handle the signal yet. The signal then kills it, which is allowed.
         let answers = self.cluster.node(id).status().await.is_ok();
         let Some(status) = self.cluster.node_mut(id).stop().await else { return Ok(()) };
         self.recorder.fact(Fact::Stopped { node: id });
@@ -421,10 +436,12 @@ impl World {
         if !how.starts_with("delay") {
             self.may_end.push(id);
         }
-        let (trace, inject) = (format!("trace={calls}"), format!("inject={calls}:{how}"));
+
+        let trace = format!("trace={calls}");
+        let inject = format!("inject={calls}:{how}");
         match Trace::attach(&self.tools, pid, &["-e", &trace, "-e", &inject]).await {
             Ok(trace) => self.traces.push(trace),
-            // It also exits when the node does.
+            // The strace also exits when the node does.
             Err(_) => return Ok(!self.cluster.node_mut(id).is_alive()),
         }
         Ok(true)

@@ -1,8 +1,8 @@
 //! Fault injection.
 //!
-//! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the
-//! faults, `schedule` orders them, `aim` selects their targets, `inject` executes them, `operations` and `restore` those that an operator
-//! causes, and `tools` finds the programs that some need.
+//! A run alternates between calm, a fault and its end, with a check that the cluster serves again. [`Fault`] lists the faults, `schedule`
+//! orders them, `aim` selects their targets, `inject` executes them, `operations` and `restore` execute those that an operator causes, and
+//! `tools` finds the programs that some need.
 //!
 //! Deliberately absent: faults that need root. Without namespaces and mounts, a run works on any machine.
 
@@ -39,8 +39,9 @@ pub enum Fault {
     Resets,
     /// Requests reach the leader, its answers are lost, then the connection breaks.
     ReplyLost,
-    /// Requests of clients reach the nodes, all answers are lost for longer than a lease, then the connections break: what a client repeats
-    /// is older than its lease.
+    /// Requests of clients reach the nodes, all answers are lost for longer than a lease, then the connections break. A request that a
+    /// client
+    /// repeats is then older than its lease.
     AnswersLost,
     /// The leader's process is stopped for longer than its lease, then continued.
     PauseLeader,
@@ -75,7 +76,8 @@ pub enum Fault {
     RollingRestart,
     /// A backup is saved under load. A while later all nodes are lost with their data, and a new cluster is made from the backup.
     Restore,
-    /// The same, and once the new cluster grants locks it is lost too: a third cluster is made from the same backup.
+    /// A backup is restored as in `Restore`. Once the new cluster grants locks, it is lost too, and a third one is made from the same
+    /// backup.
     RestoreAgain,
     /// A new node joins and becomes a voter.
     Add,
@@ -133,7 +135,7 @@ const FAULTS: [(Fault, Group, &str); 30] = [
 ];
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub fn all() -> impl Iterator<Item = Self> {
         FAULTS.iter().map(|(fault, ..)| *fault)
     }
@@ -149,24 +151,24 @@ impl Fault {
         kills || matches!(self, Self::PauseClient | Self::AnswersLost | Self::Restart | Self::RollingRestart)
     }
 
-    /// Whether a new cluster is made from a backup. No session survives it.
+    /// Whether the fault makes a new cluster from a backup. No session survives it.
     pub(in crate::chaos) fn makes_anew(self) -> bool {
         matches!(self, Self::Restore | Self::RestoreAgain)
     }
 
-    /// Whether it is a request to the cluster that takes effect after a while: other faults may strike meanwhile.
+    /// Whether the fault is a request to the cluster that takes effect after a while. Other faults may strike meanwhile.
     pub(super) fn is_request(self) -> bool {
         self == Self::Transfer || self.group() == Group::Membership
     }
 
-    /// Whether it may strike while a request is under way. The others end nodes by themselves, move their data, or take long.
+    /// Whether the fault may strike while a request is in flight. The others end nodes by themselves, move their data, or take long.
     fn is_companion(self) -> bool {
         let kills = matches!(self, Self::KillLeader | Self::KillFollower | Self::KillAll | Self::Restart);
         let pauses = matches!(self, Self::PauseLeader | Self::PauseFollower);
         kills || pauses || self == Self::SlowSync || matches!(self.group(), Group::Partition | Group::Network)
     }
 
-    /// Its group.
+    /// The group of the fault.
     pub fn group(self) -> Group {
         FAULTS.iter().find(|(fault, ..)| *fault == self).map_or(Group::Network, |(_, group, _)| *group)
     }
@@ -194,7 +196,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Chosen faults: names, groups, or `all`, separated by commas.
+/// Faults that were chosen by names, groups, or `all`, separated by commas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Faults {
     /// The faults, without duplicates.
@@ -212,14 +214,16 @@ impl FromStr for Faults {
             let known = chosen.len();
             let named = FAULTS.iter().filter(|(_, group, name)| word == "all" || word == group.name() || word == *name);
             chosen.extend(named.map(|(fault, ..)| *fault));
+
             if chosen.len() == known {
                 let names: Vec<_> = FAULTS.iter().map(|(.., name)| *name).collect();
                 let names = names.join(", ");
                 return Err(format!(
-                    "{word:?} is no fault: choose all, a group (partition, network, pause, kill, clock, disk, operation, membership) or one of {names}"
+                    "{word:?} is not a fault: choose all, a group (partition, network, pause, kill, clock, disk, operation, membership) or one of {names}"
                 ));
             }
         }
+
         chosen.sort_unstable();
         chosen.dedup();
         Ok(Self { chosen, text: text.to_owned() })
@@ -239,7 +243,7 @@ mod tests {
         assert_eq!(chosen("membership,transfer"), [Fault::Transfer, Fault::Add, Fault::Remove, Fault::Replace]);
         let operations = [Fault::Transfer, Fault::Restart, Fault::RollingRestart, Fault::Restore, Fault::RestoreAgain];
         assert_eq!(chosen("operation"), operations);
-        assert!("pause,earthquake".parse::<Faults>().unwrap_err().contains("\"earthquake\" is no fault"));
+        assert!("pause,earthquake".parse::<Faults>().unwrap_err().contains("\"earthquake\" is not a fault"));
         assert!("".parse::<Faults>().is_err());
     }
 }

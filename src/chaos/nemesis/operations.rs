@@ -1,12 +1,14 @@
-//! What operators do while the cluster serves: hand the leadership over, add, remove and replace nodes.
+//! The acts of operators while the cluster serves: hand the leadership over, add, remove and replace nodes.
 //!
-//! Such an operation is a fault that takes its time: [`World::begin`] asks for it, other faults may strike meanwhile, and
-//! [`World::settle`] waits, after their end, until it has taken effect. It must take effect: an operation that does not is an error of the
-//! run. The requests are those of an operator: they are repeated until they are answered.
+//! An operation is a fault that takes its time. [`World::begin`] asks for it, other faults may strike meanwhile, and [`World::settle`]
+//! waits,
+//! after their end, until it has taken effect. An operation that does not take effect is an error of the run. The requests are repeated
+//! until they are answered, as an operator does.
 //!
-//! A new node gets an id and addresses that were set aside at the begin of the run, so that all traffic to and from it goes through
-//! links of its own ([`Links::with_spares`](crate::chaos::links::Links::with_spares)). The one exception is the leader's first question to
-//! it, which goes to the address that the node announces.
+//! A new node gets an id and addresses that were set aside at the start of the run, so that all traffic to and from it goes through links
+//! of
+//! its own ([`Links::with_spares`](crate::chaos::links::Links::with_spares)). The one exception is the leader's first question to it, which
+//! goes to the address that the node announces.
 
 use std::{collections::BTreeSet, io, time::Duration};
 
@@ -25,47 +27,52 @@ use crate::{
     local::{LocalError, Node},
 };
 
-/// How long an operation may take after the other faults are over.
+/// Time limit of an operation after the other faults are over.
 const SETTLE_BOUND: Duration = Duration::from_secs(30);
-/// How long an operator repeats a request: through all faults, and after them.
+/// Time for which an operator repeats a request: through all faults, and after them.
 const ASK_BOUND: Duration = Duration::from_secs(60);
-/// Between two requests, and two looks.
+/// Pause between two requests, and between two looks.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Transfers of one fault.
+/// Number of transfers of one fault.
 const TRANSFERS: std::ops::RangeInclusive<u32> = 2..=4;
 const BETWEEN_TRANSFERS_MS: std::ops::Range<u64> = 200..900;
-/// Nodes above the initial number at the most.
+/// Maximum number of nodes above the initial number.
 const GROWTH_MAX: usize = 2;
 /// Exit code of a node that was removed.
 const EXIT_REMOVED: i32 = 20;
 
 impl World {
-    /// The operation that must come first, since there are too few or too many nodes for this one.
+    /// Returns the operation that must come first, because there are too few or too many nodes for this one.
     pub(in crate::chaos) fn first(&self, fault: Fault) -> Option<Fault> {
         first(fault, self.cluster.nodes().count(), self.roster.initial)
     }
 
-    /// Begins an operation. `false`: there is no id left for a new node.
+    /// Begins an operation. Returns `false` if no id is left for a new node.
     pub(super) async fn begin(&mut self, fault: Fault, aim: &Aim) -> io::Result<bool> {
         let needs_node = matches!(fault, Fault::Add | Fault::Replace);
         let spare = if needs_node { self.roster.spares.pop() } else { None };
         if needs_node && spare.is_none() {
             return Ok(false);
         }
+
         let joins = spare.as_ref().map(|spare| spare.node_id);
         let leaves = aim.nodes.first().copied().filter(|_| matches!(fault, Fault::Remove | Fault::Replace));
         let nodes = leaves.into_iter().chain(joins).collect();
         self.recorder.fact(Fact::Fault { name: fault.name().to_owned(), nodes, silent: Vec::new() });
+
         if let (Fault::Replace, Some(old)) = (fault, leaves) {
             self.lose_machine(old).await?;
         }
-        let (operator, seen) = (self.operator.clone(), self.observer.observations());
+
+        let operator = self.operator.clone();
+        let seen = self.observer.observations();
         let request = match (fault, leaves) {
             (Fault::Transfer, _) => Some(tokio::spawn(operator.transfer(seen, self.random.random()))),
             (Fault::Remove, Some(node)) => Some(tokio::spawn(operator.remove(node, seen))),
             (Fault::Replace, Some(node)) => Some(tokio::spawn(operator.replace(node))),
             _ => None,
         };
+
         let mut operation = Operation { fault, request, starts: spare, joins, leaves };
         if fault == Fault::Add {
             self.start_new(&mut operation)?;
@@ -75,11 +82,12 @@ impl World {
             ended.map_err(io::Error::other)?;
             self.start_new(&mut operation)?;
         }
+
         self.operation = Some(operation);
         Ok(true)
     }
 
-    /// The node's machine is gone, with all its data. Its log stays for people.
+    /// Destroys the node's machine, with all its data. Its log stays for people.
     async fn lose_machine(&mut self, node: u64) -> io::Result<()> {
         let data = self.cluster.node(node).config().data_dir.clone();
         self.kill(node).await;
@@ -91,11 +99,11 @@ impl World {
         self.observer.forget(node);
         self.operator.nodes.remove(node);
         self.cluster.forget(node).await;
-        // Clients that start from now on do not try the node; those that run have to find the others by themselves.
+        // Clients that start from now on do not try the node. Those that run have to find the others by themselves.
         self.clients.set_endpoints(self.client_addresses().join(","));
     }
 
-    /// Where clients reach the present nodes.
+    /// The addresses at which clients reach the present nodes.
     fn client_addresses(&self) -> Vec<String> {
         self.cluster.nodes().map(|node| self.links.client_address(node.id())).collect()
     }
@@ -104,12 +112,15 @@ impl World {
     fn start_new(&mut self, operation: &mut Operation) -> io::Result<()> {
         let Some(member) = operation.starts.take() else { return Ok(()) };
         let id = member.node_id;
+
         let join = self.client_addresses();
         let members = self.roster.all.iter().map(|to| self.links.member(id, to)).collect();
         self.links.release(id);
+
         self.cluster.add_at(&member, members, join).map_err(io::Error::other)?;
         self.tools.fake_clock(&mut self.cluster, id)?;
         start(&mut self.cluster, id, &mut self.tools, &self.recorder).map_err(io::Error::other)?;
+
         self.observer.add(self.cluster.node(id));
         let address = self.links.client_address(id);
         self.operator.nodes.insert(id, self.dial.channel(&address, workload::ATTEMPT_LIMIT));
@@ -129,15 +140,17 @@ impl World {
         }
     }
 
-    /// Waits until the operation that is under way has taken effect. Call it when all other faults are over.
+    /// Waits until the operation in flight has taken effect. Call it when all other faults are over.
     pub(in crate::chaos) async fn settle(&mut self) -> Result<(), String> {
         let Some(mut operation) = self.operation.take() else { return Ok(()) };
         let by = Instant::now() + SETTLE_BOUND;
         self.asked(&mut operation, by).await?;
+
         self.start_new(&mut operation).map_err(|error| error.to_string())?;
         if operation.joins.or(operation.leaves).is_some() {
             self.has_members(operation.leaves, by).await?;
         }
+
         if let Some(node) = operation.joins {
             self.recorder.fact(Fact::Joined { node });
         }
@@ -170,18 +183,20 @@ impl World {
         }
     }
 
-    /// Waits until the process of a node that was removed has ended, as it must.
+    /// Waits until the process of a node that was removed ends, as it must.
     async fn ends_by_itself(&mut self, node: u64, by: Instant) -> Result<(), String> {
         loop {
             match self.cluster.node_mut(node).has_died() {
                 Some(LocalError::Died { status, .. }) if status.code() == Some(EXIT_REMOVED) => return Ok(()),
                 Some(error) => {
-                    return Err(format!("node {node} was removed, and ended otherwise than it should: {error}"));
+                    return Err(format!(
+                        "node {node} was removed, but it ended in another way than it should: {error}"
+                    ));
                 }
                 None if Instant::now() >= by => {
                     let log = self.cluster.node(node).log_tail();
                     return Err(format!(
-                        "node {node} was removed, and did not end by itself; its log ends with:\n{log}"
+                        "node {node} was removed, but it did not end by itself; its log ends with:\n{log}"
                     ));
                 }
                 None => sleep(PAUSE).await,
@@ -190,7 +205,7 @@ impl World {
     }
 }
 
-/// See [`World::first`].
+/// Decides [`World::first`] by the numbers of nodes.
 fn first(fault: Fault, nodes: usize, initial: usize) -> Option<Fault> {
     let is_full = nodes >= initial + GROWTH_MAX;
     if fault == Fault::Add && is_full {
@@ -214,8 +229,10 @@ impl Operator {
     async fn transfer_once(&self, seen: &Observations, random: &mut StdRng, by: Instant) -> Result<(), String> {
         let mut problem = "there is no leader".to_owned();
         while Instant::now() < by {
-            let (leader, voters) = (seen.leader(), seen.members().map(|(voters, _)| voters).unwrap_or_default());
+            let leader = seen.leader();
+            let voters = seen.members().map(|(voters, _)| voters).unwrap_or_default();
             let others: Vec<u64> = voters.into_iter().filter(|voter| Some(*voter) != leader).collect();
+
             if let Some(to) = others.choose(random) {
                 match self.client.transfer_leader(Some(*to)).await {
                     Ok(node) if node == *to => {
@@ -226,6 +243,7 @@ impl Operator {
                     Err(error) => problem = error.to_string(),
                 }
             }
+
             sleep(PAUSE).await;
         }
         Err(format!("the leadership could not be handed over; at last: {problem}"))
@@ -255,7 +273,7 @@ impl Operator {
     }
 }
 
-/// Fails when a request was repeated for long enough.
+/// Fails once a request was repeated for long enough.
 async fn wait_to_repeat(last: Result<(), Error>, by: Instant) -> Result<(), String> {
     match last {
         Err(error) if Instant::now() >= by => Err(error.to_string()),

@@ -1,7 +1,7 @@
 //! The loss of the whole cluster, and a new one from a backup that was taken shortly before: see [`Fault::Restore`](super::Fault::Restore)
 //! and [`Fault::RestoreAgain`](super::Fault::RestoreAgain).
 //!
-//! The new cluster grants nothing for the longest TTL of the run. This time belongs to the fault: the bounds of waits do not count it.
+//! The new cluster grants nothing for the longest TTL of the run. This time belongs to the fault, so the bounds of waits do not count it.
 
 use std::{fs, io, path::Path, process::Stdio, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     client::Error,
 };
 
-/// How long saving and restoring may take, each.
+/// Time limit of saving, and of restoring.
 const BOUND: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(150);
 /// The longest TTL of the run's sessions, for which a restored cluster grants nothing.
@@ -31,14 +31,14 @@ const CLOSED_FOR: Duration = {
     }
     longest
 };
-/// What the program says of the cluster that it made.
+/// What the program reports about the cluster that it made.
 #[derive(serde::Deserialize)]
-struct Made {
-    /// Longer than it was told to, if a session of the backup has a longer TTL.
+struct RestoreReport {
+    /// The time for which the cluster grants nothing. It is longer than requested if a session of the backup has a longer TTL.
     closed_ms: u64,
 }
 
-/// Until a restored cluster has elected a leader.
+/// Time limit until a restored cluster has elected a leader.
 const ELECTED_WITHIN: Duration = Duration::from_secs(30);
 
 impl World {
@@ -47,13 +47,15 @@ impl World {
     pub(super) async fn lose_and_restore(&mut self, times: usize) -> io::Result<()> {
         let directory = tempfile::tempdir_in(self.cluster.path())?;
         let file = directory.path().join("backup");
+
         self.save(&file).await?;
         for time in 0..times {
             if time > 0 {
                 self.start_all()?;
                 self.opens().await.map_err(io::Error::other)?;
             }
-            // What is done now is not in the backup.
+
+            // The backup lacks what is done now.
             self.rest(300..1_500).await;
             self.kill_all().await;
             self.make_anew(&file, &directory.path().join(format!("made-{time}"))).await?;
@@ -76,13 +78,14 @@ impl World {
             fs::remove_dir_all(data_dir)?;
             fs::rename(made.join(format!("node-{}", node.id())), data_dir)?;
         }
+
         self.cluster.set_cluster_id(&cluster_id).map_err(io::Error::other)?;
         self.observer.forget_terms();
         self.recorder.fact(Fact::Restored);
         Ok(())
     }
 
-    /// Repeated as an operator would.
+    /// Saves a backup. Repeats the request, as an operator does.
     async fn save(&self, file: &Path) -> io::Result<()> {
         let by = Instant::now() + BOUND;
         loop {
@@ -104,7 +107,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// As an operator does: with the program.
+    /// Makes a cluster from the backup by the program, as an operator does.
     async fn restore(&mut self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
         let program = self.cluster.nodes().next().map(crate::local::Node::program);
         let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
@@ -121,7 +124,7 @@ impl World {
             return Err(io::Error::other(format!("snapshot restore ended with {}: {said}", output.status)));
         }
 
-        let made: Made = serde_json::from_slice(&output.stdout)?;
+        let made: RestoreReport = serde_json::from_slice(&output.stdout)?;
         self.closed_for = Duration::from_millis(made.closed_ms);
         Ok(())
     }

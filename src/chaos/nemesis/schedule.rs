@@ -22,21 +22,21 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// An order of these faults.
+    /// Draws an order of these faults.
     pub fn new(faults: &[Fault], seed: u64) -> Self {
         let mut schedule = Self { deck: faults.to_vec(), left: VecDeque::new(), random: StdRng::seed_from_u64(seed) };
         schedule.shuffle();
         schedule
     }
 
-    /// The faults that fit into this duration at the usual pace: at least one.
+    /// Returns the faults that fit into this duration at the usual pace: at least one.
     pub fn within(&self, duration: Duration) -> Vec<Fault> {
         let count = (duration.as_secs_f64() / CYCLE.as_secs_f64()).floor().max(1.0);
-        // Far below the limit at which floats are exact.
+        // The count is far below the limit at which floats are exact.
         self.left.iter().copied().take(count as usize).collect()
     }
 
-    /// The fault that strikes while this one is under way: every second time one of the others, if this one allows it.
+    /// Returns the fault that strikes while this one is in flight: every second time one of the others, if this one allows it.
     pub fn companion(&mut self, fault: Fault) -> Option<Fault> {
         let companions: Vec<_> = self.deck.iter().copied().filter(|other| other.is_companion()).collect();
         if !fault.is_request() || self.random.random() {
@@ -45,9 +45,10 @@ impl Schedule {
         companions.choose(&mut self.random).copied()
     }
 
-    /// Alternates between the groups, so that a short run covers all groups.
+    /// Shuffles, and then alternates between the groups, so that a short run covers all groups.
     fn shuffle(&mut self) {
         self.deck.shuffle(&mut self.random);
+
         let mut groups: Vec<(Group, VecDeque<Fault>)> = Vec::new();
         for fault in &self.deck {
             match groups.iter_mut().find(|(group, _)| *group == fault.group()) {
@@ -55,6 +56,7 @@ impl Schedule {
                 None => groups.push((fault.group(), VecDeque::from([*fault]))),
             }
         }
+
         while groups.iter().any(|(_, faults)| !faults.is_empty()) {
             self.left.extend(groups.iter_mut().filter_map(|(_, faults)| faults.pop_front()));
         }
@@ -64,7 +66,7 @@ impl Schedule {
 impl Iterator for Schedule {
     type Item = Fault;
 
-    /// Endless, unless there are no faults.
+    /// Endless, unless no faults were chosen.
     fn next(&mut self) -> Option<Fault> {
         if self.left.is_empty() {
             self.shuffle();

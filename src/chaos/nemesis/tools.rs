@@ -35,7 +35,7 @@ pub(in crate::chaos) struct Tools {
     strace: Option<PathBuf>,
     libfaketime: Option<PathBuf>,
     faked: Vec<u32>,
-    /// Why a cluster cannot be restored from a backup in this run. `None`: it can.
+    /// Why this run cannot restore a cluster from a backup, if it cannot.
     no_restore: Option<&'static str>,
 }
 
@@ -49,7 +49,7 @@ impl Tools {
         Self { strace, libfaketime, faked: Vec::new(), no_restore }
     }
 
-    /// Disables strace if it may not attach to this process: then it may not attach to any.
+    /// Disables strace if it may not attach to this process, because then it may not attach to any.
     pub(in crate::chaos) async fn try_on(&mut self, pid: u32) {
         match Trace::attach(self, pid, &["-e", "trace=none"]).await {
             Ok(trace) => trace.detach().await,
@@ -57,7 +57,7 @@ impl Tools {
         }
     }
 
-    /// Why a fault is not possible. `None`: it is.
+    /// Returns why a fault is not possible, or `None` if it is.
     pub(in crate::chaos) fn missing(&self, fault: Fault) -> Option<&'static str> {
         match fault.group() {
             Group::Operation if fault.makes_anew() => self.no_restore,
@@ -80,17 +80,19 @@ impl Tools {
         let Some(library) = self.libfaketime() else { return Ok(()) };
         let clock = cluster.path().join(format!("node{id}")).join("clock");
         fs::write(&clock, "+0")?;
+
         let variables = [
             ("LD_PRELOAD", library.as_os_str()),
             ("FAKETIME_TIMESTAMP_FILE", clock.as_os_str()),
             ("FAKETIME_NO_CACHE", "1".as_ref()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".as_ref()),
         ];
+
         cluster.node_mut(id).set_environment(variables.map(|(name, value)| (name.into(), value.into())));
         Ok(())
     }
 
-    /// Must be called for each process into which the library is loaded.
+    /// Notes that the library is loaded into this process. Call it for each of them.
     pub(in crate::chaos) fn is_loaded_into(&mut self, pid: u32) {
         self.faked.push(pid);
     }
@@ -102,7 +104,7 @@ impl Drop for Tools {
     fn drop(&mut self) {
         for pid in &self.faked {
             for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
-                // Usually absent, since the process has exited normally.
+                // Usually absent, because the process has exited normally.
                 let _ = fs::remove_file(Path::new("/dev/shm").join(name));
             }
         }

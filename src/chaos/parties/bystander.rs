@@ -1,9 +1,9 @@
 //! The bystander of a run: a client of its own with one session and one lock, which it never uses.
 //!
 //! It reaches the nodes directly, not through the links of the clients, so it can reach a quorum whenever there is one. Its session must
-//! live through the whole run: see the property [`Bystander`](crate::chaos::checker::Property::Bystander). It ends only with the cluster
-//! that is lost in a restore, or where faults left no quorum for too long. Then the bystander begins again, with another session and
-//! another lock.
+//! live through the whole run: see the property [`Bystander`](crate::chaos::checker::Property::Bystander). The session ends only with the
+//! cluster that is lost in a restore, or where faults left no quorum for too long. Then the bystander begins again, with another session
+//! and another lock.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ use crate::{
     client::{Guard, Session},
 };
 
-/// The TTL of its session: far above the longest time for which a fault leaves no quorum. A restored cluster grants nothing for the longest
-/// TTL in its backup, so it is not longer than those that every run has.
+/// The TTL of its session, which is far above the longest time for which a fault leaves no quorum. A restored cluster grants nothing for
+/// the longest TTL in its backup, so this one does not exceed those that every run has.
 const TTL: Duration = PROBE_TTL;
-/// Bound on the time in which a renewal is acknowledged while there is a quorum, milliseconds. It fits into the TTL together with the
-/// longest time for which a fault leaves no quorum.
+/// Time limit of a renewal's acknowledgement while there is a quorum, in milliseconds. Together with the longest time for which a fault
+/// leaves no quorum, it fits into the TTL.
 pub(in crate::chaos) const RENEWAL_BOUND_MS: u64 = 8_000;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 
-/// The bystander. Dropped, it ends without a trace.
+/// The bystander. If it is dropped, it ends without a trace.
 #[derive(Debug)]
 pub(in crate::chaos) struct Bystander {
     task: AbortOnDropHandle<()>,
@@ -35,17 +35,17 @@ pub(in crate::chaos) struct Bystander {
 }
 
 impl Bystander {
-    /// It begins in the background. This operator is its alone, with a recorder of its own.
+    /// Starts it in the background. Only the bystander uses this operator, which has a recorder of its own.
     pub(in crate::chaos) fn start(operator: Operator) -> Self {
         let finish = CancellationToken::new();
         let task = tokio::spawn(stand_by(operator, finish.clone()));
         Self { task: AbortOnDropHandle::new(task), finish }
     }
 
-    /// Lets it give back what it has.
+    /// Lets it give back its lock and its session.
     pub(in crate::chaos) async fn finish(self) {
         self.finish.cancel();
-        // A panic of it is on stderr.
+        // If it panicked, stderr has the panic.
         let _ = self.task.await;
     }
 }
@@ -58,16 +58,18 @@ async fn stand_by(operator: Operator, finish: CancellationToken) {
             () = finish.cancelled() => return,
             held = hold(&operator, &lock) => held,
         };
-        let Some(Held { session, guard, watching }) = held else {
+        let Some(StandingHold { session, guard, watching }) = held else {
             sleep(BETWEEN_TRIES).await;
             continue;
         };
+
         holder::tell_of_loss(operator.recorder.clone(), &guard);
         operator.recorder.fact(Fact::Bystander { session: session.id().to_string() });
+
         tokio::select! {
             biased;
             loss = session.lost() => {
-                // Its end is in the history then, but that of a session that another closed.
+                // The history then has the session's end, unless another client closed the session.
                 drop(watching.await);
                 if outcomes::loss(&loss).is_none() {
                     let session = session.id().to_string();
@@ -84,20 +86,20 @@ async fn stand_by(operator: Operator, finish: CancellationToken) {
 }
 
 /// A session, its lock, and the record of its renewals.
-struct Held {
+struct StandingHold {
     session: Session,
     guard: Guard,
     watching: AbortOnDropHandle<()>,
 }
 
-/// Opens a session and acquires the lock. `None`: the session could not be opened, or was lost meanwhile.
-async fn hold(operator: &Operator, lock: &Lock) -> Option<Held> {
+/// Opens a session and acquires the lock. Returns `None` if the session could not be opened, or was lost meanwhile.
+async fn hold(operator: &Operator, lock: &Lock) -> Option<StandingHold> {
     let session = operator.open_for(TTL, Instant::now()).await?;
     let watching = holder::watch(operator.recorder.clone(), &session);
     while session.loss().is_none() {
         // A restored cluster grants nothing for a while.
         if let Ok(guard) = operator.acquire(&session, lock, Duration::ZERO).await {
-            return Some(Held { session, guard, watching });
+            return Some(StandingHold { session, guard, watching });
         }
         sleep(BETWEEN_TRIES).await;
     }

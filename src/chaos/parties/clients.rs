@@ -35,9 +35,9 @@ pub(in crate::chaos) struct Setting {
     pub(in crate::chaos) endpoints: String,
     pub(in crate::chaos) dial: Dial,
     pub(in crate::chaos) socket: PathBuf,
-    /// Directory of their parts of the history.
+    /// The directory of their parts of the history.
     pub(in crate::chaos) parts: PathBuf,
-    /// File for their stderr.
+    /// The file for their stderr.
     pub(in crate::chaos) log: PathBuf,
     pub(in crate::chaos) timeline: Timeline,
     pub(in crate::chaos) seed: u64,
@@ -67,7 +67,7 @@ struct Client {
     number: usize,
     generation: u32,
     child: Child,
-    /// Its close tells the process to finish.
+    /// Closing this tells the process to finish.
     stdin: Option<ChildStdin>,
 }
 
@@ -84,6 +84,7 @@ impl Clients {
     fn spawn(&self, number: usize, generation: u32, count: usize) -> io::Result<Client> {
         let Setting { program, endpoints, dial, socket, parts, log, timeline, seed } = &self.setting;
         let name = name(number, generation);
+
         let seed = seed.wrapping_add((number as u64) << 32).wrapping_add(u64::from(generation) << 16);
         let arguments: [(&str, OsString); 7] = [
             ("--name", name.clone().into()),
@@ -94,26 +95,30 @@ impl Clients {
             ("--seed", seed.to_string().into()),
             ("--processes", count.to_string().into()),
         ];
+
         let log: File = OpenOptions::new().create(true).append(true).open(log)?;
+
         let mut command = Command::new(program);
         command
             .args(["chaos", "client"])
             .args(arguments.iter().flat_map(|(flag, value)| [OsString::from(flag), value.clone()]))
             .args(dial.arguments());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
-        // In its own process group it gets no Ctrl-C. If this process dies while the client is stopped, the kernel ends
-        // the orphaned group.
+
+        // In its own process group, the client gets no Ctrl-C. If this process dies while the client is stopped, the kernel ends the
+        // orphaned group.
         command.process_group(0);
+
         let mut child = command.spawn()?;
         if let Some(stdout) = child.stdout.take() {
-            // It ends with the process.
+            // This task ends with the process.
             tokio::spawn(listen(stdout, self.totals.clone()));
         }
         let stdin = child.stdin.take();
         Ok(Client { number, generation, child, stdin })
     }
 
-    /// The addresses of the nodes for clients that start from now on.
+    /// Sets the addresses of the nodes for clients that start from now on.
     pub(in crate::chaos) fn set_endpoints(&mut self, endpoints: String) {
         self.setting.endpoints = endpoints;
     }
@@ -124,16 +129,18 @@ impl Clients {
 
     /// Kills a client at any point of its work, and starts another in its place.
     pub(in crate::chaos) async fn replace(&mut self, place: usize) -> io::Result<()> {
-        let (count, client) = (self.running.len(), &mut self.running[place]);
+        let count = self.running.len();
+        let client = &mut self.running[place];
         client.child.start_kill()?;
         client.child.wait().await?;
         self.recorder.fact(Fact::Died { process: client.name() });
-        let (number, generation) = (client.number, client.generation + 1);
+        let number = client.number;
+        let generation = client.generation + 1;
         self.running[place] = self.spawn(number, generation, count)?;
         Ok(())
     }
 
-    /// The places of `count` random clients.
+    /// Draws the places of `count` clients.
     pub(in crate::chaos) fn some(&self, count: usize, random: &mut StdRng) -> Vec<usize> {
         rand::seq::index::sample(random, self.running.len(), count.min(self.running.len())).into_vec()
     }
@@ -146,7 +153,7 @@ impl Clients {
         self.running[place].name()
     }
 
-    /// Whether the process exists.
+    /// Signals a client. Returns whether the process exists.
     pub(in crate::chaos) fn signal(&self, place: usize, signal: Signal) -> bool {
         self.running[place].signal(signal)
     }
@@ -157,7 +164,7 @@ impl Clients {
         }
     }
 
-    /// A client that exited by itself, which is an error.
+    /// Returns a client that exited by itself, which is an error.
     pub(in crate::chaos) fn exited_client(&mut self) -> Option<String> {
         self.running.iter_mut().find_map(|client| match client.child.try_wait() {
             Ok(None) => None,
@@ -208,24 +215,27 @@ fn name(number: usize, generation: u32) -> String {
     }
 }
 
-/// The file of a process's part of the history.
+/// The file with a process's part of the history.
 pub(in crate::chaos) fn part(parts: &Path, name: &str) -> PathBuf {
     parts.join(format!("{name}.jsonl"))
 }
 
-/// Reads the process's counters, one line each time.
+/// Reads the process's counters, which it writes on one line each time.
 async fn listen(stdout: ChildStdout, totals: Totals) {
     let mut lines = BufReader::new(stdout).lines();
-    let (mut operations, mut grants) = (0, 0);
+    let mut operations = 0;
+    let mut grants = 0;
+
     while let Ok(Some(line)) = lines.next_line().await {
         let mut numbers = line.split(' ').map_while(|number| number.parse::<u64>().ok());
         if let (Some(more), Some(granted)) = (numbers.next(), numbers.next()) {
             totals.0.0.fetch_add(more.saturating_sub(operations), Ordering::Relaxed);
             totals.0.1.fetch_add(granted.saturating_sub(grants), Ordering::Relaxed);
-            (operations, grants) = (more, granted);
+            operations = more;
+            grants = granted;
         }
     }
 }
 
-/// How long clients may take to finish: a call with its retries, plus a margin.
+/// Time limit for clients to finish: a call with its retries, plus a margin.
 pub(in crate::chaos) const FINISH: Duration = Duration::from_secs(30);

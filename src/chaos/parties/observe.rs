@@ -20,7 +20,7 @@ use crate::{
 const EVERY: Duration = Duration::from_millis(60);
 /// Timeout of a request.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// Older statuses are not used.
+/// The age beyond which a status is not used.
 const FRESH: Duration = Duration::from_millis(1_000);
 /// Pause between two attempts to find all nodes at the same index.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(40);
@@ -37,17 +37,17 @@ pub struct Observer {
 
 /// The latest observations. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(in crate::chaos) struct Observations(Arc<Mutex<Seen>>);
+pub(in crate::chaos) struct Observations(Arc<Mutex<LastStatuses>>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct LastStatuses {
     statuses: BTreeMap<u64, (Instant, StatusResponse)>,
     elected: BTreeSet<(u64, u64)>,
     installed: BTreeSet<(u64, u64)>,
 }
 
 impl Observer {
-    pub(in crate::chaos) fn of_cluster(cluster: &LocalCluster, dial: Dial, recorder: Recorder) -> Self {
+    pub(in crate::chaos) fn for_cluster(cluster: &LocalCluster, dial: Dial, recorder: Recorder) -> Self {
         let mut observer = Self { dial, ..Self::watch(BTreeMap::new(), recorder) };
         cluster.nodes().for_each(|node| observer.add(node));
         observer
@@ -55,7 +55,9 @@ impl Observer {
 
     /// Observes these nodes in the background until it is dropped.
     pub fn watch(nodes: BTreeMap<u64, Channel>, recorder: Recorder) -> Self {
-        let (seen, watching, dial) = (Observations::default(), BTreeMap::new(), Dial::default());
+        let seen = Observations::default();
+        let watching = BTreeMap::new();
+        let dial = Dial::default();
         let mut observer = Self { nodes: BTreeMap::new(), seen, recorder, watching, dial };
         nodes.into_iter().for_each(|(id, channel)| observer.insert(id, channel));
         observer
@@ -80,13 +82,13 @@ impl Observer {
         self.seen.lock().statuses.remove(&node);
     }
 
-    /// A cluster that was made from a backup may elect a node in a term in which the lost one did.
+    /// Forgets the terms of the elections: a cluster that was made from a backup may elect a node in a term in which the lost one did.
     pub(in crate::chaos) fn forget_terms(&self) {
         self.seen.lock().elected.clear();
         self.seen.lock().installed.clear();
     }
 
-    /// The leader of the highest term, as soon as a node reports to be one. `None`: no node did by this time.
+    /// Returns the leader of the highest term, as soon as a node reports to be one, or `None` if no node did by this time.
     pub async fn leader_by(&self, by: Instant) -> Option<u64> {
         loop {
             match self.seen.leader() {
@@ -110,22 +112,24 @@ impl Observer {
         self.seen.clone()
     }
 
-    /// Tries until all nodes are at the same index, and records their table hashes. `false`: they were not by this
-    /// time.
+    /// Tries until all nodes are at the same index, and records their table hashes. Returns `false` if they were not by this time.
     pub async fn compare_tables(&self, by: Instant) -> bool {
         loop {
             let looks = self.nodes.iter().map(|(id, channel)| async { (*id, status(channel.clone(), true).await) });
             let found: Vec<_> = futures::future::join_all(looks).await;
             let all: Option<Vec<_>> = found.into_iter().map(|(id, status)| Some((id, status?))).collect();
+
             if let Some(all) = all
                 && all.windows(2).all(|pair| pair[0].1.applied_index == pair[1].1.applied_index)
             {
                 for (node, status) in all {
-                    let (index, hash) = (status.applied_index, status.table_hash);
+                    let index = status.applied_index;
+                    let hash = status.table_hash;
                     self.recorder.fact(Fact::Table { node, index, hash });
                 }
                 return true;
             }
+
             if Instant::now() >= by {
                 return false;
             }
@@ -159,7 +163,7 @@ impl Observations {
         self.lock().elected.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, LastStatuses> {
         self.0.lock().expect("no code panics while it holds this lock")
     }
 }
@@ -170,10 +174,12 @@ async fn watch(id: u64, channel: Channel, seen: Observations, recorder: Recorder
     loop {
         ticks.tick().await;
         let Some(status) = status(channel.clone(), false).await else { continue };
+
         let mut seen = seen.lock();
         if status.role() == Role::Leader && seen.elected.insert((status.term, id)) {
             recorder.fact(Fact::Elected { node: id, term: status.term });
         }
+
         if let Some(index) = installed(&status)
             && seen.installed.insert((id, index))
         {
@@ -183,7 +189,8 @@ async fn watch(id: u64, channel: Channel, seen: Observations, recorder: Recorder
     }
 }
 
-/// A node that installed a snapshot from its leader has no log entries before it. A node that built its own keeps some.
+/// The index of a snapshot that the node installed from its leader. Such a node has no log entries before it; one that built its own
+/// snapshot keeps some.
 fn installed(status: &StatusResponse) -> Option<u64> {
     (status.snapshot_index > 0 && status.purged_index == status.snapshot_index).then_some(status.snapshot_index)
 }

@@ -26,14 +26,14 @@ use crate::{
 
 const EVERY: std::ops::Range<u64> = 150..600;
 const REASON: &str = "the run has it so";
-/// Longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
+/// A wait that is longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
 const TAKE_OVER_WAIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
-/// Longer than all probes of one heal.
+/// A TTL that is longer than all probes of one heal.
 pub(in crate::chaos) const PROBE_TTL: Duration = Duration::from_secs(20);
-/// Longer than the time before a fault, its duration and the recovery.
+/// A TTL that is longer than the time before a fault, its duration and the recovery.
 pub(in crate::chaos) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
 
-/// The channels to the nodes by id. Clones share them, since nodes come and go.
+/// The channels to the nodes by id. Clones share them, because nodes come and go.
 #[derive(Clone, Debug, Default)]
 pub(in crate::chaos) struct Nodes(Arc<Mutex<BTreeMap<u64, Channel>>>);
 
@@ -46,8 +46,8 @@ impl Nodes {
         self.lock().remove(&node);
     }
 
-    /// Panics if there is no such node.
-    pub(in crate::chaos) fn of(&self, node: u64) -> Channel {
+    /// The channel to this node. Panics if the node does not exist.
+    pub(in crate::chaos) fn channel(&self, node: u64) -> Channel {
         self.lock()[&node].clone()
     }
 
@@ -72,7 +72,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// An operator with this client and these channels to the nodes 1, 2, …, whose limits are those of the workload.
+    /// An operator with this client and these channels to the nodes 1, 2, …. Their limits are those of the workload.
     pub fn new(client: Client, nodes: Vec<Channel>, place: Place, recorder: Recorder) -> Self {
         let nodes = Nodes(Arc::new(Mutex::new((1..).zip(nodes).collect())));
         Self { client, recorder, nodes, place }
@@ -83,12 +83,12 @@ impl Operator {
         self.nodes.insert(node, channel);
     }
 
-    /// Uses the channel to this node no longer.
+    /// Stops to use the channel to this node.
     pub fn forget(&self, node: u64) {
         self.nodes.remove(node);
     }
 
-    pub(in crate::chaos) fn of_cluster(
+    pub(in crate::chaos) fn for_cluster(
         dial: &Dial,
         endpoints: &str,
         socket: &Path,
@@ -99,19 +99,22 @@ impl Operator {
         Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
     }
 
-    /// A backup of the cluster, as it is now.
+    /// Saves a backup of the cluster as it is now.
     pub(in crate::chaos) async fn backup(&self) -> Result<Backup, Error> {
         self.client.backup(false).await
     }
 
     /// Reads locks and revokes some grants, in the background until it is dropped.
     pub fn read_and_revoke(&self, seed: u64) -> AbortOnDropHandle<()> {
-        let (operator, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
+        let operator = self.clone();
+        let mut random = StdRng::seed_from_u64(seed);
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
                 sleep(Duration::from_millis(random.random_range(EVERY))).await;
-                let lock = locks::of(locks::round(operator.recorder.timeline()), random.random_range(0..locks::COUNT));
+                let round = locks::round(operator.recorder.timeline());
+                let lock = locks::lock_at(round, random.random_range(0..locks::COUNT));
                 let tokens: Vec<_> = operator.holders(&lock.name).await.iter().map(|holder| holder.token.0).collect();
+
                 if let (Some(token), true) = (tokens.choose(&mut random), random.random_range(0..100) < 25) {
                     operator.force_release(&lock.name, *token, random.random_range(0..100) < 25).await;
                 }
@@ -119,12 +122,12 @@ impl Operator {
         }))
     }
 
-    /// The holders of the lock; empty if there was no answer.
+    /// Returns the holders of the lock, or none if there was no answer.
     pub(in crate::chaos) async fn holders(&self, lock: &str) -> Vec<Holder> {
         self.look(lock).await.map_or_else(Vec::new, |lock| lock.holders)
     }
 
-    /// The state of the lock; `None` if there was no answer.
+    /// Returns the state of the lock, or `None` if there was no answer.
     pub(in crate::chaos) async fn look(&self, lock: &str) -> Option<LockInfo> {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock).await {
@@ -139,11 +142,10 @@ impl Operator {
         }
     }
 
-    /// The locks of the current set that these clients hold and another client can acquire exclusively. Permits are
-    /// left out.
+    /// Returns the locks of the current set that these clients hold and another client can acquire exclusively. Permits are left out.
     pub async fn held_by(&self, clients: &[String]) -> Vec<locks::Lock> {
         let round = locks::round(self.recorder.timeline());
-        let present = (0..locks::COUNT).map(|place| locks::of(round, place));
+        let present = (0..locks::COUNT).map(|place| locks::lock_at(round, place));
         let looks = present.filter(|lock| !matches!(lock.mode, Mode::Permits(_))).map(async |lock| {
             let holders = self.holders(&lock.name).await;
             let theirs = holders.iter().any(|holder| clients.contains(&holder.label));
@@ -163,11 +165,11 @@ impl Operator {
         }
     }
 
-    /// Acquires these locks and all others of the current set concurrently, also those of dead holders. Returns whether
-    /// all were granted.
+    /// Acquires these locks and all others of the current set concurrently, including those of dead holders. Returns whether all were
+    /// granted.
     pub async fn wait_for_all(&self, theirs: &[locks::Lock]) -> bool {
         let round = locks::round(self.recorder.timeline());
-        let present = (0..locks::COUNT).map(|place| locks::of(round, place));
+        let present = (0..locks::COUNT).map(|place| locks::lock_at(round, place));
         let others = present.filter(|lock| theirs.iter().all(|known| known.name != lock.name));
         self.take_over(&theirs.iter().cloned().chain(others).collect::<Vec<_>>()).await
     }
@@ -184,11 +186,12 @@ impl Operator {
                 true
             }
             Err(_) => {
-                // Records the holder that did not release.
+                // Record the holder that did not release.
                 self.look(&lock.name).await;
                 false
             }
         });
+
         let all = futures::future::join_all(takes).await.into_iter().all(|taken| taken);
         self.close(session).await;
         all
@@ -198,7 +201,8 @@ impl Operator {
     pub async fn probe(&self, by: Instant) -> bool {
         let Some(session) = self.open(by).await else { return false };
         let round = locks::round(self.recorder.timeline());
-        let served = (0..locks::COUNT).map(async |place| self.is_served(&session, &locks::of(round, place), by).await);
+        let served =
+            (0..locks::COUNT).map(async |place| self.is_served(&session, &locks::lock_at(round, place), by).await);
         let all = futures::future::join_all(served).await.into_iter().all(|served| served);
         self.close(session).await;
         all
@@ -223,6 +227,7 @@ impl Operator {
                 let renewal = *session.renewals().borrow();
                 let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
                 let trusted_ms = u64::try_from((renewal.deadline.0 - renewal.sent.0).as_millis()).unwrap_or(ttl_ms);
+
                 let begun = self.recorder.begin(&[], Call::Open { session: session.id().to_string(), ttl_ms });
                 let sent_ns = Some(self.recorder.timeline().at_ns(renewal.sent));
                 begun.ok(Answer::Open(Lease { ttl_ms: Some(trusted_ms), sent_ns }));
@@ -261,12 +266,14 @@ impl Operator {
         };
         let call =
             Acquire { session: session.id().to_string(), mode: Modes::All(lock.mode), wait, ..Acquire::default() };
+
         let acquire = session.acquire(&lock.name).wait_at_most(patience);
         let acquire = match lock.mode {
             Mode::Exclusive => acquire,
             Mode::Shared => acquire.shared(),
             Mode::Permits(limit) => acquire.permits(limit),
         };
+
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Acquire(call));
         match acquire.await {
             Ok(guard) => {
@@ -294,18 +301,18 @@ impl Operator {
     pub async fn renew_until(&self, by: Instant, is_enough: impl AsyncFn() -> bool) {
         let Some(session) = self.open(by).await else { return };
         while Instant::now() < by && !is_enough().await {
-            // A failed renewal is followed by the next one.
+            // The next renewal follows a failed one.
             let _ = session.renew().await;
         }
         self.close(session).await;
     }
 
-    /// Reads the locks of the last rounds: the final state of the run.
+    /// Reads the locks of the last rounds, which are the final state of the run.
     pub async fn read_all(&self) {
         let round = locks::round(self.recorder.timeline());
         for round in round.saturating_sub(4)..=round {
             for place in 0..locks::COUNT {
-                self.look(&locks::of(round, place).name).await;
+                self.look(&locks::lock_at(round, place).name).await;
             }
         }
     }

@@ -1,18 +1,17 @@
 //! Programs of the user's own, which use the cluster during a run and write their part of the history themselves.
 //!
-//! Each is started by `sh -c`, with what it needs in its environment:
+//! The run starts each by `sh -c`, with its settings in its environment:
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `LOCKKEEPER_ENDPOINTS` | the nodes for Lockkeeper's own clients, through the links whose faults concern clients |
 //! | `LOCKKEEPER_DYNAMODB_ENDPOINTS` | endpoints for DynamoDB's clients, through links for the fault `answers-lost` |
 //! | `LOCKKEEPER_ETCD_ENDPOINTS` | the same for etcd's clients, `host:port` |
-//! | `LOCKKEEPER_HISTORY` | the file for its events, one line each, as `lockkeeper::chaos::history` says; it may write none |
-//! | `LOCKKEEPER_HISTORY_BASE_NS` | what `CLOCK_MONOTONIC` showed at time 0 of the history, nanoseconds |
+//! | `LOCKKEEPER_HISTORY` | the file for its events, one line each, as `lockkeeper::chaos::history` says; a program need not write any |
+//! | `LOCKKEEPER_HISTORY_BASE_NS` | the reading of `CLOCK_MONOTONIC` at time 0 of the history, nanoseconds |
 //!
-//! It works until its standard input ends, and then exits with 0 within
-//! [`FINISH`](super::clients::FINISH). Process names and locks in its events are its own
-//! business; they must differ from those of other programs.
+//! A program works until its standard input ends, and then exits with 0 within [`FINISH`](super::clients::FINISH). It chooses the process
+//! names and the locks in its events, which must differ from those of other programs.
 
 use std::{
     fs::OpenOptions,
@@ -30,23 +29,23 @@ use tokio::{
 use super::clients::part;
 use crate::chaos::record::Timeline;
 
-/// What the names of their parts of the history begin with; a number follows.
+/// The first part of the names of their histories. A number follows.
 pub(in crate::chaos) const PROGRAM: &str = "program";
 
-/// What all programs of a run are told.
+/// The settings of all programs of a run.
 #[derive(Clone, Debug)]
 pub(in crate::chaos) struct Surroundings {
     pub(in crate::chaos) endpoints: String,
     pub(in crate::chaos) dynamodb_endpoints: String,
     pub(in crate::chaos) etcd_endpoints: String,
-    /// Directory of their parts of the history.
+    /// The directory of their parts of the history.
     pub(in crate::chaos) parts: PathBuf,
-    /// File for their stdout and stderr.
+    /// The file for their stdout and stderr.
     pub(in crate::chaos) log: PathBuf,
     pub(in crate::chaos) timeline: Timeline,
 }
 
-/// The programs that run. They end with it.
+/// The programs in a run. They end with the run.
 #[derive(Debug)]
 pub(in crate::chaos) struct Programs(Vec<(String, Child)>);
 
@@ -56,7 +55,7 @@ impl Programs {
         (1..).zip(commands).map(start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Tells all of them to finish, and waits for them. Returns the errors of those that did not, or ended by themselves before.
+    /// Tells all programs to finish, and waits for them. Returns the errors of those that did not, or that ended by themselves before.
     pub(in crate::chaos) async fn finish(&mut self, by: Instant) -> Vec<String> {
         let mut troubles = Vec::new();
         self.0.retain_mut(|(command, child)| {
@@ -66,6 +65,7 @@ impl Programs {
             child.stdin = None;
             exited.is_none()
         });
+
         for (command, mut child) in self.0.drain(..) {
             match timeout_at(by, child.wait()).await {
                 Ok(Ok(status)) if status.success() => {}
@@ -95,12 +95,12 @@ fn spawn(number: usize, command: &str, surroundings: &Surroundings) -> io::Resul
         .stdout(log.try_clone()?)
         .stderr(log)
         .kill_on_drop(true)
-        // No Ctrl-C of the terminal; the run tells it to finish.
+        // Ctrl-C of the terminal must not reach the program: the run tells it to finish.
         .process_group(0)
         .spawn()
 }
 
-/// Its part of the history, whose directory may be named relative to this process.
+/// The file of a program's part of the history, as an absolute path: the directory may be relative to this process.
 fn history(parts: &Path, number: usize) -> io::Result<PathBuf> {
     Ok(part(&parts.canonicalize()?, &format!("{PROGRAM}{number}")))
 }

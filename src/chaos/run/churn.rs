@@ -1,8 +1,8 @@
 //! Short-lived locks beside a long-lived one: a grant must be visible at once on every node, and a release must end
 //! exactly the released grant.
 //!
-//! Clients read through the library, which asks the leader. A deposed leader that does not know of its successor is
-//! rarely asked. So here each node is asked directly about a lock that was granted or released a moment before.
+//! Clients read through the library, which asks the leader. A deposed leader that does not know of its successor is rarely asked. So this
+//! test asks each node directly about a lock that was granted or released a moment before.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::{
 const EVERY: Duration = Duration::from_millis(250);
 
 impl Operator {
-    /// Runs in the background until `finish`; then all its locks are released.
+    /// Runs in the background until `finish` is cancelled. Then all its locks are released.
     pub fn churn(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
         let operator = self.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -47,10 +47,12 @@ impl Operator {
         };
         let staying = next();
         let Ok(stays) = self.acquire(session, &staying, Duration::ZERO).await else { return };
+
         while session.loss().is_none() && !finish.is_cancelled() {
             let lock = next();
             let Ok(comes) = self.acquire(session, &lock, Duration::ZERO).await else { continue };
             self.ask_all(&lock.name).await;
+
             self.release(comes).await;
             future::join(self.ask_all(&lock.name), self.ask_all(&staying.name)).await;
             sleep(EVERY).await;

@@ -28,7 +28,7 @@ pub(super) struct Forced {
 }
 
 impl Operator {
-    /// Acquires this lock, which is used once, and takes the grant by force. `None`: the cluster is not available.
+    /// Acquires this lock, which is used once, and takes the grant by force. Returns `None` if the cluster is not available.
     pub(super) async fn acquire_and_force(&self, lock: &str) -> Option<Forced> {
         let session = self.open_detached().await?;
         let want = Want {
@@ -38,7 +38,9 @@ impl Operator {
             keep_data: false,
             must_exist: false,
         };
+
         let wanted = machine::Acquire::new(vec![want], machine::Wait::Never, 0).ok()?;
+
         let call = Acquire { session: session.id().to_string(), ..Acquire::default() };
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Acquire(call));
         let token = match session.acquire(wanted).granted().await {
@@ -51,6 +53,7 @@ impl Operator {
                 return None;
             }
         };
+
         self.force_release(lock, token.0, true).await;
         Some(Forced { session, lock: lock.to_owned(), token })
     }
@@ -61,12 +64,14 @@ impl Operator {
         while !self.renew_once(&session).await && Instant::now() < by {
             sleep(BETWEEN_RENEWALS).await;
         }
+
         let id = session.id().to_string();
         let begun = self.recorder.begin(&[lock], Call::Release { session: id.clone(), token: token.0 });
         match session.release(token).await {
             Ok(()) => begun.ok(Answer::Release {}),
             Err(error) => outcomes::end(begun, &error),
         }
+
         let begun = self.recorder.begin(&[], Call::Close { session: id });
         match session.close().await {
             Ok(()) => begun.ok(Answer::Close {}),
@@ -74,14 +79,15 @@ impl Operator {
         }
     }
 
-    /// Whether there was a final answer. The losses that it reports are recorded before its end.
+    /// Renews the session once. Returns whether there was a final answer. The losses that it reports are recorded before its end.
     async fn renew_once(&self, session: &AttachedSession) -> bool {
         let id = session.id().to_string();
         let begun = self.recorder.begin(&[], Call::Renew { session: id.clone() });
         match session.renew().await {
             Ok(renewal) => {
                 for revoked in renewal.revoked {
-                    let (session, token) = (id.clone(), Some(revoked.token.0));
+                    let session = id.clone();
+                    let token = Some(revoked.token.0);
                     self.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
                 }
                 begun.ok(Answer::Renew(Lease::default()));

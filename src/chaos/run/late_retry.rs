@@ -1,7 +1,7 @@
-//! A request whose answer is lost for longer than its lease, and that is sent again, as an SDK does by itself.
+//! A request whose answer is lost for longer than its lease, and that is sent again, as an SDK does.
 //!
-//! It takes effect, and the session is not renewed, so the lock goes to another client. Then the same request comes again: nobody may be
-//! told now that it has the lock. The workload's clients repeat requests too, but seldom for so long.
+//! The request takes effect, and the session is not renewed, so the lock goes to another client. Then the same request comes again: nobody
+//! may now be told that it has the lock. The workload's clients repeat requests too, but seldom for so long.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -28,13 +28,14 @@ use crate::{
 
 const TTL: Duration = TTLS[0];
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(500);
-/// How long the other client waits: for the end of the lease, with what the run promises.
+/// Time limit of the other client's wait: the rest of the lease, with the bound that the run promises.
 const PATIENCE: Duration = Duration::from_millis(2_000 + EXPIRY_BOUND_MS);
-/// How often the request comes again, at the most.
+/// Maximum number of times that the request comes again.
 const RETRIES: u32 = 4;
 
 impl Operator {
-    /// One request after another, in the background until `finish`, at these nodes in turn: addresses without a link.
+    /// Sends one request after another at these nodes in turn, whose addresses have no link. Runs in the background until `finish` is
+    /// cancelled.
     pub fn retry_late(
         &self,
         dial: Dial,
@@ -49,7 +50,7 @@ impl Operator {
                 if finish.is_cancelled() {
                     return;
                 }
-                // A node that does not answer is left to the next round.
+                // A node that does not answer gets its turn in the next round.
                 let _ = operator.retry_one_late(&dial, node, number, SessionId(random.random())).await;
                 sleep(BETWEEN_ROUNDS).await;
             }
@@ -67,7 +68,7 @@ impl Operator {
         link.set_backward(Direction::Held);
         let mut is_answered = self.send(LocksClient::new(channel.clone()), &session, &lock.name, false).await;
         let granted = self.acquire(&other, &lock, PATIENCE).await;
-        // The answer is gone with the connection.
+        // The answer is lost with the connection.
         link.reset();
         link.heal();
 
@@ -87,8 +88,10 @@ impl Operator {
 
     async fn open_unrenewed(&self, node: Channel, session: &str) -> Option<()> {
         let ttl_ms = u32::try_from(TTL.as_millis()).ok()?;
+
         let call = Call::Open { session: session.to_owned(), ttl_ms: ttl_ms.into() };
         let begun = self.recorder.begin(&[], call);
+
         let message = OpenSessionRequest { session_id: session.to_owned(), ttl_ms, label: "late".to_owned() };
         match timeout(ATTEMPT_LIMIT, SessionsClient::new(node).open(message)).await {
             Ok(Ok(_)) => {

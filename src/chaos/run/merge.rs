@@ -19,13 +19,13 @@ struct Timed {
     time_ns: u64,
 }
 
-/// A line of a part: its time, its number in the file, its text.
+/// A line of a part: its time, its number in the file, and its text.
 type Line = (u64, usize, String);
 
 /// Writes the history, sorted by time. A killed process may have left an incomplete last line, which is dropped.
 ///
-/// The part of a program of the user's own is checked by itself before: one that is no history is left out, since it would cost the verdict
-/// on all others. Returns a sentence about each of these, with its file and its line.
+/// The part of a program of the user's own is checked by itself first. One that is not a history is left out, because it would cost the
+/// verdict on all others. Returns a sentence about each of these, with its file and its line.
 pub(super) fn merge(parts: &Path, meta: Meta, out: &Path) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     let mut left_out = Vec::new();
@@ -34,12 +34,12 @@ pub(super) fn merge(parts: &Path, meta: Meta, out: &Path) -> io::Result<Vec<Stri
     // Lines of the same time are in the order of the parts' names.
     paths.sort();
     for path in paths {
-        let of_program = is_of_program(&path);
-        let part = read(&path).and_then(|part| if of_program { checked(&meta, part) } else { Ok(part) });
+        let from_program = is_from_program(&path);
+        let part = read(&path).and_then(|part| if from_program { checked(&meta, part) } else { Ok(part) });
         match part {
             Ok(part) => lines.extend(part),
-            Err(problem) if of_program => left_out.push(format!(
-                "what a program wrote is no history, and is left out of the verdict: {}: {problem}: mend the program",
+            Err(problem) if from_program => left_out.push(format!(
+                "what a program wrote is not a history, and is left out of the verdict: {}: {problem}: correct the program",
                 path.display()
             )),
             Err(problem) => {
@@ -47,7 +47,7 @@ pub(super) fn merge(parts: &Path, meta: Meta, out: &Path) -> io::Result<Vec<Stri
             }
         }
     }
-    // Stable: lines of one process with the same time keep their order.
+    // The sort is stable: lines of one process with the same time keep their order.
     lines.sort_by_key(|(time_ns, ..)| *time_ns);
 
     let mut file = BufWriter::new(File::create_new(out)?);
@@ -59,7 +59,7 @@ pub(super) fn merge(parts: &Path, meta: Meta, out: &Path) -> io::Result<Vec<Stri
     Ok(left_out)
 }
 
-/// The line that a history begins with.
+/// The first line of a history.
 fn first_line(meta: Meta) -> io::Result<String> {
     let mut writer = Writer::new(Vec::new());
     let what = What::Fact(Fact::Meta(meta));
@@ -67,12 +67,12 @@ fn first_line(meta: Meta) -> io::Result<String> {
     String::from_utf8(writer.into_inner()).map_err(|invalid| io::Error::new(io::ErrorKind::InvalidData, invalid))
 }
 
-/// Whether a part is that of a program of the user's own.
-fn is_of_program(path: &Path) -> bool {
+/// Whether a part was written by a program of the user's own.
+fn is_from_program(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PROGRAM))
 }
 
-/// The lines of a part. Fails with the line and the problem.
+/// Reads the lines of a part. Fails with the line and the problem.
 fn read(path: &Path) -> Result<Vec<Line>, String> {
     let mut source = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
     let mut lines = Vec::new();
@@ -80,24 +80,28 @@ fn read(path: &Path) -> Result<Vec<Line>, String> {
         let problem = |error: &dyn std::fmt::Display| format!("line {number}: {error}");
         let mut line = String::new();
         let length = source.read_line(&mut line).map_err(|error| problem(&error))?;
+
         if length == 0 || !line.ends_with('\n') {
             break;
         }
         line.truncate(line.len() - 1);
+
         if line.trim().is_empty() || line.starts_with('#') {
             continue;
         }
+
         let Timed { time_ns } = serde_json::from_str(&line).map_err(|error| problem(&error))?;
         lines.push((time_ns, number, line));
     }
     Ok(lines)
 }
 
-/// The lines, if they are a history by themselves. Fails with the line and the problem.
+/// Returns the lines if they are a history by themselves. Fails with the line and the problem.
 fn checked(meta: &str, mut part: Vec<Line>) -> Result<Vec<Line>, String> {
     part.sort_by_key(|(time_ns, ..)| *time_ns);
     let lines = part.iter().map(|(.., line)| format!("{line}\n"));
     let text: String = iter::once(meta.to_owned()).chain(lines).collect();
+
     match History::read(text.as_bytes()) {
         Ok(_) => Ok(part),
         Err(ReadError::Line { line, what }) => {

@@ -7,15 +7,15 @@
 //! DIR/clients.log      stderr of the clients
 //! ```
 //!
-//! * beside this, `parties`: the client processes, the observer of the nodes, the operator, the bystander;
-//! * `sentinel`, `retried_request` and `forced`: state that must survive each fault; `two_leaders`: a deposed leader that does not know of
-//!   its successor; `churn`: short-lived locks; `late_retry`: requests that are repeated when their leases are over;
-//! * `merge`: merges the parts of the history; [`activity`]: whether there was enough activity.
+//! * Beside this, `parties` has the client processes, the observer of the nodes, the operator, and the bystander.
+//! * `sentinel`, `retried_request` and `forced` set up state that must survive each fault. `two_leaders` has a deposed leader that does not
+//!   know of its successor, `churn` short-lived locks, and `late_retry` requests that are repeated when their leases are over.
+//! * `merge` merges the parts of the history, and [`activity`] says whether there was enough activity.
 //!
 //! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it
 //! fail as a run: a fault that was not possible, a node that exited by itself, a cluster that did not recover.
 //!
-//! All processes end with the run, also if its future is dropped or its process is killed.
+//! All processes end with the run, even if its future is dropped or its process is killed.
 
 pub mod activity;
 mod churn;
@@ -67,21 +67,21 @@ use crate::{
     server::config::RaftConfig,
 };
 
-/// Time before each fault: long enough for the locks of a dead client to be granted to others.
+/// Time before each fault. It is long enough for the locks of a dead client to be granted to others.
 const CALM: Duration = Duration::from_millis(2_500);
-/// Stamps are whole milliseconds.
+/// The unit of stamps, which are whole milliseconds.
 const STAMP_NS: u64 = 1_000_000;
-/// How long to look for all nodes at one index while clients work, and at the end without clients.
+/// Time limit of the search for all nodes at one index while clients work.
 const COMPARE: Duration = Duration::from_millis(1_500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
-/// Small, so that a node that was away needs a snapshot, and a restarted node begins with one.
+/// A small number, so that a node that was away needs a snapshot, and a restarted node begins with one.
 const SNAPSHOT_ENTRIES: u64 = 25;
 const KEEP_ENTRIES: u64 = 10;
 /// The fault at the end of each run.
 const RESTART: &str = "restart-at-rest";
-/// Nodes that can join during one run. The number of links rises with its square.
+/// Number of nodes that can join during one run. The number of links rises with its square.
 const SPARES_MAX: u64 = 16;
-/// How long to wait for a snapshot before it.
+/// Time limit of the wait for a snapshot before the restart at the end.
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
 /// A run ends before all faults were injected if the machine is slower than expected by more than this factor.
 const SLOWNESS_MAX: u32 = 4;
@@ -91,9 +91,9 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 /// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program `lockkeeper`: nodes and clients are processes of it.
+    /// The program `lockkeeper`. Nodes and clients are processes of it.
     pub program: PathBuf,
-    /// Number of nodes: 3 or more.
+    /// Number of nodes, 3 or more.
     pub nodes: usize,
     /// Duration of the faults, without the time before and after.
     pub duration: Duration,
@@ -103,12 +103,12 @@ pub struct Options {
     pub faults: Vec<Fault>,
     /// Number of client processes.
     pub clients: usize,
-    /// TLS between all processes, with certificates of the run's own.
+    /// Whether all processes speak TLS, with certificates of the run's own.
     pub tls: bool,
-    /// Programs of the user's own, which use the cluster at the same time: commands for `sh -c`. What they are told is in their
-    /// environment; see the help of `lockkeeper chaos run`.
+    /// Programs of the user's own, which use the cluster at the same time: commands for `sh -c`. Their environment has the settings that
+    /// the help of `lockkeeper chaos run` lists.
     pub programs: Vec<String>,
-    /// Directory for all files. Must not exist.
+    /// The directory for all files. It must not exist yet.
     pub directory: PathBuf,
 }
 
@@ -119,11 +119,11 @@ pub struct Progress {
     pub phase: String,
     /// Time since the first fault was possible.
     pub elapsed: Duration,
-    /// Operations begun.
+    /// Number of operations begun.
     pub operations: u64,
-    /// Acquires granted.
+    /// Number of acquires granted.
     pub grants: u64,
-    /// Elections seen.
+    /// Number of elections seen.
     pub elections: usize,
     /// The leader, if it is known.
     pub leader: Option<u64>,
@@ -138,22 +138,22 @@ pub struct Outcome {
     pub troubles: Vec<String>,
     /// Planned faults without a target.
     pub missed: Vec<Fault>,
-    /// How often each fault had no effect, although it was tried.
+    /// Number of times that each fault was tried and had no effect.
     pub without_effect: BTreeMap<Fault, u32>,
     /// Chosen faults that were not possible, with the reason.
     pub skipped: Vec<(Fault, String)>,
     /// Chosen faults for which there was no time.
     pub not_reached: Vec<Fault>,
-    /// Writes that a fenced register refused due to old tokens.
+    /// Number of writes that a fenced register refused because of old tokens.
     pub refused_writes: u64,
-    /// Late writes that an unfenced register accepted: each overwrote a newer write.
+    /// Number of late writes that an unfenced register accepted. Each overwrote a newer write.
     pub late_writes: u64,
 }
 
-/// Why there was no run. No process is left.
+/// The reason why there was no run. No process is left.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The directory, or a file in it.
+    /// The directory, or a file in it, cannot be used.
     #[error("{}: {source}", path.display())]
     Directory {
         /// Its path.
@@ -164,10 +164,10 @@ pub enum RunError {
     /// The cluster did not start.
     #[error(transparent)]
     Cluster(#[from] LocalError),
-    /// The runner's own client.
+    /// The runner's own client failed.
     #[error(transparent)]
     Client(#[from] client::Error),
-    /// A process or a file.
+    /// A process or a file failed.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -211,22 +211,22 @@ impl Run {
         let phase = watch::Sender::new("starting".to_owned());
         progress.send_modify(|progress| progress.phase.clone_from(&phase.borrow()));
         let timeline = Timeline::begin();
-        // On the disk of the history. The socket is elsewhere, since its path must be short.
+        // The parts lie on the disk of the history. The socket lies elsewhere, because its path must be short.
         let parts = tempfile::Builder::new().prefix("parts-").tempdir_in(&options.directory)?;
         let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
         let nemesis = recorder("nemesis")?;
 
         let (cluster, mut links, tools, roster) = start(options, &nemesis).await?;
         let dial = Dial::new(cluster.client_files())?;
-        let observer = Observer::of_cluster(&cluster, dial.clone(), recorder("observer")?);
+        let observer = Observer::for_cluster(&cluster, dial.clone(), recorder("observer")?);
         let endpoints = cluster.nodes().map(|node| links.client_address(node.id())).collect::<Vec<_>>().join(",");
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
-        let operator = Operator::of_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
-        // Directly: only what no client could survive may end its session.
+        let operator = Operator::for_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
+        // The bystander reaches the nodes directly: only what no client could survive may end its session.
         let direct = cluster.nodes().map(|node| node.config().client_listen.clone()).collect::<Vec<_>>().join(",");
-        let bystander = Bystander::start(Operator::of_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
+        let bystander = Bystander::start(Operator::for_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
         let surroundings = Surroundings {
             endpoints: endpoints.clone(),
             dynamodb_endpoints: through(&mut links, cluster.dynamodb_endpoints(), options.seed)?,
@@ -286,47 +286,64 @@ impl Run {
         let began = Instant::now();
         let mut schedule = self.schedule(options);
         let planned = schedule.within(options.duration);
+
         let operator = self.world.operator.clone();
         let _reading = operator.read_and_revoke(options.seed);
         let finish = CancellationToken::new();
         let churning = operator.churn(finish.clone());
         let nodes = self.world.cluster.nodes().filter_map(|node| node.config().client_listen.parse().ok()).collect();
         let retrying = operator.retry_late(self.world.dial.clone(), nodes, options.seed, finish.clone());
-        let (mut tried, mut fired) = (0_u32, BTreeSet::new());
+
+        let mut tried = 0_u32;
+        let mut fired = BTreeSet::new();
+
         while self.goes_on() && began.elapsed() < options.duration * SLOWNESS_MAX {
             if began.elapsed() >= options.duration && tried as usize >= planned.len() {
                 break;
             }
+
             self.set_phase("calm");
             let Some(fault) = schedule.next() else { break };
-            // A restored cluster is closed for the longest TTL in its backup, and theirs are long. Nor would they survive it.
+
+            // A restored cluster is closed for the longest TTL in its backup. The sentinel's and the request's are long, and would not
+            // survive anyway.
             let survive = !fault.makes_anew();
             let sentinel = if survive { operator.set_up_sentinel(tried).await } else { None };
+
             self.calm().await?;
             if !self.goes_on() {
                 break;
             }
+
             let late = format!("retried/{tried}/late");
             let late = if survive { operator.request_before(&late).await } else { None };
+
             tried += 1;
             let companion = schedule.companion(fault);
+
             let is_possible = match self.world.first(fault) {
                 Some(first) => self.inject_fault(first, None).await? && self.end_fault(first, None).await,
                 None => true,
             };
-            match is_possible && self.inject_fault(fault, companion).await? {
-                true => drop(fired.insert(fault)),
-                false => *self.outcome.without_effect.entry(fault).or_default() += 1,
+
+            if is_possible && self.inject_fault(fault, companion).await? {
+                fired.insert(fault);
+            } else {
+                *self.outcome.without_effect.entry(fault).or_default() += 1;
             }
             self.recover(fault, companion, late, sentinel).await;
         }
+
         finish.cancel();
         let _ = tokio::join!(churning, retrying);
+
         // An interrupted run has not missed its planned faults.
         if !self.stop.is_cancelled() {
             self.outcome.missed = planned.into_iter().filter(|fault| !fired.contains(fault)).collect();
         }
-        let (missed, skipped) = (&self.outcome.missed, &self.outcome.skipped);
+
+        let missed = &self.outcome.missed;
+        let skipped = &self.outcome.skipped;
         let is_out = |fault: &Fault| missed.contains(fault) || skipped.iter().any(|(skipped, _)| skipped == fault);
         let not_reached = options.faults.iter().filter(|fault| !fired.contains(fault) && !is_out(fault));
         self.outcome.not_reached = not_reached.copied().collect();
@@ -345,7 +362,7 @@ impl Run {
         !self.stop.is_cancelled() && self.outcome.troubles.is_empty()
     }
 
-    /// Kills a client that holds a lock; its locks must be granted to others.
+    /// Kills a client that holds a lock. Its locks must be granted to others.
     async fn calm(&mut self) -> io::Result<()> {
         let until = Instant::now() + CALM;
         let held = self.world.kill_a_holder().await?;
@@ -374,11 +391,13 @@ impl Run {
             let name = companion.map(|companion| companion.name().to_owned());
             name.into_iter().for_each(|name| self.world.recorder.fact(Fact::Heal { name: Some(name) }));
         });
+
         let ended = match healed {
             Ok(()) if fault.makes_anew() => self.world.opens().await,
             Ok(()) => self.world.settle().await,
             failed @ Err(_) => failed,
         };
+
         match ended {
             Ok(()) => self.world.recorder.fact(Fact::Heal { name: Some(fault.name().to_owned()) }),
             Err(ref error) => self.outcome.troubles.push(format!("after {fault}{}: {error}", with(companion))),
@@ -398,11 +417,13 @@ impl Run {
         if !self.end_fault(fault, companion).await {
             return;
         }
+
         let by = Instant::now() + LIVENESS_BOUND;
         if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
         }
         let operator = &self.world.operator;
+
         // No session survives a restore.
         let survives = !fault.makes_anew();
         if let Some(late) = late.filter(|_| survives) {
@@ -413,10 +434,12 @@ impl Run {
         {
             return self.outcome.troubles.push(format!("after {fault}, not all waiters were served"));
         }
+
         if !operator.probe(by).await {
             let bound = LIVENESS_BOUND.as_secs();
             return self.outcome.troubles.push(format!("after {fault}, not all locks were served within {bound} s"));
         }
+
         self.world.observer.compare_tables(Instant::now() + COMPARE).await;
         self.outcome.troubles.extend(self.world.clients.exited_client());
     }
@@ -424,14 +447,18 @@ impl Run {
     /// Lets all processes finish, and merges the history.
     async fn close(mut self, options: &Options) -> Result<Outcome, RunError> {
         self.set_phase("finishing");
+
         if let Err(error) = self.world.heal().await {
             self.outcome.troubles.push(error.to_string());
         }
+
         // The run may have been interrupted during a fault.
         self.world.recorder.fact(Fact::Heal { name: None });
+
         let by = Instant::now() + clients::FINISH;
-        let (of_clients, of_programs) = tokio::join!(self.world.clients.finish(by), self.programs.finish(by));
-        self.outcome.troubles.extend(of_clients.into_iter().chain(of_programs));
+        let (client_troubles, program_troubles) = tokio::join!(self.world.clients.finish(by), self.programs.finish(by));
+        self.outcome.troubles.extend(client_troubles.into_iter().chain(program_troubles));
+
         match self.world.cluster.ready(LIVENESS_BOUND).await {
             Err(error) => self.outcome.troubles.push(error.to_string()),
             Ok(()) => {
@@ -444,22 +471,27 @@ impl Run {
                 }
             }
         }
+
         self.bystander.finish().await;
         self.world.recorder.fact(Fact::End);
         if let Some(error) = self.world.recorder.failure() {
             self.outcome.troubles.push(format!("the history is incomplete: {error}"));
         }
+
         let Self {
             world: World { mut cluster, links, observer, clients, .. }, resource, mut parts, mut outcome, ..
         } = self;
-        (outcome.refused_writes, outcome.late_writes) = (resource.refused(), resource.late());
+        outcome.refused_writes = resource.refused();
+        outcome.late_writes = resource.late();
+
         drop((observer, clients));
         cluster.kill().await;
         drop(links);
+
         let left_out = merge::merge(parts.path(), meta(options.seed), &outcome.history)
             .inspect_err(|_| parts.disable_cleanup(true))?;
         if !left_out.is_empty() {
-            // For whoever mends the program.
+            // Keep them for the person who corrects the program.
             parts.disable_cleanup(true);
         }
         outcome.troubles.extend(left_out);
@@ -469,15 +501,18 @@ impl Run {
     /// Restarts all nodes from snapshots without clients, to check that snapshots also keep state beyond grants.
     async fn restart_at_rest(&mut self) {
         let World { observer, operator, .. } = &self.world;
-        // Not every fault has a holder to tell.
+        // Not every fault has a holder that must be told.
         let forced = operator.acquire_and_force("forced/at-rest").await;
+
         let index = observer.applied_index();
         let by = Instant::now() + SNAPSHOT_BOUND;
         operator.renew_until(by, async || observer.snapshots_reach(index)).await;
+
         let nodes = self.world.cluster.nodes().map(local::Node::id).collect();
         self.world.recorder.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
         let restarted = self.world.restart_all().await;
         self.world.recorder.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
+
         let by = Instant::now() + LIVENESS_BOUND;
         if let Err(error) = restarted {
             self.outcome.troubles.push(format!("restart without load: {error}"));
@@ -495,7 +530,7 @@ impl Run {
     }
 }
 
-/// The companion of a fault, for people.
+/// The text for the companion of a fault.
 fn with(companion: Option<Fault>) -> String {
     companion.map_or_else(String::new, |companion| format!(" with {companion}"))
 }
@@ -507,8 +542,10 @@ fn tell(
     phase: &watch::Sender<String>,
     progress: watch::Sender<Progress>,
 ) -> Telling {
-    let (observations, totals) = (world.observer.observations(), world.clients.totals());
+    let observations = world.observer.observations();
+    let totals = world.clients.totals();
     let mut phase = phase.subscribe();
+
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             let (operations, grants) = totals.get();
@@ -520,6 +557,7 @@ fn tell(
                 elections: observations.elections(),
                 leader: observations.leader(),
             });
+
             if let Ok(Err(_)) = timeout(TELL_EVERY, phase.changed()).await {
                 return;
             }
@@ -541,17 +579,16 @@ fn meta(seed: u64) -> Meta {
     }
 }
 
-/// The number of nodes that may join during a run: each change of the membership may need one, and another one before it.
+/// The number of nodes that may join during a run. Each change of the membership may need one, and another one before it.
 fn spares(options: &Options) -> u64 {
-    match options.faults.iter().any(|fault| fault.group() == Group::Membership) {
-        true => {
-            (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
-        }
-        false => 0,
+    if options.faults.iter().any(|fault| fault.group() == Group::Membership) {
+        (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
+    } else {
+        0
     }
 }
 
-/// These endpoints, each through a link of its own, with commas between.
+/// Leads each of these endpoints through a link of its own. Returns the new ones with commas between.
 fn through(links: &mut Links, endpoints: Vec<String>, seed: u64) -> io::Result<String> {
     let linked = endpoints.into_iter().map(|endpoint| match endpoint.split_once("://") {
         Some((scheme, address)) => Ok(format!("{scheme}://{}", links.to_other(address, seed)?)),
@@ -560,7 +597,7 @@ fn through(links: &mut Links, endpoints: Vec<String>, seed: u64) -> io::Result<S
     Ok(linked.collect::<io::Result<Vec<_>>>()?.join(","))
 }
 
-/// Why a cluster cannot be restored from a backup in this run.
+/// Returns why this run cannot restore a cluster from a backup, if it cannot.
 fn no_restore(options: &Options) -> Option<&'static str> {
     if options.tls {
         Some("the certificates of the clients that run are for the lost cluster alone")
@@ -571,7 +608,7 @@ fn no_restore(options: &Options) -> Option<&'static str> {
     }
 }
 
-/// Founds the cluster with direct addresses, on which its nodes must agree; then routes it through the links.
+/// Founds the cluster with direct addresses, on which its nodes must agree. Then routes it through the links.
 async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
     let mut cluster = LocalCluster::start(local::Options {

@@ -1,5 +1,4 @@
-//! A request that was answered before a fault and is retried after it: it must not be executed again and must have the
-//! same answer.
+//! A request that was answered before a fault and is retried after it. It must not be executed again, and must have the same answer.
 //!
 //! Clients retry too, but only while their sessions live. This session outlives the fault. One request is sent long
 //! before the fault, so that it is in a snapshot and not in the log; another just before it, so that it is at the end
@@ -32,7 +31,7 @@ pub struct RetriedRequest {
 }
 
 impl Operator {
-    /// Acquires this lock, which is used once. `None`: the cluster is not available.
+    /// Acquires this lock, which is used once. Returns `None` if the cluster is not available.
     pub async fn request_before(&self, lock: &str) -> Option<RetriedRequest> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         let request = RetriedRequest { session, lock: lock.to_owned() };
@@ -85,9 +84,10 @@ impl Operator {
         let answer = timeout(ATTEMPT_LIMIT, node.acquire(message)).await.unwrap_or_else(|_| Err(late()));
         match answer.map(|answer| answer.into_inner().outcome) {
             Ok(Some(Outcome::Granted(grant))) => {
-                begun.ok(match is_again {
-                    true => Answer::Retry { token: grant.token },
-                    false => Answer::Acquire { token: grant.token, place_lost: false },
+                begun.ok(if is_again {
+                    Answer::Retry { token: grant.token }
+                } else {
+                    Answer::Acquire { token: grant.token, place_lost: false }
                 });
                 true
             }

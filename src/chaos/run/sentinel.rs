@@ -22,11 +22,11 @@ use crate::{
     machine::{SessionId, Token},
 };
 
-/// Modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.
+/// The modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.
 const WAITERS: [Mode; 4] = [Mode::Exclusive, Mode::Shared, Mode::Exclusive, Mode::Exclusive];
-/// How long to wait until a waiter is visible in the queue.
+/// Time limit until a waiter is visible in the queue.
 const QUEUED_WITHIN: Duration = Duration::from_secs(2);
-/// How long a granted waiter may take to be told. Longer than the promised bound, so that a violation becomes visible.
+/// Time limit until a granted waiter is told. It is longer than the promised bound, so that a violation becomes visible.
 const TOLD_WITHIN: Duration = Duration::from_millis(HANDOVER_BOUND_MS + 1_500);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
@@ -43,18 +43,21 @@ pub struct Sentinel {
 }
 
 impl Operator {
-    /// Sets up the state on the lock with this number, which is used once. `None`: the lock was not available.
+    /// Sets up the state on the lock with this number, which is used once. Returns `None` if the lock was not available.
     pub async fn set_up_sentinel(&self, number: u32) -> Option<Sentinel> {
         let lock = Lock { name: format!("sentinel/{number}"), mode: Mode::Shared };
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         let watching = holder::watch(self.recorder.clone(), &session);
         let guard = self.acquire(&session, &lock, Duration::ZERO).await.ok()?;
+
         let request = self.request_before(&format!("retried/{number}/early")).await?;
         let forced = self.acquire_and_force(&format!("forced/{number}")).await?;
+
         let mut sentinel = Sentinel { lock, session, guard, waiters: Vec::new(), request, forced, _watching: watching };
         for mode in WAITERS {
             let session = self.open_for(LASTING_TTL, Instant::now()).await?;
-            let (id, lock) = (session.id(), Lock { mode, ..sentinel.lock.clone() });
+            let id = session.id();
+            let lock = Lock { mode, ..sentinel.lock.clone() };
             let waiter = AbortOnDropHandle::new(tokio::spawn(self.clone().wait_and_release(session, lock)));
             self.wait_until_queued(&sentinel.lock.name, id, &waiter).await;
             sentinel.waiters.push(waiter);
@@ -85,9 +88,11 @@ impl Operator {
     /// Checks the state after a fault, releases the lock and waits for the queue to be served. Returns whether it was.
     pub async fn check_sentinel(&self, sentinel: Sentinel) -> bool {
         let Sentinel { lock, session, guard, waiters, request, forced, _watching } = sentinel;
+
         self.renew_until_told(forced, Instant::now() + LIVENESS_BOUND).await;
         let by = Instant::now() + LIVENESS_BOUND;
         self.retry(request, by).await;
+
         let token = guard.token().0;
         self.look(&lock.name).await;
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), Call::Check { token });
@@ -95,8 +100,10 @@ impl Operator {
             Ok(answer) => begun.ok(Answer::Check { held: answer.held }),
             Err(error) => outcomes::end(begun, &error),
         }
+
         self.release(guard).await;
         self.close(session).await;
+
         let mut granted = None;
         while waiters.iter().any(|waiter| !waiter.is_finished()) {
             let holders = self.holders(&lock.name).await.into_iter().map(|holder| holder.token).collect::<Vec<_>>();
@@ -104,6 +111,7 @@ impl Operator {
                 Some((known, since)) if known == holders && !holders.is_empty() => since,
                 _ => Instant::now(),
             };
+
             if since.elapsed() >= TOLD_WITHIN || Instant::now() >= by {
                 return false;
             }

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// How long a node may take to answer from local state.
+/// Time limit for a node to answer from local state.
 const AT_ONCE: Duration = Duration::from_millis(60);
 
 /// A lock that is acquired at one leader and read at the other, and the session of the acquire.
@@ -32,7 +32,7 @@ pub struct TwoLeaders {
 }
 
 impl Operator {
-    /// Opens the session while there is one leader. `None`: there is none.
+    /// Opens the session while there is one leader. Returns `None` if there is none.
     pub async fn before_two_leaders(&self, lock: &str) -> Option<TwoLeaders> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;
         Some(TwoLeaders { session, lock: lock.to_owned() })
@@ -52,7 +52,7 @@ impl Operator {
 
     /// Whether this node reports at once that it is a serving leader.
     pub async fn leads(&self, node: u64) -> bool {
-        let mut node = ClusterClient::new(self.nodes.of(node));
+        let mut node = ClusterClient::new(self.nodes.channel(node));
         let status = timeout(AT_ONCE, node.status(v1::StatusRequest::default())).await;
         let serves = |status: v1::StatusResponse| status.role() == v1::Role::Leader && status.serving;
         status.is_ok_and(|status| status.is_ok_and(|status| serves(status.into_inner())))
@@ -62,13 +62,16 @@ impl Operator {
     pub async fn acquire_at(&self, leaders: &TwoLeaders, node: u64) {
         let session = leaders.session.id().to_string();
         let call = Call::Acquire(Acquire { session: session.clone(), ..Acquire::default() });
+
         let message = AcquireRequest {
             session_id: session,
             locks: vec![v1::Want { name: leaders.lock.clone(), ..v1::Want::default() }],
             ..AcquireRequest::default()
         };
+
         let begun = self.recorder.begin(std::slice::from_ref(&leaders.lock), call);
         let answer = in_time(self.at(node).acquire(message)).await;
+
         match answer.map(|answer| answer.into_inner().outcome) {
             Ok(Some(Outcome::Granted(grant))) => {
                 begun.ok(Answer::Acquire { token: grant.token, place_lost: false });
@@ -96,7 +99,7 @@ impl Operator {
     }
 
     fn at(&self, node: u64) -> LocksClient<Channel> {
-        LocksClient::new(self.nodes.of(node))
+        LocksClient::new(self.nodes.channel(node))
     }
 }
 

@@ -8,12 +8,12 @@ use tokio::time::timeout;
 use tonic::{Code, Status, transport::Channel};
 
 use super::{
-    ATTEMPT_LIMIT, Shared, TTLS,
+    ATTEMPT_LIMIT, TTLS, TasksState,
     locks::{self, EXCLUSIVE},
     outcomes, percent, some_ms,
 };
 use crate::{
-    chaos::history::{self, Answer, Call, Fact, Found, Lease, Modes, Wait},
+    chaos::history::{self, Answer, Call, CancelFound, Fact, Lease, Modes, Wait},
     machine::SessionId,
     proto::v1::{
         AcquireRequest, CloseSessionRequest, OpenSessionRequest, Reason, ReleaseRequest, Released, RenewSessionRequest,
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Answered requests of a session that are retried much later.
+/// Number of answered requests of a session that are retried much later.
 const ANSWERED_MAX: usize = 3;
 /// Maximum number of attempts of one request.
 const SENDINGS_MAX: u32 = 8;
@@ -30,34 +30,34 @@ const OPERATIONS_OF_A_HOLD: u32 = 6;
 const BETWEEN_SENDINGS: std::ops::Range<u64> = 20..150;
 
 struct Caller {
-    shared: Arc<Shared>,
+    shared: Arc<TasksState>,
     random: StdRng,
     nodes: Vec<Channel>,
-    /// Index of the node to call; advanced after a failed call.
+    /// The index of the node to call. It advances after a failed call.
     next: usize,
 }
 
 /// A session of the caller.
-struct Session {
+struct CallerSession {
     id: String,
     ttl: Duration,
     last_request: u64,
     renewed_ns: u64,
     is_over: bool,
-    /// Answered requests whose ids are still open, oldest first.
-    answered: Vec<Answered>,
+    /// The answered requests whose ids are still open, oldest first.
+    answered: Vec<AnsweredRequest>,
 }
 
-/// A request for a retry.
+/// An answered request, for a retry.
 #[derive(Clone)]
-struct Answered {
+struct AnsweredRequest {
     request: u64,
     lock: String,
     wait: Wait,
 }
 
-impl Session {
-    /// The request id message: open are all ids from `lowest` on, and the answered ones that are kept.
+impl CallerSession {
+    /// Makes the message of a request id. It names as open all ids from `lowest` on, and the answered ones that are kept.
     fn numbered(&self, id: u64, lowest: u64) -> RequestId {
         let kept = self.answered.iter().map(|answered| answered.request).filter(|request| *request < lowest);
         RequestId { id, lowest, kept: kept.collect() }
@@ -65,15 +65,15 @@ impl Session {
 }
 
 /// The result of an attempt.
-enum Sent<A> {
+enum Attempt<A> {
     Answered(A),
     Refused(Reason),
-    /// Unknown outcome: to be retried.
+    /// The outcome is unknown, so the request is retried.
     Unknown,
 }
 
 /// Runs until the workload finishes.
-pub(super) async fn run(shared: Arc<Shared>, mut random: StdRng) {
+pub(super) async fn run(shared: Arc<TasksState>, mut random: StdRng) {
     let nodes = shared.parts.nodes.clone();
     let next = random.random_range(0..nodes.len().max(1));
     let mut caller = Caller { shared, random, nodes, next };
@@ -96,7 +96,7 @@ impl Caller {
         self.shared.pause(pause).await;
     }
 
-    /// One attempt. Without an answer within the limit, the request may still take effect.
+    /// Makes one attempt. Without an answer within the limit, the request may still take effect.
     async fn send<A>(
         &mut self,
         limit: Duration,
@@ -108,15 +108,18 @@ impl Caller {
         }
     }
 
-    async fn open(&mut self) -> Option<Session> {
-        let (id, ttl) = (SessionId(self.random.random()).to_string(), *TTLS.choose(&mut self.random)?);
+    async fn open(&mut self) -> Option<CallerSession> {
+        let id = SessionId(self.random.random()).to_string();
+        let ttl = *TTLS.choose(&mut self.random)?;
         let ttl_ms = u32::try_from(ttl.as_millis()).ok()?;
         let label = self.shared.parts.name.clone();
         let message = OpenSessionRequest { session_id: id.clone(), ttl_ms, label };
+
         let renewed_ns = self.shared.parts.recorder.timeline().now_ns();
         let call = Call::Open { session: id.clone(), ttl_ms: ttl_ms.into() };
         let begun = self.shared.parts.recorder.begin(&[], call);
         let mut service = SessionsClient::new(self.node());
+
         match self.send(ATTEMPT_LIMIT, service.open(message)).await {
             Ok(_) => begun.ok(Answer::Open(Lease::default())),
             Err(status) => {
@@ -124,30 +127,34 @@ impl Caller {
                 return None;
             }
         }
-        Some(Session { id, ttl, last_request: 0, renewed_ns, is_over: false, answered: Vec::new() })
+        Some(CallerSession { id, ttl, last_request: 0, renewed_ns, is_over: false, answered: Vec::new() })
     }
 
-    async fn live(&mut self, mut session: Session) {
+    async fn live(&mut self, mut session: CallerSession) {
         for _ in 0..self.random.random_range(2..10) {
             self.renew_if_due(&mut session).await;
             if session.is_over || self.shared.is_over() {
                 break;
             }
+
             self.ask_again(&mut session).await;
             let is_silent = self.hold(&mut session).await;
             if is_silent {
                 return self.fall_silent(session).await;
             }
+
             self.rest_a_little().await;
         }
         self.close(&session).await;
     }
 
-    /// Sometimes retries a request that was answered earlier: its answer must not have changed.
-    async fn ask_again(&mut self, session: &mut Session) {
-        let Some(Answered { request, lock, wait }) = session.answered.choose(&mut self.random).cloned() else { return };
+    /// Sometimes retries a request that was answered earlier. Its answer must not have changed.
+    async fn ask_again(&mut self, session: &mut CallerSession) {
+        let Some(AnsweredRequest { request, lock, wait }) = session.answered.choose(&mut self.random).cloned() else {
+            return;
+        };
         if percent(&mut self.random, 50)
-            && let Sent::Refused(reason) = self.acquire(session, &lock, request, wait, true).await
+            && let Attempt::Refused(reason) = self.acquire(session, &lock, request, wait, true).await
         {
             session.is_over = is_over(reason);
         }
@@ -158,7 +165,7 @@ impl Caller {
         self.shared.pause(pause).await;
     }
 
-    async fn renew_if_due(&mut self, session: &mut Session) {
+    async fn renew_if_due(&mut self, session: &mut CallerSession) {
         let age_ns = self.shared.parts.recorder.timeline().now_ns().saturating_sub(session.renewed_ns);
         if Duration::from_nanos(age_ns) < session.ttl / 3 {
             return;
@@ -171,16 +178,18 @@ impl Caller {
         }
     }
 
-    /// Whether the attempt had a final answer.
-    async fn renew(&mut self, session: &mut Session) -> bool {
+    /// Renews the session. Returns whether the attempt had a final answer.
+    async fn renew(&mut self, session: &mut CallerSession) -> bool {
         let sent_ns = self.shared.parts.recorder.timeline().now_ns();
         let begun = self.shared.parts.recorder.begin(&[], Call::Renew { session: session.id.clone() });
         let message = RenewSessionRequest { session_id: session.id.clone() };
         let mut service = SessionsClient::new(self.node());
+
         match self.send(ATTEMPT_LIMIT, service.renew(message)).await {
             Ok(renewed) => {
                 for revoked in renewed.revoked {
-                    let (session, token) = (session.id.clone(), Some(revoked.token));
+                    let session = session.id.clone();
+                    let token = Some(revoked.token);
                     self.shared.parts.recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
                 }
                 begun.ok(Answer::Renew(Lease::default()));
@@ -195,13 +204,14 @@ impl Caller {
         }
     }
 
-    /// Acquires, sometimes with retries, and releases. `true`: it keeps the lock and stops renewing.
-    async fn hold(&mut self, session: &mut Session) -> bool {
-        let (round, place) = (locks::round(self.shared.parts.recorder.timeline()), self.random.random_range(EXCLUSIVE));
+    /// Acquires, sometimes with retries, and releases. Returns `true` if it keeps the lock and stops renewing.
+    async fn hold(&mut self, session: &mut CallerSession) -> bool {
+        let round = locks::round(self.shared.parts.recorder.timeline());
+        let place = self.random.random_range(EXCLUSIVE);
         if !self.shared.budget.spend(round, &[place], OPERATIONS_OF_A_HOLD) {
             return false;
         }
-        let lock = locks::of(round, place).name;
+        let lock = locks::lock_at(round, place).name;
         session.last_request += 1;
         let request = session.last_request;
         let wait = if percent(&mut self.random, 50) { Wait::None } else { Wait::AtMostMs(300) };
@@ -209,13 +219,13 @@ impl Caller {
         let mut token = None;
         for sending in 0..SENDINGS_MAX {
             match self.acquire(session, &lock, request, wait, sending > 0).await {
-                Sent::Answered(granted) => token = granted,
-                Sent::Refused(reason) => {
+                Attempt::Answered(granted) => token = granted,
+                Attempt::Refused(reason) => {
                     session.is_over = is_over(reason);
                     return false;
                 }
-                Sent::Unknown if percent(&mut self.random, 25) => break,
-                Sent::Unknown => {
+                Attempt::Unknown if percent(&mut self.random, 25) => break,
+                Attempt::Unknown => {
                     self.rest().await;
                     continue;
                 }
@@ -227,15 +237,15 @@ impl Caller {
         }
         let is_silent = self.settle(session, &lock, request, token).await;
         if token.is_some() && percent(&mut self.random, 60) {
-            session.answered.push(Answered { request, lock, wait });
+            session.answered.push(AnsweredRequest { request, lock, wait });
             let surplus = session.answered.len().saturating_sub(ANSWERED_MAX);
             session.answered.drain(..surplus);
         }
         is_silent
     }
 
-    /// Releases the grant or cancels the acquire. `true`: it keeps the lock and stops renewing.
-    async fn settle(&mut self, session: &mut Session, lock: &str, request: u64, token: Option<u64>) -> bool {
+    /// Releases the grant or cancels the acquire. Returns `true` if it keeps the lock and stops renewing.
+    async fn settle(&mut self, session: &mut CallerSession, lock: &str, request: u64, token: Option<u64>) -> bool {
         match token {
             Some(_) if percent(&mut self.random, 6) => return true,
             Some(token) if percent(&mut self.random, 70) => {
@@ -250,26 +260,28 @@ impl Caller {
         false
     }
 
-    /// The token; `None` if the lock was not available.
+    /// Acquires the lock. Answers with the token, or with `None` if the lock was not available.
     async fn acquire(
         &mut self,
-        session: &Session,
+        session: &CallerSession,
         lock: &str,
         request: u64,
         wait: Wait,
         is_again: bool,
-    ) -> Sent<Option<u64>> {
+    ) -> Attempt<Option<u64>> {
         let id = session.id.clone();
-        let call = match is_again {
-            true => Call::Retry { session: id.clone(), request },
-            false => Call::Acquire(history::Acquire {
+        let call = if is_again {
+            Call::Retry { session: id.clone(), request }
+        } else {
+            Call::Acquire(history::Acquire {
                 session: id.clone(),
                 request: Some(request),
                 mode: Modes::default(),
                 wait,
                 lock_delay_ms: 0,
-            }),
+            })
         };
+
         let message = AcquireRequest {
             session_id: id,
             request: Some(session.numbered(request, request)),
@@ -281,42 +293,46 @@ impl Caller {
             },
             lock_delay_ms: 0,
         };
-        // Sometimes it breaks the call early.
+
+        // Sometimes the call ends early.
         let limit = if percent(&mut self.random, 30) { some_ms(&mut self.random, 1..60) } else { ATTEMPT_LIMIT };
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         let mut service = LocksClient::new(self.node());
         match self.send(limit, service.acquire(message)).await.map(|answer| answer.outcome) {
             Ok(Some(Outcome::Granted(grant))) => {
-                begun.ok(match is_again {
-                    true => Answer::Retry { token: grant.token },
-                    false => Answer::Acquire { token: grant.token, place_lost: false },
+                begun.ok(if is_again {
+                    Answer::Retry { token: grant.token }
+                } else {
+                    Answer::Acquire { token: grant.token, place_lost: false }
                 });
-                Sent::Answered(Some(grant.token))
+                Attempt::Answered(Some(grant.token))
             }
             Ok(Some(Outcome::Busy(_))) => refused(begun, "busy"),
             Ok(Some(Outcome::TimedOut(_))) => refused(begun, "timed_out"),
             Ok(None) => {
                 begun.unknown("the answer has no outcome");
-                Sent::Unknown
+                Attempt::Unknown
             }
             Err(status) => sent(begun, &status),
         }
     }
 
-    /// Releases by token or by request id. Retried until there is a final answer.
-    async fn give_back(&mut self, session: &mut Session, lock: &str, call: Call, acquire: u64) {
+    /// Releases by token or by request id, and retries until there is a final answer.
+    async fn give_back(&mut self, session: &mut CallerSession, lock: &str, call: Call, acquire: u64) {
         session.last_request += 1;
         let target = if let Call::Release { token, .. } = &call {
             Target::Token(*token)
         } else {
             Target::AcquireRequestId(acquire)
         };
+
         let by_request = matches!(target, Target::AcquireRequestId(_));
         let message = ReleaseRequest {
             session_id: session.id.clone(),
             request: Some(session.numbered(session.last_request, acquire)),
             target: Some(target),
         };
+
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         let mut may_have_worked = false;
         for _ in 0..SENDINGS_MAX {
@@ -324,9 +340,9 @@ impl Caller {
             match self.send(ATTEMPT_LIMIT, service.release(message.clone())).await {
                 Ok(answer) if by_request => {
                     return match answer.released() {
-                        Released::Grant => begun.ok(Answer::Cancel { found: Found::Grant }),
-                        Released::Wait => begun.ok(Answer::Cancel { found: Found::Wait }),
-                        Released::Nothing => begun.ok(Answer::Cancel { found: Found::Nothing }),
+                        Released::Grant => begun.ok(Answer::Cancel { found: CancelFound::Grant }),
+                        Released::Wait => begun.ok(Answer::Cancel { found: CancelFound::Wait }),
+                        Released::Nothing => begun.ok(Answer::Cancel { found: CancelFound::Nothing }),
                         Released::Unspecified => begun.unknown("the answer does not say"),
                     };
                 }
@@ -334,9 +350,10 @@ impl Caller {
                 Err(status) if outcomes::is_decided(&status) => {
                     session.is_over = is_over(outcomes::reason_of(&status));
                     // After the end of the session, the outcome of the earlier attempts is no longer stored.
-                    return match may_have_worked {
-                        true => begun.unknown(status.message()),
-                        false => outcomes::end_call(begun, &status),
+                    return if may_have_worked {
+                        begun.unknown(status.message())
+                    } else {
+                        outcomes::end_call(begun, &status)
                     };
                 }
                 Err(status) => {
@@ -348,9 +365,10 @@ impl Caller {
         begun.unknown("no answer");
     }
 
-    async fn close(&mut self, session: &Session) {
+    async fn close(&mut self, session: &CallerSession) {
         let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: session.id.clone() });
         let mut service = SessionsClient::new(self.node());
+
         match self
             .send(
                 ATTEMPT_LIMIT,
@@ -363,8 +381,8 @@ impl Caller {
         }
     }
 
-    /// Stops renewing, and asks for the session's state when it should have expired.
-    async fn fall_silent(&mut self, mut session: Session) {
+    /// Stops renewing. Asks for the session's state when it should have expired.
+    async fn fall_silent(&mut self, mut session: CallerSession) {
         let silence = session.ttl * 2;
         self.shared.pause(silence).await;
         self.renew(&mut session).await;
@@ -374,19 +392,19 @@ impl Caller {
     }
 }
 
-fn refused(begun: crate::chaos::record::Begun, reason: &str) -> Sent<Option<u64>> {
+fn refused(begun: crate::chaos::record::Begun, reason: &str) -> Attempt<Option<u64>> {
     begun.failed(reason);
-    Sent::Answered(None)
+    Attempt::Answered(None)
 }
 
-fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Sent<A> {
+fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Attempt<A> {
     if outcomes::is_decided(status) {
         outcomes::end_call(begun, status);
-        return Sent::Refused(outcomes::reason_of(status));
+        return Attempt::Refused(outcomes::reason_of(status));
     }
     // Even if this attempt was not executed, a later one may be.
     begun.unknown(status.message());
-    Sent::Unknown
+    Attempt::Unknown
 }
 
 fn is_over(reason: Reason) -> bool {

@@ -6,7 +6,7 @@ use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    Shared, TTLS,
+    TTLS, TasksState,
     locks::{self, EXCLUSIVE, Lock},
     outcomes, percent, some_ms,
     writes::Writes,
@@ -20,21 +20,21 @@ use crate::{
     machine::{Permits, Token, Want},
 };
 
-/// Budget of operations of one hold on each of its locks.
+/// The budget of operations of one hold, on each of its locks.
 const OPERATIONS_OF_A_HOLD: u32 = 6;
-/// Milliseconds after which an unlimited wait is dropped.
+/// An unlimited wait is dropped after a number of milliseconds in this range.
 const DROPPED_AFTER_MS: std::ops::Range<u64> = 20..2_500;
-/// Pause after an error, so that an unavailable cluster is not overloaded.
+/// The pause after an error, so that an unavailable cluster is not overloaded.
 const AFTER_ERROR: Duration = Duration::from_millis(200);
 
 struct Holder {
-    shared: Arc<Shared>,
+    shared: Arc<TasksState>,
     random: StdRng,
     registers: Writes,
 }
 
 /// Runs until the workload finishes.
-pub(super) async fn run(shared: Arc<Shared>, random: StdRng) {
+pub(super) async fn run(shared: Arc<TasksState>, random: StdRng) {
     let registers = Writes::new(&shared.parts.place, shared.parts.recorder.clone());
     let mut holder = Holder { shared, random, registers };
     while !holder.shared.is_over() {
@@ -49,8 +49,8 @@ impl Holder {
     async fn open(&mut self) -> Option<Session> {
         let ttl = *TTLS.choose(&mut self.random)?;
         let options = SessionOptions { ttl, label: self.shared.parts.name.clone() };
-        // The library draws the session id, so it is known only after the open. A session whose open was not
-        // acknowledged holds nothing.
+
+        // The library draws the session id, so it is known only after the open. A session whose open was not acknowledged holds nothing.
         let begun_ns = self.shared.parts.recorder.timeline().now_ns();
         match self.shared.parts.client.open(options).await {
             Ok(session) => {
@@ -61,7 +61,7 @@ impl Holder {
         }
     }
 
-    /// The library ends the session itself a margin before its TTL; the recorded lease ends at that moment.
+    /// Records an open. The library ends the session itself a margin before its TTL, so the recorded lease ends at that moment.
     fn opened(&self, session: &Session, ttl: Duration, begun_ns: u64) {
         let recorder = &self.shared.parts.recorder;
         let renewal = *session.renewals().borrow();
@@ -71,7 +71,7 @@ impl Holder {
         begun.ok(Answer::Open(Lease { ttl_ms: Some(millis(trusted)), sent_ns: Some(sent_ns) }));
     }
 
-    /// Uses a session: several holds, then its close.
+    /// Uses a session for several holds, then closes it.
     async fn live(&mut self, session: &Session) {
         let _watching = watch(self.shared.parts.recorder.clone(), session);
         for _ in 0..self.random.random_range(4..25) {
@@ -83,9 +83,11 @@ impl Holder {
                 1 => self.hold_several(session).await,
                 _ => self.hold_one(session).await,
             }
+
             let pause = some_ms(&mut self.random, 5..60);
             self.shared.pause(pause).await;
         }
+
         let begun = self.shared.parts.recorder.begin(&[], Call::Close { session: name(session) });
         match session.clone().close().await {
             Ok(()) => begun.ok(Answer::Close {}),
@@ -94,8 +96,10 @@ impl Holder {
     }
 
     async fn read(&mut self) {
-        let lock =
-            locks::of(locks::round(self.shared.parts.recorder.timeline()), self.random.random_range(0..locks::COUNT));
+        let lock = locks::lock_at(
+            locks::round(self.shared.parts.recorder.timeline()),
+            self.random.random_range(0..locks::COUNT),
+        );
         self.get(&lock.name).await;
     }
 
@@ -126,11 +130,11 @@ impl Holder {
         self.hold(session, &locks).await;
     }
 
-    /// The locks at these places, if the budget allows; otherwise none, after a pause.
+    /// Returns the locks at these places if the budget allows it. Otherwise returns none, after a pause.
     async fn locks(&mut self, places: &[usize]) -> Vec<Lock> {
         let round = locks::round(self.shared.parts.recorder.timeline());
         if self.shared.budget.spend(round, places, OPERATIONS_OF_A_HOLD) {
-            return places.iter().map(|place| locks::of(round, *place)).collect();
+            return places.iter().map(|place| locks::lock_at(round, *place)).collect();
         }
         self.shared.pause(AFTER_ERROR).await;
         Vec::new()
@@ -143,7 +147,9 @@ impl Holder {
         let Some(guard) = self.acquire(session, locks).await else { return };
         tell_of_loss(self.shared.parts.recorder.clone(), &guard);
         self.inside(&guard, locks).await;
-        let (session, token) = (name(session), guard.token().0);
+
+        let session = name(session);
+        let token = guard.token().0;
         let begun = self.shared.parts.recorder.begin(&names(locks), Call::Release { session, token });
         match guard.release().await {
             Ok(()) => begun.ok(Answer::Release {}),
@@ -160,6 +166,7 @@ impl Holder {
             Wait::AtMostMs(ms) => acquire.wait_at_most(Duration::from_millis(ms)),
             Wait::Forever => acquire,
         };
+
         let call = history::Acquire {
             session: name(session),
             request: None,
@@ -167,6 +174,7 @@ impl Holder {
             wait,
             lock_delay_ms: millis(lock_delay),
         };
+
         let begun = self.shared.parts.recorder.begin(&names(locks), Call::Acquire(call));
         let drop_after = some_ms(&mut self.random, DROPPED_AFTER_MS);
         let granted = tokio::select! {
@@ -177,6 +185,7 @@ impl Holder {
                 return None;
             }
         };
+
         match granted {
             Ok(guard) => {
                 begun.ok(Answer::Acquire { token: guard.token().0, place_lost: guard.place_lost() });
@@ -200,13 +209,15 @@ impl Holder {
         }
     }
 
-    /// The critical section: writes without checking the lock.
+    /// The critical section. It writes without checking the lock.
     async fn inside(&mut self, guard: &Guard, locks: &[Lock]) {
         let token = guard.token().0;
         self.registers.write_all(locks, token).await;
+
         let hold = if percent(&mut self.random, 8) { 300..1_200 } else { 0..80 };
         let hold = some_ms(&mut self.random, hold);
         self.shared.pause(hold).await;
+
         let Some(first) = locks.first() else { return };
         match self.random.random_range(0..10) {
             0 => self.get(&first.name).await,
@@ -214,6 +225,7 @@ impl Holder {
             2 if first.mode == Mode::Exclusive => self.update(guard, &first.name).await,
             _ => {}
         }
+
         self.registers.write_all(locks, token).await;
     }
 
@@ -227,7 +239,8 @@ impl Holder {
 
     async fn update(&mut self, guard: &Guard, lock: &str) {
         let data = format!("{:x}", self.random.random::<u32>());
-        let (session, token) = (name(guard.session()), guard.token().0);
+        let session = name(guard.session());
+        let token = guard.token().0;
         let call = Call::Update { session, token, data: Some(data.clone()) };
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         match guard.update(lock, NewData::Held(data.as_bytes())).await {
@@ -239,7 +252,8 @@ impl Holder {
 
 /// Records that an operator revoked the grant, when its holder is told.
 pub(in crate::chaos) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
-    let (session, token) = (name(guard.session()), Some(guard.token().0));
+    let session = name(guard.session());
+    let token = Some(guard.token().0);
     guard.on_danger(Duration::ZERO, move |danger| {
         if let Some(Loss::Revoked { .. }) = danger.loss {
             recorder.fact(Fact::Lost { session, why: "revoked".to_owned(), token });
@@ -249,8 +263,9 @@ pub(in crate::chaos) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
 
 /// Records the session's renewals and its loss.
 pub(in crate::chaos) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<()> {
-    // Keeps only a clone that the task drops when the session is lost.
-    let (mut renewals, session) = (session.renewals(), session.clone());
+    // The task keeps only a clone, which it drops when the session is lost.
+    let mut renewals = session.renewals();
+    let session = session.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             tokio::select! {

@@ -1,5 +1,5 @@
-//! The locks of a run: a new set every few seconds, so that the history of each lock stays short enough for the
-//! linearizability search.
+//! The locks of a run. A new set is used every few seconds, so that the history of each lock stays short enough for the linearizability
+//! search.
 
 use std::{collections::HashMap, ops::Range, sync::Mutex, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::chaos::{history::Mode, record::Timeline};
 
 /// How long one set of locks is in use.
 const ROUND: Duration = Duration::from_secs(3);
-/// Operations on one lock by all processes together; they determine the cost of the linearizability search.
+/// Maximum number of operations on one lock by all processes together. It determines the cost of the linearizability search.
 const OPERATIONS_MAX: u32 = 160;
 /// The modes of the locks of a set. The first ones are also acquired together.
 const MODES: [Mode; 7] =
@@ -18,7 +18,7 @@ const MODES: [Mode; 7] =
 pub struct Lock {
     /// Its name.
     pub name: String,
-    /// Its mode; a shared lock is sometimes acquired exclusively too.
+    /// Its mode. A shared lock is sometimes acquired exclusively too.
     pub mode: Mode,
 }
 
@@ -32,8 +32,8 @@ pub(in crate::chaos) fn round(timeline: Timeline) -> u64 {
     timeline.now_ns() / u64::try_from(ROUND.as_nanos()).expect("a few seconds")
 }
 
-/// The lock at this place of a set.
-pub(in crate::chaos) fn of(round: u64, place: usize) -> Lock {
+/// Returns the lock at this place of a set.
+pub(in crate::chaos) fn lock_at(round: u64, place: usize) -> Lock {
     let mode = MODES[place % COUNT];
     let kind = match mode {
         Mode::Exclusive => "exclusive",
@@ -56,7 +56,7 @@ impl Budget {
         Self { per_lock: (OPERATIONS_MAX / processes.max(1)).max(1), spent: Mutex::default() }
     }
 
-    /// Spends this many operations on each of these locks of a round. `false`: the budget does not allow it.
+    /// Spends this number of operations on each of these locks of a round. Returns `false` if the budget does not allow it.
     pub(super) fn spend(&self, round: u64, places: &[usize], operations: u32) -> bool {
         let mut spent = self.spent.lock().expect("no code panics while it holds this lock");
         if spent.0 != round {
@@ -87,8 +87,9 @@ mod tests {
 
     #[test]
     fn the_first_locks_of_a_set_are_exclusive_and_no_name_comes_twice() {
-        assert!(EXCLUSIVE.map(|place| of(1, place)).all(|lock| lock.mode == Mode::Exclusive));
-        let mut names: Vec<_> = (0..3).flat_map(|round| (0..COUNT).map(move |place| of(round, place).name)).collect();
+        assert!(EXCLUSIVE.map(|place| lock_at(1, place)).all(|lock| lock.mode == Mode::Exclusive));
+        let mut names: Vec<_> =
+            (0..3).flat_map(|round| (0..COUNT).map(move |place| lock_at(round, place).name)).collect();
         names.sort();
         names.dedup();
         assert_eq!(names.len(), 3 * COUNT);

@@ -1,19 +1,19 @@
 //! The operations of clients during a run.
 //!
-//! Each client is a separate process (`lockkeeper chaos client`), so that it can be stopped and killed at any moment;
-//! in a simulation, a simulated one ([`run`]). It runs several concurrent tasks, each with its own sessions, and writes
-//! its part of the history:
+//! Each client is a separate process (`lockkeeper chaos client`), so that it can be stopped and killed at any moment. In a simulation, it
+//! is
+//! a simulated process ([`run`]). It runs several concurrent tasks, each with its own sessions, and writes its part of the history:
 //!
-//! * `holder`: uses the client library as an application does: acquires in all modes, writes to the protected resource,
-//!   releases, reads;
-//! * `caller`: sends requests to the nodes without the library: retries requests, cancels by request id, renews by
-//!   single calls, and sometimes stops renewing while it holds a lock.
+//! * `holder` uses the client library as an application does: it acquires in all modes, writes to the protected resource, releases, and
+//!   reads.
+//! * `caller` sends requests to the nodes without the library: it retries requests, cancels by request id, renews by single calls, and
+//!   sometimes stops renewing while it holds a lock.
 //!
-//! A holder writes *without* checking that it still holds the lock. So does a process that is paused between the check
-//! and the write; fencing is for that case.
+//! A holder writes *without* checking that it still holds the lock. So does a process that is paused between the check and the write, which
+//! is the case that fencing is for.
 //!
-//! * `locks`: the locks in use; `resource`: the protected registers; `writes`: writes to them; `outcomes`: converts
-//!   answers into history events.
+//! `locks` has the locks in use, `resource` the protected registers, `writes` the writes to them, and `outcomes` converts answers into
+//! history events.
 
 mod caller;
 pub(super) mod holder;
@@ -46,13 +46,13 @@ use super::{
 };
 use crate::client::Client;
 
-/// TTLs of sessions. Short, so that sessions expire during a run.
+/// TTLs of sessions. They are short, so that sessions expire during a run.
 pub(super) const TTLS: [Duration; 3] =
     [Duration::from_millis(1_200), Duration::from_millis(1_600), Duration::from_millis(2_400)];
 /// Number of tasks of each kind in each process.
 const HOLDERS: u64 = 3;
 const CALLERS: u64 = 1;
-/// Limit of a client's call: longer than an election, shorter than a fault.
+/// Time limit of a client's call. It is longer than an election, and shorter than a fault.
 pub const CALL_LIMIT: Duration = Duration::from_secs(3);
 /// Limit of one attempt at a node.
 pub const ATTEMPT_LIMIT: Duration = Duration::from_millis(700);
@@ -66,13 +66,13 @@ pub struct ClientOptions {
     pub name: String,
     /// The addresses of the nodes.
     pub endpoints: String,
-    /// How to reach them.
+    /// How it reaches them.
     pub dial: Dial,
     /// The socket of the protected registers.
     pub resource: PathBuf,
-    /// File for its part of the history. Must not exist.
+    /// The file for its part of the history. It must not exist yet.
     pub out: PathBuf,
-    /// The start of the history on the clock of this machine, nanoseconds.
+    /// The start of the history on the clock of this machine, in nanoseconds.
     pub base_ns: u64,
     /// Seed of its operations.
     pub seed: u64,
@@ -82,7 +82,7 @@ pub struct ClientOptions {
 
 /// The parts that a client is built from.
 #[derive(Clone, Debug)]
-pub struct Parts {
+pub struct ClientParts {
     /// Its name in the history.
     pub name: String,
     /// Seed of its operations.
@@ -103,19 +103,19 @@ pub struct Parts {
 
 /// The state that the tasks of a client share.
 #[derive(Debug)]
-struct Shared {
-    parts: Parts,
+struct TasksState {
+    parts: ClientParts,
     budget: locks::Budget,
-    /// Cancelled when the tasks should finish.
+    /// A token that is cancelled when the tasks should finish.
     finish: CancellationToken,
 }
 
 /// Runs a client process until its stdin closes, then completes its pending operations. Fails if its part of the
 /// history is incomplete.
 pub async fn run_client(options: ClientOptions) -> io::Result<()> {
-    let recorder = Recorder::create(&options.out, &options.name, Timeline::of_base(options.base_ns))?;
+    let recorder = Recorder::create(&options.out, &options.name, Timeline::with_base(options.base_ns))?;
     let client = options.dial.client(&options.endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build();
-    let parts = Parts {
+    let parts = ClientParts {
         name: options.name,
         seed: options.seed,
         clients: options.processes,
@@ -126,6 +126,7 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
         // Other processes stop this one by a signal.
         going: watch::channel(true).1,
     };
+
     let finish = CancellationToken::new();
     let until_over = async {
         tokio::select! {
@@ -135,6 +136,7 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
         finish.cancel();
     };
     tokio::join!(run(parts, finish.clone()), until_over);
+
     match recorder.failure() {
         None => Ok(()),
         Some(error) => Err(io::Error::other(format!("{}: {error}", options.out.display()))),
@@ -146,23 +148,24 @@ pub(super) fn channels(dial: &Dial, endpoints: &str) -> Vec<Channel> {
     endpoints.split(',').map(|address| dial.channel(address, ATTEMPT_LIMIT)).collect()
 }
 
-/// Uses locks until `finish`, then completes the pending operations.
-pub async fn run(parts: Parts, finish: CancellationToken) {
-    let shared = Arc::new(Shared { budget: locks::Budget::new(parts.clients), parts, finish });
+/// Uses locks until `finish` is cancelled, then completes the pending operations.
+pub async fn run(parts: ClientParts, finish: CancellationToken) {
+    let shared = Arc::new(TasksState { budget: locks::Budget::new(parts.clients), parts, finish });
     let mut tasks = JoinSet::new();
     for number in 0..HOLDERS + CALLERS {
         let random = StdRng::seed_from_u64(shared.parts.seed.wrapping_add(number));
-        match number < HOLDERS {
-            true => tasks.spawn(holder::run(Arc::clone(&shared), random)),
-            false => tasks.spawn(caller::run(Arc::clone(&shared), random)),
-        };
+        if number < HOLDERS {
+            tasks.spawn(holder::run(Arc::clone(&shared), random));
+        } else {
+            tasks.spawn(caller::run(Arc::clone(&shared), random));
+        }
     }
     while tasks.join_next().await.is_some() {}
 }
 
 async fn until_stdin_closes() {
     let (closed, wait) = oneshot::channel();
-    // A separate thread: the runtime waits for its own threads at its end, and this one may block in a read.
+    // Use a separate thread: the runtime waits for its own threads at its end, and this one may block in a read.
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = closed.send(());
@@ -182,7 +185,7 @@ async fn tell(recorder: &Recorder) {
     }
 }
 
-impl Shared {
+impl TasksState {
     fn is_over(&self) -> bool {
         self.finish.is_cancelled() || self.parts.recorder.failure().is_some()
     }
@@ -194,7 +197,7 @@ impl Shared {
             () = self.finish.cancelled() => {}
             () = sleep(time) => {}
         }
-        // An error means that the sender is gone; nobody can pause the tasks then.
+        // An error means that the sender is gone. Then nobody can pause the tasks.
         let _ = self.parts.going.clone().wait_for(|going| *going).await;
     }
 }

@@ -20,12 +20,12 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
             begun.failed("invalid")
         }
         Error::Refused(refused) => begun.failed(reason(&refused.reason.to_string())),
-        // It lost its place in the queue for a while, so it is no evidence about the order of grants.
+        // The client lost its place in the queue for a while, so this is no evidence about the order of grants.
         Error::NotAcquired(not) if not.place_lost => begun.failed("place_lost"),
         Error::NotAcquired(not) => begun.failed(if not.waited { "timed_out" } else { "busy" }),
         Error::NotEnsured { .. } => begun.failed("not_ensured"),
         Error::NoCluster { .. } => begun.failed("unavailable"),
-        // It may have taken effect before the session ended.
+        // The operation may have taken effect before the session ended.
         Error::Lost(loss) => begun.unknown(loss.to_string()),
         Error::Unknown { why } => begun.unknown(why.clone()),
         Error::Malformed { .. } => begun.unknown(error.to_string()),
@@ -43,12 +43,12 @@ pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
     }
 }
 
-/// The request was not executed and may be retried.
+/// Whether the request was not executed and may be retried.
 pub(super) fn is_safe(status: &Status) -> bool {
     retry(status).as_deref() == Some("safe")
 }
 
-/// The refusal is final: a retry would get it again.
+/// Whether the refusal is final: a retry would get it again.
 pub(in crate::chaos) fn is_decided(status: &Status) -> bool {
     retry(status).as_deref() == Some("no")
 }
@@ -64,7 +64,7 @@ fn retry(status: &Status) -> Option<String> {
     Some(info.metadata.get("retry").map_or("no", String::as_str).to_owned())
 }
 
-/// `name`: as the protocol names the reason.
+/// The reason as a history names it, from the name in the protocol.
 fn reason(name: &str) -> String {
     match name {
         "REASON_WAIT_CANCELLED" | "REASON_WAIT_REMOVED" | "REASON_ABANDONED" => "cancelled".to_owned(),
@@ -72,7 +72,7 @@ fn reason(name: &str) -> String {
     }
 }
 
-/// The reason of a session's loss. `None`: its holder ended it.
+/// The reason of a session's loss, unless its holder ended it.
 pub(in crate::chaos) fn loss(loss: &Loss) -> Option<&'static str> {
     match loss {
         Loss::Closed | Loss::Released => None,
@@ -94,10 +94,12 @@ pub(in crate::chaos) fn view(lock: &LockInfo) -> View {
             Some(machine::Mode::Permit(permits)) => Mode::Permits(permits.get()),
         },
     };
+
     let waiter = |waiter: &crate::client::Waiter| history::Waiter {
         session: waiter.session_id.to_string(),
         ticket: Some(waiter.ticket.0),
     };
+
     View {
         holders: lock.holders.iter().map(holder).collect(),
         waiters: lock.waiters.iter().map(waiter).collect(),
@@ -110,6 +112,7 @@ pub(in crate::chaos) fn view(lock: &LockInfo) -> View {
 pub(in crate::chaos) fn view_of_node(answer: &GetResponse) -> View {
     let empty = v1::LockInfo::default();
     let lock = answer.lock.as_ref().unwrap_or(&empty);
+
     let holder = |holder: &v1::Holder| history::Holder {
         token: holder.token,
         session: holder.session_id.clone(),
@@ -117,6 +120,7 @@ pub(in crate::chaos) fn view_of_node(answer: &GetResponse) -> View {
     };
     let waiter =
         |waiter: &v1::Waiter| history::Waiter { session: waiter.session_id.clone(), ticket: Some(waiter.ticket) };
+
     View {
         holders: lock.holders.iter().map(holder).collect(),
         waiters: lock.waiters.iter().map(waiter).collect(),

@@ -1,8 +1,8 @@
-//! The protected resources: for each lock a fenced register, which checks tokens, and an unfenced one, which accepts
-//! every write.
+//! The protected resources: for each lock a fenced register, which checks tokens, and an unfenced one, which accepts every write.
 //!
-//! They live in the runner and outlive the clients, as a real storage would: a late write arrives even if its client is
-//! dead. Clients use a Unix socket, with one line per write and one line per answer; simulated clients call directly.
+//! They live in the runner and outlive the clients, as a real storage would, so a late write arrives even if its client is dead. Clients
+//! use a
+//! Unix socket, with one line per write and one line per answer. Simulated clients call directly.
 
 use std::{
     collections::HashMap,
@@ -33,9 +33,9 @@ use crate::{
     machine::Token,
 };
 
-/// Concurrent client connections.
+/// Maximum number of concurrent client connections.
 const CONNECTIONS_MAX: usize = 1_024;
-/// How long a client waits for an answer.
+/// Time limit of an answer to a client.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Serialize, Deserialize, Debug)]
@@ -50,9 +50,9 @@ struct Write {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub enum Written {
-    /// Accepted; the number of writes accepted so far.
+    /// The register accepted the write. This is the number of writes accepted so far.
     Accepted(u64),
-    /// Refused: the token is too old.
+    /// The register refused the write, because its token is too old.
     Refused,
 }
 
@@ -86,7 +86,7 @@ impl Resource {
         self.registers.refused()
     }
 
-    /// Number of late writes that unfenced registers accepted: each overwrote a newer write.
+    /// Number of late writes that unfenced registers accepted. Each overwrote a newer write.
     pub(in crate::chaos) fn late(&self) -> u64 {
         self.registers.late()
     }
@@ -117,10 +117,11 @@ async fn serve(stream: UnixStream, registers: Arc<Registers>) -> io::Result<()> 
 }
 
 impl Registers {
-    /// Empty registers. Fails only if the fence cannot be opened.
+    /// Makes empty registers. Fails only if the fence cannot be opened.
     pub fn new() -> io::Result<Self> {
         let fence = Fence::open(Memory).map_err(io::Error::other)?;
-        let (fenced, open) = (Mutex::default(), Mutex::default());
+        let fenced = Mutex::default();
+        let open = Mutex::default();
         Ok(Self { fence, fenced, open, late: AtomicU64::new(0), refused: AtomicU64::new(0) })
     }
 
@@ -129,7 +130,7 @@ impl Registers {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Number of late writes that unfenced registers accepted: each overwrote a newer write.
+    /// Number of late writes that unfenced registers accepted. Each overwrote a newer write.
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
@@ -139,12 +140,14 @@ impl Registers {
             return Ok(Written::Accepted(self.write_open(write)));
         }
         let Some(hold) = hold(write.mode) else { return Err(io::Error::other("permits are not ordered")) };
+
         let count = async || {
             let mut counts = self.fenced.lock().expect("no code panics while it holds this lock");
             let count = counts.entry(write.lock.clone()).or_default();
             *count += 1;
             *count
         };
+
         match self.fence.run(&write.lock, Token(write.token), hold, count).await {
             Ok(count) => Ok(Written::Accepted(count)),
             Err(Error::Refused(_)) => {
@@ -168,7 +171,7 @@ impl Registers {
     }
 }
 
-/// The mode for the fence; it has none for permits.
+/// The mode for the fence, which has none for permits.
 fn hold(mode: Mode) -> Option<Hold> {
     match mode {
         Mode::Exclusive => Some(Hold::Exclusive),
@@ -186,9 +189,9 @@ impl std::fmt::Debug for Registers {
 /// The location of the registers.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// In another process, at this socket.
+    /// The registers are in another process, at this socket.
     Socket(PathBuf),
-    /// In this process.
+    /// The registers are in this process.
     Here(Arc<Registers>),
 }
 
@@ -207,7 +210,7 @@ impl Access {
         }
     }
 
-    /// Fails if there is no answer: the write may have been accepted, and this access must not be used again.
+    /// Writes to a register. Fails if there is no answer: the write may have been accepted, and this access must not be used again.
     pub(super) async fn write(&mut self, lock: &str, token: u64, mode: Mode, fenced: bool) -> io::Result<Written> {
         let write = Write { lock: lock.to_owned(), token, mode, fenced };
         match self {

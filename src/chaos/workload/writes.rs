@@ -18,12 +18,12 @@ pub(in crate::chaos) struct Writes {
 }
 
 impl Writes {
-    /// A writer to the registers at this place.
+    /// Makes a writer to the registers at this place.
     pub(in crate::chaos) fn new(place: &Place, recorder: Recorder) -> Self {
         Self { place: place.clone(), recorder, access: None }
     }
 
-    /// Writes to the unfenced and to the fenced register of each lock. Permits have no order, so no fenced write.
+    /// Writes to the unfenced and to the fenced register of each lock. Permits have no order, so they have no fenced write.
     pub(in crate::chaos) async fn write_all(&mut self, locks: &[Lock], token: u64) {
         for lock in locks {
             for fenced in [false, true] {
@@ -40,6 +40,7 @@ impl Writes {
             None => Access::open(&self.place).await,
         };
         let Ok(mut access) = access else { return };
+
         let call = Call::Write { token, mode: lock.mode, fenced };
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), call);
         match access.write(&lock.name, token, lock.mode, fenced).await {

@@ -4,18 +4,18 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Acquire, Found, Meta, Mode, Session, View, is_zero};
+use super::values::{Acquire, CancelFound, Meta, Mode, Session, View, is_zero};
 
 /// One line of a history.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Event {
-    /// Nanoseconds on the history's clock.
+    /// The time in nanoseconds on the history's clock.
     pub time_ns: u64,
     /// The process.
     pub process: String,
     /// The number of the operation, among concurrent ones of the process.
     pub op: Option<u64>,
-    /// The locks concerned; may be empty at the end of an operation.
+    /// The locks concerned. The end of an operation may name none.
     pub locks: Vec<String>,
     /// The content.
     pub what: What,
@@ -24,25 +24,25 @@ pub struct Event {
 /// The content of an event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum What {
-    /// An operation begins.
+    /// An operation started.
     Invoke(Call),
-    /// It took effect.
+    /// The operation took effect.
     Ok(Answer),
-    /// It had no effect.
+    /// The operation had no effect.
     Fail {
         /// The operation.
         f: Function,
         /// The reason, in one word: see [`super`].
         reason: String,
     },
-    /// Unknown outcome: it may take effect at any later time, or never.
+    /// The outcome is unknown: the operation may take effect at any later time, or never.
     Info {
         /// The operation.
         f: Function,
         /// The reason, for people.
         why: String,
     },
-    /// A fact, which is no operation.
+    /// A fact, which is not an operation.
     Fact(Fact),
 }
 
@@ -112,7 +112,7 @@ pub enum Call {
     Open {
         /// The session.
         session: Session,
-        /// TTL, milliseconds.
+        /// The TTL in milliseconds.
         ttl_ms: u64,
     },
     /// Renews a session. Background renewals are recorded as [`Fact::Renewed`].
@@ -120,7 +120,7 @@ pub enum Call {
         /// The session.
         session: Session,
     },
-    /// Closes a session: its grants and waits end.
+    /// Closes a session. Its grants and waits end.
     Close {
         /// The session.
         session: Session,
@@ -164,17 +164,17 @@ pub enum Call {
     },
     /// Reads a lock, linearizably.
     Get {},
-    /// Whether a token holds the lock.
+    /// Asks whether a token holds the lock.
     Check {
         /// The token.
         token: u64,
     },
     /// Revokes grants, as an operator.
     ForceRelease {
-        /// The token; unset: all grants of the lock.
+        /// The token. Without one, all grants of the lock are revoked.
         #[serde(skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// End the grants at once.
+        /// Whether the grants end at once.
         now: bool,
     },
     /// Writes to the resource that the lock protects.
@@ -190,10 +190,10 @@ pub enum Call {
     Read {},
     /// Sets a register if it has the expected value.
     Set {
-        /// The expected value; unset: none.
+        /// The expected value, if the register is to have one.
         #[serde(skip_serializing_if = "Option::is_none")]
         from: Option<u64>,
-        /// The new value; unset: none.
+        /// The new value, if the register is to have one.
         #[serde(skip_serializing_if = "Option::is_none")]
         to: Option<u64>,
     },
@@ -216,7 +216,7 @@ pub enum Answer {
         token: u64,
     },
     Cancel {
-        found: Found,
+        found: CancelFound,
     },
     Release {},
     Update {},
@@ -242,16 +242,16 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lease {
-    /// The TTL if it differs from the requested one, milliseconds.
+    /// The TTL in milliseconds, if it differs from the requested one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// When the answered attempt was sent, if that is known to be later than the invoke.
+    /// The time at which the answered attempt was sent, if that is known to be later than the invoke.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_ns: Option<u64>,
 }
 
 impl Call {
-    /// The operation that it begins.
+    /// The operation that the request starts.
     pub fn function(&self) -> Function {
         match self {
             Self::Open { .. } => Function::Open,
@@ -271,7 +271,7 @@ impl Call {
         }
     }
 
-    /// The session that it is for, if any.
+    /// The session that the request is for, if any.
     pub fn session(&self) -> Option<&Session> {
         match self {
             Self::Open { session, .. }
@@ -293,7 +293,7 @@ impl Call {
 }
 
 impl Answer {
-    /// The operation that it ends.
+    /// The operation that the answer ends.
     pub fn function(&self) -> Function {
         match self {
             Self::Open(_) => Function::Open,
@@ -324,9 +324,9 @@ pub enum Fact {
     Renewed {
         /// The session.
         session: Session,
-        /// When it was sent.
+        /// The time at which it was sent.
         sent_ns: u64,
-        /// The TTL if it changed, milliseconds.
+        /// The TTL in milliseconds, if it changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ttl_ms: Option<u64>,
     },
@@ -336,11 +336,11 @@ pub enum Fact {
         session: Session,
         /// The reason, in one word: see [`super`].
         why: String,
-        /// The grant; unset: the whole session.
+        /// The grant. Without one, the whole session was lost.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
-    /// From now on this session's holder does nothing but renew it, and nobody revokes its lock.
+    /// A holder does nothing but renew its session from now on, and nobody revokes its lock.
     Bystander {
         /// The session, which holds a lock.
         session: Session,
@@ -363,7 +363,7 @@ pub enum Fact {
     },
     /// A fault is over.
     Heal {
-        /// Its name; unset: all faults.
+        /// Its name. Without one, all faults are over.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
@@ -387,7 +387,7 @@ pub enum Fact {
         /// The node.
         node: u64,
     },
-    /// A node is no member any more, and its process has ended.
+    /// A node is no longer a member, and its process has ended.
     Removed {
         /// The node.
         node: u64,
@@ -428,7 +428,7 @@ pub enum Fact {
     /// A fact that this version does not know.
     #[serde(skip)]
     Other {
-        /// Its `f`.
+        /// The name of the fact, its `f`.
         f: String,
     },
 }

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::{Acquire, Answer, Call, Event, Fact, Found, Function, Mode, Session, View, What, event::Lease};
+use super::{Acquire, Answer, Call, CancelFound, Event, Fact, Function, Mode, Session, View, What, event::Lease};
 
 /// A line whose `value` is parsed after `type` and `f` are known.
 #[derive(Deserialize)]
-struct Read<'a> {
+struct ParsedLine<'a> {
     time_ns: u64,
     #[serde(borrow)]
     process: std::borrow::Cow<'a, str>,
@@ -24,7 +24,7 @@ struct Read<'a> {
 
 /// A line for writing, with its fields in a readable order.
 #[derive(Serialize)]
-struct Written<'a, V> {
+struct WrittenLine<'a, V> {
     time_ns: u64,
     process: &'a str,
     #[serde(rename = "type")]
@@ -33,52 +33,55 @@ struct Written<'a, V> {
     #[serde(skip_serializing_if = "Option::is_none")]
     op: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lock: Option<Lock<'a>>,
+    lock: Option<LockField<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<V>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Lock<'a> {
+enum LockField<'a> {
     One(&'a str),
     Many(&'a [String]),
 }
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
-struct Reason {
+struct ReasonField {
     reason: String,
 }
 
-/// Fails with a message for people.
+/// Reads a line. Fails with a message for people.
 pub(super) fn parse(line: &str) -> Result<Event, String> {
-    let read: Read<'_> = serde_json::from_str(line).map_err(|error| plain(&error))?;
+    let read: ParsedLine<'_> = serde_json::from_str(line).map_err(|error| plain(&error))?;
+
     let function = read.f.parse::<Function>();
     let value = read.value.map_or("{}", RawValue::get);
+
     let what = match (&*read.kind, function) {
         ("invoke", Ok(f)) => What::Invoke(call(f, value)?),
         ("ok", Ok(f)) => What::Ok(answer(f, value)?),
-        ("fail", Ok(f)) => What::Fail { f, reason: of::<Reason>(value)?.reason },
-        ("info", Ok(f)) => What::Info { f, why: of::<Reason>(value)?.reason },
+        ("fail", Ok(f)) => What::Fail { f, reason: parse_value::<ReasonField>(value)?.reason },
+        ("info", Ok(f)) => What::Info { f, why: parse_value::<ReasonField>(value)?.reason },
         ("info", Err(())) => What::Fact(fact(&read.f, line, read.value.is_some())?),
         // An unknown operation must not be ignored: a violation could be missed.
         ("invoke" | "ok" | "fail", Err(())) => return Err(format!("operation {:?} is unknown", read.f)),
         (kind, _) => return Err(format!("type {kind:?} is not one of invoke, ok, fail, info")),
     };
+
     let event =
         Event { time_ns: read.time_ns, process: read.process.into_owned(), op: read.op, locks: read.lock, what };
-    fitting(&event)?;
+    validate_locks(&event)?;
     Ok(event)
 }
 
-/// Without the line break.
+/// Writes an event as a line, without the line break.
 pub(super) fn format(event: &Event) -> Result<String, serde_json::Error> {
     match &event.what {
         What::Invoke(call) => written(event, "invoke", call.function().name(), Some(call)),
         What::Ok(answer) => written(event, "ok", answer.function().name(), Some(answer)),
-        What::Fail { f, reason } => written(event, "fail", f.name(), Some(Reason { reason: reason.clone() })),
-        What::Info { f, why } => written(event, "info", f.name(), Some(Reason { reason: why.clone() })),
+        What::Fail { f, reason } => written(event, "fail", f.name(), Some(ReasonField { reason: reason.clone() })),
+        What::Info { f, why } => written(event, "info", f.name(), Some(ReasonField { reason: why.clone() })),
         What::Fact(Fact::Other { f }) => written(event, "info", f, None::<()>),
         What::Fact(fact) => {
             let fact = serde_json::to_value(fact)?;
@@ -88,17 +91,18 @@ pub(super) fn format(event: &Event) -> Result<String, serde_json::Error> {
     }
 }
 
-/// An empty value is left out.
+/// The end of a line with an empty value, which is left out.
 const EMPTY: &str = r#","value":{}}"#;
 
 fn written(event: &Event, kind: &str, f: &str, value: Option<impl Serialize>) -> Result<String, serde_json::Error> {
     let lock = match &*event.locks {
         [] => None,
-        [one] => Some(Lock::One(one)),
-        many => Some(Lock::Many(many)),
+        [one] => Some(LockField::One(one)),
+        many => Some(LockField::Many(many)),
     };
+
     let Event { time_ns, process, op, .. } = event;
-    let mut text = serde_json::to_string(&Written { time_ns: *time_ns, process, kind, f, op: *op, lock, value })?;
+    let mut text = serde_json::to_string(&WrittenLine { time_ns: *time_ns, process, kind, f, op: *op, lock, value })?;
     if text.ends_with(EMPTY) {
         text.replace_range(text.len() - EMPTY.len().., "}");
     }
@@ -112,6 +116,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
         One(String),
         Many(Vec<String>),
     }
+
     Ok(match Option::<OneOrMany>::deserialize(deserializer)? {
         None => Vec::new(),
         Some(OneOrMany::One(lock)) => vec![lock],
@@ -119,11 +124,11 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     })
 }
 
-fn of<T: DeserializeOwned>(value: &str) -> Result<T, String> {
+fn parse_value<T: DeserializeOwned>(value: &str) -> Result<T, String> {
     serde_json::from_str(value).map_err(|error| format!("in value: {}", plain(&error)))
 }
 
-/// serde reports "line 1" for each line, which would be confusing.
+/// The message of serde without "line 1", which it reports for each line and which would be confusing.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.split_once(" at line ") {
@@ -185,21 +190,28 @@ fn call(f: Function, value: &str) -> Result<Call, String> {
     fn yes() -> bool {
         true
     }
+
     Ok(match f {
-        Function::Open => of(value).map(|Open { session, ttl_ms }| Call::Open { session, ttl_ms })?,
-        Function::Renew => of(value).map(|OfSession { session }| Call::Renew { session })?,
-        Function::Close => of(value).map(|OfSession { session }| Call::Close { session })?,
-        Function::Acquire => Call::Acquire(of::<Acquire>(value)?),
-        Function::Retry => of(value).map(|Request { session, request }| Call::Retry { session, request })?,
-        Function::Cancel => of(value).map(|Cancel { session, request, op }| Call::Cancel { session, request, op })?,
-        Function::Release => of(value).map(|Grant { session, token, .. }| Call::Release { session, token })?,
-        Function::Update => of(value).map(|Grant { session, token, data }| Call::Update { session, token, data })?,
+        Function::Open => parse_value(value).map(|Open { session, ttl_ms }| Call::Open { session, ttl_ms })?,
+        Function::Renew => parse_value(value).map(|OfSession { session }| Call::Renew { session })?,
+        Function::Close => parse_value(value).map(|OfSession { session }| Call::Close { session })?,
+        Function::Acquire => Call::Acquire(parse_value::<Acquire>(value)?),
+        Function::Retry => parse_value(value).map(|Request { session, request }| Call::Retry { session, request })?,
+        Function::Cancel => {
+            parse_value(value).map(|Cancel { session, request, op }| Call::Cancel { session, request, op })?
+        }
+        Function::Release => parse_value(value).map(|Grant { session, token, .. }| Call::Release { session, token })?,
+        Function::Update => {
+            parse_value(value).map(|Grant { session, token, data }| Call::Update { session, token, data })?
+        }
         Function::Get => Call::Get {},
-        Function::Check => of(value).map(|Check { token }| Call::Check { token })?,
-        Function::ForceRelease => of(value).map(|Force { token, now }| Call::ForceRelease { token, now })?,
-        Function::Write => of(value).map(|Write { token, mode, fenced }| Call::Write { token, mode, fenced })?,
+        Function::Check => parse_value(value).map(|Check { token }| Call::Check { token })?,
+        Function::ForceRelease => parse_value(value).map(|Force { token, now }| Call::ForceRelease { token, now })?,
+        Function::Write => {
+            parse_value(value).map(|Write { token, mode, fenced }| Call::Write { token, mode, fenced })?
+        }
         Function::Read => Call::Read {},
-        Function::Set => of(value).map(|Set { from, to }| Call::Set { from, to })?,
+        Function::Set => parse_value(value).map(|Set { from, to }| Call::Set { from, to })?,
     })
 }
 
@@ -212,7 +224,7 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
     }
     #[derive(Deserialize)]
     struct Cancelled {
-        found: Found,
+        found: CancelFound,
     }
     #[derive(Deserialize)]
     struct Checked {
@@ -230,20 +242,23 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
     struct Shown {
         value: Option<u64>,
     }
+
     Ok(match f {
-        Function::Open => Answer::Open(of::<Lease>(value)?),
-        Function::Renew => Answer::Renew(of::<Lease>(value)?),
+        Function::Open => Answer::Open(parse_value::<Lease>(value)?),
+        Function::Renew => Answer::Renew(parse_value::<Lease>(value)?),
         Function::Close => Answer::Close {},
-        Function::Acquire => of(value).map(|Granted { token, place_lost }| Answer::Acquire { token, place_lost })?,
-        Function::Retry => of(value).map(|Granted { token, .. }| Answer::Retry { token })?,
-        Function::Cancel => of(value).map(|Cancelled { found }| Answer::Cancel { found })?,
+        Function::Acquire => {
+            parse_value(value).map(|Granted { token, place_lost }| Answer::Acquire { token, place_lost })?
+        }
+        Function::Retry => parse_value(value).map(|Granted { token, .. }| Answer::Retry { token })?,
+        Function::Cancel => parse_value(value).map(|Cancelled { found }| Answer::Cancel { found })?,
         Function::Release => Answer::Release {},
         Function::Update => Answer::Update {},
-        Function::Get => Answer::Get(of::<View>(value)?),
-        Function::Check => of(value).map(|Checked { held }| Answer::Check { held })?,
-        Function::ForceRelease => of(value).map(|Forced { revoked }| Answer::ForceRelease { revoked })?,
-        Function::Write => of(value).map(|Written { seq }| Answer::Write { seq })?,
-        Function::Read => of(value).map(|Shown { value }| Answer::Read { value })?,
+        Function::Get => Answer::Get(parse_value::<View>(value)?),
+        Function::Check => parse_value(value).map(|Checked { held }| Answer::Check { held })?,
+        Function::ForceRelease => parse_value(value).map(|Forced { revoked }| Answer::ForceRelease { revoked })?,
+        Function::Write => parse_value(value).map(|Written { seq }| Answer::Write { seq })?,
+        Function::Read => parse_value(value).map(|Shown { value }| Answer::Read { value })?,
         Function::Set => Answer::Set {},
     })
 }
@@ -279,20 +294,23 @@ fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
     }
 }
 
-/// Validates the locks of a call.
-fn fitting(event: &Event) -> Result<(), String> {
+/// Checks that the locks of a call fit the call.
+fn validate_locks(event: &Event) -> Result<(), String> {
     let What::Invoke(call) = &event.what else { return Ok(()) };
     let locks = &event.locks;
     match call {
         Call::Acquire(Acquire { mode, .. }) => {
             let mut sorted: Vec<_> = locks.iter().collect();
             sorted.sort_unstable();
+
             if locks.is_empty() || sorted.windows(2).any(|pair| pair[0] == pair[1]) {
                 return Err("an acquire names at least one lock, and each once".to_owned());
             }
-            match (0..locks.len()).all(|place| mode.of(place).is_some()) {
-                true => Ok(()),
-                false => Err(format!("an acquire of {} locks needs one mode, or one for each lock", locks.len())),
+
+            if (0..locks.len()).all(|place| mode.mode_at(place).is_some()) {
+                Ok(())
+            } else {
+                Err(format!("an acquire of {} locks needs one mode, or one for each lock", locks.len()))
             }
         }
         Call::Get {} | Call::Check { .. } | Call::ForceRelease { .. } | Call::Write { .. } | Call::Update { .. }

@@ -81,7 +81,7 @@ pub use self::{
     event::{Answer, Call, Event, Fact, Function, Lease, What},
     operations::{Ended, Operation, operations},
     read_error::ReadError,
-    values::{Acquire, Found, Holder, Meta, Mode, Modes, Session, View, Wait, Waiter},
+    values::{Acquire, CancelFound, Holder, Meta, Mode, Modes, Session, View, Wait, Waiter},
     writer::Writer,
 };
 

@@ -4,42 +4,42 @@ use std::collections::HashMap;
 
 use super::{Answer, Call, Event, Function, History, ReadError, What};
 
-/// An operation: its begin, and its end if there is one.
+/// An operation: its start, and its end if there is one.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
     /// The process that executes it.
     pub process: &'a str,
     /// Its number in the process.
     pub op: Option<u64>,
-    /// The locks, from its begin.
+    /// The locks, from its start.
     pub locks: &'a [String],
     /// The request.
     pub call: &'a Call,
-    /// Time of the begin, nanoseconds: before it was sent.
+    /// The time of its start in nanoseconds, before it was sent.
     pub invoked_ns: u64,
-    /// Line of the begin.
+    /// The line of its start.
     pub invoked_line: usize,
     /// The outcome.
     pub ended: Ended<'a>,
-    /// Time of the outcome, nanoseconds. `u64::MAX`: the outcome is unknown.
+    /// The time of the outcome in nanoseconds, or `u64::MAX` if the outcome is unknown.
     pub ended_ns: u64,
-    /// Until when the process waited for an answer, nanoseconds, also if it gave up then. `u64::MAX`: the history has
-    /// no end of it.
+    /// The time in nanoseconds until which the process waited for an answer, even if it gave up then, or `u64::MAX` if the history has no
+    /// end of the operation.
     pub listened_ns: u64,
-    /// Line of the end; without an end, line of the begin.
+    /// The line of the end or, without an end, of the start.
     pub ended_line: usize,
 }
 
 /// The outcome of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Ended<'a> {
-    /// It took effect.
+    /// The operation took effect.
     Ok(&'a Answer),
-    /// It had no effect, for this reason.
+    /// The operation had no effect, for this reason.
     Fail(&'a str),
-    /// Unknown: it may take effect at any later time, or never.
+    /// The outcome is unknown: the operation may take effect at any later time, or never.
     Info,
-    /// The history has no end of it. As [`Ended::Info`].
+    /// The history has no end of the operation. Its outcome is unknown, as with [`Ended::Info`].
     Open,
 }
 
@@ -50,15 +50,15 @@ impl Operation<'_> {
     }
 }
 
-/// All operations, in the order of their begins.
+/// All operations, in the order of their starts.
 ///
-/// Fails if an end has no begin or one of another operation, and if a process begins two concurrent operations without
-/// numbers.
+/// Fails if an end has no start or the start of another operation, and if a process starts two concurrent operations without numbers.
 pub fn operations(history: &History) -> Result<Vec<Operation<'_>>, ReadError> {
     let mut operations = Vec::with_capacity(history.events.len() / 2);
     let mut open: HashMap<(&str, Option<u64>), usize> = HashMap::new();
     for (line, event) in &history.events {
         let who = (&*event.process, event.op);
+
         if let What::Invoke(call) = &event.what {
             if open.insert(who, operations.len()).is_some() {
                 let what = format!(
@@ -71,20 +71,24 @@ pub fn operations(history: &History) -> Result<Vec<Operation<'_>>, ReadError> {
             operations.push(begun(*line, event, call));
             continue;
         }
+
         let Some((f, ended)) = end(&event.what) else { continue };
         let Some(place) = open.remove(&who) else {
             return Err(ReadError::line(*line, format!("{} ends {f} without a begin", name(event))));
         };
+
         let operation = &mut operations[place];
         if operation.call.function() != f {
             let what = format!("{} ends {f}, but its begin is {}", name(event), operation.call.function());
             return Err(ReadError::line(*line, what));
         }
-        (operation.ended, operation.ended_line) = (ended, *line);
+        operation.ended = ended;
+        operation.ended_line = *line;
         operation.listened_ns = event.time_ns;
         // An unknown outcome has no end time.
         operation.ended_ns = if operation.is_unknown() { u64::MAX } else { event.time_ns };
     }
+
     Ok(operations)
 }
 

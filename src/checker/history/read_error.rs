@@ -1,8 +1,8 @@
-//! Why a history cannot be read.
+//! The reasons why a history cannot be read.
 
 use std::io;
 
-/// Why a history cannot be checked.
+/// The reason why a history cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// It could not be read to its end.
@@ -11,7 +11,7 @@ pub enum ReadError {
     /// A line is invalid.
     #[error("line {line}: {what}")]
     Line {
-        /// Number of the line, from 1.
+        /// The number of the line, from 1.
         line: usize,
         /// The error, for people.
         what: String,

@@ -5,8 +5,7 @@ use std::io::BufRead;
 use super::{Event, Fact, History, Meta, ReadError, What, line, operations, values::FORMAT};
 
 impl History {
-    /// Reads a whole history and validates it: a `meta` first, times that do not decrease, operations that begin before
-    /// they end.
+    /// Reads a whole history and validates it: the `meta` comes first, times do not decrease, and operations start before they end.
     ///
     /// ```
     /// # use lockkeeper_checker::history::History;
@@ -24,10 +23,10 @@ impl History {
         Ok(history)
     }
 
-    /// A history of events in the order of their times, numbered as lines.
+    /// Makes a history of events in the order of their times, which are numbered as lines.
     ///
     /// Fails as [`History::read`] does.
-    pub fn of(events: impl IntoIterator<Item = Event>) -> Result<Self, ReadError> {
+    pub fn from_events(events: impl IntoIterator<Item = Event>) -> Result<Self, ReadError> {
         let history = Self { events: events.into_iter().enumerate().map(|(at, event)| (at + 1, event)).collect() };
         let mut order = Order::default();
         history.events.iter().try_for_each(|(line, event)| order.accept(*line, event))?;
@@ -50,7 +49,7 @@ impl History {
     }
 }
 
-/// The events of a source with their line numbers. Holds one line at a time.
+/// The events of a source with their line numbers. It holds one line at a time.
 struct Events<R> {
     source: R,
     text: String,
@@ -69,11 +68,13 @@ impl<R: BufRead> Events<R> {
             if self.source.read_line(&mut self.text)? == 0 {
                 return Ok(None);
             }
+
             self.line += 1;
             let text = self.text.trim();
             if text.is_empty() || text.starts_with('#') {
                 continue;
             }
+
             let event = line::parse(text).map_err(|what| ReadError::line(self.line, what))?;
             self.order.accept(self.line, &event)?;
             return Ok(Some((self.line, event)));
@@ -89,7 +90,7 @@ impl<R: BufRead> Iterator for Events<R> {
     }
 }
 
-/// Validates: one `meta`, which comes first, and times that do not decrease.
+/// Checks the order of the events: one `meta` comes first, and times do not decrease.
 #[derive(Default)]
 struct Order {
     begun: bool,
@@ -110,12 +111,14 @@ impl Order {
             }
             (_, true) => {}
         }
+
         if event.time_ns < self.last_ns {
             return Err(ReadError::line(
                 line,
                 format!("the time decreases from {} to {} ns", self.last_ns, event.time_ns),
             ));
         }
+
         self.last_ns = event.time_ns;
         Ok(())
     }

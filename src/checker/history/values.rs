@@ -5,39 +5,39 @@ use serde::{Deserialize, Serialize};
 /// The name of a session. The client draws 32 hexadecimal digits; a handwritten history may use `ann`.
 pub type Session = String;
 
-/// The supported version of the format.
+/// The version of the format that this program supports.
 pub(super) const FORMAT: u32 = 1;
 
 /// The promises of a run, in its first line. A promise that is not given is not checked.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Meta {
-    /// Version of the format: 1.
+    /// The version of the format, which is 1.
     pub format: u32,
     /// The seed of the run, to repeat it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// How much earlier than its TTL a session may end, nanoseconds: the rounding of stamps in whole milliseconds. 0
+    /// The time in nanoseconds by which a session may end earlier than its TTL, because stamps are rounded to whole milliseconds. It is 0
     /// for an exact clock.
     pub stamp_ns: u64,
-    /// Bound on the time beyond its TTL after which a dead holder's lock is granted to the next waiter, milliseconds,
-    /// without time under faults.
+    /// Bound on the time beyond its TTL after which a dead holder's lock is granted to the next waiter, in milliseconds, without time under
+    /// faults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiry_bound_ms: Option<u64>,
     /// Bound on the time for which a lock with waiters may be free, and by which a wait may exceed its limit,
     /// milliseconds, without time under faults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handover_bound_ms: Option<u64>,
-    /// Bound on the time from the end of all faults to served acquires, milliseconds.
+    /// Bound on the time from the end of all faults to served acquires, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub liveness_bound_ms: Option<u64>,
-    /// Bound on the time in which a renewal of a bystander is acknowledged while a quorum can be reached, milliseconds.
+    /// Bound on the time in which a renewal of a bystander is acknowledged while a quorum can be reached, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renewal_bound_ms: Option<u64>,
 }
 
 impl Meta {
-    /// This format, without promises.
+    /// A meta of this format, without promises.
     pub fn new() -> Self {
         Self { format: FORMAT, ..Self::default() }
     }
@@ -47,12 +47,12 @@ impl Meta {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// By one holder.
+    /// One holder has the lock.
     #[default]
     Exclusive,
-    /// By any number of holders, while none holds it exclusively.
+    /// Any number of holders have the lock, while none has it exclusively.
     Shared,
-    /// By up to this number of holders at a time.
+    /// Up to this number of holders have the lock at a time.
     Permits(u32),
 }
 
@@ -62,7 +62,7 @@ pub enum Mode {
 pub enum Modes {
     /// The same mode for all locks.
     All(Mode),
-    /// In the order of the locks.
+    /// One mode for each lock, in the order of the locks.
     Each(Vec<Mode>),
 }
 
@@ -73,8 +73,8 @@ impl Default for Modes {
 }
 
 impl Modes {
-    /// The mode of the lock at this place. `None`: there is none.
-    pub fn of(&self, place: usize) -> Option<Mode> {
+    /// The mode of the lock at this place, if there is such a place.
+    pub fn mode_at(&self, place: usize) -> Option<Mode> {
         match self {
             Self::All(mode) => Some(*mode),
             Self::Each(modes) => modes.get(place).copied(),
@@ -90,12 +90,12 @@ impl Modes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
-    /// Do not wait: granted at once, or busy.
+    /// The acquire does not wait: it is granted at once, or busy.
     #[default]
     None,
-    /// At most this time, milliseconds.
+    /// The acquire waits at most this number of milliseconds.
     AtMostMs(u64),
-    /// As long as its session lives.
+    /// The acquire waits as long as its session lives.
     Forever,
 }
 
@@ -113,7 +113,7 @@ pub struct Acquire {
     /// The time limit.
     #[serde(default)]
     pub wait: Wait,
-    /// How long the locks stay closed if the holder is lost, milliseconds.
+    /// The time in milliseconds for which the locks stay closed if the holder is lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lock_delay_ms: u64,
 }
@@ -121,12 +121,12 @@ pub struct Acquire {
 /// The state in which a cancel found an acquire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Found {
-    /// Granted; the grant is over.
+pub enum CancelFound {
+    /// It was granted, and the grant is over.
     Grant,
-    /// Waiting; the wait is over.
+    /// It was waiting, and the wait is over.
     Wait,
-    /// Unknown; if it arrives later, it is refused.
+    /// It was unknown. If it arrives later, it is refused.
     Nothing,
 }
 
@@ -138,7 +138,7 @@ pub struct View {
     pub holders: Vec<Holder>,
     /// The waiters, in queue order.
     pub waiters: Vec<Waiter>,
-    /// Whether a lock-delay keeps it closed.
+    /// Whether a lock-delay keeps the lock closed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub delayed: bool,
     /// The highest token ever granted, if the read returns it.

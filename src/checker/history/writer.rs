@@ -4,20 +4,19 @@ use std::io::{self, Write};
 
 use super::{Event, line};
 
-/// Writes events as lines. The sink should be buffered, and events must be in the order of their times: they are not
-/// sorted.
+/// Writes events as lines. The sink should be buffered. Events must be in the order of their times, because they are not sorted.
 #[derive(Debug)]
 pub struct Writer<W> {
     sink: W,
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer into this sink.
+    /// Makes a writer into this sink.
     pub fn new(sink: W) -> Self {
         Self { sink }
     }
 
-    /// Fails as the sink does; the last line may then be incomplete.
+    /// Writes an event. Fails as the sink does; the last line may then be incomplete.
     ///
     /// ```
     /// # use lockkeeper_checker::history::{Event, Fact, History, Meta, What, Writer};

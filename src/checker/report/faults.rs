@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::history::{Fact, History, What};
 
-/// A span of time with the lines of its begin and end.
+/// A span of time with the lines of its start and end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Span {
     pub(super) from_ns: u64,
@@ -17,10 +17,10 @@ pub(super) struct Span {
 
 /// An injected fault.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(super) struct Injected {
+pub(super) struct InjectedFault {
     #[serde(flatten)]
     pub(super) span: Span,
-    /// Its targets, for people.
+    /// Its targets, as a text for people.
     pub(super) hit: String,
     #[serde(skip)]
     nodes: Vec<u64>,
@@ -28,34 +28,35 @@ pub(super) struct Injected {
 
 /// The history of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Node {
-    /// Leaderships by term: until the node was killed or another was elected.
+pub(super) struct NodeHistory {
+    /// The leaderships by term. Each lasts until the node was killed or another was elected.
     pub(super) led: Vec<(u64, Span)>,
     /// Times between kill and restart.
     pub(super) down: Vec<Span>,
     /// Times before the start of a node that joins, and after its removal.
     pub(super) absent: Vec<Span>,
     /// Faults that hit the node.
-    pub(super) faulty: Vec<(String, Injected)>,
+    pub(super) faulty: Vec<(String, InjectedFault)>,
     /// Snapshots and tables.
-    pub(super) moments: Vec<(Moment, u64, usize)>,
+    pub(super) moments: Vec<(MomentKind, u64, usize)>,
 }
 
 /// A kind of point event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Moment {
+pub(super) enum MomentKind {
     Snapshot,
     Table,
 }
 
 /// All injected faults, by name and in order.
-pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Injected>> {
-    let mut faults: BTreeMap<&str, Vec<Injected>> = BTreeMap::new();
+pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<InjectedFault>> {
+    let mut faults: BTreeMap<&str, Vec<InjectedFault>> = BTreeMap::new();
     let mut open: BTreeMap<&str, (u64, usize, Vec<u64>, String)> = BTreeMap::new();
     let mut end = |name, (from_ns, begun, nodes, hit): (u64, usize, Vec<u64>, String), to_ns, line: Option<usize>| {
         let span = Span { from_ns, to_ns, lines: (begun, line.unwrap_or(begun)) };
-        faults.entry(name).or_default().push(Injected { span, hit, nodes });
+        faults.entry(name).or_default().push(InjectedFault { span, hit, nodes });
     };
+
     for (line, event) in &history.events {
         let What::Fact(fact) = &event.what else { continue };
         if let Fact::Fault { name, nodes, silent } = fact {
@@ -71,19 +72,20 @@ pub(super) fn faults(history: &History) -> BTreeMap<&str, Vec<Injected>> {
             }
         }
     }
+
     for (fault, begun) in open {
         end(fault, begun, last_ns(history), None);
     }
     faults
 }
 
-/// The named nodes, and those whose data were held.
+/// The nodes that are named, and those whose data were held.
 fn all_hit(nodes: &[u64], silent: &[(u64, u64)]) -> Vec<u64> {
     let all: BTreeSet<u64> = nodes.iter().copied().chain(silent.iter().map(|(from, _)| *from)).collect();
     all.into_iter().collect()
 }
 
-/// `node 2; cut 1–2, 3→2`.
+/// Describes the targets, like `node 2; cut 1–2, 3→2`.
 fn description(nodes: &[u64], silent: &[(u64, u64)]) -> String {
     let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
     let word = |(from, to): &(u64, u64)| match (silent.contains(&(*to, *from)), from < to) {
@@ -92,12 +94,14 @@ fn description(nodes: &[u64], silent: &[(u64, u64)]) -> String {
         (false, _) => Some(format!("{from}→{to}")),
     };
     let cuts: Vec<_> = silent.iter().filter_map(word).collect();
+
     let mut parts = Vec::new();
     match nodes.len() {
         0 => {}
         1 => parts.push(format!("node {}", names[0])),
         _ => parts.push(format!("nodes {}", names.join(", "))),
     }
+
     if !cuts.is_empty() {
         parts.push(format!("cut {}", cuts.join(", ")));
     }
@@ -105,13 +109,15 @@ fn description(nodes: &[u64], silent: &[(u64, u64)]) -> String {
 }
 
 /// All nodes in the history.
-pub(super) fn nodes(history: &History) -> BTreeMap<u64, Node> {
-    let mut nodes: BTreeMap<u64, Node> = BTreeMap::new();
+pub(super) fn nodes(history: &History) -> BTreeMap<u64, NodeHistory> {
+    let mut nodes: BTreeMap<u64, NodeHistory> = BTreeMap::new();
     let mut leader: Option<(u64, u64, u64, usize)> = None;
     let mut down: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     let mut started: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
+
     for (line, event) in &history.events {
-        let (at_ns, line) = (event.time_ns, *line);
+        let at_ns = event.time_ns;
+        let line = *line;
         let What::Fact(fact) = &event.what else { continue };
         if let Fact::Elected { node, term } = fact {
             nodes.entry(*node).or_default();
@@ -138,11 +144,12 @@ pub(super) fn nodes(history: &History) -> BTreeMap<u64, Node> {
             known.absent.push(Span { from_ns: at_ns, to_ns: last_ns(history), lines: (line, line) });
             deposed(&mut nodes, leader.take_if(|(leading, ..)| leading == node), at_ns, line);
         } else if let Fact::SnapshotInstalled { node, .. } = fact {
-            nodes.entry(*node).or_default().moments.push((Moment::Snapshot, at_ns, line));
+            nodes.entry(*node).or_default().moments.push((MomentKind::Snapshot, at_ns, line));
         } else if let Fact::Table { node, .. } = fact {
-            nodes.entry(*node).or_default().moments.push((Moment::Table, at_ns, line));
+            nodes.entry(*node).or_default().moments.push((MomentKind::Table, at_ns, line));
         }
     }
+
     let to_ns = last_ns(history);
     if let Some((_, _, _, line)) = leader {
         deposed(&mut nodes, leader, to_ns, line);
@@ -150,17 +157,18 @@ pub(super) fn nodes(history: &History) -> BTreeMap<u64, Node> {
     for (node, (from_ns, line)) in down {
         nodes.entry(node).or_default().down.push(Span { from_ns, to_ns, lines: (line, line) });
     }
+
     mark_faulty(&mut nodes, history);
     nodes
 }
 
-fn deposed(nodes: &mut BTreeMap<u64, Node>, leader: Option<(u64, u64, u64, usize)>, to_ns: u64, ended: usize) {
+fn deposed(nodes: &mut BTreeMap<u64, NodeHistory>, leader: Option<(u64, u64, u64, usize)>, to_ns: u64, ended: usize) {
     if let Some((node, term, from_ns, line)) = leader {
         nodes.entry(node).or_default().led.push((term, Span { from_ns, to_ns, lines: (line, ended) }));
     }
 }
 
-fn mark_faulty(nodes: &mut BTreeMap<u64, Node>, history: &History) {
+fn mark_faulty(nodes: &mut BTreeMap<u64, NodeHistory>, history: &History) {
     for (name, injected) in faults(history) {
         for one in injected {
             for node in &one.nodes {
@@ -215,7 +223,7 @@ mod tests {
             ("b", vec![span(20, 50, (3, 6))]),
             ("c", vec![span(60, 70, (7, 7))]),
         ];
-        let spans = |injected: Vec<Injected>| injected.into_iter().map(|one| one.span).collect::<Vec<_>>();
+        let spans = |injected: Vec<InjectedFault>| injected.into_iter().map(|one| one.span).collect::<Vec<_>>();
         let found: BTreeMap<_, _> = faults(&history).into_iter().map(|(name, all)| (name, spans(all))).collect();
         assert_eq!(found, BTreeMap::from(expected));
     }

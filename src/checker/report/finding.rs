@@ -5,12 +5,12 @@ use serde::Serialize;
 /// The finding about one property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ReportedFinding {
-    /// The name of the property: `mutual exclusion`.
+    /// The name of the property, like `mutual exclusion`.
     pub property: String,
     /// The verdict.
     #[serde(flatten)]
     pub verdict: ReportedVerdict,
-    /// The amount of evidence: labels with counts.
+    /// The amount of evidence, as labels with counts.
     pub evidence: Vec<(String, u64)>,
 }
 
@@ -18,7 +18,7 @@ pub struct ReportedFinding {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum ReportedVerdict {
-    /// No violation in the evidence.
+    /// The evidence shows no violation.
     Holds,
     /// The property is violated.
     Violated {
@@ -27,7 +27,7 @@ pub enum ReportedVerdict {
         /// Some of the violations, at most `count`.
         shown: Vec<ReportedViolation>,
     },
-    /// Undecided.
+    /// The check could not decide.
     Undecided {
         /// The reason, in a sentence.
         why: String,
@@ -57,6 +57,7 @@ impl From<crate::Finding> for ReportedFinding {
                 ReportedVerdict::Violated { count, shown: shown.collect() }
             }
         };
+
         let evidence = finding.evidence.into_iter().map(|(what, count)| (what.to_owned(), count)).collect();
         Self { property: finding.property.name().to_owned(), verdict, evidence }
     }

@@ -1,9 +1,10 @@
 //! Reports on a run, for people: a summary, and a page that shows violations on a timeline.
 //!
-//! [`Report::text`] is for a terminal, [`Report::document`] (`report.json`) for programs, and [`Report::page`]
-//! (`report.html`) for a browser: one self-contained file without network, server or framework. Its time axis runs from
-//! left to right; faults shade all lanes; nodes, locks and clients have lanes with their leadership, tenures, waits and
-//! operations. Each violation links to its place.
+//! [`Report::text`] is for a terminal, [`Report::document`] (`report.json`) for programs, and [`Report::page`] (`report.html`) for a
+//! browser:
+//! one self-contained file without network, server or framework. Its time axis runs from left to right. Faults shade all lanes. Nodes,
+//! locks
+//! and clients have lanes with their leadership, tenures, waits and operations. Each violation links to its place.
 //!
 //! * `finding`: the findings of a checker;
 //! * `leases`, `tenures`, `faults`: derived from the history;
@@ -56,7 +57,7 @@ pub struct Report<'h> {
 
 /// The contents of `report.json`. Fields are only ever added.
 #[derive(Serialize)]
-struct Document<'a> {
+struct ReportDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
     #[serde(flatten)]
@@ -66,7 +67,7 @@ struct Document<'a> {
 }
 
 impl<'h> Report<'h> {
-    /// A report of a history and of a checker's findings, which may be empty.
+    /// Makes a report of a history and of a checker's findings, which may be empty.
     ///
     /// Fails as [`operations`] does, on a contradictory history that was built in memory.
     ///
@@ -83,7 +84,7 @@ impl<'h> Report<'h> {
     /// # Ok::<_, lockkeeper_checker::history::ReadError>(())
     /// ```
     pub fn of(history: &'h History, about: About, findings: Vec<ReportedFinding>) -> Result<Self, ReadError> {
-        let summary = Summary::of(history)?;
+        let summary = Summary::from_history(history)?;
         Ok(Self { history, about, findings, summary })
     }
 
@@ -108,8 +109,8 @@ impl<'h> Report<'h> {
         page::page(&self.as_document(), &timeline::timeline(self.history, &operations))
     }
 
-    fn as_document(&self) -> Document<'_> {
+    fn as_document(&self) -> ReportDocument<'_> {
         let Self { history, about, findings, summary } = self;
-        Document { seed: history.meta().seed, about, summary, findings }
+        ReportDocument { seed: history.meta().seed, about, summary, findings }
     }
 }

@@ -1,8 +1,9 @@
 //! A compact encoding of events, for pages with a hundred thousand of them.
 //!
-//! Most lines of a history have one of a few shapes. A packed event is an array: its line, the number of its shape, and
-//! the values of the shape's holes from left to right. A shape is the line's JSON with holes: 0 for a number or a
-//! boolean, 1 for a text. Texts are interned and referred to by number. Only the order of fields is lost.
+//! Most lines of a history have one of a few shapes. A packed event is an array: its line, the number of its shape, and the values of the
+//! shape's holes from left to right. A shape is the line's JSON with holes: 0 for a number or a boolean, 1 for a text. Texts are interned
+//! and
+//! referred to by number. Only the order of fields is lost.
 
 use std::collections::HashMap;
 
@@ -21,7 +22,7 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// The number of a text; interns it if it is new.
+    /// Returns the number of a text, and interns the text if it is new.
     pub(super) fn number(&mut self, text: &str) -> usize {
         if let Some(place) = self.places.get(text) {
             return *place;
@@ -34,9 +35,9 @@ impl Texts {
 
 /// All events of a history, packed.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Packed {
+pub(super) struct PackedEvents {
     shapes: Vec<Value>,
-    /// Each: line, shape, and the values of the holes.
+    /// For each event: its line, its shape, and the values of the holes.
     events: Vec<Vec<Value>>,
     #[serde(skip)]
     known: HashMap<String, usize>,
@@ -45,8 +46,8 @@ pub(super) struct Packed {
 /// The largest integer that JavaScript represents exactly.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
-impl Packed {
-    pub(super) fn of(history: &History, texts: &mut Texts) -> Self {
+impl PackedEvents {
+    pub(super) fn from_history(history: &History, texts: &mut Texts) -> Self {
         let mut packed = Self::default();
         for (line, _) in &history.events {
             let event = history.line(*line).and_then(|text| serde_json::from_str::<Value>(&text).ok());
@@ -121,7 +122,7 @@ mod tests {
 {"time_ns":4,"process":"node1","type":"info","f":"table","value":{"node":1,"index":7,"hash":9007199254740993}}"#;
         let history = History::read(text.as_bytes()).expect("it is a history");
         let mut texts = Texts::default();
-        let packed = Packed::of(&history, &mut texts);
+        let packed = PackedEvents::from_history(&history, &mut texts);
         // Two events have the same shape.
         assert_eq!((packed.events.len(), packed.shapes.len()), (5, 4));
         for row in &packed.events {

@@ -14,66 +14,66 @@ use crate::history::{Answer, Ended, Fact, Function, History, Operation, ReadErro
 /// Counts over a whole history.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Summary {
-    /// Time from the first to the last line, milliseconds.
+    /// The time from the first to the last line, in milliseconds.
     pub duration_ms: u64,
-    /// Lines with an event.
+    /// Number of lines with an event.
     pub events: usize,
     /// Whether the run is complete.
     pub ended: bool,
-    /// Processes with operations.
+    /// Number of processes with operations.
     pub clients: usize,
-    /// Locks that occur in the history.
+    /// Number of locks that occur in the history.
     pub locks: usize,
-    /// Sessions with an answered open.
+    /// Number of sessions with an answered open.
     pub sessions: usize,
     /// Counts of operations by function.
     pub operations: Vec<OperationCount>,
-    /// Answered grants, each counted once.
+    /// Number of answered grants, each counted once.
     pub grants: usize,
-    /// Grants of a lock whose holder before was another session.
+    /// Number of grants of a lock whose holder before was another session.
     pub hand_overs: usize,
-    /// Sessions that ended without a close: their deadline passed, or their client noticed the loss.
+    /// Number of sessions that ended without a close: their deadline passed, or their client noticed the loss.
     pub expiries: usize,
-    /// Losses that holders noticed, by reason.
+    /// Number of losses that holders noticed, by reason.
     pub losses: BTreeMap<String, usize>,
-    /// Grants that an operator revoked.
+    /// Number of grants that an operator revoked.
     pub forced_releases: usize,
-    /// Writes that a resource refused due to an old token.
+    /// Number of writes that a resource refused because of an old token.
     pub refused_writes: usize,
-    /// Clients that were killed.
+    /// Number of clients that were killed.
     pub clients_killed: usize,
-    /// Elections that a node won.
+    /// Number of elections that a node won.
     pub elections: usize,
-    /// Nodes that were killed.
+    /// Number of nodes that were killed.
     pub nodes_killed: usize,
-    /// Starts of nodes.
+    /// Number of starts of nodes.
     pub nodes_started: usize,
-    /// Nodes that were stopped gracefully.
+    /// Number of nodes that were stopped gracefully.
     pub nodes_stopped: usize,
-    /// Nodes that joined and became voters.
+    /// Number of nodes that joined and became voters.
     pub nodes_joined: usize,
-    /// Members that were removed.
+    /// Number of members that were removed.
     pub nodes_removed: usize,
-    /// Leaderships that were handed over on request.
+    /// Number of leaderships that were handed over on request.
     pub transfers: usize,
-    /// Snapshots that a node installed from its leader.
+    /// Number of snapshots that a node installed from its leader.
     pub snapshots_installed: usize,
-    /// Injected faults. Kills that are part of a fault are counted separately.
+    /// Number of injected faults. Kills that are part of a fault are counted separately.
     pub faults_injected: usize,
     /// Counts of faults by name.
     pub faults: Vec<FaultCount>,
 }
 
-/// Outcomes of the operations of one kind.
+/// The outcomes of the operations of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OperationCount {
     /// The value of `f` in a history.
     pub f: &'static str,
-    /// Number of begins.
+    /// Number of starts.
     pub invoked: usize,
     /// Number of successes.
     pub ok: usize,
-    /// Failures, by reason.
+    /// Number of failures, by reason.
     pub failed: BTreeMap<String, usize>,
     /// Number of unknown outcomes.
     pub unknown: usize,
@@ -86,18 +86,19 @@ pub struct FaultCount {
     pub name: String,
     /// Number of injections.
     pub times: usize,
-    /// Total duration, milliseconds.
+    /// The total duration in milliseconds.
     pub lasted_ms: u64,
 }
 
 impl Summary {
-    /// Fails as [`operations`] does.
-    pub fn of(history: &History) -> Result<Self, ReadError> {
+    /// Counts a history. Fails as [`operations`] does.
+    pub fn from_history(history: &History) -> Result<Self, ReadError> {
         let operations = operations(history)?;
         let first_ns = history.events.first().map_or(0, |(_, event)| event.time_ns);
         let last_ns = history.events.last().map_or(0, |(_, event)| event.time_ns);
         let leases = leases::leases(history, &operations);
         let tenures = tenures::tenures(history, &operations, &leases);
+
         let mut summary = Self {
             duration_ms: (last_ns - first_ns) / 1_000_000,
             events: history.events.len(),
@@ -112,11 +113,13 @@ impl Summary {
             faults: fault_counts(history),
             ..Self::default()
         };
+
         summary.faults_injected = summary.faults.iter().map(|fault| fault.times).sum();
         summary.expiries = leases
             .values()
             .filter(|lease| matches!(lease.until(last_ns).1, LeaseEnd::Expired | LeaseEnd::Lost))
             .count();
+
         for (_, event) in &history.events {
             if let What::Fact(fact) = &event.what {
                 summary.count(fact);
@@ -160,6 +163,7 @@ fn by_function(operations: &[Operation<'_>]) -> Vec<OperationCount> {
         let f = operation.call.function().name();
         let none = OperationCount { f, invoked: 0, ok: 0, failed: BTreeMap::new(), unknown: 0 };
         let count = counts.entry(f).or_insert(none);
+
         count.invoked += 1;
         match operation.ended {
             Ended::Ok(_) => count.ok += 1,
@@ -170,7 +174,7 @@ fn by_function(operations: &[Operation<'_>]) -> Vec<OperationCount> {
     counts.into_values().collect()
 }
 
-/// Concurrent shared holders do not count: a hand-over needs an ended tenure.
+/// Concurrent shared holders do not count: a hand-over needs a tenure that ended.
 fn hand_overs(tenures: &[Tenure<'_>]) -> usize {
     let mut last: BTreeMap<&str, &Tenure<'_>> = BTreeMap::new();
     let mut count = 0;
@@ -195,7 +199,7 @@ pub(super) fn is_refused_write(operation: &Operation<'_>) -> bool {
 }
 
 fn fault_counts(history: &History) -> Vec<FaultCount> {
-    let count = |(name, spans): (&str, Vec<faults::Injected>)| FaultCount {
+    let count = |(name, spans): (&str, Vec<faults::InjectedFault>)| FaultCount {
         name: name.to_owned(),
         times: spans.len(),
         lasted_ms: spans.iter().map(|one| one.span.to_ns - one.span.from_ns).sum::<u64>() / 1_000_000,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{About, ReportedFinding, ReportedVerdict, Summary};
 
-/// Each part ends with a line break; an empty line separates parts.
+/// The summary in parts. Each part ends with a line break, and an empty line separates parts.
 pub(super) fn text(seed: Option<u64>, about: &About, summary: &Summary, findings: &[ReportedFinding]) -> String {
     let mut parts = vec![head(seed, about, summary), columns(&operations(summary)), columns(&counts(summary))];
     if !summary.faults.is_empty() {
@@ -28,6 +28,7 @@ fn head(seed: Option<u64>, about: &About, summary: &Summary) -> String {
         count(*sessions, "session"),
         count(*locks, "lock"),
     );
+
     if let Some(seed) = seed {
         let _ = writeln!(text, "seed {seed}");
     }
@@ -45,9 +46,11 @@ type Rows = Vec<Vec<String>>;
 
 fn operations(summary: &Summary) -> Rows {
     let mut rows = vec![row(["OPERATION", "BEGUN", "OK", "UNKNOWN", "FAILED"])];
+
     for count in &summary.operations {
         let reasons: Vec<_> = count.failed.iter().map(|(reason, times)| format!("{} {times}", plain(reason))).collect();
         let failed = if reasons.is_empty() { "-".to_owned() } else { reasons.join(", ") };
+
         rows.push(vec![
             count.f.to_owned(),
             count.invoked.to_string(),
@@ -75,6 +78,7 @@ fn counts(summary: &Summary) -> Rows {
     .into_iter()
     .map(|(what, count)| row([what, &count.to_string()]))
     .collect();
+
     // Most runs have none of these.
     let operations = [
         ("nodes stopped", summary.nodes_stopped),
@@ -124,13 +128,14 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Aligns columns: to the right if all cells below the title are numbers.
+/// Aligns columns, to the right if all cells below the title are numbers.
 fn columns(rows: &Rows) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let widths: Vec<_> = (0..count).map(|column| cells(column).map(|cell| cell.chars().count()).max()).collect();
     let is_number = |cell: &String| cell.parse::<u64>().is_ok();
     let numbers: Vec<_> = (0..count).map(|column| cells(column).skip(1).all(is_number)).collect();
+
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
@@ -147,7 +152,7 @@ fn duration(ms: u64) -> String {
     format!("{}.{:03} s", ms / 1_000, ms % 1_000)
 }
 
-/// Names are arbitrary: control characters must not reach the terminal.
+/// A name without control characters, which must not reach the terminal: names are arbitrary.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

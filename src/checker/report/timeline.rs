@@ -1,17 +1,17 @@
 //! The contents of the page's timeline: lanes of bars and marks, each with its lines of the history.
 //!
-//! Bars and marks are arrays in the order of the tuple types below, since a page can have a hundred thousand of them.
-//! Times are in nanoseconds; names are numbers of interned texts.
+//! Bars and marks are arrays in the order of the tuple types below, because a page can have a hundred thousand of them. Times are in
+//! nanoseconds. Names are numbers of interned texts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
 use super::{
-    faults::{self, Injected, Moment, Span},
-    leases::{self, Lease, LeaseEnd},
-    packed::{Packed, Texts},
-    tenures::{self, End, Tenure},
+    faults::{self, InjectedFault, MomentKind, Span},
+    leases::{self, ClientLease, LeaseEnd},
+    packed::{PackedEvents, Texts},
+    tenures::{self, Tenure, TenureEnd},
 };
 use crate::history::{Call, Ended, Fact, Function, History, Mode, Operation, Wait, What};
 
@@ -23,19 +23,19 @@ pub(super) struct Timeline {
     faults: Vec<FaultLane>,
     nodes: Vec<NodeLane>,
     clients: Vec<ClientLane>,
-    /// Locks of the clients.
+    /// The locks of the clients.
     locks: Vec<LockLane>,
-    /// Locks of the run itself, by purpose.
-    probes: Vec<Probes>,
+    /// The locks of the run itself, by purpose.
+    probes: Vec<ProbeLocks>,
     #[serde(flatten)]
-    packed: Packed,
+    packed: PackedEvents,
     texts: Texts,
 }
 
 #[derive(Debug, Serialize)]
 struct FaultLane {
     name: String,
-    spans: Vec<Injected>,
+    spans: Vec<InjectedFault>,
 }
 
 #[derive(Debug, Serialize)]
@@ -43,11 +43,11 @@ struct NodeLane {
     name: String,
     led: Vec<(u64, Span)>,
     down: Vec<Span>,
-    /// Before it joined, and after it was removed.
+    /// The times before it joined, and after it was removed.
     absent: Vec<Span>,
-    /// Concurrent faults of a node are in separate rows.
-    faulty: Vec<(String, Injected, usize)>,
-    marks: Vec<Mark>,
+    /// The faults that hit it. Concurrent ones are in separate rows.
+    faulty: Vec<(String, InjectedFault, usize)>,
+    marks: Vec<TimelineMark>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -55,7 +55,7 @@ struct LockLane {
     name: String,
     tenures: Vec<TenureBar>,
     waits: Vec<OperationBar>,
-    marks: Vec<Mark>,
+    marks: Vec<TimelineMark>,
 }
 
 impl LockLane {
@@ -67,7 +67,7 @@ impl LockLane {
 
 /// The locks of one kind of probe: the prefix of their names, and its meaning.
 #[derive(Debug, Serialize)]
-struct Probes {
+struct ProbeLocks {
     name: &'static str,
     says: &'static str,
     locks: Vec<LockLane>,
@@ -89,22 +89,22 @@ struct ClientLane {
     name: String,
     sessions: Vec<SessionBar>,
     operations: Vec<OperationBar>,
-    marks: Vec<Mark>,
+    marks: Vec<TimelineMark>,
 }
 
-/// Begin, certain end, known end, row, token, session, client, mode, end, line of the grant, line of the end.
+/// The fields: start, certain end, known end, row, token, session, client, mode, end, line of the grant, line of the end.
 type TenureBar = (u64, u64, u64, usize, u64, usize, usize, usize, usize, usize, usize);
 
-/// Begin, end, row, name, kind of end, line of the answer to the open, line of the end.
+/// The fields: start, end, row, name, kind of end, line of the answer to the open, line of the end.
 type SessionBar = (u64, u64, usize, usize, usize, usize, usize);
 
-/// Begin, end, row, operation, outcome (see [`outcome`]), client, line of the begin, line of the end.
+/// The fields: start, end, row, operation, outcome (see [`outcome`]), client, line of the start, line of the end.
 type OperationBar = (u64, u64, usize, usize, usize, usize, usize, usize);
 
-/// Time, kind, line, second line or the same.
-type Mark = (u64, &'static str, usize, usize);
+/// The fields: time, kind, line, and a second line, which may be the same.
+type TimelineMark = (u64, &'static str, usize, usize);
 
-/// Maximum number of rows of one kind in a lane; further bars share the last row.
+/// Maximum number of rows of one kind in a lane. Further bars share the last row.
 const ROWS_MAX: usize = 12;
 
 pub(super) fn timeline(history: &History, operations: &[Operation<'_>]) -> Timeline {
@@ -117,30 +117,34 @@ pub(super) fn timeline(history: &History, operations: &[Operation<'_>]) -> Timel
         nodes: node_lanes(history),
         ..Timeline::default()
     };
-    timeline.packed = Packed::of(history, &mut timeline.texts);
+
+    timeline.packed = PackedEvents::from_history(history, &mut timeline.texts);
     let builder = LaneBuilder { history, last_ns: timeline.last_ns, dead: dead(history) };
-    let of_clients: HashSet<&str> = operations
+    let used_by_clients: HashSet<&str> = operations
         .iter()
         .filter(|operation| operation.process != PROBER)
         .flat_map(|operation| operation.locks.iter().map(String::as_str))
         .collect();
+
     let locks = builder.lock_lanes(operations, &tenures, &mut timeline.texts);
-    (timeline.locks, timeline.probes) = without_probes(locks, &of_clients);
+    (timeline.locks, timeline.probes) = without_probes(locks, &used_by_clients);
     timeline.clients = builder.client_lanes(operations, &leases, &mut timeline.texts);
     timeline
 }
 
-/// Separates the locks of probes from those of clients. A lock that a client used is no probe, whatever its name.
-fn without_probes(locks: Vec<LockLane>, of_clients: &HashSet<&str>) -> (Vec<LockLane>, Vec<Probes>) {
-    let mut probes: Vec<_> = PROBES.map(|(name, says)| Probes { name, says, locks: Vec::new() }).into();
+/// Separates the locks of probes from those of clients. A lock that a client used does not count as a probe, whatever its name.
+fn without_probes(locks: Vec<LockLane>, used_by_clients: &HashSet<&str>) -> (Vec<LockLane>, Vec<ProbeLocks>) {
+    let mut probes: Vec<_> = PROBES.map(|(name, says)| ProbeLocks { name, says, locks: Vec::new() }).into();
     let mut others = Vec::new();
+
     for lock in locks {
-        let is_of = |probe: &&mut Probes| lock.name.split_once('/').is_some_and(|(kind, _)| kind == probe.name);
-        match probes.iter_mut().find(is_of) {
-            Some(probe) if !of_clients.contains(&*lock.name) => probe.locks.push(lock),
+        let is_probe = |probe: &&mut ProbeLocks| lock.name.split_once('/').is_some_and(|(kind, _)| kind == probe.name);
+        match probes.iter_mut().find(is_probe) {
+            Some(probe) if !used_by_clients.contains(&*lock.name) => probe.locks.push(lock),
             Some(_) | None => others.push(lock),
         }
     }
+
     probes.retain(|probe| !probe.locks.is_empty());
     (others, probes)
 }
@@ -150,12 +154,12 @@ fn fault_lanes(history: &History) -> Vec<FaultLane> {
 }
 
 fn node_lanes(history: &History) -> Vec<NodeLane> {
-    let mark = |(moment, at_ns, line): (Moment, u64, usize)| match moment {
-        Moment::Snapshot => (at_ns, "snapshot", line, line),
-        Moment::Table => (at_ns, "table", line, line),
+    let mark = |(moment, at_ns, line): (MomentKind, u64, usize)| match moment {
+        MomentKind::Snapshot => (at_ns, "snapshot", line, line),
+        MomentKind::Table => (at_ns, "table", line, line),
     };
-    let in_rows = |mut faulty: Vec<(String, Injected)>| {
-        let mut rows = Rows::default();
+    let in_rows = |mut faulty: Vec<(String, InjectedFault)>| {
+        let mut rows = LaneRows::default();
         faulty.sort_by_key(|(_, one)| one.span.from_ns);
         let placed = faulty.into_iter().map(|(name, one)| {
             let row = rows.place(one.span.from_ns, one.span.to_ns);
@@ -163,7 +167,8 @@ fn node_lanes(history: &History) -> Vec<NodeLane> {
         });
         placed.collect()
     };
-    let lane = |(node, known): (u64, faults::Node)| NodeLane {
+
+    let lane = |(node, known): (u64, faults::NodeHistory)| NodeLane {
         name: format!("node {node}"),
         led: known.led,
         down: known.down,
@@ -194,16 +199,18 @@ struct LaneBuilder<'h> {
 impl<'h> LaneBuilder<'h> {
     fn lock_lanes(&self, operations: &[Operation<'h>], tenures: &[Tenure<'h>], texts: &mut Texts) -> Vec<LockLane> {
         let mut lanes: BTreeMap<&str, LockLane> = BTreeMap::new();
-        let mut rows: HashMap<&str, (Rows, Rows)> = HashMap::new();
+        let mut rows: HashMap<&str, (LaneRows, LaneRows)> = HashMap::new();
+
         for tenure in tenures {
             let row = rows.entry(tenure.lock).or_default().0.place(tenure.from_ns, tenure.until_ns);
             let lane = lanes.entry(tenure.lock).or_default();
             lane.tenures.push(tenure_bar(tenure, row, texts));
-            if matches!(tenure.end, End::Lost | End::Revoked) {
-                let what = if tenure.end == End::Lost { "lost" } else { "revoked" };
+            if matches!(tenure.end, TenureEnd::Lost | TenureEnd::Revoked) {
+                let what = if tenure.end == TenureEnd::Lost { "lost" } else { "revoked" };
                 lane.marks.push((tenure.until_ns, what, tenure.ended_line, tenure.granted_line));
             }
         }
+
         for operation in operations {
             for lock in operation.locks {
                 let lane = lanes.entry(lock).or_default();
@@ -221,6 +228,7 @@ impl<'h> LaneBuilder<'h> {
                 }
             }
         }
+
         let mut lanes: Vec<_> =
             lanes.into_iter().map(|(name, lane)| LockLane { name: name.to_owned(), ..lane }).collect();
         lanes.iter_mut().for_each(|lane| lane.marks.sort_unstable());
@@ -231,13 +239,14 @@ impl<'h> LaneBuilder<'h> {
     fn client_lanes(
         &self,
         operations: &[Operation<'h>],
-        leases: &BTreeMap<&'h str, Lease<'h>>,
+        leases: &BTreeMap<&'h str, ClientLease<'h>>,
         texts: &mut Texts,
     ) -> Vec<ClientLane> {
         let mut lanes: BTreeMap<&str, ClientLane> = BTreeMap::new();
-        let mut rows: HashMap<&str, (Rows, Rows)> = HashMap::new();
+        let mut rows: HashMap<&str, (LaneRows, LaneRows)> = HashMap::new();
         let mut in_order: Vec<_> = leases.iter().collect();
         in_order.sort_by_key(|(_, lease)| lease.opened);
+
         for (session, lease) in in_order {
             let (from_ns, line) = lease.opened;
             let (until_ns, end, ended) = lease.until(self.last_ns);
@@ -246,11 +255,13 @@ impl<'h> LaneBuilder<'h> {
             let bar = (from_ns, until_ns.max(from_ns), row, name, texts.number(lease_end(end)), line, ended);
             lanes.entry(lease.client).or_default().sessions.push(bar);
         }
+
         for operation in operations {
             let row = rows.entry(operation.process).or_default().1.place(operation.invoked_ns, self.end_of(operation));
             let bar = self.operation_bar(operation, row, texts);
             lanes.entry(operation.process).or_default().operations.push(bar);
         }
+
         for (line, event) in &self.history.events {
             let What::Fact(fact) = &event.what else { continue };
             let what = match fact {
@@ -267,11 +278,13 @@ impl<'h> LaneBuilder<'h> {
                 Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } => continue,
                 Fact::Bystander { .. } | Fact::Restored | Fact::End => continue,
             };
+
             let who = if let Fact::Died { process } = fact { process } else { &event.process };
             if let Some(lane) = lanes.get_mut(&**who) {
                 lane.marks.push((event.time_ns, what, *line, *line));
             }
         }
+
         lanes.into_iter().map(|(name, lane)| ClientLane { name: name.to_owned(), ..lane }).collect()
     }
 
@@ -283,7 +296,7 @@ impl<'h> LaneBuilder<'h> {
         (operation.invoked_ns, to_ns, row, what, how, client, operation.invoked_line, operation.ended_line)
     }
 
-    /// When it was answered or given up, its client died, or the history ends.
+    /// The time at which it was answered or given up, its client died, or the history ends.
     fn end_of(&self, operation: &Operation<'h>) -> u64 {
         if !operation.is_unknown() {
             return operation.ended_ns;
@@ -296,7 +309,7 @@ impl<'h> LaneBuilder<'h> {
     }
 }
 
-/// `ok`, `unknown`, or the reason of the failure.
+/// The outcome in a word: `ok`, `unknown`, or the reason of the failure.
 fn outcome<'h>(operation: &Operation<'h>) -> &'h str {
     match operation.ended {
         Ended::Ok(_) => "ok",
@@ -305,7 +318,7 @@ fn outcome<'h>(operation: &Operation<'h>) -> &'h str {
     }
 }
 
-/// The mark on a lock's lane for an operation that is no wait.
+/// The mark on a lock's lane for an operation other than a wait.
 fn mark(operation: &Operation<'_>) -> &'static str {
     match (operation.call.function(), operation.ended) {
         (_, Ended::Info | Ended::Open) => "unknown",
@@ -324,15 +337,18 @@ fn tenure_bar(tenure: &Tenure<'_>, row: usize, texts: &mut Texts) -> TenureBar {
         Mode::Shared => texts.number("shared"),
         Mode::Permits(size) => texts.number(&format!("permit of {size}")),
     };
-    let (session, client) = (texts.number(tenure.session), texts.number(tenure.client));
+
+    let session = texts.number(tenure.session);
+    let client = texts.number(tenure.client);
     let end = texts.number(match tenure.end {
-        End::Released => "released",
-        End::Closed => "session closed",
-        End::Revoked => "force-released",
-        End::Lost => "loss noticed",
-        End::Expired => "deadline",
-        End::Open => "end of the history",
+        TenureEnd::Released => "released",
+        TenureEnd::Closed => "session closed",
+        TenureEnd::Revoked => "force-released",
+        TenureEnd::Lost => "loss noticed",
+        TenureEnd::Expired => "deadline",
+        TenureEnd::Open => "end of the history",
     });
+
     (from_ns, until_ns, over_ns, row, token, session, client, mode, end, granted_line, ended_line)
 }
 
@@ -347,12 +363,12 @@ fn lease_end(end: LeaseEnd) -> &'static str {
 
 /// Assigns rows to bars so that they do not overlap.
 #[derive(Debug, Default)]
-struct Rows {
+struct LaneRows {
     ends_ns: Vec<u64>,
 }
 
-impl Rows {
-    /// The first free row at this time, or the last row if there are too many.
+impl LaneRows {
+    /// Returns the first free row at this time, or the last row if there are too many.
     fn place(&mut self, from_ns: u64, to_ns: u64) -> usize {
         let free = self.ends_ns.iter().position(|end_ns| *end_ns <= from_ns);
         let row = free.unwrap_or(self.ends_ns.len()).min(ROWS_MAX - 1);
@@ -370,7 +386,7 @@ mod tests {
 
     #[test]
     fn bars_that_overlap_have_rows_of_their_own() {
-        let mut rows = Rows::default();
+        let mut rows = LaneRows::default();
         let placed: Vec<_> =
             [(0, 10), (5, 7), (7, 9), (10, 11), (10, 12)].iter().map(|(from, to)| rows.place(*from, *to)).collect();
         assert_eq!(placed, [0, 1, 1, 0, 1]);

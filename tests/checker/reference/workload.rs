@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockkeeper::chaos::history::{
-    Acquire, Answer, Call, Event, Fact, Found, Function, Lease, Meta, Mode, Modes, Wait, What,
+    Acquire, Answer, Call, CancelFound, Event, Fact, Function, Lease, Meta, Mode, Modes, Wait, What,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -377,7 +377,7 @@ impl World {
 
     fn arrive_acquire(&mut self, who: Who, acquire: &Acquire, locks: Vec<String>) {
         let request = acquire.request.expect("it is always sent");
-        let mode = |at: usize| acquire.mode.of(at).expect("one for each");
+        let mode = |at: usize| acquire.mode.mode_at(at).expect("one for each");
         let locks = locks.into_iter().enumerate().map(|(at, lock)| (lock, mode(at))).collect();
         let want = Want { session: who, request, locks };
         match self.table.acquire(want.clone(), acquire.wait != Wait::None) {
@@ -399,13 +399,13 @@ impl World {
         let found = match (self.table.leave_queue(who, request), self.table.token_of(who, request)) {
             (true, _) => {
                 self.refuse(who, Some(request), Function::Acquire, "cancelled");
-                Found::Wait
+                CancelFound::Wait
             }
             (false, Some(token)) => {
                 self.table.release(token);
-                Found::Grant
+                CancelFound::Grant
             }
-            (false, None) => Found::Nothing,
+            (false, None) => CancelFound::Nothing,
         };
         self.reply(who, op, Answer::Cancel { found });
     }
