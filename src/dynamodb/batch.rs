@@ -1,4 +1,4 @@
-//! Many items in one request, each for itself; and many at once, in transactions.
+//! Requests about many items: each item for itself, or all at once in a transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Caller, Item, Store, Txn,
-    database::{Database, Known, Located, TRIES, Wanted},
-    error::{Error, Kind, Reason, Result},
+    database::{CachedTable, Database, ItemRequest, StoredItem, TRIES},
+    error::{CancellationReason, Error, Kind, Result},
     expression::evaluate::Projection,
     item::{Mark, Record, bytes_of},
     items::{Prepared, Role, projected, projection},
@@ -19,13 +19,13 @@ use crate::{
     work::{Exhausted, Work},
 };
 
-/// Maximum items in a request, by operation.
+/// Maximum number of items in a request, by operation.
 const BATCH_GETS_MAX: usize = 100;
 const BATCH_WRITES_MAX: usize = 25;
 const TRANSACTION_MAX: usize = 100;
-/// Maximum bytes of all items of a transaction.
+/// Maximum number of bytes of all items of a transaction.
 const TRANSACTION_BYTES_MAX: usize = 4 << 20;
-/// Items read from the store at a time.
+/// Number of items read from the store at a time.
 const GETS_AT_A_TIME: usize = 16;
 
 #[derive(Deserialize)]
@@ -155,7 +155,7 @@ struct TransactGetItem {
     item: Option<Item>,
 }
 
-/// What each table cost.
+/// The capacity units that each table cost.
 #[derive(Default)]
 struct Costs(BTreeMap<String, f64>);
 
@@ -181,13 +181,16 @@ impl<S: Store> Database<S> {
     pub(crate) async fn batch_get_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
         let request: BatchGet = read(body)?;
         let asked = required(request.request_items.as_ref(), "RequestItems")?;
-        // Their number is looked at first: everything below takes time for each of them.
+
+        // Look at their number first: everything below takes time for each of them.
         let keys_of = |of_table: &ReadRequest| of_table.keys.as_ref().map_or(0, Vec::len);
         if asked.len() > BATCH_GETS_MAX || asked.values().map(keys_of).sum::<usize>() > BATCH_GETS_MAX {
             return Err(Error::validation("Too many items requested for the BatchGetItem call"));
         }
-        let mut wanted: Vec<(&String, Wanted<'_>)> = Vec::new();
+
+        let mut wanted: Vec<(&String, ItemRequest<'_>)> = Vec::new();
         let mut projections: BTreeMap<&String, Option<Projection>> = BTreeMap::new();
+
         for (name, of_table) in asked {
             let table = table_name(Some(name))?;
             projections.insert(name, projection(of_table)?);
@@ -196,28 +199,33 @@ impl<S: Store> Database<S> {
             if !keys.iter().all(|key| different.insert(bytes_of(key))) {
                 return Err(duplicates());
             }
-            wanted.extend(keys.iter().map(|attributes| (name, Wanted { table, attributes, is_key: true })));
+            wanted.extend(keys.iter().map(|attributes| (name, ItemRequest { table, attributes, is_key: true })));
         }
+
         if wanted.is_empty() {
             return Err(Error::validation(
                 "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: Member must \
                  have length greater than or equal to 1",
             ));
         }
+
         let mut responses: BTreeMap<_, _> = asked.keys().map(|name| (name.clone(), Vec::new())).collect();
         let mut unprocessed_keys = BTreeMap::<String, UnprocessedKeys>::new();
         let mut costs = Costs::default();
-        let (mut answer_bytes, work) = (0, Work::default());
+        let mut answer_bytes = 0;
+        let work = Work::default();
+
         for chunk in wanted.chunks(GETS_AT_A_TIME) {
             let is_full = |answer_bytes: usize| answer_bytes >= ANSWER_BYTES_MAX || work.is_exhausted();
             let mut located = Vec::new();
             if !is_full(answer_bytes) {
-                let parts: Vec<_> = chunk.iter().map(|(_, wanted)| Wanted { ..*wanted }).collect();
+                let parts: Vec<_> = chunk.iter().map(|(_, wanted)| ItemRequest { ..*wanted }).collect();
                 (located, _) = self.locate(caller, &parts, &[]).await?;
             }
+
             let mut located = located.into_iter();
             for (name, wanted) in chunk {
-                // The client asks again for those that are left.
+                // The client asks again for the items that are left.
                 let Some(located) = located.next().filter(|_| !is_full(answer_bytes)) else {
                     let left = unprocessed_keys.entry((*name).clone()).or_insert_with(|| UnprocessedKeys {
                         consistent_read: asked[*name].consistent_read,
@@ -230,7 +238,7 @@ impl<S: Store> Database<S> {
                     continue;
                 };
                 let size = located.shown.as_ref().map_or(0, item_size);
-                // A budget that this item uses up ends the answer behind it.
+                // If this item uses up the budget, the answer ends after it.
                 let (Ok(()) | Err(Exhausted)) = work.spend_stored(size);
                 costs.add(&located.known.table.name, read_units(size, asked[*name].consistent_read.unwrap_or(false)));
                 if let (Some(item), Some(items)) = (located.shown, responses.get_mut(*name)) {
@@ -240,6 +248,7 @@ impl<S: Store> Database<S> {
                 }
             }
         }
+
         let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
         Ok(json(&BatchGetResponse { responses, unprocessed_keys, consumed_capacity }))
     }
@@ -250,6 +259,7 @@ impl<S: Store> Database<S> {
         if asked.values().map(Vec::len).sum::<usize>() > BATCH_WRITES_MAX {
             return Err(Error::validation("Too many items requested for the BatchWriteItem call"));
         }
+
         let mut changes = Vec::new();
         for (table, parts) in asked {
             for part in parts {
@@ -276,28 +286,32 @@ impl<S: Store> Database<S> {
                 changes.push((table, part, change));
             }
         }
+
         if changes.is_empty() {
             return Err(Error::validation(
                 "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: Member must \
                  have length greater than or equal to 1",
             ));
         }
-        // Everything is checked before anything is written.
+
+        // Check everything before anything is written.
         let work = Work::default();
         let prepared: Vec<_> = changes
             .iter()
             .map(|(_, _, (request, role))| Prepared::new(request, *role, &work))
             .collect::<Result<_>>()?;
-        let wanted: Vec<_> = prepared.iter().map(|prepared| Wanted { ..prepared.wanted }).collect();
+        let wanted: Vec<_> = prepared.iter().map(|prepared| ItemRequest { ..prepared.wanted }).collect();
         let (located, _) = self.locate(caller, &wanted, &[]).await?;
+
         if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key)) {
             return Err(duplicates());
         }
         drop(located);
+
         let mut unprocessed_items = BTreeMap::<String, Vec<BatchPart>>::new();
         let mut costs = Costs::default();
         for (place, (table, part, (request, role))) in changes.iter().enumerate() {
-            // A deletion is not remembered: each would take a lease for its answer.
+            // A deletion is not remembered, because each would take a lease for its answer.
             let mark = mark.filter(|_| *role == Role::Put).map(|mark| once::part_mark(&mark, place));
             match self.write(caller, request, *role, mark).await {
                 Ok(_) => {
@@ -310,6 +324,7 @@ impl<S: Store> Database<S> {
                 Err(error) => return Err(error),
             }
         }
+
         let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
         Ok(json(&BatchWriteResponse { unprocessed_items, consumed_capacity }))
     }
@@ -318,13 +333,16 @@ impl<S: Store> Database<S> {
         let request: TransactWrite = read(body)?;
         let parts = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
+
         let work = Work::default();
         let prepared: Vec<_> = parts.iter().map(|part| part.prepared(&work)).collect::<Result<_>>()?;
-        let wanted: Vec<_> = prepared.iter().map(|prepared| Wanted { ..prepared.wanted }).collect();
+        let wanted: Vec<_> = prepared.iter().map(|prepared| ItemRequest { ..prepared.wanted }).collect();
         let mark = request.client_request_token.as_ref().map(|token| once::transaction_mark(caller, token));
-        let answer_key: Vec<_> = mark.iter().map(|mark| key::of_answer(mark)).collect();
+        let answer_key: Vec<_> = mark.iter().map(|mark| key::answer_key(mark)).collect();
+
         for _ in 0..TRIES {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
+
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
                 let kept = once::kept_transaction(&kept.value, body).map_err(|()| {
                     Error::new(
@@ -334,32 +352,39 @@ impl<S: Store> Database<S> {
                 })?;
                 return repeated(kept, mark, &located);
             }
+
             if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key))
             {
                 return Err(Error::validation("Transaction request cannot include multiple operations on one item"));
             }
+
             let read = located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum();
             check_bytes(read)?;
+
             let plans: Vec<_> = prepared
                 .iter()
                 .zip(&located)
                 .map(|(prepared, located)| prepared.plan(located, mark, self.options.rules(&located.known.table)))
                 .collect();
+
             if plans.iter().any(Result::is_err) {
                 return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
             }
+
             let mut txn = Txn::default();
             let mut costs = Costs::default();
             let mut locks = Vec::new();
-            let mut records: BTreeMap<&str, (&Known, Vec<Record>)> = BTreeMap::new();
+            let mut records: BTreeMap<&str, (&CachedTable, Vec<Record>)> = BTreeMap::new();
+
             for (place, (located, plan)) in located.iter().zip(plans.into_iter().flatten()).enumerate() {
-                let table = (key::of_table(&located.known.table.name), located.known.modified);
+                let table = (key::table_key(&located.known.table.name), located.known.modified);
                 if !txn.expected.contains(&table) {
                     txn.expected.push(table);
                 }
                 txn.expected.push((located.key.clone(), located.modified()));
-                // Twice: DynamoDB prepares, and commits.
+                // It counts twice, because DynamoDB prepares and commits.
                 costs.add(&located.known.table.name, 2.0 * plan.units());
+
                 if plan.is_tenure {
                     locks.push(place);
                 }
@@ -367,13 +392,16 @@ impl<S: Store> Database<S> {
                 of_table.or_insert_with(|| (&*located.known, Vec::new())).1.extend(plan.record);
                 txn.writes.extend(plan.write);
             }
+
             let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
             let answer = json(&TransactWriteResponse { consumed_capacity });
+
             if let (Some(mark), Some(key)) = (&mark, answer_key.first()) {
                 txn.expected.push((key.clone(), 0));
                 let kept = KeptTransaction { locks, answer: answer.clone() };
                 txn.writes.push(once::keep_transaction(caller, mark, body, &kept));
             }
+
             if self.store.commit(caller, txn).await?.succeeded {
                 for (known, records) in records.values() {
                     self.note_use(caller, known, records).await;
@@ -381,7 +409,8 @@ impl<S: Store> Database<S> {
                 return Ok(answer);
             }
         }
-        let conflict = Reason { code: "TransactionConflict", message: None, item: None };
+
+        let conflict = CancellationReason { code: "TransactionConflict", message: None, item: None };
         Err(Error::cancelled(vec![conflict; parts.len()]))
     }
 
@@ -394,7 +423,7 @@ impl<S: Store> Database<S> {
         for GetPart { get } in parts {
             let table = table_name(get.table_name.as_ref())?;
             let attributes = required(get.key.as_ref(), "TransactItems.member.get.key")?;
-            wanted.push(Wanted { table, attributes, is_key: true });
+            wanted.push(ItemRequest { table, attributes, is_key: true });
             projections.push(projection(get)?);
         }
         let (located, _) = self.locate(caller, &wanted, &[]).await?;
@@ -406,14 +435,16 @@ impl<S: Store> Database<S> {
             costs.add(&located.known.table.name, 2.0 * read_units(size, true));
             responses.push(TransactGetItem { item: located.shown.map(|item| projected(item, projection.as_ref())) });
         }
+
         let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
         Ok(json(&TransactGetResponse { responses, consumed_capacity }))
     }
 }
 
-/// The answer to a transaction that comes again. It is cancelled if a lock that it acquired is lost: to do the rest again would be worse.
-fn repeated(kept: KeptTransaction, mark: Mark, located: &[Located]) -> Result<Vec<u8>> {
-    let is_lost = |place: usize, located: &Located| kept.locks.contains(&place) && !located.is_as_left_by(mark);
+/// The answer to a transaction that is sent again. It is cancelled if a lock that it acquired is lost: executing the rest again would be
+/// worse.
+fn repeated(kept: KeptTransaction, mark: Mark, located: &[StoredItem]) -> Result<Vec<u8>> {
+    let is_lost = |place: usize, located: &StoredItem| kept.locks.contains(&place) && !located.is_as_left_by(mark);
     let lost: Vec<_> = located.iter().enumerate().map(|(place, located)| is_lost(place, located)).collect();
     if !lost.contains(&true) {
         return Ok(kept.answer);
@@ -442,13 +473,15 @@ fn check_bytes(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-fn reason(error: Option<Error>) -> Reason {
+fn reason(error: Option<Error>) -> CancellationReason {
     match error {
-        None => Reason { code: "None", message: None, item: None },
+        None => CancellationReason { code: "None", message: None, item: None },
         Some(Error { kind: Kind::ConditionalCheckFailed, message, item, .. }) => {
-            Reason { code: "ConditionalCheckFailed", message: Some(message), item }
+            CancellationReason { code: "ConditionalCheckFailed", message: Some(message), item }
         }
-        Some(Error { message, .. }) => Reason { code: "ValidationError", message: Some(message), item: None },
+        Some(Error { message, .. }) => {
+            CancellationReason { code: "ValidationError", message: Some(message), item: None }
+        }
     }
 }
 
@@ -460,6 +493,7 @@ impl TransactPart {
             (&self.delete, Role::Delete),
             (&self.condition_check, Role::Check),
         ];
+
         let mut given = parts.into_iter().filter_map(|(request, role)| Some((request.as_ref()?, role)));
         match (given.next(), given.next()) {
             (Some((request, role)), None) => Prepared::new(request, role, work),

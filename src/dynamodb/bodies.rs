@@ -1,7 +1,10 @@
-//! The memory of bodies under way: who may have how much of it.
+//! Limits the memory of request bodies in flight.
 //!
-//! The first [`SMALL_BYTES`] of each body are counted nowhere: the number of connections bounds them. All requests of lock clients fit, so
-//! no other client can keep a heartbeat or a release out. What is beyond counts against two limits: of the client's address, and of all.
+//! The first [`SMALL_BYTES`] of each body do not count, because the number of connections bounds them. All requests of lock clients fit
+//! into
+//! them, so no other client can keep a heartbeat or a release out. Further bytes count against two limits: that of the client's address,
+//! and
+//! that of all clients.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +14,10 @@ use std::{
 
 use crate::error::{Error, Kind, Result};
 
-/// Bytes of a body that are always there for it.
+/// Number of bytes of a body that always have room.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
-/// The bodies of all requests under way.
+/// The bodies of all requests in flight.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     all_max: usize,
@@ -28,7 +31,7 @@ struct Used {
     addresses: BTreeMap<IpAddr, usize>,
 }
 
-/// Bytes of one body. They are free again when it is dropped.
+/// The counted bytes of one body. They are free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct BodyShare {
     bodies: Arc<Bodies>,
@@ -36,7 +39,7 @@ pub(crate) struct BodyShare {
     counted: usize,
 }
 
-/// Whom a share belongs to: an address, or, of IPv6, a network of 64 bits, since one host has all of its addresses.
+/// The owner of a share: an address or, of IPv6, a network of 64 bits, because one host has all of its addresses.
 pub(crate) fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
@@ -55,32 +58,35 @@ impl Bodies {
         BodyShare { bodies: Arc::clone(self), origin: origin(client), counted: 0 }
     }
 
-    /// No code panics while it holds the lock.
+    /// Locks. No code panics while it holds the lock.
     fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl BodyShare {
-    /// The body has this many bytes by now.
+    /// Notes that the body has this number of bytes by now. Fails if that exceeds a limit.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<()> {
         let more = bytes.saturating_sub(SMALL_BYTES).saturating_sub(self.counted);
         if more == 0 {
             return Ok(());
         }
+
         let Bodies { all_max, address_max, .. } = *self.bodies;
         let mut used = self.bodies.used();
-        let of_address = used.addresses.get(&self.origin).copied().unwrap_or(0);
-        let (whose, used_bytes, bytes_max) = if of_address + more > address_max {
-            ("from this address", of_address, address_max)
+        let by_address = used.addresses.get(&self.origin).copied().unwrap_or(0);
+
+        let (whose, used_bytes, bytes_max) = if by_address + more > address_max {
+            ("from this address", by_address, address_max)
         } else if used.all + more > all_max {
             ("of all clients", used.all, all_max)
         } else {
             used.all += more;
-            used.addresses.insert(self.origin, of_address + more);
+            used.addresses.insert(self.origin, by_address + more);
             self.counted += more;
             return Ok(());
         };
+
         Err(Error::new(
             Kind::Throttled,
             format!(
@@ -96,8 +102,10 @@ impl Drop for BodyShare {
         if self.counted == 0 {
             return;
         }
+
         let mut used = self.bodies.used();
         used.all -= self.counted;
+
         let left = used.addresses.get(&self.origin).map_or(0, |used| used - self.counted);
         if left == 0 {
             used.addresses.remove(&self.origin);

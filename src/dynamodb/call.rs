@@ -1,4 +1,4 @@
-//! Which operation a request is for.
+//! Selects the operation of a request.
 
 use crate::{
     Caller, Store,
@@ -8,12 +8,12 @@ use crate::{
     once,
 };
 
-/// Maximum bytes of a body about items. An item has 400 KiB at most, and six times as many in JSON where each byte is escaped.
+/// Maximum number of bytes of a body about items. An item has at most 400 KiB, and six times as many in JSON if each byte is escaped.
 const ITEM_BODY_BYTES_MAX: usize = 4 << 20;
-/// Maximum bytes of a body about tables, or of an operation that is not there.
+/// Maximum number of bytes of a body about tables, or of an operation that does not exist.
 const TABLE_BODY_BYTES_MAX: usize = 256 << 10;
 
-/// Maximum bytes of the body of an operation. `most`: of any.
+/// Maximum number of bytes of the body of an operation. `most` is the limit of any body.
 pub(crate) fn body_bytes_max(operation: &str, most: usize) -> usize {
     match operation {
         "BatchWriteItem" | "TransactWriteItems" => most,
@@ -24,7 +24,7 @@ pub(crate) fn body_bytes_max(operation: &str, most: usize) -> usize {
 }
 
 impl<S: Store> Database<S> {
-    /// Executes an operation: the body of its answer. `invocation`: the same for all tries of an SDK.
+    /// Executes an operation and returns the body of its answer. `invocation` is the same for all attempts of an SDK.
     pub(crate) async fn call(
         &self,
         caller: &Caller,
@@ -33,6 +33,7 @@ impl<S: Store> Database<S> {
         body: &[u8],
     ) -> Result<Vec<u8>> {
         let mark = || once::mark(caller, operation, invocation, body);
+
         let json = match operation {
             "GetItem" => return self.get_item(caller, body).await,
             "PutItem" => return self.write_item(caller, body, Role::Put, mark()).await,
@@ -58,6 +59,7 @@ impl<S: Store> Database<S> {
                 return Err(Error::new(Kind::UnknownOperation, format!("the operation {other} is not supported here")));
             }
         };
+
         Ok(serde_json::to_vec(&json).expect("texts and numbers are JSON"))
     }
 }

@@ -1,8 +1,10 @@
-//! What all operations share: the schemas of tables, and reading a table together with items.
+//! The base of all operations: the schemas of tables, and reading a table together with items.
 //!
-//! A table is an entry. Its schema is kept in memory, with the entry's revision; an operation reads the table's entry together with its
-//! items, at one revision, and begins again if the table is not the one that it knew. A write is committed only if the table is still the
-//! same: so no item enters a table that is being deleted.
+//! A table is an entry. Its schema is cached with the entry's revision. An operation reads the table's entry together with its items, at
+//! one
+//! revision, and starts again if the table is not the cached one. A write is committed only if the table is still the same, so no item
+//! enters
+//! a table that is being deleted.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,15 +23,15 @@ use crate::{
     schema::{Attribute, Table},
 };
 
-/// Schemas in memory. Beyond it all are forgotten, and read again as they are used.
+/// Maximum number of cached schemas. Beyond it, all are dropped, and read again when they are used.
 const SCHEMAS_MAX: usize = 1024;
-/// How often an operation begins again because others have changed what it read.
+/// Maximum number of times that an operation starts again because others have changed what it read.
 pub(crate) const TRIES: usize = 64;
-/// Maximum bytes of an item.
+/// Maximum number of bytes of an item.
 pub(crate) const ITEM_BYTES_MAX: usize = 400 << 10;
 const PARTITION_BYTES_MAX: usize = 2048;
 const SORT_BYTES_MAX: usize = 1024;
-/// Locks for the writers of this node, by a hash of the key.
+/// Number of locks for the writers of this node, selected by a hash of the key.
 const STRIPES: usize = 256;
 
 /// The tables and items of a store.
@@ -37,46 +39,46 @@ const STRIPES: usize = 256;
 pub(crate) struct Database<S> {
     pub(crate) store: S,
     pub(crate) options: Options,
-    schemas: Mutex<HashMap<String, Arc<Known>>>,
+    schemas: Mutex<HashMap<String, Arc<CachedTable>>>,
     stripes: Vec<tokio::sync::Mutex<()>>,
-    /// A table was deleted: its items are to be removed.
+    /// Notified when a table was deleted, so that its items are removed.
     pub(crate) dropped: Notify,
 }
 
-/// A table, as its entry was read.
+/// A table as its entry was read last.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct CachedTable {
     pub(crate) table: Table,
-    /// The revision of its creation: no two tables of one name have the same.
+    /// The revision of its creation. No two tables of one name have the same.
     pub(crate) created: u64,
     pub(crate) modified: u64,
 }
 
-/// An item that an operation is about.
-pub(crate) struct Wanted<'a> {
+/// A request for an item.
+pub(crate) struct ItemRequest<'a> {
     pub(crate) table: &'a str,
     pub(crate) attributes: &'a Item,
-    /// The attributes are the key, and nothing else; otherwise they are a whole item.
+    /// Whether the attributes are the key and nothing else. Otherwise they are a whole item.
     pub(crate) is_key: bool,
 }
 
-/// The same, with what the store has.
-pub(crate) struct Located {
-    pub(crate) known: Arc<Known>,
+/// An item as the store has it, with its table.
+pub(crate) struct StoredItem {
+    pub(crate) known: Arc<CachedTable>,
     pub(crate) key: Vec<u8>,
     pub(crate) stored: Option<(Record, Entry)>,
-    /// What the client sees: see `recipes`.
+    /// The item as the client sees it: see `recipes`.
     pub(crate) shown: Option<Item>,
 }
 
-impl Located {
-    /// Whether the item is as the request with this mark left it, and what it acquired is not over.
+impl StoredItem {
+    /// Whether the item is as the request with this mark left it, and what the request acquired is not over.
     pub(crate) fn is_as_left_by(&self, mark: Mark) -> bool {
         let stored = self.stored.as_ref().filter(|(_, entry)| !entry.expired);
         stored.is_some_and(|(record, _)| record.mark == Some(mark))
     }
 
-    /// What the entry's revision must be for a write to be right.
+    /// The revision that the entry must have for a write to be right.
     pub(crate) fn modified(&self) -> u64 {
         self.stored.as_ref().map_or(0, |(_, entry)| entry.modified)
     }
@@ -88,26 +90,26 @@ impl<S: Store> Database<S> {
         Self { store, options, schemas: Mutex::default(), stripes, dropped: Notify::default() }
     }
 
-    /// The lock of the writers of a key at this node. Writers of one item would otherwise read the same revision, and all but one of them
-    /// would have to begin again; so this lock is held across their read and their commit. Nothing depends on it: writers at other nodes
-    /// do not see it.
+    /// The lock of the writers of a key at this node. Without it, writers of one item would read the same revision, and all but one of them
+    /// would have to start again; so it is held across their read and their commit. Correctness does not depend on it: writers at other
+    /// nodes do not see it.
     pub(crate) fn turn_of(&self, key: &[u8]) -> &tokio::sync::Mutex<()> {
         &self.stripes[crc32fast::hash(key) as usize % STRIPES]
     }
 
-    /// A table, as it is now.
-    pub(crate) async fn table(&self, caller: &Caller, name: &str) -> Result<Arc<Known>> {
-        let mut found = self.store.get(caller, vec![key::of_table(name)]).await?;
+    /// Reads a table as it is now.
+    pub(crate) async fn table(&self, caller: &Caller, name: &str) -> Result<Arc<CachedTable>> {
+        let mut found = self.store.get(caller, vec![key::table_key(name)]).await?;
         self.learn(name, found.pop().flatten().as_ref())
     }
 
-    /// Tables and items at one revision, and the values of some further keys.
+    /// Reads tables and items at one revision, and the values of some further keys.
     pub(crate) async fn locate(
         &self,
         caller: &Caller,
-        wanted: &[Wanted<'_>],
+        wanted: &[ItemRequest<'_>],
         further: &[Vec<u8>],
-    ) -> Result<(Vec<Located>, Vec<Option<Entry>>)> {
+    ) -> Result<(Vec<StoredItem>, Vec<Option<Entry>>)> {
         let names: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.table).collect();
         let mut known = BTreeMap::new();
         for name in &names {
@@ -118,19 +120,22 @@ impl<S: Store> Database<S> {
             };
             known.insert(*name, table);
         }
+
         for _ in 0..TRIES {
             let item_keys: Result<Vec<_>> = wanted.iter().map(|wanted| known[wanted.table].key_of(wanted)).collect();
-            // What does not fit the schema that we know may fit the present one.
+            // An item that does not fit the cached schema may fit the present one.
             let item_keys_or_none = item_keys.as_ref().map(Vec::as_slice).unwrap_or_default();
-            let of_tables = names.iter().map(|name| key::of_table(name));
+            let of_tables = names.iter().map(|name| key::table_key(name));
             let keys: Vec<_> =
                 of_tables.chain(item_keys_or_none.iter().cloned()).chain(further.iter().cloned()).collect();
+
             let count = keys.len();
             let mut entries = self.store.get(caller, keys).await?;
             if entries.len() != count {
                 let problem = format!("the store answered with {} entries for {count} keys", entries.len());
                 return Err(Error::new(Kind::InternalServerError, problem));
             }
+
             let mut same = true;
             for (name, entry) in names.iter().zip(entries.drain(..names.len())) {
                 if entry.as_ref().is_none_or(|entry| entry.modified != known[name].modified) {
@@ -138,9 +143,11 @@ impl<S: Store> Database<S> {
                     same = false;
                 }
             }
+
             if !same {
                 continue;
             }
+
             let item_keys = item_keys?;
             let further = entries.split_off(item_keys.len());
             let located = wanted
@@ -153,66 +160,68 @@ impl<S: Store> Database<S> {
         Err(Error::new(Kind::Throttled, "the tables of this request change too often: try again"))
     }
 
-    pub(crate) fn located(&self, known: Arc<Known>, key: Vec<u8>, entry: Option<Entry>) -> Result<Located> {
-        let Some(mut entry) = entry else { return Ok(Located { known, key, stored: None, shown: None }) };
+    pub(crate) fn located(&self, known: Arc<CachedTable>, key: Vec<u8>, entry: Option<Entry>) -> Result<StoredItem> {
+        let Some(mut entry) = entry else { return Ok(StoredItem { known, key, stored: None, shown: None }) };
         let record = Record::decode(&std::mem::take(&mut entry.value))
             .map_err(|error| Error::new(Kind::InternalServerError, error.to_string()))?;
         let shown = recipes::shown(&record, &entry, self.options.rules(&known.table));
-        Ok(Located { known, key, stored: Some((record, entry)), shown: Some(shown) })
+        Ok(StoredItem { known, key, stored: Some((record, entry)), shown: Some(shown) })
     }
 
-    /// Remembers what a table's entry says.
-    fn learn(&self, name: &str, entry: Option<&Entry>) -> Result<Arc<Known>> {
+    /// Caches the schema that a table's entry has.
+    fn learn(&self, name: &str, entry: Option<&Entry>) -> Result<Arc<CachedTable>> {
         let table = entry.map(|entry| Table::decode(&entry.value)).transpose()?;
         let mut schemas = self.schemas();
         let Some((table, entry)) = table.filter(|table| !table.is_dropped).zip(entry) else {
             schemas.remove(name);
             return Err(Error::no_table());
         };
-        let known = Arc::new(Known { table, created: entry.created, modified: entry.modified });
+
+        let known = Arc::new(CachedTable { table, created: entry.created, modified: entry.modified });
         if schemas.len() >= SCHEMAS_MAX {
             schemas.clear();
         }
         schemas.insert(name.to_owned(), Arc::clone(&known));
+
         Ok(known)
     }
 
-    fn schemas(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
+    fn schemas(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<CachedTable>>> {
         self.schemas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    /// What the keys of its items begin with.
+impl CachedTable {
+    /// The first part of the keys of its items.
     pub(crate) fn items(&self) -> Vec<u8> {
-        key::of_items(&self.table.name, self.created)
+        key::items_prefix(&self.table.name, self.created)
     }
 
-    /// The key attributes of an item.
+    /// Returns the key attributes of an item.
     pub(crate) fn key_attributes(&self, item: &Item) -> Item {
         let names = self.table.key_names();
         names.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect()
     }
 
-    /// The name of an item that is a lock, for people.
+    /// Returns the name of an item that is a lock, as a text for people.
     pub(crate) fn lock_name(&self, attributes: &Item) -> String {
         let Table { name, partition, sort, .. } = &self.table;
         let part = |attribute: &Attribute| attributes.get(&attribute.name).unwrap_or(&Value::Null);
         lock_name(name, part(partition), sort.as_ref().map(part))
     }
 
-    pub(crate) fn key_of(&self, wanted: &Wanted<'_>) -> Result<Vec<u8>> {
+    pub(crate) fn key_of(&self, wanted: &ItemRequest<'_>) -> Result<Vec<u8>> {
         let Table { partition, sort, .. } = &self.table;
         if wanted.is_key && wanted.attributes.len() != 1 + usize::from(sort.is_some()) {
             return Err(Error::validation("The provided key element does not match the schema"));
         }
         let of_partition = key_attribute(wanted, partition, PARTITION_BYTES_MAX)?;
         let of_sort = sort.as_ref().map(|sort| key_attribute(wanted, sort, SORT_BYTES_MAX)).transpose()?;
-        Ok(key::of_item(&self.items(), of_partition, of_sort))
+        Ok(key::item_key(&self.items(), of_partition, of_sort))
     }
 }
 
-fn key_attribute<'a>(wanted: &Wanted<'a>, attribute: &Attribute, bytes_max: usize) -> Result<&'a Value> {
+fn key_attribute<'a>(wanted: &ItemRequest<'a>, attribute: &Attribute, bytes_max: usize) -> Result<&'a Value> {
     let Attribute { name, kind } = attribute;
     let value = match wanted.attributes.get(name) {
         Some(value) if value.kind() == kind => value,
@@ -225,11 +234,12 @@ fn key_attribute<'a>(wanted: &Wanted<'a>, attribute: &Attribute, bytes_max: usiz
             return Err(Error::parameters(format!("Type mismatch for key {name} expected: {kind} actual: {actual}")));
         }
     };
+
     check_key_value(name, value, bytes_max == PARTITION_BYTES_MAX)?;
     Ok(value)
 }
 
-/// A key is neither empty nor too long.
+/// Checks that a key is neither empty nor too long.
 pub(crate) fn check_key_value(name: &str, value: &Value, is_partition: bool) -> Result<()> {
     if value.size() == 0 {
         let kind = if value.as_str().is_some() { "string" } else { "binary" };
@@ -238,6 +248,7 @@ pub(crate) fn check_key_value(name: &str, value: &Value, is_partition: bool) -> 
              empty {kind} value. Key: {name}"
         )));
     }
+
     if is_partition && value.size() > PARTITION_BYTES_MAX {
         return Err(Error::parameters(format!(
             "Size of hashkey has exceeded the maximum size limit of{PARTITION_BYTES_MAX} bytes"

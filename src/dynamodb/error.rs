@@ -1,30 +1,30 @@
-//! Errors, as DynamoDB's clients expect them: the type decides whether an SDK tries again, and which exception it raises.
+//! Errors as DynamoDB's clients expect them: the type decides whether an SDK tries again, and which exception it raises.
 
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{Item, StoreError};
 
-/// Maximum bytes of a message. Some messages repeat parts of a request, which may be large.
+/// Maximum number of bytes of a message. Some messages repeat parts of a request, which may be large.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// The result of an operation.
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error that a client is told.
+/// An error that a client receives.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Error {
     pub(crate) kind: Kind,
     pub(crate) message: String,
-    /// The item that a condition was false of, where the request asks for it.
+    /// The item for which a condition was false, if the request asks for it.
     pub(crate) item: Option<Item>,
-    /// One for each part of a transaction.
-    pub(crate) reasons: Vec<Reason>,
+    /// The reasons, one for each part of a transaction.
+    pub(crate) reasons: Vec<CancellationReason>,
 }
 
-/// Why a part of a transaction stopped it; or that it did not.
+/// The reason why a part of a transaction stopped it, or that it did not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Reason {
+pub(crate) struct CancellationReason {
     pub(crate) code: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<String>,
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
     ResourceInUse,
     ResourceNotFound,
     Serialization,
-    /// No node can answer now, and nothing happened.
+    /// No node can answer now. Nothing happened.
     ServiceUnavailable,
     Throttled,
     TransactionCanceled,
@@ -56,7 +56,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The shape's full name, and the status of HTTP.
+    /// Returns the shape's full name, and the HTTP status.
     fn shape(self) -> (&'static str, u16) {
         match self {
             Self::AccessDenied => ("com.amazon.coral.service#AccessDeniedException", 400),
@@ -92,17 +92,17 @@ impl Error {
         Self { kind, message, item: None, reasons: Vec::new() }
     }
 
-    /// A request that can never succeed.
+    /// The request can never succeed.
     pub(crate) fn validation(message: impl Into<String>) -> Self {
         Self::new(Kind::Validation, message)
     }
 
-    /// The same, with the words that begin most of these.
+    /// The request can never succeed. The message starts as most of these do.
     pub(crate) fn parameters(message: impl AsRef<str>) -> Self {
         Self::validation(format!("One or more parameter values were invalid: {}", message.as_ref()))
     }
 
-    /// A value outside of its constraint.
+    /// A value violates its constraint.
     pub(crate) fn constraint(value: impl AsRef<str>, at: &str, constraint: &str) -> Self {
         let value = value.as_ref();
         Self::validation(format!(
@@ -115,12 +115,12 @@ impl Error {
         Self { item, ..Self::new(Kind::ConditionalCheckFailed, "The conditional request failed") }
     }
 
-    /// A table that is not there, in operations on items.
+    /// The table of an operation on items does not exist.
     pub(crate) fn no_table() -> Self {
         Self::new(Kind::ResourceNotFound, "Requested resource not found")
     }
 
-    pub(crate) fn cancelled(reasons: Vec<Reason>) -> Self {
+    pub(crate) fn cancelled(reasons: Vec<CancellationReason>) -> Self {
         let codes: Vec<_> = reasons.iter().map(|reason| reason.code).collect();
         let message = format!(
             "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",
@@ -129,9 +129,9 @@ impl Error {
         Self { reasons, ..Self::new(Kind::TransactionCanceled, message) }
     }
 
-    /// The same, without items that a client asked to see.
+    /// Removes items that a client asked to see.
     pub(crate) fn without_items(self) -> Self {
-        let reasons = self.reasons.into_iter().map(|reason| Reason { item: None, ..reason }).collect();
+        let reasons = self.reasons.into_iter().map(|reason| CancellationReason { item: None, ..reason }).collect();
         Self { item: None, reasons, ..self }
     }
 
@@ -144,8 +144,10 @@ impl Serialize for Error {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("__type", self.kind.shape().0)?;
-        // Not `Message` as well: rusoto takes both for one member, and reads an error that has it twice as none. All SDKs read this one.
+        // There is no `Message` as well: rusoto takes both for one member, and cannot read an error that has it twice. All SDKs read this
+        // one.
         map.serialize_entry("message", &self.message)?;
+
         if let Some(item) = &self.item {
             map.serialize_entry("Item", item)?;
         }
@@ -159,7 +161,7 @@ impl Serialize for Error {
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         match error {
-            // SDKs back off at this one, and lock clients go on. A store that is full has room again when something has been given back.
+            // SDKs back off at this error, and lock clients go on. A store that is full has room again when something has been given back.
             StoreError::Overloaded(message) | StoreError::Full(message) => Self::new(Kind::Throttled, message),
             StoreError::Denied(message) => Self::new(Kind::AccessDenied, message),
             StoreError::TooLarge(message) => Self::validation(message),
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_error_has_one_message() {
-        let reasons = vec![Reason { code: "None", message: None, item: None }];
+        let reasons = vec![CancellationReason { code: "None", message: None, item: None }];
         for error in [Error::condition_failed(None), Error::cancelled(reasons), Error::no_table()] {
             let json = serde_json::to_string(&error).unwrap();
             let read: AsRusotoReads = serde_json::from_str(&json).unwrap_or_else(|problem| panic!("{json}: {problem}"));

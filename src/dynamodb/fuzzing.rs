@@ -1,4 +1,4 @@
-//! Parsers that are private to this crate, for `tests/fuzz`. Not an interface: it changes with the parsers.
+//! Parsers that are private to this crate, for `tests/fuzz`. This is not an interface: it changes with the parsers.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,12 +16,12 @@ use crate::{
 pub struct Operations<S>(Arc<Database<S>>);
 
 impl<S: Store> Operations<S> {
-    /// Over a store.
+    /// Makes the operations over a store.
     pub fn new(store: S) -> Self {
         Self(Arc::new(Database::new(store, Options::new(|| 0, 7))))
     }
 
-    /// The body of the answer. Fails with the body of the error.
+    /// Returns the body of the answer. Fails with the body of the error.
     pub async fn call(&self, operation: &str, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let address = ([127, 0, 0, 1], 4000).into();
@@ -31,7 +31,7 @@ impl<S: Store> Operations<S> {
     }
 }
 
-/// Reads an expression: a condition, a projection or an update. Fails with what is wrong.
+/// Reads an expression: a condition, a projection or an update. Fails with the problem.
 pub fn expression(kind: u8, text: &str) -> Result<(), String> {
     let names = BTreeMap::from(["#a", "#b"].map(|name| (name.to_owned(), name[1..].to_owned())));
     let value = |text: &str| Value::S(text.to_owned());
@@ -44,7 +44,7 @@ pub fn expression(kind: u8, text: &str) -> Result<(), String> {
     }
 }
 
-/// Reads an item as it lies in the store. Panics where the bytes of the item that was read are another item. Returns those bytes.
+/// Reads an item from its bytes in the store, and returns its bytes. Panics if these are the bytes of another item.
 pub fn record(bytes: &[u8]) -> Option<Vec<u8>> {
     let record = Record::decode(bytes).ok()?;
     let again = record.encode();

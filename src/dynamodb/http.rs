@@ -1,11 +1,11 @@
-//! The endpoint: HTTP/1.1, one operation a POST.
+//! The endpoint: HTTP/1.1, with one operation for each POST.
 //!
-//! What a connection costs is bounded: its headers ([`HEADER_BYTES_MAX`]) and the time for them, the body's bytes and the time for them,
-//! the bytes of all bodies under way ([`bodies`](crate::bodies)), the time of an operation ([`Options`]), and the bytes of answers that
-//! nobody reads ([`unread`](crate::unread)). A client that exceeds one is told in DynamoDB's words where HTTP still allows an answer.
+//! The cost of a connection is bounded: its headers ([`HEADER_BYTES_MAX`]) and the time for them, the body's bytes and the time for them,
+//! the bytes of all bodies in flight ([`bodies`](crate::bodies)), the time of an operation ([`Options`]), and the bytes of unread answers
+//! ([`unread`](crate::unread)). A client that exceeds a limit gets DynamoDB's error, if HTTP still allows an answer.
 //!
-//! Nothing is kept for a client before its headers were checked: they name an operation, and where signatures are checked, an access key
-//! that is known, a time that is near, and the scope of DynamoDB ([`sigv4`]).
+//! Nothing is kept for a client before its headers were checked. They name an operation and, if signatures are checked, a known access key,
+//! a time close to now, and the scope of DynamoDB ([`sigv4`]).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -38,18 +38,18 @@ use crate::{
     unread::{Answer, NoRoom, Unread},
 };
 
-/// Maximum bytes of a request's line and headers.
+/// Maximum number of bytes of a request's line and headers.
 const HEADER_BYTES_MAX: usize = 32 << 10;
-/// What the target of each request begins with.
+/// The first part of each request's target.
 const TARGET: &str = "DynamoDB_20120810.";
-/// How long after an operation's deadline the store may still say why it did not answer.
+/// Time after an operation's deadline in which the store may still say why it did not answer.
 const DEADLINE_SLACK: Duration = Duration::from_secs(1);
 /// Pause after a failure to remove the items of a deleted table.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Time for one step of that removal.
+/// Time limit of one step of that removal.
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all connections share.
+/// The state that all connections share.
 struct Endpoint<S> {
     database: Database<S>,
     bodies: Arc<Bodies>,
@@ -57,22 +57,25 @@ struct Endpoint<S> {
     requests: AtomicU64,
 }
 
-/// Serves DynamoDB's API over a store until `stopping`, and then the requests under way. Never fails: an error of one connection does not
-/// affect others. Dropping the future closes all connections.
+/// Serves DynamoDB's API over a store until `stopping` is cancelled, and then the requests in flight. Never fails: an error of one
+/// connection does not affect others. Dropping the future closes all connections.
 pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options, stopping: CancellationToken) {
     let Options { connections_max, header_timeout, .. } = options;
     let header_bytes_max = HEADER_BYTES_MAX;
     let limits =
         Limits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
+
     let bodies = Bodies::new(options.all_bodies_bytes_max, options.address_bodies_bytes_max);
     let unread = Unread::new(options.unread);
     let watching = Arc::clone(&unread).watch_over();
     let database = Database::new(store, options);
     let endpoint = Arc::new(Endpoint { database, bodies, unread, requests: AtomicU64::new(0) });
+
     let sweeping = Arc::clone(&endpoint);
     let mut duties = JoinSet::new();
     duties.spawn(async move { sweeping.sweep().await });
     duties.spawn(watching);
+
     let answer = move |request, client| {
         let endpoint = Arc::clone(&endpoint);
         async move { endpoint.answer(request, client).await }
@@ -87,11 +90,13 @@ impl<S: Store> Endpoint<S> {
             let body = Bytes::from_static(b"healthy: dynamodb\n");
             return self.response(StatusCode::OK, "text/plain", crc32fast::hash(&body), Answer::Small(body));
         }
+
         let answer = self.operation(&parts, body, client).await;
         let answer = answer.and_then(|body| {
             let checksum = crc32fast::hash(&body);
             self.unread.answer(client.ip(), body.into()).map(|answer| (checksum, answer)).map_err(unread_error(&parts))
         });
+
         let (status, checksum, answer) = match answer {
             Ok((checksum, answer)) => (StatusCode::OK, checksum, answer),
             Err(error) => self.failure(client.ip(), error),
@@ -99,7 +104,7 @@ impl<S: Store> Endpoint<S> {
         self.response(status, "application/x-amz-json-1.0", checksum, answer)
     }
 
-    /// The answer of an error. One that shows items may be too large, and then shows none.
+    /// Makes the answer of an error. An error that shows items may be too large, and then shows none.
     fn failure(&self, client: IpAddr, error: Error) -> (StatusCode, u32, Answer) {
         let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let json = |error: &Error| Bytes::from(serde_json::to_vec(error).expect("texts and numbers are JSON"));
@@ -146,7 +151,7 @@ impl<S: Store> Endpoint<S> {
         })
     }
 
-    /// The operation that a request is for, and who says that it is his.
+    /// Returns the operation of a request, and the identity that the request claims.
     fn checked_head<'a>(&'a self, parts: &'a Parts) -> Result<(&'a str, Claim<'a>)> {
         let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
         let operation = target.strip_prefix(TARGET).filter(|_| parts.method == Method::POST).ok_or_else(|| {
@@ -159,12 +164,13 @@ impl<S: Store> Endpoint<S> {
         Ok((operation, claim))
     }
 
-    /// The whole body, and what counts it as long as it is in use.
+    /// Reads the whole body. Returns it with the share that counts it as long as it is in use.
     async fn body(&self, mut body: Incoming, bytes_max: usize, client: IpAddr) -> Result<(Vec<u8>, BodyShare)> {
         let too_large = || Error::new(Kind::RequestTooLarge, format!("the body is larger than {bytes_max} bytes"));
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(too_large());
         }
+
         let mut read = Vec::new();
         let mut share = self.bodies.share(client);
         while let Some(frame) = body.frame().await {
@@ -192,13 +198,14 @@ impl<S: Store> Endpoint<S> {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         headers.insert(header::SERVER, HeaderValue::from_static("lockkeeper"));
         headers.insert("x-amz-crc32", HeaderValue::from(checksum));
+
         if let Ok(id) = HeaderValue::from_str(&self.request_id()) {
             headers.insert("x-amzn-requestid", id);
         }
         response
     }
 
-    /// 52 characters that no other request has.
+    /// Returns an id of 52 characters that no other request has.
     fn request_id(&self) -> String {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         let seed = self.database.options.seed;
@@ -207,7 +214,7 @@ impl<S: Store> Endpoint<S> {
         hash.iter().chain(&hash[..20]).map(|byte| char::from(letters[usize::from(byte & 31)])).collect()
     }
 
-    /// Removes the items of deleted tables: of those that a crash left behind, and of each that is deleted.
+    /// Removes the items of deleted tables: of those that a crash left behind, and of each that is deleted from now on.
     async fn sweep(&self) {
         loop {
             let deadline = Instant::now() + SWEEP_TIMEOUT;
@@ -220,7 +227,7 @@ impl<S: Store> Endpoint<S> {
     }
 }
 
-/// Takes a small body and keeps nothing of it: a client that still sends would otherwise find a closed connection, and not the error.
+/// Reads a small body and keeps nothing of it. Otherwise a client that still sends would find a closed connection, and not the error.
 async fn pass_over(body: &mut Incoming) {
     let mut left = bodies::SMALL_BYTES;
     while let Some(Ok(frame)) = body.frame().await {
@@ -232,7 +239,8 @@ async fn pass_over(body: &mut Incoming) {
     }
 }
 
-/// The error that takes the place of an answer that may not wait. What reads is refused; what may have written has no answer yet.
+/// Makes the error that replaces an answer without room to wait. A read is refused; a write may have taken effect, and its answer is not
+/// known.
 fn unread_error(parts: &Parts) -> impl Fn(NoRoom) -> Error {
     let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     let operation = target.strip_prefix(TARGET).unwrap_or_default();

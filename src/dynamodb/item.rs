@@ -1,16 +1,16 @@
-//! An item as bytes: compact, and with a version, so that a later format can be told from this one.
+//! The format of an item: compact bytes with a version, so that a later format can be told from this one.
 //!
-//! Besides the attributes a record holds the revision of the acquisition that it shows, for locks (`recipes`), and a mark of the request
-//! that wrote it, by which a retry of that request is recognized (`once`).
+//! Beside the attributes, a record has the revision of the acquisition that it shows, for locks (`recipes`), and a mark of the request that
+//! wrote it, by which a retry of that request is recognized (`once`).
 
 use std::collections::BTreeSet;
 
 use crate::{Item, Number, Value, value::DEPTH_MAX};
 
-/// The format below.
+/// The version of the format below.
 const VERSION: u8 = 1;
 
-/// What an entry of the store holds for an item.
+/// The content of a store's entry for an item.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Record {
     pub(crate) item: Item,
@@ -18,25 +18,25 @@ pub(crate) struct Record {
     pub(crate) mark: Option<Mark>,
 }
 
-/// Names a request: the first half of a SHA-256.
+/// The name of a request: the first half of a SHA-256.
 pub(crate) type Mark = [u8; 16];
 
-/// When the lock that an item shows was acquired.
+/// The time at which the lock that an item shows was acquired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Fence {
-    /// The item is no lock.
+    /// The item is not a lock.
     #[default]
     None,
-    /// By the write that made this record. That write could not know its revision; the entry tells it (`modified`).
+    /// The write that made this record acquired the lock. That write could not know its revision, which the entry has (`modified`).
     ThisRevision,
-    /// Earlier, at this revision. The next write of the record knew it.
+    /// An earlier write acquired the lock, at this revision. The next write of the record knew it.
     At(u64),
 }
 
-/// The bytes do not hold a record: they were written by another program, or by a later version.
+/// The bytes are not a record: another program or a later version wrote them.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an entry of {0} bytes is no item that this version can read")]
-pub(crate) struct Unreadable(usize);
+#[error("an entry of {0} bytes has an item format that this version cannot read")]
+pub(crate) struct UnreadableItem(usize);
 
 impl Record {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -49,6 +49,7 @@ impl Record {
                 put_number(&mut out, revision.into());
             }
         }
+
         match &self.mark {
             None => out.push(0),
             Some(mark) => {
@@ -56,18 +57,19 @@ impl Record {
                 out.extend(mark);
             }
         }
+
         put_item(&mut out, &self.item);
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, UnreadableItem> {
         let mut reader = Reader(bytes);
         let record = reader.record().filter(|_| reader.0.is_empty());
-        record.ok_or(Unreadable(bytes.len()))
+        record.ok_or(UnreadableItem(bytes.len()))
     }
 }
 
-/// The bytes of attributes, the same for the same attributes.
+/// Returns the bytes of attributes, which are the same for the same attributes.
 pub(crate) fn bytes_of(item: &Item) -> Vec<u8> {
     let mut out = Vec::new();
     put_item(&mut out, item);
@@ -152,17 +154,20 @@ impl<'a> Reader<'a> {
         if self.byte()? != VERSION {
             return None;
         }
+
         let fence = match self.byte()? {
             0 => Fence::None,
             1 => Fence::ThisRevision,
             2 => Fence::At(u64::try_from(self.number()?).ok()?),
             _ => return None,
         };
+
         let mark = match self.byte()? {
             0 => None,
             1 => Some(self.take(16)?.try_into().ok()?),
             _ => return None,
         };
+
         Some(Record { item: self.item(0)?, fence, mark })
     }
 
@@ -188,7 +193,7 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// A count of things that take a byte at least: a false one asks for no more memory than there are bytes.
+    /// Reads a count of elements of at least one byte each. A false count allocates no more memory than there are bytes.
     fn count(&mut self) -> Option<usize> {
         usize::try_from(self.number()?).ok().filter(|count| *count <= self.0.len())
     }
@@ -278,6 +283,6 @@ mod tests {
     fn another_version_is_refused() {
         let mut bytes = Record::default().encode();
         bytes[0] = VERSION + 1;
-        assert_eq!(Record::decode(&bytes), Err(Unreadable(bytes.len())));
+        assert_eq!(Record::decode(&bytes), Err(UnreadableItem(bytes.len())));
     }
 }

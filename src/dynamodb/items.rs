@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::{
     Caller, Committed, Item, Lease, Store, StoreError, Txn, Write,
-    database::{Database, ITEM_BYTES_MAX, Located, TRIES, Wanted},
+    database::{Database, ITEM_BYTES_MAX, ItemRequest, StoredItem, TRIES},
     error::{Error, Kind, Result},
     expression::{
         Action, Condition, Path, evaluate::Projection, names::Placeholders, parse_condition, parse_projection,
         parse_update, paths, update,
     },
     item::{Mark, Record},
-    key::of_answer,
+    key::answer_key,
     legacy,
     once::{self, Repeats},
     recipes::{self, Rules},
@@ -28,7 +28,7 @@ use crate::{
 
 /// A change, read and checked as far as its request goes.
 pub(crate) struct Prepared<'a> {
-    pub(crate) wanted: Wanted<'a>,
+    pub(crate) wanted: ItemRequest<'a>,
     condition: Option<Condition>,
     change: Change<'a>,
     shows_old_on_failure: bool,
@@ -117,6 +117,7 @@ impl<'a> Prepared<'a> {
                 ("ConditionalOperator", request.conditional_operator.is_some()),
             ],
         )?;
+
         check_depth(request.expression_attribute_values.iter().flat_map(Item::values))?;
         let (attributes, change) = match role {
             Role::Put => {
@@ -138,6 +139,7 @@ impl<'a> Prepared<'a> {
             Role::Delete => (required(request.key.as_ref(), "Key")?, Change::Delete),
             Role::Check => (required(request.key.as_ref(), "Key")?, Change::Nothing),
         };
+
         let condition = match (&request.condition_expression, &request.expected) {
             (Some(text), _) => Some(parse_condition(text, &placeholders).map_err(invalid("ConditionExpression"))?),
             (None, Some(expected)) => Some(legacy::condition(expected, request.conditional_operator.as_deref())?),
@@ -147,11 +149,13 @@ impl<'a> Prepared<'a> {
             }
             (None, None) => None,
         };
+
         placeholders.finish(has_expression)?;
+
         let on_failure = request.return_values_on_condition_check_failure.as_ref();
         one_of(on_failure, "returnValuesOnConditionCheckFailure", &["ALL_OLD", "NONE"])?;
         Ok(Self {
-            wanted: Wanted { table, attributes, is_key: role != Role::Put },
+            wanted: ItemRequest { table, attributes, is_key: role != Role::Put },
             condition,
             change,
             shows_old_on_failure: on_failure.is_some_and(|value| value == "ALL_OLD"),
@@ -165,7 +169,7 @@ impl<'a> Prepared<'a> {
         actions.iter().map(Action::path)
     }
 
-    /// Whether the values that an update writes depend on those of before: it does more when it happens again.
+    /// Whether the values that an update writes depend on the old ones, so that it does more when it is executed again.
     fn is_relative(&self) -> bool {
         let actions = if let Change::Update(actions) = &self.change { actions.as_slice() } else { &[] };
         actions.iter().any(Action::is_relative)
@@ -177,7 +181,7 @@ impl<'a> Prepared<'a> {
         is_put || self.updated().any(|path| recipes::is_of_tenure(path.head()))
     }
 
-    /// For how long the answer to a request that comes again may be repeated. `None`: it is not kept.
+    /// How long the answer may be repeated to a request that is sent again, if the answer is kept.
     fn repeats(&self, returned: Returned, planned: &Planned) -> Option<Repeats> {
         let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
         match &self.change {
@@ -189,8 +193,8 @@ impl<'a> Prepared<'a> {
         }
     }
 
-    /// What this change does to what the store has; or why not.
-    pub(crate) fn plan(&self, located: &Located, mark: Option<Mark>, rules: Rules<'_>) -> Result<Planned> {
+    /// Plans the change of the stored item, or returns why it must not be changed.
+    pub(crate) fn plan(&self, located: &StoredItem, mark: Option<Mark>, rules: Rules<'_>) -> Result<Planned> {
         let nested = self.condition.iter().flat_map(paths).chain(self.updated()).filter(|path| path.is_nested());
         let key_names: Vec<_> = located.known.table.key_names().collect();
         for path in nested {
@@ -202,12 +206,14 @@ impl<'a> Prepared<'a> {
                 )));
             }
         }
+
         if let Some(path) = self.updated().find(|path| key_names.contains(&path.head())) {
             return Err(Error::parameters(format!(
                 "Cannot update attribute {}. This attribute is part of the key",
                 path.head()
             )));
         }
+
         let nothing = Item::new();
         let seen = located.shown.as_ref();
         if let Some(condition) = &self.condition
@@ -215,11 +221,12 @@ impl<'a> Prepared<'a> {
         {
             return Err(Error::condition_failed(seen.filter(|_| self.shows_old_on_failure).cloned()));
         }
+
         let old_bytes = seen.map_or(0, item_size);
         let mut item = match &self.change {
             Change::Put(item) => (*item).clone(),
             Change::Update(actions) => {
-                // The stored attributes, without those that are only shown.
+                // Take the stored attributes, without those that are only shown.
                 let stored = located.stored.as_ref().map(|(record, _)| &record.item);
                 let item =
                     update::apply(stored.unwrap_or(self.wanted.attributes), actions).map_err(Error::validation)?;
@@ -237,13 +244,16 @@ impl<'a> Prepared<'a> {
                 return Ok(Planned { write: None, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
             }
         };
+
         let before = located.stored.as_ref().map(|(record, entry)| (record, entry));
         let (fence, lease) = recipes::written(before, &mut item, rules, self.says_tenure(), || {
             located.known.lock_name(self.wanted.attributes)
         });
+
         let bytes = old_bytes.max(item_size(&item));
         let is_over = lease == Lease::Keep && before.is_some_and(|(_, entry)| entry.expired);
         let is_tenure = matches!(lease, Lease::Grant { .. } | Lease::Renew);
+
         let record = Record { item, fence, mark };
         let write = Write::Put { key: located.key.clone(), value: record.encode(), lease };
         Ok(Planned { write: Some(write), record: Some(record), is_over, is_tenure, bytes })
@@ -271,7 +281,7 @@ impl<S: Store> Database<S> {
         self.write(caller, &request, role, mark).await
     }
 
-    /// One change, tried until nothing came between its read and its commit.
+    /// Makes one change. Tries until nothing came between its read and its commit.
     pub(crate) async fn write(
         &self,
         caller: &Caller,
@@ -281,13 +291,15 @@ impl<S: Store> Database<S> {
     ) -> Result<Vec<u8>> {
         let returned = returned(request, role)?;
         one_of(request.return_consumed_capacity.as_ref(), "returnConsumedCapacity", &["INDEXES", "TOTAL", "NONE"])?;
+
         let work = Work::default();
         let prepared = Prepared::new(request, role, &work)?;
         let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
-        let answer_key = mark.map(|mark| of_answer(&mark));
-        // Of a write that keeps its answer: the others are remembered by the item.
+        let answer_key = mark.map(|mark| answer_key(&mark));
+        // Only some writes keep their answers: the item itself remembers the others.
         let may_be_kept = role == Role::Delete || shows_old || prepared.is_relative();
         let further: Vec<_> = answer_key.iter().filter(|_| may_be_kept).cloned().collect();
+
         let mut turn = None;
         for _ in 0..TRIES {
             let (mut located, answers) = self.locate(caller, std::slice::from_ref(&prepared.wanted), &further).await?;
@@ -303,12 +315,15 @@ impl<S: Store> Database<S> {
                     }
                 });
             }
+
             let kept = answers.into_iter().flatten().next();
+
             if let Some(mark) = mark {
                 let answer = kept.as_ref().and_then(|entry| once::kept(&entry.value));
                 let answer = answer.filter(|(repeats, _)| repeats.allows(mark, &located));
                 let is_as_left = located.is_as_left_by(mark);
                 let is_remembered = answer.is_some() || is_as_left && !shows_old;
+
                 if is_remembered && is_as_left && !self.renew(caller, &located).await? {
                     continue;
                 }
@@ -318,25 +333,29 @@ impl<S: Store> Database<S> {
                     return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
                 }
             }
+
             let rules = self.options.rules(&located.known.table);
             let planned = prepared.plan(&located, mark, rules)?;
             let units = planned.units();
             let old = located.shown.as_ref();
+
             let Some(write) = planned.write.clone() else {
                 return Ok(self.response(request, &prepared, returned, old, None, units));
             };
             let txn = Txn {
                 expected: vec![
-                    (crate::key::of_table(prepared.wanted.table), located.known.modified),
+                    (crate::key::table_key(prepared.wanted.table), located.known.modified),
                     (located.key.clone(), located.modified()),
                 ],
                 writes: vec![write],
             };
+
             let repeats = prepared.repeats(returned, &planned);
             let shown_at = |modified: u64| {
                 let record = planned.record.as_ref();
                 record.map(|record| recipes::shown_at(record, modified, planned.is_over, rules))
             };
+
             let memory = mark.zip(answer_key.as_ref()).zip(repeats).map(|((mark, key), repeats)| {
                 // Such an answer shows no token of this very write, whose revision is not known yet.
                 let new = shown_at(located.modified());
@@ -344,13 +363,16 @@ impl<S: Store> Database<S> {
                 let modified = kept.as_ref().map_or(0, |entry| entry.modified);
                 (once::keep(caller, &mark, repeats, &answer), (key.clone(), modified))
             });
+
             let committed = self.commit_with(caller, txn, memory, role).await?;
             if !committed.succeeded {
                 continue;
             }
+
             if let Some(record) = &planned.record {
                 self.note_use(caller, &located.known, [record]).await;
             }
+
             let new = shown_at(committed.revision);
             return Ok(self.response(request, &prepared, returned, old, new.as_ref(), units));
         }
@@ -358,20 +380,21 @@ impl<S: Store> Database<S> {
     }
 
     /// Renews the lease of an item, if it has one, before a request that acquired it is answered again: some clients count their lease from
-    /// the answer. `false`: the item has changed meanwhile.
-    async fn renew(&self, caller: &Caller, located: &Located) -> Result<bool> {
+    /// the answer. Returns `false` if the item has changed meanwhile.
+    async fn renew(&self, caller: &Caller, located: &StoredItem) -> Result<bool> {
         let Some((record, entry)) = located.stored.as_ref().filter(|(_, entry)| entry.leased) else { return Ok(true) };
         let renewed = Record { fence: recipes::kept(record, entry), ..record.clone() };
         let put = Write::Put { key: located.key.clone(), value: renewed.encode(), lease: Lease::Renew };
         let expected = vec![
-            (crate::key::of_table(&located.known.table.name), located.known.modified),
+            (crate::key::table_key(&located.known.table.name), located.known.modified),
             (located.key.clone(), entry.modified),
         ];
         let committed = self.store.commit(caller, Txn { expected, writes: vec![put] }).await?;
         Ok(committed.succeeded)
     }
 
-    /// Commits a write, with the memory of its answer. What gives something back happens without it where there is no room for it.
+    /// Commits a write together with its answer. A write that gives something back is committed without the answer if there is no room for
+    /// it.
     async fn commit_with(
         &self,
         caller: &Caller,
@@ -383,6 +406,7 @@ impl<S: Store> Database<S> {
         let mut remembered = txn.clone();
         remembered.writes.push(write);
         remembered.expected.push(expected);
+
         match self.store.commit(caller, remembered).await {
             Err(StoreError::TooLarge(_) | StoreError::Overloaded(_) | StoreError::Full(_)) if role == Role::Delete => {
                 Ok(self.store.commit(caller, txn).await?)
@@ -404,9 +428,10 @@ impl<S: Store> Database<S> {
             Returned::None => None,
             Returned::AllOld => old.cloned(),
             Returned::AllNew => new.cloned(),
-            Returned::UpdatedOld => old.map(|old| Projection::new(prepared.updated()).of_item(old)),
-            Returned::UpdatedNew => new.map(|new| Projection::new(prepared.updated()).of_item(new)),
+            Returned::UpdatedOld => old.map(|old| Projection::new(prepared.updated()).project(old)),
+            Returned::UpdatedNew => new.map(|new| Projection::new(prepared.updated()).project(new)),
         };
+
         let attributes = attributes.filter(|attributes| !attributes.is_empty());
         let asked = request.return_consumed_capacity.as_deref();
         let consumed_capacity = Capacity::new(asked, prepared.wanted.table, units.max(1.0));
@@ -418,9 +443,11 @@ impl<S: Store> Database<S> {
         let table = table_name(request.table_name.as_ref())?;
         let attributes = required(request.key.as_ref(), "Key")?;
         let projection = projection(&request)?;
-        let wanted = Wanted { table, attributes, is_key: true };
+
+        let wanted = ItemRequest { table, attributes, is_key: true };
         let (mut located, _) = self.locate(caller, &[wanted], &[]).await?;
         let shown = located.pop().and_then(|located| located.shown);
+
         let units = read_units(shown.as_ref().map_or(0, item_size), request.consistent_read.unwrap_or(false));
         let consumed_capacity = Capacity::new(request.return_consumed_capacity.as_deref(), table, units);
         let item = shown.map(|item| projected(item, projection.as_ref()));
@@ -428,7 +455,7 @@ impl<S: Store> Database<S> {
     }
 }
 
-/// What a request that reads asks for, if that is not all.
+/// The projection of a request that reads, unless it asks for whole items.
 pub(crate) fn projection(request: &ReadRequest) -> Result<Option<Projection>> {
     let has_expression = one_generation(
         &[("ProjectionExpression", request.projection_expression.is_some())],
@@ -451,7 +478,7 @@ pub(crate) fn projection_with(request: &ReadRequest, placeholders: &Placeholders
 
 pub(crate) fn projected(item: Item, projection: Option<&Projection>) -> Item {
     match projection {
-        Some(projection) => projection.of_item(&item),
+        Some(projection) => projection.project(&item),
         None => item,
     }
 }

@@ -1,4 +1,4 @@
-//! The keys of the store's entries: where a table lies, and where an item.
+//! The keys of the store's entries for tables and items.
 //!
 //! | key | holds |
 //! |---|---|
@@ -7,85 +7,89 @@
 //! | `dynamodb/dropped/NAME/CREATED` | nothing: the items of this deleted table are to be removed |
 //! | `dynamodb/once/` hash | the answer to a request that may be sent again |
 //!
-//! The order of keys is DynamoDB's order of items within a partition. A number becomes [`Number::ordered_bytes`]; texts and bytes are as
-//! they are at the end of a key. Before a sort key they are terminated: 0 becomes `00 ff`, and the end is `00 01`, so that no partition
-//! is the beginning of another. A name has no `/`. CREATED is the revision of the table's creation: items that a deleted table left behind
-//! are not those of a new table of the same name.
+//! The order of keys is DynamoDB's order of items within a partition. A number becomes [`Number::ordered_bytes`]; texts and bytes stay as
+//! they
+//! are at the end of a key. Before a sort key they are terminated: 0 becomes `00 ff`, and the end is `00 01`, so that no partition is the
+//! prefix of another. A name has no `/`. CREATED is the revision of the table's creation: items that a deleted table left behind do not
+//! belong
+//! to a new table of the same name.
 
 use crate::{Number, Value};
 
 const TABLE: &str = "dynamodb/table/";
 const ITEM: &str = "dynamodb/item/";
-/// What the keys of deleted tables begin with.
+/// The first part of the keys of deleted tables.
 pub(crate) const DROPPED: &str = "dynamodb/dropped/";
 const ONCE: &str = "dynamodb/once/";
 
-/// The key of a table.
-pub(crate) fn of_table(name: &str) -> Vec<u8> {
+/// Returns the key of a table.
+pub(crate) fn table_key(name: &str) -> Vec<u8> {
     format!("{TABLE}{name}").into_bytes()
 }
 
-/// What the keys of tables begin with.
+/// The first part of the keys of tables.
 pub(crate) const TABLES: &str = TABLE;
 
-/// The name of the table that a key is of.
+/// Returns the name of the table that a key belongs to.
 pub(crate) fn table_name(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key.strip_prefix(TABLE.as_bytes())?).ok()
 }
 
-/// The key that says that a table was deleted.
-pub(crate) fn of_dropped(name: &str, created: u64) -> Vec<u8> {
+/// Returns the key that marks a table as deleted.
+pub(crate) fn dropped_table_key(name: &str, created: u64) -> Vec<u8> {
     format!("{DROPPED}{name}/{created}").into_bytes()
 }
 
-/// The name of a deleted table, and the revision of its creation.
+/// Returns the name of a deleted table, and the revision of its creation.
 pub(crate) fn dropped_table(dropped: &[u8]) -> Option<(&str, u64)> {
     let (name, created) = std::str::from_utf8(dropped.strip_prefix(DROPPED.as_bytes())?).ok()?.split_once('/')?;
     Some((name, created.parse().ok()?))
 }
 
-/// The key of the answer to a request.
-pub(crate) fn of_answer(mark: &[u8]) -> Vec<u8> {
+/// Returns the key of the answer to a request.
+pub(crate) fn answer_key(mark: &[u8]) -> Vec<u8> {
     let hex: String = mark.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{ONCE}{hex}").into_bytes()
 }
 
-/// What the keys of all items of a table begin with.
-pub(crate) fn of_items(table: &str, created: u64) -> Vec<u8> {
+/// Returns the first part of the keys of all items of a table.
+pub(crate) fn items_prefix(table: &str, created: u64) -> Vec<u8> {
     format!("{ITEM}{table}/{created}/").into_bytes()
 }
 
-/// What the keys of a partition begin with, in a table with a sort key.
-pub(crate) fn of_partition(items: &[u8], partition: &Value) -> Vec<u8> {
+/// Returns the first part of the keys of a partition, in a table with a sort key.
+pub(crate) fn partition_prefix(items: &[u8], partition: &Value) -> Vec<u8> {
     let mut key = items.to_vec();
     if let Value::N(number) = partition {
         key.extend(number.ordered_bytes());
         return key;
     }
+
     for byte in raw(partition) {
         key.push(*byte);
         if *byte == 0 {
             key.push(0xff);
         }
     }
+
     key.extend([0, 1]);
     key
 }
 
-/// The end of a key.
+/// Returns the end of a key, for its last value.
 pub(crate) fn last_part(value: &Value) -> Vec<u8> {
     if let Value::N(number) = value { Number::ordered_bytes(*number) } else { raw(value).to_vec() }
 }
 
-/// The key of an item.
-pub(crate) fn of_item(items: &[u8], partition: &Value, sort: Option<&Value>) -> Vec<u8> {
+/// Returns the key of an item.
+pub(crate) fn item_key(items: &[u8], partition: &Value, sort: Option<&Value>) -> Vec<u8> {
     match sort {
         None => [items, &last_part(partition)].concat(),
-        Some(sort) => [of_partition(items, partition), last_part(sort)].concat(),
+        Some(sort) => [partition_prefix(items, partition), last_part(sort)].concat(),
     }
 }
 
-/// The first key after all that begin with this one; `None` if none is after them.
+/// Returns the first key after all keys with this prefix, if there is one.
 pub(crate) fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut key = prefix[..=kept].to_vec();
@@ -115,12 +119,12 @@ mod tests {
     proptest! {
         #[test]
         fn keys_have_the_order_of_the_parts(a in any_part(), b in any_part(), c in any_part(), d in any_part()) {
-            let items = of_items("table", 1);
+            let items = items_prefix("table", 1);
             let key = |partition: &Vec<u8>, sort: &Vec<u8>| {
-                of_item(&items, &Value::B(partition.clone()), Some(&Value::B(sort.clone())))
+                item_key(&items, &Value::B(partition.clone()), Some(&Value::B(sort.clone())))
             };
             prop_assert_eq!(key(&a, &b).cmp(&key(&c, &d)), (&a, &b).cmp(&(&c, &d)));
-            let partition = of_partition(&items, &Value::B(a.clone()));
+            let partition = partition_prefix(&items, &Value::B(a.clone()));
             prop_assert_eq!(key(&c, &d).starts_with(&partition), a == c);
         }
 
@@ -133,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_lock_without_a_sort_key_is_readable() {
-        assert_eq!(of_item(&of_items("locks", 7), &Value::S("jobs".into()), None), b"dynamodb/item/locks/7/jobs");
-        assert_eq!(table_name(&of_table("locks")), Some("locks"));
+        assert_eq!(item_key(&items_prefix("locks", 7), &Value::S("jobs".into()), None), b"dynamodb/item/locks/7/jobs");
+        assert_eq!(table_name(&table_key("locks")), Some("locks"));
         assert_eq!(after(b"\xff\xff"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The parameters of before expressions: `Expected`, `AttributeUpdates`, `KeyConditions`, `QueryFilter`, `ScanFilter`, `AttributesToGet`.
+//! The parameters that came before expressions: `Expected`, `AttributeUpdates`, `KeyConditions`, `QueryFilter`, `ScanFilter`,
+//! `AttributesToGet`.
 //!
 //! They become the trees that expressions become, and have the same limits. The Kinesis Client Library sends them.
 
@@ -10,15 +11,15 @@ use crate::{
     Value,
     error::{Error, Result},
     expression::{
-        Action, Comparison, Condition, OPERANDS_OF_IN_MAX, OPERATORS_MAX, Operand, Path, Source, evaluate,
-        too_many_of_in,
+        Action, Comparison, Condition, IN_OPERANDS_MAX, OPERATORS_MAX, Operand, Path, Source, evaluate,
+        too_many_in_operands,
     },
 };
 
-/// Maximum names of `AttributesToGet`.
+/// Maximum number of names of `AttributesToGet`.
 const NAMES_MAX: usize = 255;
 
-/// What one attribute is compared to.
+/// The condition on one attribute.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Expectation {
@@ -28,7 +29,7 @@ pub(crate) struct Expectation {
     attribute_value_list: Option<Vec<Value>>,
 }
 
-/// What becomes of one attribute.
+/// The change of one attribute.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct AttributeUpdate {
@@ -38,7 +39,7 @@ pub(crate) struct AttributeUpdate {
 
 pub(crate) type Expectations = BTreeMap<String, Expectation>;
 
-/// The condition of `Expected`, or of a filter.
+/// Converts the conditions of `Expected`, or of a filter.
 pub(crate) fn condition(expectations: &Expectations, operator: Option<&str>) -> Result<Condition> {
     if expectations.len() > OPERATORS_MAX {
         return Err(Error::validation(format!(
@@ -46,6 +47,7 @@ pub(crate) fn condition(expectations: &Expectations, operator: Option<&str>) -> 
             expectations.len()
         )));
     }
+
     let parts = expectations.iter().map(|(name, expectation)| expectation.condition(name)).collect::<Result<_>>()?;
     match operator {
         None | Some("AND") => Ok(Condition::All(parts)),
@@ -60,11 +62,13 @@ impl Expectation {
     fn condition(&self, name: &str) -> Result<Condition> {
         let path = Path::attribute(name);
         let Some(operator) = self.comparison_operator.as_deref() else { return self.equality(name, path) };
+
         if self.exists.is_some() {
             return Err(Error::parameters(format!(
                 "Exists and ComparisonOperator cannot be used together for Attribute: {name}"
             )));
         }
+
         let values = match (&self.attribute_value_list, &self.value) {
             (Some(_), Some(_)) => {
                 return Err(Error::parameters(format!(
@@ -75,16 +79,18 @@ impl Expectation {
             (None, Some(value)) => std::slice::from_ref(value),
             (None, None) => &[],
         };
+
         compared(path, operator, values)
     }
 
-    /// Without an operator: equal to a value, or absent.
+    /// Converts a condition without an operator: the attribute equals a value, or is absent.
     fn equality(&self, name: &str, path: Path) -> Result<Condition> {
         if self.attribute_value_list.is_some() {
             return Err(Error::parameters(format!(
                 "AttributeValueList can only be used with a ComparisonOperator for Attribute: {name}"
             )));
         }
+
         match (self.exists, &self.value) {
             (Some(false), None) => Ok(Condition::NotExists(path)),
             (Some(false), Some(_)) => {
@@ -105,9 +111,11 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
     let count = values.len();
     let wrong_count =
         || Error::parameters(format!("Invalid number of argument(s) for the {operator} ComparisonOperator"));
+
     if values.windows(2).any(|pair| pair[0].kind() != pair[1].kind()) {
         return Err(Error::parameters("AttributeValues inside AttributeValueList must be of same type"));
     }
+
     let allowed: &[&str] = match operator {
         "EQ" | "NE" => &["S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"],
         "BEGINS_WITH" => &["S", "B"],
@@ -119,12 +127,14 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
             value.kind()
         )));
     }
+
     let one = || match values {
         [value] => Ok(Operand::Value(value.clone())),
         _ => Err(wrong_count()),
     };
     let left = Operand::Path(path.clone());
     let comparison = |comparison| Ok(Condition::Compare(comparison, left.clone(), one()?));
+
     match operator {
         "EQ" => comparison(Comparison::Equal),
         "NE" => comparison(Comparison::NotEqual),
@@ -142,7 +152,7 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
         "NULL" => Ok(Condition::NotExists(path)),
         "NOT_NULL" => Ok(Condition::Exists(path)),
         "IN" if count == 0 => Err(wrong_count()),
-        "IN" if count > OPERANDS_OF_IN_MAX => Err(Error::validation(too_many_of_in(count))),
+        "IN" if count > IN_OPERANDS_MAX => Err(Error::validation(too_many_in_operands(count))),
         "IN" => Ok(Condition::In(left, values.iter().cloned().map(Operand::Value).collect())),
         "BETWEEN" => match values {
             [low, high] if evaluate::order(low, high).is_none_or(std::cmp::Ordering::is_le) => {
@@ -162,7 +172,7 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
     }
 }
 
-/// The paths of `AttributesToGet`.
+/// Converts `AttributesToGet` to paths.
 pub(crate) fn paths(names: &[String]) -> Result<Vec<Path>> {
     if !(1..=NAMES_MAX).contains(&names.len()) {
         let constraint = format!("Member must have length between 1 and {NAMES_MAX}");
@@ -175,7 +185,7 @@ pub(crate) fn paths(names: &[String]) -> Result<Vec<Path>> {
     Ok(names.iter().map(|name| Path::attribute(name)).collect())
 }
 
-/// The actions of `AttributeUpdates`.
+/// Converts `AttributeUpdates` to actions.
 pub(crate) fn actions(updates: &BTreeMap<String, AttributeUpdate>) -> Result<Vec<Action>> {
     updates.iter().map(|(name, update)| action(Path::attribute(name), update)).collect()
 }
@@ -189,6 +199,7 @@ fn action(path: Path, update: &AttributeUpdate) -> Result<Action> {
             Err(Error::parameters("Only DELETE action is allowed when no attribute value is specified"))
         };
     };
+
     let is_set = matches!(value, Value::Ss(_) | Value::Ns(_) | Value::Bs(_));
     match action {
         "PUT" => Ok(Action::Set(path, Source::Value(value))),

@@ -1,4 +1,4 @@
-//! DynamoDB's API over a keyspace with revisions and transactions: for the lock clients that speak it.
+//! DynamoDB's API over a keyspace with revisions and transactions, for the lock clients that speak it.
 //!
 //! ```text
 //! http  bodies  unread
@@ -16,14 +16,18 @@
 //! store       the keyspace: a parameter
 //! ```
 //!
-//! The store knows nothing of all this, and this crate nothing of replication: whoever implements [`Store`] has the endpoint with
+//! The store knows nothing of this API, and this crate knows nothing of replication: a program that implements [`Store`] gets the endpoint
+//! by
 //! [`serve`].
 //!
-//! Errors have DynamoDB's types and, as far as they are known, its texts. Where two things are wrong with a request, which one is named
-//! may differ. Where the expressions of a request are wrong and its table is missing, the expression is named.
+//! Errors have DynamoDB's types and, as far as they are known, its texts. If two things are wrong with a request, this crate may name
+//! another
+//! one than DynamoDB does. If the expressions of a request are wrong and its table is missing, the error names the expression.
 //!
-//! Left out: secondary indexes, streams, PartiQL, backups, global tables, statistics of tables. The answer to an operation that
-//! is not there names it. The time to live of items is kept and described; no item is deleted by it.
+//! Deliberately absent: secondary indexes, streams, PartiQL, backups, global tables, statistics of tables. The answer to an operation that
+//! does not exist names it. The time to live of items is kept and described, but it deletes no item.
+
+#![warn(clippy::match_bool)]
 
 mod batch;
 mod bodies;

@@ -4,7 +4,7 @@
 //! Two items of a table never have the same name, and a name never changes: the audit and operators tell locks apart by it.
 //!
 //! * Printable text stays as it is. A `%`, a control character, each byte of a key that is not UTF-8, and a `/` in the partition of a table
-//!   with a sort key become `%` and two hexadecimal digits a byte. A number is written as DynamoDB shows it.
+//!   with a sort key become `%` and two hexadecimal digits for each byte. A number is written as DynamoDB shows it.
 //! * A name of more than [`NAME_BYTES_MAX`] bytes is cut, and ends with `%#` and the first half of the SHA-256 of the whole name, in
 //!   hexadecimal. No other name has a `%#` in it.
 
@@ -14,11 +14,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Value;
 
-/// The limit of a lock's name.
+/// Maximum number of bytes of a lock's name.
 const NAME_BYTES_MAX: usize = 512;
 const HASH_BYTES: usize = 16;
 
-/// The name of an item with this key.
+/// Returns the name of the item with this key.
 pub(crate) fn lock_name(table: &str, partition: &Value, sort: Option<&Value>) -> String {
     let mut name = format!("dynamodb/{table}/");
     append(&mut name, partition, sort.is_some());
@@ -26,9 +26,11 @@ pub(crate) fn lock_name(table: &str, partition: &Value, sort: Option<&Value>) ->
         name.push('/');
         append(&mut name, sort, false);
     }
+
     if name.len() <= NAME_BYTES_MAX {
         return name;
     }
+
     let hash = Sha256::digest(&name);
     name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - 2 * HASH_BYTES - 2));
     name.push_str("%#");
@@ -41,14 +43,16 @@ fn append(name: &mut String, part: &Value, escapes_slash: bool) {
         Value::S(text) => text.as_bytes(),
         Value::B(bytes) => bytes,
         Value::N(number) => return name.push_str(&number.to_string()),
-        // No key is of these types.
+        // Keys do not have these types.
         Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) | Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => return,
     };
+
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            match character.is_control() || character == '%' || escapes_slash && character == '/' {
-                true => character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped(name, byte)),
-                false => name.push(character),
+            if character.is_control() || character == '%' || escapes_slash && character == '/' {
+                character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped(name, byte))
+            } else {
+                name.push(character)
             }
         }
         chunk.invalid().iter().for_each(|byte| escaped(name, *byte));

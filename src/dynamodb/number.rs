@@ -1,7 +1,8 @@
-//! Numbers: decimal, 38 significant digits, between 1E-130 and 9.99…E+125 in magnitude.
+//! Numbers as decimals with 38 significant digits, between 1E-130 and 9.99…E+125 in magnitude.
 //!
-//! Exact: no float touches them. A number is `coefficient × 10^exponent`; 38 digits fit into a `u128`. One value has one form, so equality
-//! of fields is equality of numbers: `1.0` and `1` are the same set element, and the same key.
+//! They are exact: no float touches them. A number is `coefficient × 10^exponent`, and 38 digits fit into a `u128`. One value has one form,
+//! so
+//! numbers are equal if their fields are: `1.0` and `1` are the same set element, and the same key.
 
 use std::{
     cmp::Ordering,
@@ -11,13 +12,13 @@ use std::{
 
 use thiserror::Error;
 
-/// Maximum significant digits.
+/// Maximum number of significant digits.
 const DIGITS_MAX: usize = 38;
-/// The exponents of the first digit, in scientific notation.
+/// The smallest exponent of the first digit, in scientific notation.
 const MAGNITUDE_MIN: i64 = -130;
 const MAGNITUDE_MAX: i64 = 125;
 
-/// A number. No trailing zeros in the coefficient; zero has the exponent 0 and no sign.
+/// A number. Its coefficient has no trailing zeros. Zero has the exponent 0 and no sign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Number {
     negative: bool,
@@ -25,25 +26,25 @@ pub struct Number {
     exponent: i16,
 }
 
-/// Why a text is not a number that can be stored. The texts are DynamoDB's.
+/// The reasons why a text is not a number that can be stored. The messages are DynamoDB's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NumberError {
-    /// No number at all.
+    /// The text is not a number.
     #[error("The parameter cannot be converted to a numeric value{}", if .0.is_empty() { String::new() } else { format!(": {}", .0) })]
     NotANumber(String),
-    /// 1E+126 or more.
+    /// The magnitude is 1E+126 or more.
     #[error("Number overflow. Attempting to store a number with magnitude larger than supported range")]
     Overflow,
-    /// Less than 1E-130.
+    /// The magnitude is less than 1E-130.
     #[error("Number underflow. Attempting to store a number with magnitude smaller than supported range")]
     Underflow,
-    /// Digits would be lost.
+    /// The number would lose digits.
     #[error("Attempting to store more than 38 significant digits in a Number")]
     Digits,
 }
 
 impl Number {
-    /// Zero.
+    /// The number zero.
     pub const ZERO: Self = Self { negative: false, coefficient: 0, exponent: 0 };
 
     /// The sum, if it can be stored without loss.
@@ -54,11 +55,14 @@ impl Number {
         if other.coefficient == 0 {
             return Ok(self);
         }
+
         let (high, low) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
         let shift = u32::from(high.exponent.abs_diff(low.exponent));
-        // Where this does not fit, the sum has 39 digits or more: its last digit is the last of `low`, which is not zero.
+
+        // If this does not fit, the sum has 39 digits or more: its last digit is the last one of `low`, which is not zero.
         let scale = 10_u128.checked_pow(shift).ok_or(NumberError::Digits)?;
         let shifted = high.coefficient.checked_mul(scale).ok_or(NumberError::Digits)?;
+
         let (negative, coefficient) = if high.negative == low.negative {
             (high.negative, shifted.checked_add(low.coefficient).ok_or(NumberError::Digits)?)
         } else if shifted >= low.coefficient {
@@ -66,6 +70,7 @@ impl Number {
         } else {
             (low.negative, low.coefficient - shifted)
         };
+
         Self::normal(negative, coefficient, i64::from(low.exponent))
     }
 
@@ -93,19 +98,21 @@ impl Number {
         if self.negative { None } else { u64::try_from(whole).ok() }
     }
 
-    /// What DynamoDB counts for it in an item: two digits a byte, and a byte or two.
+    /// The size that DynamoDB counts for it in an item: a byte for two digits, and one or two bytes more.
     pub(crate) fn size(self) -> usize {
         1 + self.digits().div_ceil(2) + usize::from(self.negative)
     }
 
-    /// Bytes whose order is the order of the numbers, and of which none is the beginning of another.
+    /// Returns bytes with the order of the numbers, so that the bytes of no number are a prefix of another's.
     pub(crate) fn ordered_bytes(self) -> Vec<u8> {
         if self.coefficient == 0 {
             return vec![0x80];
         }
         let mut bytes = vec![0x81];
-        // 0 for the smallest magnitude, 255 for the largest.
+
+        // This is 0 for the smallest magnitude, and 255 for the largest.
         bytes.push(u8::try_from(self.magnitude() - MAGNITUDE_MIN).expect("checked when it was made"));
+
         let digits = self.coefficient.to_string();
         for pair in digits.as_bytes().chunks(2) {
             let tens = pair[0] - b'0';
@@ -113,18 +120,19 @@ impl Number {
             bytes.push(1 + 10 * tens + ones);
         }
         bytes.push(0);
+
         if self.negative {
             bytes.iter_mut().for_each(|byte| *byte = !*byte);
         }
         bytes
     }
 
-    /// For storage: its fields.
+    /// The fields, for storage.
     pub(crate) fn parts(self) -> (bool, u128, i16) {
         (self.negative, self.coefficient, self.exponent)
     }
 
-    /// From storage; `None` if no number has these fields.
+    /// Makes a number of stored fields, unless no number has these.
     pub(crate) fn from_parts(negative: bool, coefficient: u128, exponent: i16) -> Option<Self> {
         Self::normal(negative, coefficient, i64::from(exponent)).ok()
     }
@@ -137,8 +145,10 @@ impl Number {
             coefficient /= 10;
             exponent += 1;
         }
+
         let digits = i64::from(coefficient.ilog10()) + 1;
         let magnitude = exponent.saturating_add(digits - 1);
+
         if magnitude > MAGNITUDE_MAX {
             Err(NumberError::Overflow)
         } else if magnitude < MAGNITUDE_MIN {
@@ -177,11 +187,13 @@ impl FromStr for Number {
             Some((mantissa, power)) => (mantissa, parse_power(power).ok_or_else(bad)?),
             None => (unsigned, 0),
         };
+
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let digits = || whole.bytes().chain(fraction.bytes());
         if digits().next().is_none() || !digits().all(|digit| digit.is_ascii_digit()) {
             return Err(bad());
         }
+
         let all = whole.len() + fraction.len();
         let leading = digits().take_while(|digit| *digit == b'0').count();
         if leading == all {
@@ -189,6 +201,7 @@ impl FromStr for Number {
         }
         let trailing = fraction.bytes().rev().chain(whole.bytes().rev()).take_while(|digit| *digit == b'0').count();
         let significant = all - leading - trailing;
+
         let magnitude = power.saturating_add(whole.len() as i64 - leading as i64 - 1);
         if magnitude > MAGNITUDE_MAX {
             return Err(NumberError::Overflow);
@@ -197,13 +210,14 @@ impl FromStr for Number {
         } else if significant > DIGITS_MAX {
             return Err(NumberError::Digits);
         }
+
         let coefficient =
             digits().skip(leading).take(significant).fold(0, |sum, digit| 10 * sum + u128::from(digit - b'0'));
         Self::normal(text.starts_with('-'), coefficient, magnitude - significant as i64 + 1)
     }
 }
 
-/// The exponent of a text; far beyond what is allowed, any number stands for it.
+/// Reads the exponent of a text. If it is far beyond the limits, any number outside of them stands for it.
 fn parse_power(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -214,7 +228,7 @@ fn parse_power(text: &str) -> Option<i64> {
 }
 
 impl Display for Number {
-    /// Without an exponent, as DynamoDB answers.
+    /// Writes the number without an exponent, as DynamoDB does.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let sign = if self.negative { "-" } else { "" };
         let digits = self.coefficient.to_string();

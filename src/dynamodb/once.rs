@@ -1,7 +1,8 @@
-//! A write that an SDK sends again happens once.
+//! Makes a write that an SDK sends again happen once.
 //!
-//! An SDK sends a request again, with the same `amz-sdk-invocation-id`, when no answer came; the first may have taken effect. Without a
-//! memory of it, the second would find its own lock in the way and report a failure. Two kinds of memory, both written by the write itself:
+//! An SDK sends a request again, with the same `amz-sdk-invocation-id`, when no answer came, although the first may have taken effect.
+//! Without
+//! a memory of the first, the second would find its own lock in the way and report a failure. The write itself writes two kinds of memory:
 //!
 //! * A put or an update leaves its [`Mark`] in the item. A retry that finds it is answered from the item.
 //! * Some answers cannot be computed from the item: that of a deletion, one with the values of before, and that of an update whose values
@@ -13,37 +14,39 @@
 //!
 //! Before an answer about a lock is repeated, its lease is renewed: a client may count it from the answer.
 //!
-//! **An answer is repeated only while its effect is there** ([`Repeats`]): whoever heard that he has a lock would otherwise hold what
-//! somebody else holds by now, or nobody. Where the effect is gone, the retry is judged like a new request. Exempt are writes that acquire
-//! nothing and would do harm if they happened again: a deletion without a condition, and an update of a non-lock by the values of before.
-//! A transaction that acquired a lock which is lost by now is cancelled: its other parts must not happen twice.
+//! **An answer is repeated only while its effect is there** ([`Repeats`]). Otherwise a client that heard that it has a lock would count on
+//! a
+//! lock that somebody else holds by now, or nobody. Once the effect is gone, the retry is judged like a new request. The exception is
+//! writes
+//! that acquire nothing and would do harm if they were executed again: a deletion without a condition, and an update of an ordinary item by
+//! its old values. A transaction that acquired a lock which is lost by now is cancelled, because its other parts must not happen twice.
 //!
 //! So these may happen again, as on DynamoDB, if another write came in between: a put, and an update by values that the request gives,
 //! without a condition; and the deletions of a `BatchWriteItem`, whose answers are not kept.
 //!
-//! A mark covers the caller, the operation and the whole body too: a proxy that sends one id for everything does no harm.
+//! A mark also covers the caller, the operation and the whole body, so a proxy that sends one id for everything does no harm.
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{Caller, Lease, Write, database::Located, item::Mark, key, store::AtEnd};
+use crate::{Caller, Lease, Write, database::StoredItem, item::Mark, key, store::AtEnd};
 
-/// How long an answer is kept: longer than any SDK tries.
+/// Time for which an answer is kept. It is longer than any SDK tries.
 const ANSWER_TTL_MS: u64 = 120_000;
-/// DynamoDB promises ten minutes for transactions.
+/// Time for which the answer to a transaction is kept. DynamoDB promises ten minutes.
 const TRANSACTION_TTL_MS: u64 = 600_000;
 
-/// The name of a request that may be sent again. `None`: the client gave none, so nothing is remembered.
+/// The name of a request that may be sent again. If the client gave none, nothing is remembered.
 pub(crate) fn mark(caller: &Caller, operation: &str, invocation: Option<&str>, body: &[u8]) -> Option<Mark> {
-    Some(of_parts(&[caller.identity.as_deref()?.as_bytes(), operation.as_bytes(), invocation?.as_bytes(), body]))
+    Some(hash_parts(&[caller.identity.as_deref()?.as_bytes(), operation.as_bytes(), invocation?.as_bytes(), body]))
 }
 
-/// The name of a transaction, which is the same with another body: that is an error.
+/// The name of a transaction. A transaction with the same token and another body has the same name, which is an error.
 pub(crate) fn transaction_mark(caller: &Caller, token: &str) -> Mark {
-    of_parts(&[caller.identity.as_deref().unwrap_or_default().as_bytes(), b"transaction", token.as_bytes()])
+    hash_parts(&[caller.identity.as_deref().unwrap_or_default().as_bytes(), b"transaction", token.as_bytes()])
 }
 
-/// A hash of texts, each with its length before it.
-fn of_parts(parts: &[&[u8]]) -> Mark {
+/// Hashes texts, each with its length before it.
+fn hash_parts(parts: &[&[u8]]) -> Mark {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
@@ -56,23 +59,23 @@ fn of_parts(parts: &[&[u8]]) -> Mark {
 
 /// The mark of one part of a request.
 pub(crate) fn part_mark(mark: &Mark, part: usize) -> Mark {
-    of_parts(&[mark, &(part as u64).to_be_bytes()])
+    hash_parts(&[mark, &(part as u64).to_be_bytes()])
 }
 
-/// For how long a kept answer may be repeated. The first byte of its entry.
+/// How long a kept answer may be repeated. This is the first byte of its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeats {
-    /// For as long as it is kept.
+    /// As long as it is kept.
     Always,
     /// While the item is as the request left it, and the lease that it acquired is not over.
     WhileWritten,
-    /// While there is no such item.
+    /// While the item is absent.
     WhileAbsent,
 }
 
 impl Repeats {
     /// Whether the answer to the request with this mark may be repeated.
-    pub(crate) fn allows(self, mark: Mark, located: &Located) -> bool {
+    pub(crate) fn allows(self, mark: Mark, located: &StoredItem) -> bool {
         match self {
             Self::Always => true,
             Self::WhileWritten => located.is_as_left_by(mark),
@@ -91,7 +94,7 @@ pub(crate) fn keep(caller: &Caller, mark: &Mark, repeats: Repeats, answer: &[u8]
     put(caller, mark, [&[kind], answer].concat(), ANSWER_TTL_MS)
 }
 
-/// An answer that was kept. `None`: by a program that knew less; the request is judged like a new one.
+/// Reads a kept answer. One that an earlier program kept in another form is `None`: the request is judged like a new one.
 pub(crate) fn kept(value: &[u8]) -> Option<(Repeats, &[u8])> {
     let (kind, answer) = value.split_first()?;
     let repeats = match kind {
@@ -106,22 +109,22 @@ pub(crate) fn kept(value: &[u8]) -> Option<(Repeats, &[u8])> {
 /// The answer that was kept for a transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct KeptTransaction {
-    /// The parts that acquired or renewed a lock, by their places.
+    /// The parts that acquired or renewed a lock, by their index.
     pub(crate) locks: Vec<usize>,
     pub(crate) answer: Vec<u8>,
 }
 
-/// The write that keeps the answer to a transaction, with a hash of its body. A transaction has no more parts than a byte counts.
+/// Makes the write that keeps the answer to a transaction, with a hash of its body. A byte suffices to count the parts of a transaction.
 pub(crate) fn keep_transaction(caller: &Caller, mark: &Mark, body: &[u8], kept: &KeptTransaction) -> Write {
     let places: Vec<u8> = kept.locks.iter().filter_map(|place| u8::try_from(*place).ok()).collect();
     let count = u8::try_from(places.len()).unwrap_or(u8::MAX);
-    let value = [&of_parts(&[body])[..], &[count], &places, &kept.answer].concat();
+    let value = [&hash_parts(&[body])[..], &[count], &places, &kept.answer].concat();
     put(caller, mark, value, TRANSACTION_TTL_MS)
 }
 
-/// The answer that was kept for a transaction; an error if it was another one.
+/// Reads the answer that was kept for a transaction. Fails if it is that of another transaction.
 pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransaction, ()> {
-    let rest = value.strip_prefix(&of_parts(&[body])).ok_or(())?;
+    let rest = value.strip_prefix(&hash_parts(&[body])).ok_or(())?;
     let (count, rest) = rest.split_first().ok_or(())?;
     let (places, answer) = rest.split_at_checked(usize::from(*count)).ok_or(())?;
     Ok(KeptTransaction { locks: places.iter().copied().map(usize::from).collect(), answer: answer.to_vec() })
@@ -130,5 +133,5 @@ pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransact
 fn put(caller: &Caller, mark: &Mark, value: Vec<u8>, ttl_ms: u64) -> Write {
     let owner = caller.identity.clone().unwrap_or_default();
     let lease = Lease::Grant { lock: None, owner, ttl_ms, at_end: AtEnd::Delete };
-    Write::Put { key: key::of_answer(mark), value, lease }
+    Write::Put { key: key::answer_key(mark), value, lease }
 }

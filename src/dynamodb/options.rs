@@ -1,4 +1,4 @@
-//! What whoever serves the endpoint decides.
+//! The settings of the endpoint.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,61 +8,61 @@ use crate::{
     schema::{Table, TableUse},
 };
 
-/// Settings, limits, and what comes from outside: time and a seed.
+/// Settings, limits, and the inputs from outside: the time and a seed.
 #[derive(Clone)]
 pub struct Options {
     /// Whether locks are recognized, and have leases and tokens.
     pub recipes: bool,
-    /// Leases longer than this many milliseconds are not asked of the store.
+    /// Maximum length in milliseconds of the leases that are requested from the store.
     pub lease_ms_max: u64,
-    /// What ARNs of tables say.
+    /// The region in the ARNs of tables.
     pub region: String,
-    /// Access keys and their secrets. `None`: signatures are not checked.
+    /// The access keys and their secrets. Without them, signatures are not checked.
     pub secrets: Option<Secrets>,
-    /// Milliseconds since 1970, for the dates of tables and signatures, and for leases whose client says when they end.
+    /// Returns milliseconds since 1970, for the dates of tables and signatures, and for leases whose client says when they end.
     pub wall_ms: Arc<dyn Fn() -> u64 + Send + Sync>,
-    /// Makes the ids of requests differ from those of other nodes and runs.
+    /// A seed that makes the ids of requests differ from those of other nodes and runs.
     pub seed: u64,
-    /// Maximum bytes of a body.
+    /// Maximum number of bytes of a body.
     pub body_bytes_max: usize,
-    /// Maximum bytes of all bodies under way, beyond the first 16 KiB of each.
+    /// Maximum number of bytes of all bodies in flight, beyond the first 16 KiB of each.
     pub all_bodies_bytes_max: usize,
-    /// The same, of the bodies from one address.
+    /// Maximum number of bytes of the bodies in flight from one address, beyond the first 16 KiB of each.
     pub address_bodies_bytes_max: usize,
-    /// Answers that clients do not read.
+    /// The limits of answers that clients do not read.
     pub unread: UnreadLimits,
-    /// Time for the headers of a request, from the one before; also for a handshake.
+    /// Time limit of the headers of a request, counted from the request before, and of a handshake.
     pub header_timeout: Duration,
-    /// Time for the body.
+    /// Time limit of the body.
     pub body_timeout: Duration,
-    /// Time for the operation.
+    /// Time limit of the operation.
     pub operation_timeout: Duration,
-    /// Maximum connections at one time.
+    /// Maximum number of connections at a time.
     pub connections_max: usize,
 }
 
-/// How many bytes of answers may wait to be read, and for how long.
+/// The limits of the bytes of answers that wait to be read, and of the time that they wait.
 #[derive(Clone, Copy, Debug)]
 pub struct UnreadLimits {
-    /// Bytes of one connection.
+    /// Maximum number of bytes of one connection.
     pub connection: usize,
-    /// Bytes of all connections from one address.
+    /// Maximum number of bytes of all connections from one address.
     pub address: usize,
-    /// Bytes of all connections.
+    /// Maximum number of bytes of all connections.
     pub node: usize,
-    /// How long an answer may wait without being read.
+    /// Maximum time that an answer waits without being read.
     pub patience: Duration,
 }
 
 impl Default for UnreadLimits {
-    /// Those of the node's own ports.
+    /// The limits of the node's own ports.
     fn default() -> Self {
         Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) }
     }
 }
 
 impl Options {
-    /// With usual limits.
+    /// Makes options with the usual limits.
     pub fn new(wall_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
         Self {
             recipes: true,
@@ -72,7 +72,7 @@ impl Options {
             wall_ms: Arc::new(wall_ms),
             seed,
             body_bytes_max: 16 << 20,
-            // With the beginnings of 1,024 bodies it is 64 MiB.
+            // With the first bytes of 1,024 bodies, this is 64 MiB.
             all_bodies_bytes_max: 48 << 20,
             address_bodies_bytes_max: 16 << 20,
             unread: UnreadLimits::default(),
@@ -84,7 +84,7 @@ impl Options {
         }
     }
 
-    /// What makes an item of this table a lock.
+    /// The rules that make an item of this table a lock.
     pub(crate) fn rules<'a>(&self, table: &'a Table) -> Rules<'a> {
         Rules {
             table,

@@ -1,13 +1,13 @@
-//! Many items in the order of their keys: query and scan.
+//! Query and scan: many items in the order of their keys.
 //!
-//! A page ends at its limit, at [`PAGE_BYTES_MAX`], at [`ANSWER_BYTES_MAX`], or when the request's budget of work is used up: items that a
+//! A page ends at its limit, at [`PAGE_BYTES_MAX`], at [`ANSWER_BYTES_MAX`], or when the request's budget of work is used up. Items that a
 //! segment or a filter leaves out, and locks that read as absent, cost as much as those that are shown.
 
 use serde::Serialize;
 
 use crate::{
     Caller, Item, Store, Value,
-    database::{Database, Known, Wanted, check_key_value},
+    database::{CachedTable, Database, ItemRequest, check_key_value},
     error::{Error, Result},
     expression::{
         Comparison, Condition,
@@ -23,11 +23,11 @@ use crate::{
     work::{Exhausted, Work},
 };
 
-/// Bytes of items after which a page ends.
+/// Number of bytes of items after which a page ends.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of an answer after which a page ends.
+/// Number of bytes of an answer after which a page ends.
 pub(crate) const ANSWER_BYTES_MAX: usize = 2 << 20;
-/// Entries asked of the store at a time.
+/// Number of entries that are requested from the store at a time.
 const ENTRIES_AT_A_TIME: usize = 128;
 
 #[derive(Default, Serialize)]
@@ -43,13 +43,13 @@ struct Answer {
     consumed_capacity: Option<Capacity>,
 }
 
-/// Keys of the store, in which to look.
+/// A range of the store's keys to look in.
 struct Range {
     from: Vec<u8>,
     to: Option<Vec<u8>>,
 }
 
-/// What is common to both operations.
+/// The parameters that both operations have in common.
 struct Reading<'a> {
     request: &'a ReadRequest,
     filter: Option<Condition>,
@@ -71,10 +71,11 @@ impl<S: Store> Database<S> {
                 ("AttributesToGet", request.attributes_to_get.is_some()),
                 ("QueryFilter", request.query_filter.is_some()),
                 ("ConditionalOperator", request.conditional_operator.is_some()),
-                // Both kinds may be together only where the keys are of the legacy kind.
+                // Both kinds may be together only if the keys are of the legacy kind.
                 ("KeyConditions", request.key_conditions.is_some() && request.key_condition_expression.is_some()),
             ],
         )?;
+
         let placeholders = placeholders(&request)?;
         let keys = match (&request.key_condition_expression, &request.key_conditions) {
             (Some(text), _) => parse_condition(text, &placeholders).map_err(invalid("KeyConditionExpression"))?,
@@ -85,12 +86,16 @@ impl<S: Store> Database<S> {
                 ));
             }
         };
+
         let reading = Reading::new(&request, &placeholders)?;
         placeholders.finish(has_expression)?;
+
         let known = self.table(caller, name).await?;
-        let (partition, sort) = (&known.table.partition, known.table.sort.as_ref());
+        let partition = &known.table.partition;
+        let sort = known.table.sort.as_ref();
         let keys =
             KeyCondition::new(&keys, &partition.name, sort.map(|sort| &*sort.name)).map_err(Error::validation)?;
+
         if let Some(path) =
             reading.filter.iter().flat_map(paths).find(|path| known.table.key_names().any(|key| key == path.head()))
         {
@@ -99,6 +104,7 @@ impl<S: Store> Database<S> {
                 path.head()
             )));
         }
+
         let backwards = request.scan_index_forward == Some(false);
         let mut range = range(&known, &keys)?;
         if let Some(start) = &request.exclusive_start_key {
@@ -110,6 +116,7 @@ impl<S: Store> Database<S> {
             }
             range.begin_after(after, backwards);
         }
+
         let answer = self.pages(caller, &known, &reading, range, backwards, |_| true).await?;
         Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
     }
@@ -128,16 +135,20 @@ impl<S: Store> Database<S> {
                 ("ConditionalOperator", request.conditional_operator.is_some()),
             ],
         )?;
+
         let placeholders = placeholders(&request)?;
         let reading = Reading::new(&request, &placeholders)?;
         placeholders.finish(has_expression)?;
+
         let segments = segments(&request)?;
+
         let known = self.table(caller, name).await?;
         let items = known.items();
         let mut range = Range { to: key::after(&items), from: items };
         if let Some(start) = &request.exclusive_start_key {
             range.begin_after(start_key(&known, start)?, false);
         }
+
         let partition = &known.table.partition.name;
         let is_in_segment = |item: &Item| {
             segments.is_none_or(|(segment, total)| {
@@ -145,6 +156,7 @@ impl<S: Store> Database<S> {
                 u64::from(hash) % total == segment
             })
         };
+
         let answer = self.pages(caller, &known, &reading, range, false, is_in_segment).await?;
         Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
     }
@@ -153,21 +165,25 @@ impl<S: Store> Database<S> {
     async fn pages(
         &self,
         caller: &Caller,
-        known: &std::sync::Arc<Known>,
+        known: &std::sync::Arc<CachedTable>,
         reading: &Reading<'_>,
         mut range: Range,
         backwards: bool,
         is_wanted: impl Fn(&Item) -> bool,
     ) -> Result<Answer> {
-        let (mut items, mut bytes, mut answer_bytes) = (Vec::new(), 0, 0);
+        let mut items = Vec::new();
+        let mut bytes = 0;
+        let mut answer_bytes = 0;
         let mut answer = Answer::default();
         let work = Work::default();
-        // The last item that was dealt with, shown or not: the next page goes on behind it.
+
+        // The last item that was handled, whether it was shown or not. The next page goes on after it.
         let mut last_key: Option<Item> = None;
         'pages: loop {
             let at_a_time = ENTRIES_AT_A_TIME.min(reading.limit - answer.scanned_count);
             let page = self.store.range(caller, range.from.clone(), range.to.clone(), at_a_time, backwards).await?;
             let Some((last, _)) = page.entries.last() else { break };
+
             let last = last.clone();
             for (key, entry) in page.entries {
                 let is_affordable = work.spend_stored(entry.value.len());
@@ -178,6 +194,7 @@ impl<S: Store> Database<S> {
                     Some(item) => reading.finds(item, &work),
                     None => Ok(false),
                 });
+
                 let is_found = match is_found {
                     Ok(is_found) => is_found,
                     Err(exhausted) if last_key.is_none() => return Err(exhausted.into()),
@@ -186,6 +203,7 @@ impl<S: Store> Database<S> {
                         break 'pages;
                     }
                 };
+
                 if let Some(item) = item {
                     answer.scanned_count += 1;
                     bytes += item_size(&item);
@@ -198,6 +216,7 @@ impl<S: Store> Database<S> {
                         items.push(shown);
                     }
                 }
+
                 let is_full = answer.scanned_count == reading.limit
                     || bytes >= PAGE_BYTES_MAX
                     || answer_bytes >= ANSWER_BYTES_MAX
@@ -206,6 +225,7 @@ impl<S: Store> Database<S> {
                     answer.last_evaluated_key = key;
                     break 'pages;
                 }
+
                 last_key = key;
             }
             if !page.more {
@@ -213,6 +233,7 @@ impl<S: Store> Database<S> {
             }
             range.begin_after(last, backwards);
         }
+
         let units = read_units(bytes, reading.request.consistent_read.unwrap_or(false));
         let asked = reading.request.return_consumed_capacity.as_deref();
         answer.consumed_capacity = Capacity::new(asked, &known.table.name, units);
@@ -226,13 +247,16 @@ impl<'a> Reading<'a> {
         if let Some(index) = &request.index_name {
             return Err(Error::validation(format!("The table does not have the specified index: {index}")));
         }
+
         let select = ["SPECIFIC_ATTRIBUTES", "COUNT", "ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES"];
         one_of(request.select.as_ref(), "select", &select)?;
+
         let limit = request.limit.map(|limit| {
             usize::try_from(limit).ok().filter(|limit| *limit > 0).ok_or_else(|| {
                 Error::constraint(limit.to_string(), "limit", "Member must have value greater than or equal to 1")
             })
         });
+
         let legacy_filter = request.query_filter.as_ref().or(request.scan_filter.as_ref());
         let filter = match (&request.filter_expression, legacy_filter) {
             (Some(text), _) => Some(parse_condition(text, placeholders).map_err(invalid("FilterExpression"))?),
@@ -240,9 +264,11 @@ impl<'a> Reading<'a> {
             (None, None) => None,
         };
         let projection = projection_with(request, placeholders)?;
+
         if request.select.as_deref() == Some("COUNT") && projection.is_some() {
             return Err(Error::validation("Cannot specify the AttributesToGet when choosing to get only the Count"));
         }
+
         Ok(Self { request, filter, projection, limit: limit.transpose()?.unwrap_or(usize::MAX) })
     }
 
@@ -260,7 +286,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Range {
-    /// Goes on behind a key.
+    /// Lets the range begin after a key.
     fn begin_after(&mut self, key: Vec<u8>, backwards: bool) {
         if backwards {
             if self.to.as_ref().is_none_or(|to| *to > key) {
@@ -272,7 +298,7 @@ impl Range {
     }
 }
 
-/// No key lies between: a key, and the same with a zero byte.
+/// Returns the next key: no key lies between a key and the same key with a zero byte.
 fn next_key(mut key: Vec<u8>) -> Vec<u8> {
     key.push(0);
     key
@@ -283,24 +309,27 @@ fn placeholders(request: &ReadRequest) -> Result<Placeholders<'_>> {
     Placeholders::new(request.expression_attribute_names.as_ref(), request.expression_attribute_values.as_ref())
 }
 
-/// The keys that a key condition is true of.
-fn range(known: &Known, keys: &KeyCondition) -> Result<Range> {
+/// Returns the range of the keys that satisfy a key condition.
+fn range(known: &CachedTable, keys: &KeyCondition) -> Result<Range> {
     let of_type = |value: &Value, kind: &str| {
         if value.kind() == kind {
             return Ok(key::last_part(value));
         }
         Err(Error::parameters("Condition parameter type does not match schema type"))
     };
+
     let partition = &known.table.partition;
     of_type(&keys.partition, &partition.kind)?;
     check_key_value(&partition.name, &keys.partition, true)?;
     let Some(sort) = &known.table.sort else {
-        let from = key::of_item(&known.items(), &keys.partition, None);
+        let from = key::item_key(&known.items(), &keys.partition, None);
         return Ok(Range { to: Some(next_key(from.clone())), from });
     };
-    let base = key::of_partition(&known.items(), &keys.partition);
+
+    let base = key::partition_prefix(&known.items(), &keys.partition);
     let end = || key::after(&base);
     let at = |value: &Value| Ok::<_, Error>([base.clone(), of_type(value, &sort.kind)?].concat());
+
     Ok(match &keys.sort {
         None => Range { from: base.clone(), to: end() },
         Some(SortCondition::Compare(comparison, value)) => {
@@ -321,14 +350,14 @@ fn range(known: &Known, keys: &KeyCondition) -> Result<Range> {
     })
 }
 
-/// The key behind which the last page ended.
-fn start_key(known: &Known, start: &Item) -> Result<Vec<u8>> {
+/// Returns the key at which the last page ended.
+fn start_key(known: &CachedTable, start: &Item) -> Result<Vec<u8>> {
     known
-        .key_of(&Wanted { table: &known.table.name, attributes: start, is_key: true })
+        .key_of(&ItemRequest { table: &known.table.name, attributes: start, is_key: true })
         .map_err(|error| Error::validation(format!("The provided starting key is invalid: {}", error.message)))
 }
 
-/// Which of how many segments.
+/// Returns the segment and the number of segments.
 fn segments(request: &ReadRequest) -> Result<Option<(u64, u64)>> {
     match (request.segment, request.total_segments) {
         (None, None) => Ok(None),

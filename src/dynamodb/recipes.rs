@@ -1,8 +1,9 @@
-//! The recipes by which clients make locks of items, and what a lock service adds to them without a change to the client.
+//! The recipes by which clients make locks of items, and the features that a lock service adds to them without a change to the client.
 //!
-//! A client that waits for a lock watches the holder's item: when its version has not changed for a whole lease, the holder is dead, and
-//! the waiter takes the item over. The store knows sooner: the item carries a lease, which each write that says something about the lock
-//! renews. When it ends, the lock is free in the terms of its client, and the next caller has it at once:
+//! A client that waits for a lock watches the holder's item. If its version has not changed for a whole lease, the holder is dead, and the
+//! waiter takes the item over. The store knows sooner: the item has a lease, which each write that says something about the lock renews.
+//! When
+//! the lease ends, the lock is free in the terms of its client, and the next caller gets it at once:
 //!
 //! | client | a lock has | lease | when it is over |
 //! |---|---|---|---|
@@ -11,13 +12,16 @@
 //! | npm `@deliveryhero/dynamodb-lock` | `ownerName`, `recordVersionNumber`, `leaseDurationInMs`, `lastUpdatedTimeInMs`, `additionalAttributes` | ms | the item is deleted |
 //! | npm `dynamodb-lock-client` (fail-open) | `owner`, `guid`, `leaseDurationMs`, `fencingToken` | ms | the item reads as `leaseDurationMs = 1`: its next caller waits for so long |
 //!
-//! **Which items are locks.** The table is one of locks (see `tables`), and the item has all attributes of one recipe, and of no other,
-//! with the types and the forms that its client writes: a version is a UUID (Go's: 32 letters and digits), `guid` has 64 bytes. An item
-//! that has further attributes is somebody's data too: it has a lease and a token, and is neither deleted nor shown with another
-//! `leaseDurationMs`. Its next caller then watches it, as on DynamoDB.
+//! **Which items are locks.** The table has locks (see `tables`), and the item has all attributes of one recipe, and of no other, with the
+//! types and the forms that its client writes: a version is a UUID (Go's: 32 letters and digits), `guid` has 64 bytes. An item with further
+//! attributes is somebody's data too: it has a lease and a token, but it is neither deleted nor shown with another `leaseDurationMs`. Its
+//! next
+//! caller then watches it, as with DynamoDB.
 //!
-//! Clients whose items hold a time of expiry (Powertools, `dynamodb-lease`, `dyndbmutex`, `dynamo-dlm`, verrou, pynamodb's own recipes)
-//! compare it to their own clocks, and have nothing to gain; nor has the Kinesis Client Library, whose items do not say how long a lease
+//! Some clients' items have a time of expiry (Powertools, `dynamodb-lease`, `dyndbmutex`, `dynamo-dlm`, verrou, pynamodb's own recipes).
+//! They
+//! compare it to their own clocks, and have nothing to gain. Neither has the Kinesis Client Library, whose items do not say how long a
+//! lease
 //! is.
 //!
 //! **Why it is safe.** A holder counts its lease from before it sends the write that grants or renews it; the store counts from when it
@@ -52,43 +56,43 @@ use crate::{
 
 /// The attribute that shows the token.
 pub(crate) const TOKEN: &str = "fencingToken";
-/// A `leaseDuration` of as many seconds is the end of the lease, and no length: Rust's `dynamodb_lock` draws the line here too.
+/// A `leaseDuration` of more seconds is the end of the lease, and not a length. Rust's `dynamodb_lock` uses the same limit.
 const LENGTH_SECONDS_MAX: u64 = 365 * 86_400;
-/// A `leaseDuration` from here on is a time in milliseconds: as seconds it would be in the year 5138.
+/// A `leaseDuration` from here on is a time in milliseconds. In seconds it would be in the year 5138.
 const TIME_MS_MIN: u64 = 100_000_000_000;
-/// Bytes of a `guid`.
+/// Number of bytes of a `guid`.
 const GUID_BYTES: usize = 64;
-/// Characters of a version of Go's dynamolock.
+/// Number of characters of a version of Go's dynamolock.
 const GO_VERSION_CHARS: usize = 32;
 
-/// What decides whether an item is a lock.
+/// The rules that decide whether an item is a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules<'a> {
     /// The table of the item.
     pub(crate) table: &'a Table,
-    /// Items of the table may be locks.
+    /// Whether items of the table may be locks.
     pub(crate) knows_locks: bool,
-    /// Longer leases are not asked of the store.
+    /// Maximum length in milliseconds of the leases that are requested from the store.
     pub(crate) lease_ms_max: u64,
-    /// Milliseconds since 1970.
+    /// The time in milliseconds since 1970.
     pub(crate) wall_ms: u64,
 }
 
-/// A lock, as an item shows it.
-struct Lock<'a> {
+/// A lock as an item shows it.
+struct ItemLock<'a> {
     recipe: Recipe,
     owner: &'a str,
-    length: Length,
+    length: LeaseLength,
     released: bool,
-    /// Every attribute is one of the recipe, or of the key.
+    /// Whether every attribute belongs to the recipe or to the key.
     is_bare: bool,
 }
 
-/// How long a lease is.
+/// The length of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Length {
+enum LeaseLength {
     Ms(u64),
-    /// Its end, milliseconds since 1970.
+    /// The lease ends at this time, in milliseconds since 1970.
     Until(u64),
 }
 
@@ -112,7 +116,7 @@ impl Recipe {
         }
     }
 
-    /// Further attributes that its client writes.
+    /// Further attributes that the client of this recipe writes.
     fn others(self) -> &'static [&'static str] {
         match self {
             Self::Java => &["leaseDuration", "isReleased", "data"],
@@ -122,14 +126,15 @@ impl Recipe {
         }
     }
 
-    /// The length of the lease of an item that has all attributes of this recipe, and whether the item reads as released.
-    fn read(self, item: &Item, rules: Rules<'_>) -> Option<(Length, bool)> {
+    /// Reads the length of the lease of an item that has all attributes of this recipe, and whether the item reads as released.
+    fn read(self, item: &Item, rules: Rules<'_>) -> Option<(LeaseLength, bool)> {
         let number = |name: &str| item.get(name).and_then(Value::as_number);
         let time_to_live = rules.table.time_to_live();
+
         Some(match self {
             Self::Java => {
                 let length = match item.get("leaseDuration")? {
-                    Value::S(text) => Length::Ms(duration_ms(text)?),
+                    Value::S(text) => LeaseLength::Ms(duration_ms(text)?),
                     Value::N(seconds) => length_of_seconds(*seconds)?,
                     Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => return None,
                     Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => return None,
@@ -141,47 +146,50 @@ impl Recipe {
                 }
             }
             Self::Python => {
-                // Its time to live, which has this name or another.
+                // The item's time to live has this name or another.
                 number("expiry_time").or_else(|| number(time_to_live?))?;
-                (Length::Ms(number("lease_duration")?.to_thousandths()?), false)
+                (LeaseLength::Ms(number("lease_duration")?.to_thousandths()?), false)
             }
             Self::DeliveryHero => {
                 number("lastUpdatedTimeInMs")?;
                 if !matches!(item.get("additionalAttributes")?, Value::M(_)) {
                     return None;
                 }
-                (Length::Ms(number("leaseDurationInMs")?.to_u64()?), false)
+                (LeaseLength::Ms(number("leaseDurationInMs")?.to_u64()?), false)
             }
             Self::FailOpen => {
                 number(TOKEN)?.to_u64()?;
                 let length_ms = number("leaseDurationMs")?.to_u64()?;
-                (Length::Ms(length_ms), length_ms <= 1)
+                (LeaseLength::Ms(length_ms), length_ms <= 1)
             }
         })
     }
 }
 
-impl<'a> Lock<'a> {
-    /// The lock that an item of this table is. An item that fits two recipes is none.
+impl<'a> ItemLock<'a> {
+    /// Returns the lock that an item of this table is, if it fits one recipe and no other.
     fn from_item(item: &'a Item, rules: Rules<'_>) -> Option<Self> {
         if !rules.knows_locks {
             return None;
         }
-        let mut locks = Recipe::ALL.into_iter().filter_map(|recipe| Self::of_recipe(recipe, item, rules));
+        let mut locks = Recipe::ALL.into_iter().filter_map(|recipe| Self::by_recipe(recipe, item, rules));
         locks.next().filter(|_| locks.next().is_none())
     }
 
-    fn of_recipe(recipe: Recipe, item: &'a Item, rules: Rules<'_>) -> Option<Self> {
+    fn by_recipe(recipe: Recipe, item: &'a Item, rules: Rules<'_>) -> Option<Self> {
         let [owner, version] = recipe.names();
         let is_key = |name: &str| rules.table.key_names().any(|key| key == name);
         if is_key(owner) || is_key(version) {
             return None;
         }
+
         let owner_name = item.get(owner)?.as_str()?;
         if !is_version(recipe, item.get(version)?) {
             return None;
         }
+
         let (length, released) = recipe.read(item, rules)?;
+
         let is_known = |name: &str, value: &Value| {
             let is_time_to_live = name == "ttl" || rules.table.time_to_live() == Some(name);
             recipe.names().contains(&name)
@@ -189,20 +197,21 @@ impl<'a> Lock<'a> {
                 || is_key(name)
                 || is_time_to_live && value.as_number().is_some()
         };
+
         let is_bare = item.iter().all(|(name, value)| is_known(name, value));
         Some(Self { recipe, owner: owner_name, length, released, is_bare })
     }
 
-    /// The length of the lease to ask for. `None`: the lock has none.
+    /// Returns the length of the lease to request, if the lock has one.
     fn lease_ms(&self, rules: Rules<'_>) -> Option<u64> {
         let length_ms = match self.length {
-            Length::Ms(length_ms) => length_ms,
-            Length::Until(end_ms) => end_ms.saturating_sub(rules.wall_ms),
+            LeaseLength::Ms(length_ms) => length_ms,
+            LeaseLength::Until(end_ms) => end_ms.saturating_sub(rules.wall_ms),
         };
         Some(length_ms).filter(|length_ms| (1..=rules.lease_ms_max).contains(length_ms) && !self.released)
     }
 
-    /// What becomes of the item when its lease ends.
+    /// Returns what the store does with the item when its lease ends.
     fn at_end(&self) -> AtEnd {
         let is_deleted = match self.recipe {
             Recipe::Python | Recipe::DeliveryHero => self.is_bare,
@@ -211,17 +220,17 @@ impl<'a> Lock<'a> {
         if is_deleted { AtEnd::Delete } else { AtEnd::Expire }
     }
 
-    /// Whether a renewal of the one is a renewal of the other.
+    /// Whether a renewal of this lock is a renewal of the other one.
     fn has_same_terms(&self, other: &Self) -> bool {
         let has_same_length = match (self.length, other.length) {
-            (Length::Until(_), Length::Until(_)) => true,
+            (LeaseLength::Until(_), LeaseLength::Until(_)) => true,
             (one, another) => one == another,
         };
         self.recipe == other.recipe && self.owner == other.owner && has_same_length && self.at_end() == other.at_end()
     }
 }
 
-/// Whether a client of the recipe writes such versions.
+/// Whether a client of the recipe writes versions of this form.
 fn is_version(recipe: Recipe, version: &Value) -> bool {
     if recipe == Recipe::FailOpen {
         return is_guid(version);
@@ -242,9 +251,10 @@ fn is_guid(value: &Value) -> bool {
     matches!(value, Value::B(bytes) if bytes.len() == GUID_BYTES)
 }
 
-/// Whether a client of one of the recipes writes such items: those that are locks, and npm's fail-closed locks, which have no lease.
+/// Whether a client of one of the recipes writes items of this form: those that are locks, and npm's fail-closed locks, which have no
+/// lease.
 pub(crate) fn is_of_lock_client(item: &Item, rules: Rules<'_>) -> bool {
-    if Lock::from_item(item, rules).is_some() {
+    if ItemLock::from_item(item, rules).is_some() {
         return true;
     }
     let is_fail_closed = item.iter().all(|(name, value)| match name.as_str() {
@@ -261,58 +271,63 @@ pub(crate) fn is_of_tenure(attribute: &str) -> bool {
     lengths.contains(&attribute) || Recipe::ALL.iter().any(|recipe| recipe.names().contains(&attribute))
 }
 
-/// A number of seconds; or a time, in seconds or milliseconds since 1970.
-fn length_of_seconds(number: Number) -> Option<Length> {
+/// Reads a number of seconds, or a time in seconds or milliseconds since 1970.
+fn length_of_seconds(number: Number) -> Option<LeaseLength> {
     let thousandths = number.to_thousandths()?;
     let seconds = thousandths / 1000;
     Some(if seconds < LENGTH_SECONDS_MAX {
-        Length::Ms(thousandths)
+        LeaseLength::Ms(thousandths)
     } else if seconds < TIME_MS_MIN {
-        Length::Until(thousandths)
+        LeaseLength::Until(thousandths)
     } else {
-        Length::Until(seconds)
+        LeaseLength::Until(seconds)
     })
 }
 
-/// Milliseconds of `20000`, or of Go's `1m30.5s`.
+/// Reads the milliseconds of `20000`, or of Go's `1m30.5s`.
 fn duration_ms(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().ok();
     }
+
     let mut rest = text;
     let mut total_ms = 0_u64;
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
         let unit = rest[digits..].bytes().take_while(|byte| !byte.is_ascii_digit()).count();
-        let (amount, unit) = (rest.get(..digits)?, rest.get(digits..digits + unit)?);
+
+        let amount = rest.get(..digits)?;
+        let unit = rest.get(digits..digits + unit)?;
         let each_ms: u64 = match unit {
             "h" => 3_600_000,
             "m" => 60_000,
             "s" => 1_000,
             "ms" => 1,
-            // Less than a millisecond: nobody's lease.
+            // No lease is shorter than a millisecond.
             _ => return None,
         };
+
         let thousandths = amount.parse::<Number>().ok()?.to_thousandths()?;
         total_ms = total_ms.checked_add(thousandths.checked_mul(each_ms)? / 1_000)?;
         rest = &rest[digits + unit.len()..];
     }
+
     Some(total_ms)
 }
 
-/// The item as a client sees it.
+/// Returns the item as a client sees it.
 pub(crate) fn shown(record: &Record, entry: &Entry, rules: Rules<'_>) -> Item {
     let item = shown_at(record, entry.modified, entry.expired, rules);
     if !entry.revoked {
         return item;
     }
-    match Lock::from_item(&record.item, rules) {
+    match ItemLock::from_item(&record.item, rules) {
         Some(lock) => without_its_version(item, lock.recipe, entry.modified),
         None => item,
     }
 }
 
-/// The item of a lock that an operator took back: with another version than any that its holder wrote.
+/// Returns the item of a lock that an operator took back, with another version than any that its holder wrote.
 fn without_its_version(mut item: Item, recipe: Recipe, modified: u64) -> Item {
     let [_, version] = recipe.names();
     let text = format!("revoked-{modified}");
@@ -321,27 +336,29 @@ fn without_its_version(mut item: Item, recipe: Recipe, modified: u64) -> Item {
     item
 }
 
-/// The same, of a record that was just written.
+/// Returns a record that was just written as a client sees it.
 pub(crate) fn shown_at(record: &Record, modified: u64, expired: bool, rules: Rules<'_>) -> Item {
     let mut item = record.item.clone();
-    let Some(lock) = Lock::from_item(&record.item, rules) else { return item };
+    let Some(lock) = ItemLock::from_item(&record.item, rules) else { return item };
+
     if expired {
         match lock.recipe {
             Recipe::Java => _ = item.insert("isReleased".to_owned(), Value::S("1".to_owned())),
             Recipe::FailOpen if lock.is_bare => {
                 item.insert("leaseDurationMs".to_owned(), Value::N(Number::from(1)));
             }
-            // Somebody's data is in it. It reads as it is.
+            // The item has somebody's data, so it reads as it is.
             Recipe::FailOpen | Recipe::Python | Recipe::DeliveryHero => {}
         }
     }
+
     if let Some(token) = shown_token(record, modified, lock.recipe) {
         item.insert(TOKEN.to_owned(), Value::N(Number::from(token)));
     }
     item
 }
 
-/// The token that a lock shows, unless its client wrote an attribute of this name.
+/// Returns the token that a lock shows, unless its client wrote an attribute of this name.
 fn shown_token(record: &Record, modified: u64, recipe: Recipe) -> Option<u64> {
     if recipe == Recipe::FailOpen || record.item.contains_key(TOKEN) {
         return None;
@@ -365,10 +382,11 @@ pub(crate) fn written(
     name: impl FnOnce() -> String,
 ) -> (Fence, Lease) {
     drop_shown_token(before, item, rules);
-    let Some(lock) = Lock::from_item(item, rules) else { return (Fence::None, Lease::None) };
-    let before = before.and_then(|(record, entry)| Some((Lock::from_item(&record.item, rules)?, record, entry)));
-    let is_held_on =
-        |old: &Lock<'_>, entry: &Entry| old.owner == lock.owner && !old.released && !entry.expired && !lock.released;
+    let Some(lock) = ItemLock::from_item(item, rules) else { return (Fence::None, Lease::None) };
+    let before = before.and_then(|(record, entry)| Some((ItemLock::from_item(&record.item, rules)?, record, entry)));
+    let is_held_on = |old: &ItemLock<'_>, entry: &Entry| {
+        old.owner == lock.owner && !old.released && !entry.expired && !lock.released
+    };
 
     let Some(ttl_ms) = lock.lease_ms(rules) else {
         let fence = match &before {
@@ -381,7 +399,7 @@ pub(crate) fn written(
         Some((old, record, entry)) if entry.leased && is_held_on(old, entry) && old.has_same_terms(&lock) => {
             (kept(record, entry), if says_tenure { Lease::Renew } else { Lease::Keep })
         }
-        // Whoever changes other attributes of a lock that is over acquires nothing.
+        // A client that changes other attributes of a lock that is over acquires nothing.
         Some((_, record, entry)) if !entry.leased && !says_tenure => (kept(record, entry), Lease::Keep),
         Some(_) | None => {
             let owner = lock.owner.to_owned();
@@ -391,10 +409,10 @@ pub(crate) fn written(
     }
 }
 
-/// A client that writes back what it has read would store the token of this acquisition, or of an earlier one, as its own attribute.
+/// Drops a token that a client has read and writes back: it would otherwise be stored as the client's own attribute.
 fn drop_shown_token(before: Option<(&Record, &Entry)>, item: &mut Item, rules: Rules<'_>) {
     let Some((record, entry)) = before else { return };
-    let Some(old) = Lock::from_item(&record.item, rules) else { return };
+    let Some(old) = ItemLock::from_item(&record.item, rules) else { return };
     let Some(shown) = shown_token(record, entry.modified, old.recipe) else { return };
     let written = item.get(TOKEN).and_then(Value::as_number);
     if written.and_then(Number::to_u64).is_some_and(|written| written <= shown) {
@@ -402,7 +420,7 @@ fn drop_shown_token(before: Option<(&Record, &Entry)>, item: &mut Item, rules: R
     }
 }
 
-/// The fence of a lock that is written without a new acquisition.
+/// Returns the fence of a lock that is written without a new acquisition.
 pub(crate) fn kept(record: &Record, entry: &Entry) -> Fence {
     match record.fence {
         Fence::ThisRevision => Fence::At(entry.modified),
@@ -416,7 +434,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tables::tests::of_texts;
+    use crate::tables::tests::lock_table;
 
     const NAME: &str = "dynamodb/t/k";
     const NOW_MS: u64 = 1_735_689_600_000;
@@ -490,13 +508,13 @@ mod tests {
     }
 
     fn write(before: Option<(&Record, &Entry)>, mut item: Item, says_tenure: bool) -> (Record, Lease) {
-        let table = of_texts("t", &["key"]);
+        let table = lock_table("t", &["key"]);
         let (fence, lease) = written(before, &mut item, rules(&table), says_tenure, || NAME.to_owned());
         (Record { item, fence, mark: None }, lease)
     }
 
     fn seen(record: &Record, entry: &Entry) -> Item {
-        shown(record, entry, rules(&of_texts("t", &["key"])))
+        shown(record, entry, rules(&lock_table("t", &["key"])))
     }
 
     #[test]
@@ -605,8 +623,8 @@ mod tests {
             assert_eq!(seen(&record, &entry(5, true)), item);
         }
         // The owner of what the key names.
-        let table = of_texts("t", &["ownerName"]);
-        assert!(Lock::from_item(&java(1, ""), rules(&table)).is_none());
+        let table = lock_table("t", &["ownerName"]);
+        assert!(ItemLock::from_item(&java(1, ""), rules(&table)).is_none());
     }
 
     #[test]
@@ -648,7 +666,7 @@ mod tests {
     #[test]
     fn no_lock_has_no_lease_and_a_plain_table_adds_nothing() {
         assert_eq!(put(None, item(r#"{"id":{"S":"x"},"owner":{"S":"ann"}}"#)).1, Lease::None);
-        let table = of_texts("t", &["key"]);
+        let table = lock_table("t", &["key"]);
         let mut lock = java(1, "");
         let plain = Rules { knows_locks: false, ..rules(&table) };
         assert_eq!(written(None, &mut lock, plain, true, String::new), (Fence::None, Lease::None));
@@ -660,7 +678,7 @@ mod tests {
 
     #[test]
     fn fail_closed_locks_are_of_a_lock_client_and_have_no_lease() {
-        let table = of_texts("t", &["key"]);
+        let table = lock_table("t", &["key"]);
         let closed = without(without(npm(""), TOKEN), "leaseDurationMs");
         assert!(is_of_lock_client(&closed, rules(&table)) && is_of_lock_client(&npm(""), rules(&table)));
         assert_eq!(put(None, closed.clone()).1, Lease::None);

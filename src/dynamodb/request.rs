@@ -1,4 +1,4 @@
-//! Requests, as far as several operations share their members.
+//! Requests: the members that several operations have in common.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,17 @@ use crate::{
     value::INVALID_VALUE,
 };
 
-/// Reads a body. Members that no operation knows are passed over, as DynamoDB does.
+/// Reads a body. Unknown members are ignored, as DynamoDB does.
 pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
-    // serde reads a struct from a list of its members too; DynamoDB does not.
+    // serde also reads a struct from a list of its members. DynamoDB does not.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Error::new(Kind::Serialization, "the body is no JSON object"));
+        return Err(Error::new(Kind::Serialization, "the body is not a JSON object"));
     }
+
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
         match text.strip_prefix(INVALID_VALUE) {
-            // The place in the JSON is serde's addition.
+            // serde adds the place in the JSON.
             Some(message) => {
                 Error::validation(message.rsplit_once(" at line ").map_or(message, |(message, _)| message))
             }
@@ -48,7 +49,7 @@ pub(crate) struct WriteRequest {
     pub(crate) return_values_on_condition_check_failure: Option<String>,
 }
 
-/// `GetItem`, `Query`, `Scan`, and the parts of `BatchGetItem` and `TransactGetItems`.
+/// A request to read: `GetItem`, `Query`, `Scan`, and the parts of `BatchGetItem` and `TransactGetItems`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct ReadRequest {
@@ -76,7 +77,7 @@ pub(crate) struct ReadRequest {
     pub(crate) return_consumed_capacity: Option<String>,
 }
 
-/// A member that must be there.
+/// Returns a member, which must be present.
 pub(crate) fn required<'a, T>(member: Option<&'a T>, name: &str) -> Result<&'a T> {
     member.ok_or_else(|| {
         let mut lower = name.to_owned();
@@ -87,7 +88,7 @@ pub(crate) fn required<'a, T>(member: Option<&'a T>, name: &str) -> Result<&'a T
     })
 }
 
-/// The name of a table, from a name or from an ARN.
+/// Returns the name of a table, from a name or from an ARN.
 pub(crate) fn table_name(name: Option<&String>) -> Result<&str> {
     let Some(given) = name else {
         return Err(Error::validation("The parameter 'TableName' is required but was not present in the request"));
@@ -96,19 +97,22 @@ pub(crate) fn table_name(name: Option<&String>) -> Result<&str> {
         Some((arn, name)) if arn.starts_with("arn:") => name,
         _ => given,
     };
+
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte)) {
         let pattern = "Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+";
         return Err(Error::constraint(name, "tableName", pattern));
     }
+
     if !(3..=255).contains(&name.len()) {
         return Err(Error::validation("TableName must be at least 3 characters long and at most 255 characters long"));
     }
     Ok(name)
 }
 
-/// Parameters of both generations exclude each other.
+/// Refuses parameters of both generations in one request. Returns whether it has expressions.
 pub(crate) fn one_generation(expressions: &[(&str, bool)], legacy: &[(&str, bool)]) -> Result<bool> {
-    let (expressions, legacy) = (given(expressions), given(legacy));
+    let expressions = given(expressions);
+    let legacy = given(legacy);
     if expressions.is_empty() || legacy.is_empty() {
         return Ok(!expressions.is_empty());
     }
@@ -124,7 +128,7 @@ fn given<'a>(parameters: &[(&'a str, bool)]) -> Vec<&'a str> {
     parameters.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect()
 }
 
-/// Checks a parameter that has few values.
+/// Checks a parameter that has a fixed set of values.
 pub(crate) fn one_of(value: Option<&String>, at: &str, allowed: &[&str]) -> Result<()> {
     match value {
         Some(value) if !allowed.contains(&&**value) => {
@@ -134,7 +138,7 @@ pub(crate) fn one_of(value: Option<&String>, at: &str, allowed: &[&str]) -> Resu
     }
 }
 
-/// Lists and maps may be nested 32 levels deep.
+/// Refuses lists and maps that are nested deeper than 32 levels.
 pub(crate) fn check_depth<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<()> {
     if values.into_iter().any(Value::is_too_deep) {
         return Err(Error::validation("Nesting Levels have exceeded supported limits: 32"));
@@ -142,7 +146,7 @@ pub(crate) fn check_depth<'a>(values: impl IntoIterator<Item = &'a Value>) -> Re
     Ok(())
 }
 
-/// What an operation would have cost, where the client asks.
+/// The capacity that an operation would have cost, if the client asks for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Capacity {
@@ -159,7 +163,7 @@ pub(crate) struct Units {
 }
 
 impl Capacity {
-    /// `asked`: `TOTAL`, `INDEXES` or `NONE`.
+    /// Makes the answer's part about capacity. `asked` is `TOTAL`, `INDEXES` or `NONE`.
     pub(crate) fn new(asked: Option<&str>, table: &str, units: f64) -> Option<Self> {
         let detailed = match asked {
             Some("TOTAL") => false,
@@ -171,12 +175,12 @@ impl Capacity {
     }
 }
 
-/// Units of 4 KiB, half of them if not consistent.
+/// The cost of a read: units of 4 KiB, or half of them if the read is not consistent.
 pub(crate) fn read_units(bytes: usize, consistent: bool) -> f64 {
     bytes.div_ceil(4096).max(1) as f64 * if consistent { 1.0 } else { 0.5 }
 }
 
-/// Units of 1 KiB.
+/// The cost of a write: units of 1 KiB.
 pub(crate) fn write_units(bytes: usize) -> f64 {
     bytes.div_ceil(1024).max(1) as f64
 }

@@ -1,6 +1,6 @@
-//! A table, as its entry in the store says it.
+//! The schema of a table, in the form of its entry in the store.
 //!
-//! Left out: how it comes from a request, and how clients are told of it (`tables`).
+//! Deliberately absent: how it is made from a request, and how clients see it (`tables`).
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result};
 
-/// The format of a table's entry. 1: without what [`Table`] has by default.
+/// The format of a table's entry. Format 1 lacked the fields of [`Table`] that have a default.
 pub(crate) const FORMAT: u8 = 2;
 const FORMAT_MIN: u8 = 1;
 
 /// The tag by which an operator says what a table is used for: `locks` or `plain`.
 pub(crate) const USE_TAG: &str = "lockkeeper:items";
 
-/// What is known of a table.
+/// The properties of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) format: u8,
@@ -23,26 +23,26 @@ pub(crate) struct Table {
     pub(crate) partition: Attribute,
     pub(crate) sort: Option<Attribute>,
     pub(crate) created_ms: u64,
-    /// Read and write units; `None`: paid for by request.
+    /// The read and write units, unless the table is paid for by request.
     pub(crate) throughput: Option<(u64, u64)>,
     pub(crate) time_to_live: Option<String>,
     pub(crate) protected: bool,
     pub(crate) tags: BTreeMap<String, String>,
-    /// `None`: the first item that is written decides.
+    /// The use of the table. Without it, the first item that is written decides.
     #[serde(default)]
     pub(crate) used_for: Option<TableUse>,
-    /// It was deleted, and some of its items may be there: it reads as no table.
+    /// Whether the table was deleted while some of its items may remain. It then reads as missing.
     #[serde(default)]
     pub(crate) is_dropped: bool,
 }
 
-/// What the items of a table are.
+/// The use of a table's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TableUse {
-    /// Those that a lock client writes are locks.
+    /// Items that a lock client writes are locks.
     Locks,
-    /// Items, and nothing else.
+    /// All items are ordinary items.
     Plain,
 }
 
@@ -65,7 +65,7 @@ impl TableUse {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Attribute {
     pub(crate) name: String,
-    /// `S`, `N` or `B`.
+    /// The type: `S`, `N` or `B`.
     pub(crate) kind: String,
 }
 
@@ -85,7 +85,7 @@ impl Table {
         serde_json::to_vec(&written).expect("texts and numbers are JSON")
     }
 
-    /// The attributes of its key, the partition first.
+    /// The names of the key's attributes, the partition first.
     pub(crate) fn key_names(&self) -> impl Iterator<Item = &str> {
         [Some(&self.partition), self.sort.as_ref()].into_iter().flatten().map(|attribute| &*attribute.name)
     }

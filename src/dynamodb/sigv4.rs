@@ -1,10 +1,12 @@
 //! Signatures of requests: AWS Signature Version 4.
 //!
-//! The access key is the caller's identity. Where secrets are configured, the signature must be that key's over exactly this request;
-//! otherwise the identity is what the client says. Source: "Create a signed AWS API request" in the IAM user guide.
+//! The access key is the caller's identity. If secrets are configured, the signature must be that key's, over exactly this request.
+//! Otherwise
+//! the identity is what the client claims. Source: "Create a signed AWS API request" in the IAM user guide.
 //!
-//! In two steps: [`claim`] checks the headers, before anything is kept for the client, and [`Claim::prove`] the signature, which covers the
-//! body. The signature must cover what decides over the request: its host, its time and its operation ([`SIGNED`]).
+//! The check has two steps. [`claim`] checks the headers before anything is kept for the client, and [`Claim::prove`] checks the signature,
+//! which covers the body. The signature must cover the headers that decide what the request does: its host, its time and its operation
+//! ([`SIGNED`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,22 +21,22 @@ use subtle::ConstantTimeEq as _;
 use crate::error::{Error, Kind, Result};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-/// Headers that a signature must cover, and how messages name them.
+/// The headers that a signature must cover, with their names in messages.
 const SIGNED: [(&str, &str); 3] = [("host", "Host"), ("x-amz-date", "X-Amz-Date"), ("x-amz-target", "X-Amz-Target")];
-/// Maximum headers that a signature covers.
+/// Maximum number of headers that a signature covers.
 const SIGNED_HEADERS_MAX: usize = 100;
 /// The service that a signature is for, and the last part of its scope.
 const SERVICE: &str = "dynamodb";
 const TERMINATOR: &str = "aws4_request";
-/// How far the clocks of a client and of this node may be apart.
+/// Maximum difference between the clocks of a client and of this node.
 const SKEW_MS_MAX: u64 = 15 * 60 * 1000;
 
-/// The secrets of access keys. Its `Debug` shows none.
+/// The secrets of access keys. Its `Debug` shows none of them.
 #[derive(Clone, Default)]
 pub struct Secrets(BTreeMap<String, String>);
 
 impl Secrets {
-    /// Of pairs of an access key and its secret.
+    /// Takes pairs of an access key and its secret.
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
         Self(pairs.into_iter().collect())
     }
@@ -46,24 +48,25 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// An `Authorization` header, taken apart.
+/// The parts of an `Authorization` header.
 pub(crate) struct Authorization<'a> {
     access_key: &'a str,
-    /// `date/region/service/aws4_request`.
+    /// The scope, `date/region/service/aws4_request`.
     scope: &'a str,
     signed_headers: Vec<&'a str>,
     signature: &'a str,
 }
 
-/// Whose a request is, as its headers say.
+/// The identity that a request's headers claim.
 pub(crate) enum Claim<'a> {
-    /// Signatures are not checked.
+    /// The claim of a request whose signature is not checked.
     Believed(Option<String>),
-    /// The access key is known, and its signature covers what it must.
+    /// The claim of a request whose access key is known, and whose signature covers the necessary headers.
     Signed { authorization: Authorization<'a>, time: &'a str, secret: &'a str },
 }
 
-/// Reads who a request says that it is from. `secrets`: its access key is one of them, and it was signed not long before `now_ms` or after.
+/// Reads the identity that a request claims. With `secrets`, the access key must be one of them, and the time of the signature close to
+/// `now_ms`.
 pub(crate) fn claim<'a>(parts: &'a Parts, secrets: Option<&'a Secrets>, now_ms: u64) -> Result<Claim<'a>> {
     let header = parts.headers.get(http::header::AUTHORIZATION);
     let Some(secrets) = secrets else {
@@ -71,9 +74,11 @@ pub(crate) fn claim<'a>(parts: &'a Parts, secrets: Option<&'a Secrets>, now_ms: 
             header.and_then(|header| header.to_str().ok()).and_then(|text| Authorization::read(text).ok());
         return Ok(Claim::Believed(authorization.map(|authorization| authorization.access_key.to_owned())));
     };
+
     let missing = || Error::new(Kind::MissingAuthenticationToken, "Request is missing Authentication Token");
     let text = header.ok_or_else(missing)?.to_str().map_err(|_| missing())?;
     let authorization = Authorization::read(text)?;
+
     let time = authorization.check(parts, now_ms)?;
     let Some(secret) = secrets.0.get(authorization.access_key) else {
         return Err(Error::new(Kind::UnrecognizedClient, "The security token included in the request is invalid."));
@@ -82,7 +87,7 @@ pub(crate) fn claim<'a>(parts: &'a Parts, secrets: Option<&'a Secrets>, now_ms: 
 }
 
 impl Claim<'_> {
-    /// The access key of a request with this body. Fails if the signature is not its own.
+    /// Returns the access key of a request with this body. Fails if the signature is not the key's.
     pub(crate) fn prove(self, parts: &Parts, body: &[u8]) -> Result<Option<String>> {
         match self {
             Self::Believed(access_key) => Ok(access_key),
@@ -108,13 +113,15 @@ impl<'a> Authorization<'a> {
         if algorithm != ALGORITHM {
             return Err(incomplete(format!("Unsupported AWS 'algorithm': '{algorithm}' (only {ALGORITHM} for now).")));
         }
+
         let parameter = |name: &str| {
             let mut parameters = parameters.split(',').filter_map(|pair| pair.trim().split_once('='));
             let found = parameters.find(|(key, _)| *key == name).map(|(_, value)| value);
             found.ok_or_else(|| incomplete(format!("Authorization header requires '{name}' parameter.")))
         };
+
         let credential = parameter("Credential")?.trim_end_matches('/');
-        // An access key may have slashes; the four elements of the scope have none.
+        // An access key may contain slashes, but the four elements of the scope do not.
         let scope_at = credential.rmatch_indices('/').nth(3).map(|(at, _)| at);
         let scope_at = scope_at.filter(|at| *at > 0).ok_or_else(|| {
             incomplete(format!(
@@ -122,6 +129,7 @@ impl<'a> Authorization<'a> {
                  '{credential}'"
             ))
         })?;
+
         Ok(Self {
             access_key: &credential[..scope_at],
             scope: &credential[scope_at + 1..],
@@ -130,7 +138,7 @@ impl<'a> Authorization<'a> {
         })
     }
 
-    /// Checks all but the signature itself. The time at which it was made.
+    /// Checks everything except the signature itself. Returns the time at which it was made.
     fn check<'b>(&self, parts: &'b Parts, now_ms: u64) -> Result<&'b str> {
         let time = parts.headers.get("x-amz-date").and_then(|value| value.to_str().ok()).ok_or_else(|| {
             incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
@@ -197,6 +205,7 @@ impl<'a> Authorization<'a> {
         let mut query: Vec<_> =
             parts.uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()).collect();
         query.sort_unstable();
+
         let headers = self.signed_headers.iter().map(|name| {
             let values = parts.headers.get_all(*name).iter();
             let values: Vec<_> = values
@@ -204,6 +213,7 @@ impl<'a> Authorization<'a> {
                 .collect();
             format!("{name}:{}\n", values.join(","))
         });
+
         format!(
             "{}\n{path}\n{}\n{}\n{}\n{}",
             parts.method,
@@ -225,7 +235,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Milliseconds since 1970 of `20130524T000000Z`.
+/// Returns the milliseconds since 1970 of a time like `20130524T000000Z`.
 fn basic_time_ms(text: &str) -> Option<u64> {
     let number = |range: std::ops::Range<usize>| {
         let digits = text.get(range)?;
@@ -234,14 +244,22 @@ fn basic_time_ms(text: &str) -> Option<u64> {
     if text.len() != 16 || text.as_bytes()[8] != b'T' || text.as_bytes()[15] != b'Z' {
         return None;
     }
-    let (year, month, day) = (number(0..4)?, number(4..6)?, number(6..8)?);
-    let (hour, minute, second) = (number(9..11)?, number(11..13)?, number(13..15)?);
+
+    let year = number(0..4)?;
+    let month = number(4..6)?;
+    let day = number(6..8)?;
+    let hour = number(9..11)?;
+    let minute = number(11..13)?;
+    let second = number(13..15)?;
+
     if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Days of the civil calendar, whose year begins in March: Howard Hinnant, "chrono-compatible low-level date algorithms".
+
+    // These are days of the civil calendar, whose year begins in March: Howard Hinnant, "chrono-compatible low-level date algorithms".
     let shifted = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (shifted / 400, shifted % 400);
+    let era = shifted / 400;
+    let of_era = shifted % 400;
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
     Some((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000)

@@ -1,47 +1,47 @@
-//! The keyspace below: linearizable reads, and transactions that compare revisions.
+//! The keyspace below, which has linearizable reads, and transactions that compare revisions.
 //!
-//! Nothing of DynamoDB reaches it. An operation reads entries, decides, and commits writes under the condition that the entries which it
-//! read are still at the same revision; otherwise it begins again. So the store needs no expression, and no rule of another product.
+//! It knows nothing of DynamoDB. An operation reads entries, decides, and commits writes under the condition that the entries which it read
+//! are still at the same revision. Otherwise it starts again. So the store needs no expression, and no rule of another product.
 
 use std::{fmt, net::SocketAddr};
 
 use thiserror::Error;
 use tokio::time::Instant;
 
-/// Who asks, and until when the answer is of use.
+/// The caller of a request, and the time until which the answer is of use.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The access key of the request's signature. Proven only where secrets are configured.
+    /// The access key of the request's signature. It is proven only if secrets are configured.
     pub identity: Option<String>,
     /// The client's end of the connection.
     pub address: SocketAddr,
-    /// No answer after it is read by anybody.
+    /// Nobody reads an answer after this time.
     pub deadline: Instant,
-    /// The endpoint asks for itself, about its own records: no right of a client concerns it.
+    /// Whether the endpoint asks for itself, about its own records. No right of a client concerns it.
     pub is_endpoint: bool,
 }
 
 impl Caller {
-    /// The endpoint itself.
+    /// Makes the caller for the endpoint's own requests.
     pub(crate) fn endpoint(deadline: Instant) -> Self {
         Self { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline, is_endpoint: true }
     }
 }
 
-/// What a key holds.
+/// The entry of a key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The revision of the write that created it.
     pub created: u64,
-    /// The revision of its last write. Rises with each write, over all keys. Never zero.
+    /// The revision of its last write. It rises with each write, over all keys, and is never zero.
     pub modified: u64,
-    /// Its writes since it was created.
+    /// Number of its writes since it was created.
     pub version: u64,
-    /// It has a lease, which is not over.
+    /// Whether it has a lease that is not over.
     pub leased: bool,
-    /// Its lease has ended, and nothing was written since.
+    /// Whether its lease has ended, and nothing was written since.
     pub expired: bool,
-    /// An operator ended it. Then it is expired, too.
+    /// Whether an operator ended its lease. Then it is expired, too.
     pub revoked: bool,
     /// The bytes that were written.
     pub value: Vec<u8>,
@@ -58,18 +58,18 @@ impl fmt::Debug for Entry {
 /// Some of the entries of a range.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// In the order asked for.
+    /// The entries in the requested order.
     pub entries: Vec<(Vec<u8>, Entry)>,
-    /// Further entries may follow.
+    /// Whether further entries may follow.
     pub more: bool,
 }
 
-/// Writes that happen together, or not at all.
+/// Writes that take effect together, or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Txn {
-    /// Keys, and the `modified` that each must have; 0: there is no such entry. A key is here once at most.
+    /// Keys, each with the `modified` that its entry must have, or 0 if there must be no entry. A key occurs at most once.
     pub expected: Vec<(Vec<u8>, u64)>,
-    /// A key is here once at most.
+    /// The writes. A key occurs at most once.
     pub writes: Vec<Write>,
 }
 
@@ -85,7 +85,7 @@ pub enum Write {
         /// Its lease from now on.
         lease: Lease,
     },
-    /// Removes an entry, and its lease. No error if there is none.
+    /// Removes an entry and its lease. It is not an error if the entry is missing.
     Delete {
         /// Its key.
         key: Vec<u8>,
@@ -95,28 +95,28 @@ pub enum Write {
 /// The lease of an entry after a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// None: the entry lives until it is deleted.
+    /// The entry has no lease, and lives until it is deleted.
     None,
-    /// As it was: the same deadline, or already over.
+    /// The lease stays as it was: with the same deadline, or already over.
     Keep,
-    /// The one that it has, as long again from when the write is applied. The commit fails, as if the entry had changed, if it has none any
-    /// more.
+    /// The lease that the entry has starts again when the write is applied. The commit fails, as if the entry had changed, if it no longer
+    /// has a lease.
     Renew,
-    /// A new one. It belongs to this entry alone, and starts when the write is applied.
+    /// The entry gets a new lease. The lease belongs to this entry alone, and starts when the write is applied.
     Grant {
-        /// The lock that the entry is, for people; `None`: it is none. Its token is the revision of this write, until another lease is
-        /// granted.
+        /// The name of the lock that the entry is, for people, if it is a lock. The lock's token is the revision of this write, until
+        /// another lease is granted.
         lock: Option<String>,
-        /// Who is shown as its holder.
+        /// The text that is shown as its holder.
         owner: String,
-        /// Its length.
+        /// Its length in milliseconds.
         ttl_ms: u64,
-        /// What becomes of the entry.
+        /// What happens to the entry when the lease ends.
         at_end: AtEnd,
     },
 }
 
-/// What becomes of an entry whose lease ends.
+/// What happens to an entry whose lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
     /// It stays, and reads as [`expired`](Entry::expired).
@@ -128,31 +128,31 @@ pub enum AtEnd {
 /// The result of a [`Txn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// All entries were as expected, and all writes were made.
+    /// Whether all entries were as expected, and all writes were made.
     pub succeeded: bool,
-    /// The revision of the writes; of the store, if there were none.
+    /// The revision of the writes or, without any, of the store.
     pub revision: u64,
 }
 
-/// No result.
+/// The reason why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// Nothing happened: too much is under way. Try again later.
+    /// Nothing happened, because too many requests are in flight. Try again later.
     #[error("{0}")]
     Overloaded(String),
-    /// Nothing happened: the caller may not do this.
+    /// Nothing happened, because the caller may not do this.
     #[error("{0}")]
     Denied(String),
-    /// Nothing happened: a key, a value, or the transaction is larger than the store allows.
+    /// Nothing happened, because a key, a value, or the transaction is larger than the store allows.
     #[error("{0}")]
     TooLarge(String),
-    /// Nothing happened: the store is full, or the part of it that the caller may have.
+    /// Nothing happened, because the store is full, or the part of it that the caller may have.
     #[error("{0}")]
     Full(String),
-    /// Nothing happened: no node can answer now.
+    /// Nothing happened, because no node can answer now.
     #[error("{0}")]
     Unavailable(String),
-    /// No answer in time. A commit may still take effect.
+    /// There was no answer in time. A commit may still take effect.
     #[error("{0}")]
     Unknown(String),
 }
@@ -161,15 +161,15 @@ pub enum StoreError {
 ///
 /// Each call is linearizable, and ends before the caller's deadline.
 pub trait Store: Send + Sync + 'static {
-    /// The entries of some keys, all of the same revision, in the order of the keys.
+    /// Reads the entries of some keys, all of the same revision, in the order of the keys.
     fn get(
         &self,
         caller: &Caller,
         keys: Vec<Vec<u8>>,
     ) -> impl Future<Output = Result<Vec<Option<Entry>>, StoreError>> + Send;
 
-    /// The first entries, or the last, of `from..to`, all of the same revision: `limit` at most. The store may answer with fewer, to bound
-    /// the bytes of a page, but never with none where [`Page::more`].
+    /// Reads the first or the last entries of `from..to`, all of the same revision, and at most `limit` of them. The store may answer with
+    /// fewer, to bound the bytes of a page, but not with none if [`Page::more`] is set.
     fn range(
         &self,
         caller: &Caller,
@@ -179,6 +179,6 @@ pub trait Store: Send + Sync + 'static {
         backwards: bool,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// Compares, and writes.
+    /// Compares, and then writes.
     fn commit(&self, caller: &Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
 }

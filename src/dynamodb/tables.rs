@@ -1,20 +1,25 @@
-//! Tables: created, described, changed, listed, deleted.
+//! Operations on tables: create, describe, change, list, delete.
 //!
-//! A table is there at once, and gone at once. Its items are removed afterwards, by the node that removes it or, after a crash, by any
-//! (`Database::sweep`): a record of the removal stays until they are. The endpoint removes them as itself: no client needs a right for it.
+//! A table exists at once, and is deleted at once. Its items are removed afterwards, by the node that deletes it or, after a crash, by any
+//! node (`Database::sweep`): a record of the removal stays until they are. The endpoint removes them as itself, so no client needs a right
+//! for
+//! it.
 //!
-//! **No table has the name of another whose items are still there.** Items that are locks claim names that the new table's would claim
-//! too: these would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted
-//! table stays, and reads as no table, until its items are removed; a `CreateTable` of its name removes them itself, as far as its time
-//! allows.
+//! **No table has the name of another whose items remain.** Items that are locks claim names that the new table's items would claim too.
+//! They
+//! would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted table stays,
+//! and
+//! reads as missing, until its items are removed. A `CreateTable` of its name removes them itself, as far as its time allows.
 //!
-//! **What a table is used for** ([`TableUse`]) is part of its entry, so all nodes agree on it. An operator says it with the tag
-//! [`USE_TAG`]; otherwise the first item that is written does: where it is one of a known lock client, items of the table may be locks
-//! (see `recipes`), and in every other table none is, whatever it looks like.
+//! **The use of a table** ([`TableUse`]) is part of its entry, so all nodes agree on it. An operator sets it by the tag [`USE_TAG`].
+//! Otherwise
+//! the first item that is written decides. If a known lock client wrote it, items of the table may be locks (see `recipes`). In every other
+//! table no item is a lock, whatever it looks like.
 //!
-//! Accepted and without effect: throughput, billing mode, table class, encryption, other tags, and the time to live of items, which
-//! clients read back. Refused: secondary indexes, streams, replicas and resource policies. A table without them would not do what its
-//! owner relies on.
+//! Some settings are accepted and have no effect: throughput, billing mode, table class, encryption, other tags, and the time to live of
+//! items, which clients read back. Others are refused: secondary indexes, streams, replicas and resource policies. A table without these
+//! would
+//! not do what its owner relies on.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,7 +29,7 @@ use tokio::time::Instant;
 
 use crate::{
     Caller, Entry, Lease, Store, Txn, Write,
-    database::{Database, Known, TRIES},
+    database::{CachedTable, Database, TRIES},
     error::{Error, Kind, Result},
     item::Record,
     key, recipes,
@@ -32,16 +37,16 @@ use crate::{
     schema::{Attribute, FORMAT, Table, TableUse, USE_TAG},
 };
 
-/// Items removed at a time, after their table was deleted.
+/// Number of items that are removed at a time, after their table was deleted.
 const SWEEP_ITEMS: usize = 64;
 const LIST_MAX: usize = 100;
-/// Maximum attributes that a request defines, and tags that it gives.
+/// Maximum number of attributes that a request defines, and of tags that it gives.
 const DEFINITIONS_MAX: usize = 255;
 const TAGS_MAX: usize = 50;
-/// Time that a `CreateTable` leaves for its answer when it removes the items of a deleted table.
+/// Time that a `CreateTable` keeps for its answer when it removes the items of a deleted table.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
-/// Limits of tags: DynamoDB's.
+/// The limits of tags, which are DynamoDB's.
 const TAG_KEY_CHARS_MAX: usize = 128;
 const TAG_VALUE_CHARS_MAX: usize = 256;
 
@@ -100,7 +105,7 @@ struct Tag {
     value: String,
 }
 
-/// `TagResource`, `UntagResource`, `ListTagsOfResource`.
+/// The requests `TagResource`, `UntagResource` and `ListTagsOfResource`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct TagsRequest {
@@ -110,7 +115,7 @@ struct TagsRequest {
 }
 
 impl TagsRequest {
-    /// The table that the ARN names. Its region and account are passed over: there is one cluster.
+    /// Returns the table that the ARN names. Its region and account are ignored, because there is one cluster.
     fn table(&self) -> Result<&str> {
         let arn = required(self.resource_arn.as_ref(), "ResourceArn")?;
         let name = arn.strip_prefix("arn:").and_then(|rest| rest.split_once(":table/")).map(|(_, name)| name);
@@ -127,10 +132,11 @@ struct TimeToLive {
 }
 
 impl Table {
-    /// From a request, whose parts must agree.
+    /// Makes a table from a request, whose parts must agree.
     fn requested(name: &str, request: &TableRequest, created_ms: u64) -> Result<Self> {
         let definitions = required(request.attribute_definitions.as_ref(), "AttributeDefinitions")?;
         let schema = required(request.key_schema.as_ref(), "KeySchema")?;
+
         if request.local_secondary_indexes.is_some() || request.global_secondary_indexes.is_some() {
             return Err(Error::parameters(
                 "secondary indexes are not supported here: create the table without LocalSecondaryIndexes and \
@@ -138,9 +144,11 @@ impl Table {
             ));
         }
         request.check_what_is_not_there()?;
+
         check_count(schema.len(), 2, "keySchema")?;
         check_count(definitions.len(), DEFINITIONS_MAX, "attributeDefinitions")?;
         check_count(request.tags.as_ref().map_or(0, Vec::len), TAGS_MAX, "tags")?;
+
         for (element, position) in schema.iter().zip(1..) {
             if !["HASH", "RANGE"].contains(&&*element.key_type) {
                 let at = format!("keySchema.{position}.member.keyType");
@@ -151,6 +159,7 @@ impl Table {
                 ));
             }
         }
+
         let names: Vec<_> = schema.iter().map(|element| &*element.attribute_name).collect();
         let defined: Vec<_> = definitions.iter().map(|definition| &*definition.attribute_name).collect();
         if names.len() > defined.len() {
@@ -163,6 +172,7 @@ impl Table {
                 defined.join(", ")
             )));
         }
+
         let (first, second) = match schema.as_slice() {
             [first] => (first, None),
             [first, second] => (first, Some(second)),
@@ -174,6 +184,7 @@ impl Table {
                 ));
             }
         };
+
         if second.is_some_and(|second| second.attribute_name == first.attribute_name) {
             return Err(Error::validation(
                 "Both the Hash Key and the Range Key element in the KeySchema have the same name",
@@ -188,6 +199,7 @@ impl Table {
                  AttributeDefinitions",
             ));
         }
+
         let attribute = |element: &KeyElement| {
             let name = &element.attribute_name;
             let position = definitions.iter().position(|definition| definition.attribute_name == *name);
@@ -201,6 +213,7 @@ impl Table {
             }
             Ok(Attribute { name: name.clone(), kind })
         };
+
         let mut table = Self {
             format: FORMAT,
             name: name.to_owned(),
@@ -214,11 +227,12 @@ impl Table {
             used_for: None,
             is_dropped: false,
         };
+
         table.add_tags(request.tags.as_deref().unwrap_or_default())?;
         Ok(table)
     }
 
-    /// The attribute by which items have a time to live.
+    /// Returns the name of the attribute by which items have a time to live.
     pub(crate) fn time_to_live(&self) -> Option<&str> {
         self.time_to_live.as_deref()
     }
@@ -232,12 +246,14 @@ impl Table {
                 let constraint = format!("Member must have length less than or equal to {TAG_VALUE_CHARS_MAX}");
                 return Err(Error::constraint(value, "tags.member.value", &constraint));
             }
+
             if key == USE_TAG {
                 self.used_for = Some(TableUse::from_tag(value)?);
             } else {
                 self.tags.insert(key.clone(), value.clone());
             }
         }
+
         if self.tags.len() > TAGS_MAX {
             let count = self.tags.len();
             return Err(Error::validation(format!(
@@ -257,14 +273,14 @@ impl Table {
         }
     }
 
-    /// All tags, also where the first item decided what the table is used for.
+    /// Returns all tags, even if the first item decided the use of the table.
     fn shown_tags(&self) -> Json {
         let use_tag = self.used_for.map(|used_for| (USE_TAG, used_for.as_str()));
         let others = self.tags.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         use_tag.into_iter().chain(others).map(|(key, value)| json!({"Key": key, "Value": value})).collect()
     }
 
-    /// As clients are told. `items` is not counted: it would need a pass over all of them.
+    /// Describes the table to clients. Items are not counted, because that would need a pass over all of them.
     fn description(&self, entry_created: u64, region: &str, status: &str) -> Json {
         let attributes = || [Some(&self.partition), self.sort.as_ref()].into_iter().flatten();
         let (reads, writes) = self.throughput.unwrap_or_default();
@@ -290,6 +306,7 @@ impl Table {
             "TableSizeBytes": 0,
             "DeletionProtectionEnabled": self.protected,
         });
+
         if self.throughput.is_none() {
             description["BillingModeSummary"] = json!({"BillingMode": "PAY_PER_REQUEST"});
         }
@@ -302,7 +319,7 @@ impl Table {
 }
 
 impl TableRequest {
-    /// Refuses parameters that promise what no table has here.
+    /// Refuses parameters that promise features which no table has here.
     fn check_what_is_not_there(&self) -> Result<()> {
         let has_stream = self.stream_specification.as_ref().is_some_and(|stream| stream.stream_enabled != Some(false));
         let asked = if has_stream {
@@ -314,6 +331,7 @@ impl TableRequest {
         } else {
             return Ok(());
         };
+
         Err(Error::parameters(asked))
     }
 }
@@ -326,7 +344,7 @@ fn check_count(count: usize, count_max: usize, at: &str) -> Result<()> {
     Err(Error::constraint(format!("{count} elements"), at, &constraint))
 }
 
-/// `None`: paid for by request.
+/// Returns the read and write units, or `None` for a table that is paid for by request.
 fn throughput(request: &TableRequest) -> Result<Option<(u64, u64)>> {
     let units = request.provisioned_throughput.as_ref();
     match request.billing_mode.as_deref() {
@@ -360,8 +378,9 @@ impl<S: Store> Database<S> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let table = Table::requested(name, &request, (self.options.wall_ms)())?;
-        let put = Write::Put { key: key::of_table(name), value: table.encode(), lease: Lease::None };
-        let txn = Txn { expected: vec![(key::of_table(name), 0)], writes: vec![put] };
+        let put = Write::Put { key: key::table_key(name), value: table.encode(), lease: Lease::None };
+        let txn = Txn { expected: vec![(key::table_key(name), 0)], writes: vec![put] };
+
         loop {
             let committed = self.store.commit(caller, txn.clone()).await?;
             if committed.succeeded {
@@ -372,20 +391,21 @@ impl<S: Store> Database<S> {
         }
     }
 
-    /// Removes some items of the deleted table that has this name. Fails if the table was not deleted, or time is short.
+    /// Removes some items of the deleted table that has this name. Fails if the table was not deleted, or if time is short.
     async fn clear_name(&self, deadline: Instant, name: &str) -> Result<()> {
         let is_late = Instant::now() + ANSWER_TIME >= deadline;
         let in_use = |problem: String| Err(Error::new(Kind::ResourceInUse, problem));
         let endpoint = Caller::endpoint(deadline);
-        let entry = self.store.get(&endpoint, vec![key::of_table(name)]).await?.pop().flatten();
+        let entry = self.store.get(&endpoint, vec![key::table_key(name)]).await?.pop().flatten();
+
         match entry {
             Some(entry) if !Table::decode(&entry.value)?.is_dropped => in_use(format!("Table already exists: {name}")),
             _ if is_late => in_use(format!(
                 "Table is being deleted: {name}: the items of the table before are still being removed; try again in a \
                  few seconds"
             )),
-            Some(entry) => self.sweep_table(&endpoint, key::of_dropped(name, entry.created)).await,
-            // It is gone meanwhile.
+            Some(entry) => self.sweep_table(&endpoint, key::dropped_table_key(name, entry.created)).await,
+            // It was deleted meanwhile.
             None => Ok(()),
         }
     }
@@ -403,14 +423,17 @@ impl<S: Store> Database<S> {
             return Err(Error::parameters("secondary indexes are not supported here: GlobalSecondaryIndexUpdates"));
         }
         request.check_what_is_not_there()?;
+
         let name = table_name(request.table_name.as_ref())?;
         let changes_throughput = request.billing_mode.is_some() || request.provisioned_throughput.is_some();
         let throughput = changes_throughput.then(|| throughput(&request)).transpose()?;
+
         let change = |table: &mut Table| {
             table.throughput = throughput.unwrap_or(table.throughput);
             table.protected = request.deletion_protection_enabled.unwrap_or(table.protected);
             Ok(())
         };
+
         let (table, entry) = self.change_table(caller, name, change).await?;
         Ok(json!({"TableDescription": table.description(entry.created, &self.options.region, "ACTIVE")}))
     }
@@ -426,15 +449,19 @@ impl<S: Store> Database<S> {
                 })?
             }
         };
+
         let start = request.exclusive_start_table_name.as_deref().unwrap_or_default();
-        // The next key after one is the same with a zero byte.
-        let from = if start.is_empty() { key::TABLES.into() } else { [&*key::of_table(start), &[0]].concat() };
+
+        // The next key after a key is the same key with a zero byte.
+        let from = if start.is_empty() { key::TABLES.into() } else { [&*key::table_key(start), &[0]].concat() };
         let page = self.store.range(caller, from, key::after(key::TABLES.as_bytes()), limit, false).await?;
         let last = page.entries.last().filter(|_| page.more).and_then(|(key, _)| key::table_name(key));
-        // A table that cannot be read is one all the same.
+
+        // A table that cannot be read exists all the same.
         let is_there = |entry: &Entry| Table::decode(&entry.value).map_or(true, |table| !table.is_dropped);
         let there = page.entries.iter().filter(|(_, entry)| is_there(entry));
         let names: Vec<_> = there.filter_map(|(key, _)| key::table_name(key)).collect();
+
         Ok(match last {
             None => json!({"TableNames": names}),
             Some(last) => json!({"TableNames": names, "LastEvaluatedTableName": last}),
@@ -446,19 +473,22 @@ impl<S: Store> Database<S> {
         let name = table_name(request.table_name.as_ref())?;
         for _ in 0..TRIES {
             let (table, entry) = self.read_table(caller, name).await?;
+
             if table.protected {
                 return Err(Error::validation(format!(
                     "Resource cannot be deleted as it is currently protected against deletion. Disable deletion \
                      protection first. Table: {name}"
                 )));
             }
-            let dropped = key::of_dropped(name, entry.created);
+
+            let dropped = key::dropped_table_key(name, entry.created);
             let without_items = Table { is_dropped: true, ..table.clone() };
             let writes = vec![
-                Write::Put { key: key::of_table(name), value: without_items.encode(), lease: Lease::None },
+                Write::Put { key: key::table_key(name), value: without_items.encode(), lease: Lease::None },
                 Write::Put { key: dropped, value: Vec::new(), lease: Lease::None },
             ];
-            let txn = Txn { expected: vec![(key::of_table(name), entry.modified)], writes };
+
+            let txn = Txn { expected: vec![(key::table_key(name), entry.modified)], writes };
             if self.store.commit(caller, txn).await?.succeeded {
                 self.dropped.notify_one();
                 return Ok(json!({
@@ -469,7 +499,7 @@ impl<S: Store> Database<S> {
         Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
     }
 
-    /// Removes some items of deleted tables, as the endpoint itself. Whether there may be more.
+    /// Removes some items of deleted tables, as the endpoint itself. Returns whether there may be more.
     pub(crate) async fn sweep(&self, deadline: Instant) -> Result<bool> {
         let endpoint = Caller::endpoint(deadline);
         let all = key::DROPPED.as_bytes();
@@ -479,15 +509,16 @@ impl<S: Store> Database<S> {
         Ok(true)
     }
 
-    /// Removes some items of a deleted table; where none is left, the records of its removal, and so its name is free.
+    /// Removes some items of a deleted table. If no item is left, removes the records of its deletion, so that its name is free.
     async fn sweep_table(&self, endpoint: &Caller, dropped: Vec<u8>) -> Result<()> {
         let mut txn = Txn::default();
         if let Some((name, created)) = key::dropped_table(&dropped) {
-            let items = key::of_items(name, created);
+            let items = key::items_prefix(name, created);
             let page = self.store.range(endpoint, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
             txn.writes.extend(page.entries.into_iter().map(|(key, _)| Write::Delete { key }));
+
             if txn.writes.is_empty() {
-                let key = key::of_table(name);
+                let key = key::table_key(name);
                 let entry = self.store.get(endpoint, vec![key.clone()]).await?.pop().flatten();
                 if let Some(entry) = entry.filter(|entry| entry.created == created) {
                     txn.expected.push((key.clone(), entry.modified));
@@ -498,6 +529,7 @@ impl<S: Store> Database<S> {
         } else {
             txn.writes.push(Write::Delete { key: dropped });
         }
+
         self.store.commit(endpoint, txn).await?;
         Ok(())
     }
@@ -508,6 +540,7 @@ impl<S: Store> Database<S> {
         let wanted = required(request.time_to_live_specification.as_ref(), "TimeToLiveSpecification")?;
         let attribute = required(wanted.attribute_name.as_ref(), "TimeToLiveSpecification.attributeName")?;
         let enabled = *required(wanted.enabled.as_ref(), "TimeToLiveSpecification.enabled")?;
+
         let change = |table: &mut Table| {
             match (&table.time_to_live, enabled) {
                 (Some(_), true) => return Err(Error::validation("TimeToLive is already enabled")),
@@ -565,7 +598,7 @@ impl<S: Store> Database<S> {
     pub(crate) async fn note_use<'a>(
         &self,
         caller: &Caller,
-        known: &Known,
+        known: &CachedTable,
         written: impl IntoIterator<Item = &'a Record>,
     ) {
         let mut written = written.into_iter().peekable();
@@ -576,14 +609,14 @@ impl<S: Store> Database<S> {
         let is_of_locks = written.any(|record| recipes::is_of_lock_client(&record.item, rules));
         let used_for = if is_of_locks { TableUse::Locks } else { TableUse::Plain };
         let table = Table { used_for: Some(used_for), ..known.table.clone() };
-        let key = key::of_table(&known.table.name);
+        let key = key::table_key(&known.table.name);
         let put = Write::Put { key: key.clone(), value: table.encode(), lease: Lease::None };
         let txn = Txn { expected: vec![(key, known.modified)], writes: vec![put] };
         _ = self.store.commit(&Caller::endpoint(caller.deadline), txn).await;
     }
 
     async fn read_table(&self, caller: &Caller, name: &str) -> Result<(Table, Entry)> {
-        let mut found = self.store.get(caller, vec![key::of_table(name)]).await?;
+        let mut found = self.store.get(caller, vec![key::table_key(name)]).await?;
         let entry = found.pop().flatten().ok_or_else(|| not_found(name))?;
         let table = Table::decode(&entry.value)?;
         if table.is_dropped {
@@ -601,8 +634,8 @@ impl<S: Store> Database<S> {
         for _ in 0..TRIES {
             let (mut table, entry) = self.read_table(caller, name).await?;
             change(&mut table)?;
-            let put = Write::Put { key: key::of_table(name), value: table.encode(), lease: Lease::None };
-            let txn = Txn { expected: vec![(key::of_table(name), entry.modified)], writes: vec![put] };
+            let put = Write::Put { key: key::table_key(name), value: table.encode(), lease: Lease::None };
+            let txn = Txn { expected: vec![(key::table_key(name), entry.modified)], writes: vec![put] };
             if self.store.commit(caller, txn).await?.succeeded {
                 return Ok((table, entry));
             }
@@ -616,7 +649,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A table whose keys are these texts.
-    pub(crate) fn of_texts(name: &str, keys: &[&str]) -> Table {
+    pub(crate) fn lock_table(name: &str, keys: &[&str]) -> Table {
         let attribute = |name: &&str| Attribute { name: (*name).to_owned(), kind: "S".to_owned() };
         Table {
             format: FORMAT,
@@ -638,7 +671,7 @@ pub(crate) mod tests {
         let first = r#"{"format":1,"name":"t","partition":{"name":"k","kind":"S"},"sort":null,"created_ms":0,"throughput":null,
             "time_to_live":null,"protected":false,"tags":{}}"#;
         let table = Table::decode(first.as_bytes()).unwrap();
-        assert_eq!(Table { format: FORMAT, ..table }, of_texts("t", &["k"]));
+        assert_eq!(Table { format: FORMAT, ..table }, lock_table("t", &["k"]));
         let later = first.replace("\"format\":1", "\"format\":3");
         assert!(Table::decode(later.as_bytes()).unwrap_err().message.contains("upgrade this node"));
     }

@@ -1,11 +1,12 @@
-//! Answers that their clients do not read: how many of their bytes may wait, and for how long.
+//! Limits of answers that their clients do not read: how many of their bytes may wait, and how long.
 //!
-//! A connection has one answer at a time. HTTP takes it in chunks of [`CHUNK`], the next when the client has room for the one before; the
+//! A connection has one answer at a time. HTTP takes it in chunks of [`CHUNK`], the next one when the client has room for the one before.
+//! The
 //! rest waits here, and can be dropped.
 //!
-//! * The bytes of an answer count against three limits: of its connection, of the client's address and of the node. An answer that exceeds
-//!   one is replaced by an error that names the limit. Answers of [`SMALL_BYTES`] or less are not counted, and never replaced: HTTP holds
-//!   as much for each connection anyway. Those of lock clients are such.
+//! * The bytes of an answer count against three limits: that of its connection, of the client's address and of the node. An answer that
+//!   exceeds one is replaced by an error that names the limit. Answers of [`SMALL_BYTES`] or less, such as those of lock clients, are not
+//!   counted and never replaced: HTTP holds as much for each connection anyway.
 //! * An answer of which nothing is read for [`UnreadLimits::patience`] is dropped, and so is its connection when HTTP asks for more of it.
 
 use std::{
@@ -24,11 +25,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::{bodies::origin, options::UnreadLimits};
 
-/// Bytes that HTTP takes at a time.
+/// Number of bytes that HTTP takes at a time.
 const CHUNK: usize = 16 << 10;
-/// Bytes of an answer that is always sent.
+/// Number of bytes of an answer that is always sent.
 pub(crate) const SMALL_BYTES: usize = 2 * CHUNK;
-/// Between two looks for answers that nobody reads.
+/// Interval at which answers that nobody reads are searched.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The answers of all connections.
@@ -42,12 +43,12 @@ pub(crate) struct Unread {
 struct Waiting {
     all: usize,
     addresses: BTreeMap<IpAddr, usize>,
-    /// Answers that are not wholly taken, by their number.
+    /// The answers that HTTP has not taken completely, by their number.
     answers: BTreeMap<u64, Weak<Mutex<Held>>>,
     last: u64,
 }
 
-/// An answer on its way.
+/// An answer on its way to the client.
 pub(crate) enum Answer {
     Small(Bytes),
     Large(Arc<Mutex<Held>>),
@@ -59,44 +60,46 @@ pub(crate) struct Held {
     unread: Arc<Unread>,
     origin: IpAddr,
     rest: Bytes,
-    /// Bytes that count as waiting: the rest, and the chunk that HTTP took last.
+    /// Number of bytes that count as waiting: the rest, and the chunk that HTTP took last.
     counted: usize,
-    /// When HTTP took the last chunk.
+    /// The time at which HTTP took the last chunk.
     since: Instant,
     is_given_up: bool,
 }
 
-/// Why an answer may not wait.
+/// The reason why an answer may not wait.
 #[derive(Debug)]
 pub(crate) struct NoRoom {
-    /// What it exceeds, for people.
+    /// The limit that it exceeds, as a text for people.
     pub(crate) problem: String,
-    /// There is room for it later.
+    /// Whether there is room for it later.
     pub(crate) is_passing: bool,
 }
 
-/// Nobody read an answer for too long.
+/// Nobody read the answer for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing of this answer was read in time")]
 pub(crate) struct GivenUp;
 
 impl Unread {
-    /// Answers that are not read end only while [`watch_over`](Self::watch_over) runs.
+    /// Makes the limits. Answers that are not read end only while [`watch_over`](Self::watch_over) runs.
     pub(crate) fn new(limits: UnreadLimits) -> Arc<Self> {
         Arc::new(Self { limits, waiting: Mutex::default() })
     }
 
-    /// An answer for a client.
+    /// Makes an answer for a client.
     pub(crate) fn answer(self: &Arc<Self>, client: IpAddr, body: Bytes) -> Result<Answer, NoRoom> {
         if body.len() <= SMALL_BYTES {
             return Ok(Answer::Small(body));
         }
-        let (bytes, origin) = (body.len(), origin(client));
+        let bytes = body.len();
+        let origin = origin(client);
         let mut waiting = self.waiting();
-        let of_address = waiting.addresses.get(&origin).copied().unwrap_or(0);
+        let by_address = waiting.addresses.get(&origin).copied().unwrap_or(0);
+
         let limits = [
             ("of one connection", 0, self.limits.connection),
-            ("to this address", of_address, self.limits.address),
+            ("to this address", by_address, self.limits.address),
             ("of all clients", waiting.all, self.limits.node),
         ];
         if let Some((whose, used, limit)) = limits.into_iter().find(|(_, used, limit)| used + bytes > *limit) {
@@ -106,8 +109,9 @@ impl Unread {
             );
             return Err(NoRoom { problem, is_passing: bytes <= limit && bytes <= self.limits.connection });
         }
+
         waiting.all += bytes;
-        waiting.addresses.insert(origin, of_address + bytes);
+        waiting.addresses.insert(origin, by_address + bytes);
         let held = Held {
             unread: Arc::clone(self),
             origin,
@@ -116,7 +120,9 @@ impl Unread {
             since: Instant::now(),
             is_given_up: false,
         };
+
         let held = Arc::new(Mutex::new(held));
+
         waiting.last += 1;
         let number = waiting.last;
         waiting.answers.insert(number, Arc::downgrade(&held));
@@ -127,16 +133,17 @@ impl Unread {
     pub(crate) async fn watch_over(self: Arc<Self>) {
         loop {
             sleep(LOOK).await;
-            self.give_up_those_that_stand_still();
+            self.give_up_stalled_answers();
         }
     }
 
-    fn give_up_those_that_stand_still(&self) {
+    fn give_up_stalled_answers(&self) {
         let answers: Vec<_> = {
             let mut waiting = self.waiting();
             waiting.answers.retain(|_, held| held.strong_count() > 0);
             waiting.answers.values().filter_map(Weak::upgrade).collect()
         };
+
         let now = Instant::now();
         for held in answers {
             let mut held = lock(&held);
@@ -154,7 +161,7 @@ impl Unread {
 }
 
 impl Held {
-    /// So many bytes wait from now on; never more than before.
+    /// Sets the number of bytes that wait from now on. It is never more than before.
     fn count(&mut self, bytes: usize) {
         let less = self.counted - bytes;
         self.counted = bytes;
@@ -203,7 +210,7 @@ impl Body for Answer {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Small(body) => body.is_empty(),
-            // It is asked once more, and then counts the last chunk as taken.
+            // HTTP asks once more, and that call counts the last chunk as taken.
             Self::Large(_) => false,
         }
     }
@@ -223,7 +230,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// No code panics while it holds one of these locks but on broken state.
+/// Locks. No code panics while it holds one of these locks, except on broken state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

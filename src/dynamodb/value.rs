@@ -1,6 +1,6 @@
-//! Attribute values: the ten types, their JSON, their sizes.
+//! Attribute values: their ten types, their JSON, and their sizes.
 //!
-//! JSON is read straight into a [`Value`], not by way of a generic tree: a body of 16 MiB of tiny values would become a gigabyte of maps.
+//! JSON is read straight into a [`Value`], without a generic tree: a body of 16 MiB of tiny values would become a gigabyte of maps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,8 @@ use crate::Number;
 /// An item, or a map inside one.
 pub type Item = BTreeMap<String, Value>;
 
-/// Begins a message of the JSON reader that is about a value, not about the JSON: it is DynamoDB's `ValidationException`.
+/// The first character of a message of the JSON reader that is about a value, not about the JSON. The message becomes DynamoDB's
+/// `ValidationException`.
 pub(crate) const INVALID_VALUE: &str = "\u{1}";
 /// Maximum depth of lists and maps.
 pub(crate) const DEPTH_MAX: usize = 32;
@@ -74,7 +75,7 @@ impl Value {
         }
     }
 
-    /// Bytes, as DynamoDB counts them.
+    /// The size in bytes, as DynamoDB counts them.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::S(text) => text.len(),
@@ -89,12 +90,12 @@ impl Value {
         }
     }
 
-    /// The text, of a string.
+    /// The text of a string.
     pub(crate) fn as_str(&self) -> Option<&str> {
         if let Self::S(text) = self { Some(text) } else { None }
     }
 
-    /// The number, of a number.
+    /// The number of a number value.
     pub(crate) fn as_number(&self) -> Option<Number> {
         if let Self::N(number) = self { Some(*number) } else { None }
     }
@@ -114,12 +115,12 @@ impl Value {
     }
 }
 
-/// Bytes of names and values, as DynamoDB counts them.
+/// The size of names and values in bytes, as DynamoDB counts them.
 pub(crate) fn item_size(item: &Item) -> usize {
     item.iter().map(|(name, value)| name.len() + value.size()).sum()
 }
 
-/// Bytes of an item's JSON. A number of three bytes may have 130 digits there.
+/// The size of an item's JSON in bytes. A number of three bytes may have 130 digits there.
 pub(crate) fn json_bytes(item: &Item) -> usize {
     struct Count(usize);
     impl io::Write for Count {
@@ -163,7 +164,7 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// Reads `{"S": "…"}`.
+/// Reads a value like `{"S": "…"}`.
 struct OneValue;
 
 impl<'de> Visitor<'de> for OneValue {
@@ -184,6 +185,7 @@ impl<'de> Visitor<'de> for OneValue {
                 ));
             }
         }
+
         value.ok_or_else(|| {
             invalid("Supplied AttributeValue is empty, must contain exactly one of the supported datatypes")
         })
@@ -196,7 +198,7 @@ fn invalid<E: serde::de::Error>(message: impl std::fmt::Display) -> E {
 
 const PARAMETERS: &str = "One or more parameter values were invalid: ";
 
-/// The value of one type. `None`: no type that there is, or `null`; DynamoDB passes over both.
+/// Reads the value of one type. Returns `None` for an unknown type or `null`, which DynamoDB ignores.
 fn read<'de, M: MapAccess<'de>>(kind: &str, map: &mut M) -> Result<Option<Value>, M::Error> {
     Ok(Some(match kind {
         "S" => return Ok(map.next_value::<Option<_>>()?.map(Value::S)),
@@ -248,6 +250,7 @@ fn set<T: Ord, E: serde::de::Error>(
             return Err(invalid(duplicates()));
         }
     }
+
     if set.is_empty() { Err(invalid(format_args!("{PARAMETERS}{empty}"))) } else { Ok(set) }
 }
 

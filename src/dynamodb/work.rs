@@ -1,29 +1,30 @@
 //! A budget of work for each request.
 //!
-//! The bytes of a request are bounded, and still a few of them can ask for much: a condition is evaluated for each item of a page, and
-//! each of its functions may search all of an item. So whatever a request visits, compares, searches or copies costs *units* here. What a
-//! request does before its caller's rights are known is linear in its bytes, and has limits of its own: expressions in
-//! [`expression`](crate::expression), parameters of before expressions in [`legacy`](crate::legacy).
+//! The bytes of a request are bounded, and still a few of them can cause much work: a condition is evaluated for each item of a page, and
+//! each
+//! of its functions may search a whole item. So everything that a request visits, compares, searches or copies costs *units* here. The work
+//! that comes before its caller's rights are known is linear in its bytes, and has limits of its own: expressions in
+//! [`expression`](crate::expression), the parameters that came before expressions in [`legacy`](crate::legacy).
 //!
-//! A query or a scan whose budget is used up ends its page early, as DynamoDB may at any time, and the next request goes on behind it.
+//! A query or a scan whose budget is used up ends its page early, as DynamoDB may at any time, and the next request goes on after it.
 //! Other requests fail, with an error that names the budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Error;
 
-/// Units of a request.
+/// Number of units of a request.
 pub(crate) const WORK_UNITS_MAX: usize = 2 << 20;
-/// Bytes that are compared, searched or copied for a unit.
+/// Number of bytes that are compared, searched or copied for one unit.
 const UNIT_BYTES: usize = 32;
-/// Bytes of an entry of the store that are read for a unit. A value takes two bytes at least.
+/// Number of bytes of the store's entry that are read for one unit. A value takes at least two bytes.
 const UNIT_STORED_BYTES: usize = 8;
 
-/// What is left of a request's budget.
+/// The rest of a request's budget.
 #[derive(Debug)]
 pub(crate) struct Work(AtomicUsize);
 
-/// A budget is used up.
+/// The budget is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
@@ -38,7 +39,7 @@ impl Work {
         Self(AtomicUsize::new(units))
     }
 
-    /// For `units` values that are visited.
+    /// Spends a unit for each value that is visited.
     pub(crate) fn spend(&self, units: usize) -> Result<(), Exhausted> {
         let left = self.0.load(Ordering::Relaxed);
         let after = left.checked_sub(units);
@@ -46,12 +47,12 @@ impl Work {
         after.map(drop).ok_or(Exhausted)
     }
 
-    /// For a value of so many bytes that is compared, searched or copied.
+    /// Spends units for a value of this size that is compared, searched or copied.
     pub(crate) fn spend_bytes(&self, bytes: usize) -> Result<(), Exhausted> {
         self.spend(1 + bytes / UNIT_BYTES)
     }
 
-    /// For an entry of the store that is read.
+    /// Spends units for an entry of the store that is read.
     pub(crate) fn spend_stored(&self, bytes: usize) -> Result<(), Exhausted> {
         self.spend(1 + bytes / UNIT_STORED_BYTES)
     }

@@ -1,6 +1,6 @@
-//! What a condition says of an item, and what a projection shows of it.
+//! Evaluates conditions on items, and shows the parts of items that projections name.
 //!
-//! Whatever is visited, compared or searched is charged to the request's [`Work`].
+//! Everything that is visited, compared or searched is charged to the request's [`Work`].
 
 use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap};
 
@@ -13,7 +13,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, Exhausted>;
 
-/// The value at a path.
+/// Returns the value at a path.
 pub(crate) fn at<'a>(item: &'a Item, path: &Path) -> Option<&'a Value> {
     let (first, rest) = path.0.split_first()?;
     let Step::Name(name) = first else { return None };
@@ -25,7 +25,7 @@ pub(crate) fn at<'a>(item: &'a Item, path: &Path) -> Option<&'a Value> {
 }
 
 fn found<'a>(item: &'a Item, path: &Path, work: &Work) -> Result<Option<&'a Value>> {
-    // A path is followed no further than an item is deep.
+    // A path need not be followed further than an item is deep.
     for step in path.0.iter().take(DEPTH_MAX + 1) {
         match step {
             Step::Name(name) => work.spend_bytes(name.len())?,
@@ -36,7 +36,7 @@ fn found<'a>(item: &'a Item, path: &Path, work: &Work) -> Result<Option<&'a Valu
 }
 
 impl Condition {
-    /// Whether it is true of an item. An item that is not there has no attributes.
+    /// Whether the condition is true for an item. A missing item has no attributes.
     pub(crate) fn holds(&self, item: &Item, work: &Work) -> Result<bool> {
         work.spend(1)?;
         Ok(match self {
@@ -131,10 +131,11 @@ fn size(value: &Value, work: &Work) -> Result<Option<usize>> {
     })
 }
 
-/// Whether a text or bytes contain others, or a set or a list an element.
+/// Whether a text or bytes contain others, or whether a set or a list contains an element.
 fn contains(whole: &Value, element: &Value, work: &Work) -> Result<bool> {
-    // A set of so many elements is searched in as many steps as their number has digits.
+    // Searching a set takes about as many steps as the number of its elements has binary digits.
     let steps = |elements: usize| 1 + elements.checked_ilog2().unwrap_or(0) as usize;
+
     Ok(match (whole, element) {
         (Value::S(text), Value::S(part)) => {
             work.spend_bytes(text.len())?;
@@ -168,7 +169,7 @@ fn contains(whole: &Value, element: &Value, work: &Work) -> Result<bool> {
     })
 }
 
-/// Whether two values are the same. Stops at the first difference.
+/// Whether two values are the same. The comparison stops at the first difference.
 fn equal(left: &Value, right: &Value, work: &Work) -> Result<bool> {
     match (left, right) {
         (Value::S(left), Value::S(right)) => work.spend_bytes(left.len().min(right.len()))?,
@@ -210,7 +211,7 @@ fn equal(left: &Value, right: &Value, work: &Work) -> Result<bool> {
     Ok(left == right)
 }
 
-/// The order of two values, where there is one: of two texts, two numbers, or two byte strings.
+/// The order of two values, if they have one: two texts, two numbers, or two byte strings.
 pub(crate) fn order(left: &Value, right: &Value) -> Option<Ordering> {
     match (left, right) {
         (Value::S(left), Value::S(right)) => Some(left.cmp(right)),
@@ -220,7 +221,7 @@ pub(crate) fn order(left: &Value, right: &Value) -> Option<Ordering> {
     }
 }
 
-/// A missing attribute is different from all values, and neither less nor greater than one.
+/// Compares two values. A missing attribute differs from all values, and is neither less nor greater than one.
 fn compare(
     comparison: Comparison,
     left: Option<Cow<'_, Value>>,
@@ -230,6 +231,7 @@ fn compare(
     let (Some(left), Some(right)) = (&left, &right) else {
         return Ok(comparison == Comparison::NotEqual);
     };
+
     let ordered = || {
         let bytes = match (&**left, &**right) {
             (Value::S(left), Value::S(right)) => left.len().min(right.len()),
@@ -239,6 +241,7 @@ fn compare(
         work.spend_bytes(bytes)?;
         Ok(order(left, right))
     };
+
     Ok(match comparison {
         Comparison::Equal => equal(left, right, work)?,
         Comparison::NotEqual => !equal(left, right, work)?,
@@ -251,10 +254,10 @@ fn compare(
 
 /// The parts of items that paths show. Elements of a list move together.
 ///
-/// A tree, so that the paths are compared to each other once, and not again for each item.
+/// It is a tree, so that the paths are compared to each other once, and not again for each item.
 #[derive(Debug, Default)]
 pub(crate) struct Projection {
-    /// The path to here is one of those asked for.
+    /// Whether a requested path ends here.
     shows_all: bool,
     names: BTreeMap<String, Projection>,
     indexes: BTreeMap<usize, Projection>,
@@ -263,6 +266,7 @@ pub(crate) struct Projection {
 impl Projection {
     pub(crate) fn new<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
         let mut root = Self::default();
+
         for path in paths {
             let mut place = &mut root;
             for step in &path.0 {
@@ -276,10 +280,10 @@ impl Projection {
         root
     }
 
-    /// The part of an item that is shown.
-    pub(crate) fn of_item(&self, item: &Item) -> Item {
-        let part = |name: &String, value: &Value, inner: &Self| Some((name.clone(), inner.of_value(value)?));
-        // Many names may be asked for of many small items, or few of large ones.
+    /// Returns the part of an item that is shown.
+    pub(crate) fn project(&self, item: &Item) -> Item {
+        let part = |name: &String, value: &Value, inner: &Self| Some((name.clone(), inner.project_value(value)?));
+        // The projection may have many names for small items, or few names for large ones.
         if item.len() < self.names.len() {
             item.iter().filter_map(|(name, value)| part(name, value, self.names.get(name)?)).collect()
         } else {
@@ -287,15 +291,16 @@ impl Projection {
         }
     }
 
-    fn of_value(&self, value: &Value) -> Option<Value> {
+    fn project_value(&self, value: &Value) -> Option<Value> {
         if self.shows_all {
             return Some(value.clone());
         }
+
         match value {
-            Value::M(map) => Some(self.of_item(map)).filter(|map| !map.is_empty()).map(Value::M),
+            Value::M(map) => Some(self.project(map)).filter(|map| !map.is_empty()).map(Value::M),
             Value::L(list) => {
                 let parts = self.indexes.range(..list.len());
-                let parts: Vec<_> = parts.filter_map(|(index, inner)| inner.of_value(list.get(*index)?)).collect();
+                let parts: Vec<_> = parts.filter_map(|(index, inner)| inner.project_value(list.get(*index)?)).collect();
                 Some(parts).filter(|list| !list.is_empty()).map(Value::L)
             }
             Value::S(_) | Value::N(_) | Value::B(_) | Value::Bool(_) | Value::Null => None,

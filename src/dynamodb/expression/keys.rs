@@ -3,7 +3,7 @@
 use super::{Comparison, Condition, Operand, Path};
 use crate::Value;
 
-/// Which items a query reads.
+/// The items that a query reads: one partition, and part of its sort keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyCondition {
     pub(crate) partition: Value,
@@ -18,7 +18,7 @@ pub(crate) enum SortCondition {
 }
 
 impl KeyCondition {
-    /// From a condition, for a table with these key attributes. The error is in DynamoDB's words.
+    /// Converts a condition for a table with these key attributes. The error is in DynamoDB's words.
     pub(crate) fn new(condition: &Condition, partition: &str, sort: Option<&str>) -> Result<Self, String> {
         let mut conditions: Vec<(String, SortCondition)> = Vec::new();
         for part in flattened(condition) {
@@ -31,6 +31,7 @@ impl KeyCondition {
                 return Err("Conditions can be of length 1 or 2 only".to_owned());
             }
         }
+
         let mut take = |name: &str| {
             let index = conditions.iter().position(|(other, _)| other == name)?;
             Some(conditions.remove(index).1)
@@ -39,9 +40,11 @@ impl KeyCondition {
         let of_sort = sort.and_then(&mut take);
         let missed = |name: &str| format!("Query condition missed key schema element: {name}");
         let of_partition = of_partition.ok_or_else(|| missed(partition))?;
+
         if !conditions.is_empty() {
             return Err(sort.map_or_else(|| "Query key condition not supported".to_owned(), missed));
         }
+
         let SortCondition::Compare(Comparison::Equal, value) = of_partition else {
             return Err("Query key condition not supported".to_owned());
         };
@@ -49,7 +52,7 @@ impl KeyCondition {
     }
 }
 
-/// The parts of a chain, those of chains in parentheses too.
+/// The parts of a chain, including those of chains in parentheses.
 fn flattened(condition: &Condition) -> Vec<&Condition> {
     if let Condition::All(parts) = condition { parts.iter().flat_map(flattened).collect() } else { vec![condition] }
 }

@@ -1,12 +1,13 @@
-//! Expressions: of conditions, filters, projections, updates and keys.
+//! Expressions for conditions, filters, projections, updates and keys.
 //!
 //! Text becomes [`tokens`], tokens become a tree ([`parse`]), and a tree is applied to an item ([`evaluate`], [`update`]). The legacy
-//! parameters of 2012 become the same trees ([`legacy`](crate::legacy)). The grammar needs one token of lookahead, so the parser is a
-//! function for each of its rules; an error names the token that fits no rule, and its neighbours, as DynamoDB does.
+//! parameters of 2012 become the same trees ([`legacy`](crate::legacy)). The grammar needs one token of lookahead, so the parser has a
+//! function for each of its rules. An error names the token that fits no rule, and its neighbours, as DynamoDB does.
 //!
-//! Bounded: [`TEXT_BYTES_MAX`], [`DEPTH_MAX`], [`OPERATORS_MAX`], [`OPERANDS_OF_IN_MAX`], the steps of a path, and what placeholders stand
-//! for ([`names`]). To read an expression takes time linear in its text and in what it stands for; what it costs to apply it is charged to
-//! the request's [`Work`](crate::work::Work).
+//! The limits are [`TEXT_BYTES_MAX`], [`DEPTH_MAX`], [`OPERATORS_MAX`], [`IN_OPERANDS_MAX`], the steps of a path, and the bytes that
+//! placeholders stand for ([`names`]). Reading an expression takes time linear in its text and in what it stands for. Applying it is
+//! charged
+//! to the request's [`Work`](crate::work::Work).
 
 pub(crate) mod evaluate;
 pub(crate) mod keys;
@@ -21,18 +22,18 @@ use std::fmt::{self, Display, Formatter};
 
 use crate::Value;
 
-pub(crate) use parse::{parse_condition, parse_projection, parse_update, too_many_of_in};
+pub(crate) use parse::{parse_condition, parse_projection, parse_update, too_many_in_operands};
 
-/// Maximum bytes of an expression.
+/// Maximum number of bytes of an expression.
 pub(crate) const TEXT_BYTES_MAX: usize = 4096;
-/// Maximum parentheses and functions inside each other.
+/// Maximum depth of nested parentheses and functions.
 pub(crate) const DEPTH_MAX: usize = 64;
-/// Maximum operators and functions in an expression.
+/// Maximum number of operators and functions in an expression.
 pub(crate) const OPERATORS_MAX: usize = 300;
-/// Maximum values of one `IN`.
-pub(crate) const OPERANDS_OF_IN_MAX: usize = 100;
+/// Maximum number of values of one `IN`.
+pub(crate) const IN_OPERANDS_MAX: usize = 100;
 
-/// A place in an item: `a.b[2]`. Its first step is a name.
+/// A place in an item, like `a.b[2]`. Its first step is a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Path(pub(crate) Vec<Step>);
 
@@ -42,7 +43,7 @@ pub(crate) enum Step {
     Index(usize),
 }
 
-/// What is compared.
+/// An operand of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operand {
     Path(Path),
@@ -76,7 +77,7 @@ pub(crate) enum Condition {
     Contains(Operand, Operand),
 }
 
-/// What an update does to one path.
+/// The action of an update on one path.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Set(Path, Source),
@@ -86,7 +87,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Whether what it writes depends on what was there.
+    /// Whether the new value depends on the old one.
     pub(crate) fn is_relative(&self) -> bool {
         match self {
             Self::Set(_, source) => source.reads_item(),
@@ -103,7 +104,7 @@ impl Action {
     }
 }
 
-/// Where the new value comes from.
+/// The source of a new value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
     Path(Path),
@@ -129,7 +130,7 @@ impl Path {
         Self(vec![Step::Name(name.to_owned())])
     }
 
-    /// The attribute that it begins at.
+    /// The attribute that the path starts at.
     pub(crate) fn head(&self) -> &str {
         match self.0.first() {
             Some(Step::Name(name)) => name,
@@ -143,7 +144,7 @@ impl Path {
 }
 
 impl Display for Path {
-    /// As in messages: `[a, b, [2]]`.
+    /// Writes the path as messages have it, like `[a, b, [2]]`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let steps: Vec<_> = self.0.iter().map(Step::to_string).collect();
         write!(f, "[{}]", steps.join(", "))
@@ -171,7 +172,7 @@ impl Comparison {
         }
     }
 
-    /// With the operands changed over.
+    /// Returns the comparison with its operands swapped.
     pub(crate) fn mirrored(self) -> Self {
         match self {
             Self::Equal | Self::NotEqual => self,
@@ -183,32 +184,34 @@ impl Comparison {
     }
 }
 
-/// All paths that a condition reads.
+/// Returns all paths that a condition reads.
 pub(crate) fn paths(condition: &Condition) -> Vec<&Path> {
-    fn of_operand<'a>(operand: &'a Operand, found: &mut Vec<&'a Path>) {
+    fn collect_operand<'a>(operand: &'a Operand, found: &mut Vec<&'a Path>) {
         match operand {
             Operand::Path(path) => found.push(path),
-            Operand::Size(inner) => of_operand(inner, found),
+            Operand::Size(inner) => collect_operand(inner, found),
             Operand::Value(_) => {}
         }
     }
+
     fn collect<'a>(condition: &'a Condition, found: &mut Vec<&'a Path>) {
         match condition {
             Condition::All(parts) | Condition::Any(parts) => parts.iter().for_each(|part| collect(part, found)),
             Condition::Not(inner) => collect(inner, found),
             Condition::Exists(path) | Condition::NotExists(path) => found.push(path),
-            Condition::HasType(operand, _) => of_operand(operand, found),
+            Condition::HasType(operand, _) => collect_operand(operand, found),
             Condition::Compare(_, a, b) | Condition::BeginsWith(a, b) | Condition::Contains(a, b) => {
-                of_operand(a, found);
-                of_operand(b, found);
+                collect_operand(a, found);
+                collect_operand(b, found);
             }
-            Condition::Between(a, b, c) => [a, b, c].into_iter().for_each(|operand| of_operand(operand, found)),
+            Condition::Between(a, b, c) => [a, b, c].into_iter().for_each(|operand| collect_operand(operand, found)),
             Condition::In(a, list) => {
-                of_operand(a, found);
-                list.iter().for_each(|operand| of_operand(operand, found));
+                collect_operand(a, found);
+                list.iter().for_each(|operand| collect_operand(operand, found));
             }
         }
     }
+
     let mut found = Vec::new();
     collect(condition, &mut found);
     found

@@ -1,6 +1,6 @@
-//! `ExpressionAttributeNames` and `ExpressionAttributeValues`: what the placeholders of a request's expressions stand for.
+//! The placeholders of a request's expressions: `ExpressionAttributeNames` and `ExpressionAttributeValues`.
 //!
-//! An expression may name a placeholder as often as it likes, and each time stands for all of its value. So these bytes are bounded too.
+//! An expression may name a placeholder as often as it likes, and each time stands for its whole value. So these bytes are bounded too.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,14 +13,14 @@ use crate::{
     value::item_size,
 };
 
-/// Maximum bytes of all placeholders and of what they stand for.
+/// Maximum number of bytes of all placeholders and their values.
 const BYTES_MAX: usize = 2 << 20;
-/// Maximum bytes of the name of an attribute.
+/// Maximum number of bytes of the name of an attribute.
 const NAME_BYTES_MAX: usize = 65_535;
-/// Maximum bytes of what the expressions of a request stand for, each placeholder as often as it is used.
+/// Maximum number of bytes that the expressions of a request stand for. Each placeholder counts as often as it is used.
 const USED_BYTES_MAX: usize = 4 << 20;
 
-/// The placeholders of a request, and which of them its expressions have used.
+/// The placeholders of a request, and those that its expressions have used.
 #[derive(Debug, Default)]
 pub(crate) struct Placeholders<'a> {
     names: Option<&'a BTreeMap<String, String>>,
@@ -36,6 +36,7 @@ impl<'a> Placeholders<'a> {
                 !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
             })
         };
+
         if names.is_some_and(BTreeMap::is_empty) {
             return Err(Error::validation("ExpressionAttributeNames must not be empty"));
         }
@@ -44,6 +45,7 @@ impl<'a> Placeholders<'a> {
                 "ExpressionAttributeNames contains invalid key: Syntax error; key: \"{key}\""
             )));
         }
+
         if values.is_some_and(BTreeMap::is_empty) {
             return Err(Error::validation("ExpressionAttributeValues must not be empty"));
         }
@@ -52,6 +54,7 @@ impl<'a> Placeholders<'a> {
                 "ExpressionAttributeValues contains invalid key: Syntax error; key: \"{key}\""
             )));
         }
+
         let names_bytes: usize = names.into_iter().flatten().map(|(key, name)| key.len() + name.len()).sum();
         let bytes = names_bytes + values.map_or(0, item_size);
         if bytes > BYTES_MAX {
@@ -59,12 +62,14 @@ impl<'a> Placeholders<'a> {
                 "ExpressionAttributeNames and ExpressionAttributeValues have {bytes} bytes, and the limit is {BYTES_MAX}"
             )));
         }
+
         if let Some(name) = names.into_iter().flatten().map(|(_, name)| name).find(|name| name.len() > NAME_BYTES_MAX) {
             return Err(Error::validation(format!(
                 "ExpressionAttributeNames contains a name of {} bytes, and the limit is {NAME_BYTES_MAX}",
                 name.len()
             )));
         }
+
         Ok(Self { names, values, ..Self::default() })
     }
 
@@ -81,7 +86,7 @@ impl<'a> Placeholders<'a> {
         Ok(())
     }
 
-    /// What `#name` stands for.
+    /// Returns the name that `#name` stands for.
     pub(super) fn name(&self, placeholder: &str) -> Result<String, String> {
         let name = self.names.and_then(|names| names.get(placeholder)).ok_or_else(|| {
             format!(
@@ -92,7 +97,7 @@ impl<'a> Placeholders<'a> {
         Ok(name.clone())
     }
 
-    /// What `:value` stands for.
+    /// Returns the value that `:value` stands for.
     pub(super) fn value(&self, placeholder: &str) -> Result<Value, String> {
         let value = self.values.and_then(|values| values.get(placeholder)).ok_or_else(|| {
             format!("An expression attribute value used in expression is not defined; attribute value: {placeholder}")
@@ -101,17 +106,19 @@ impl<'a> Placeholders<'a> {
         Ok(value.clone())
     }
 
-    /// Placeholders that no expression uses are an error; where there is no expression, the parameters are one.
+    /// Refuses placeholders that no expression uses, and the parameters themselves if there is no expression.
     pub(crate) fn finish(self, has_expression: bool) -> Result<()> {
         let used = self.used.into_inner();
         let parameters: [(&str, Vec<&String>); 2] = [
             ("ExpressionAttributeNames", self.names.into_iter().flatten().map(|(key, _)| key).collect()),
             ("ExpressionAttributeValues", self.values.into_iter().flatten().map(|(key, _)| key).collect()),
         ];
+
         for (parameter, keys) in parameters {
             if !keys.is_empty() && !has_expression {
                 return Err(Error::validation(format!("{parameter} can only be specified when using expressions")));
             }
+
             let unused: Vec<_> = keys.into_iter().filter(|key| !used.contains(*key)).map(String::as_str).collect();
             if !unused.is_empty() {
                 return Err(Error::validation(format!(

@@ -1,17 +1,17 @@
-//! From text to trees.
+//! Parses expressions: from text to trees.
 
 use std::collections::BTreeMap;
 
 use super::{
-    Action, Comparison, Condition, DEPTH_MAX, OPERANDS_OF_IN_MAX, OPERATORS_MAX, Operand, Path, Source, Step,
+    Action, Comparison, Condition, DEPTH_MAX, IN_OPERANDS_MAX, OPERATORS_MAX, Operand, Path, Source, Step,
     TEXT_BYTES_MAX,
     names::Placeholders,
     reserved::is_reserved,
-    tokens::{Kind, Token, tokens},
+    tokens::{Token, TokenKind, tokens},
 };
 use crate::{Value, value};
 
-/// The problem of an expression, in DynamoDB's words; the name of the parameter goes before it.
+/// The problem of an expression, in DynamoDB's words. The name of the parameter goes before it.
 type Result<T> = std::result::Result<T, String>;
 
 /// Reads a condition, a filter, or a key condition.
@@ -23,7 +23,7 @@ pub(crate) fn parse_condition(text: &str, placeholders: &Placeholders<'_>) -> Re
     Ok(condition)
 }
 
-/// Reads a projection: paths, none of which lies inside another.
+/// Reads a projection, which is a list of paths. No path lies inside another.
 pub(crate) fn parse_projection(text: &str, placeholders: &Placeholders<'_>) -> Result<Vec<Path>> {
     let mut parser = Parser::new(text, placeholders)?;
     let mut paths = vec![parser.path()?];
@@ -35,16 +35,19 @@ pub(crate) fn parse_projection(text: &str, placeholders: &Placeholders<'_>) -> R
     Ok(paths)
 }
 
-/// Reads an update: what to do to paths, none of which lies inside another.
+/// Reads an update, which is a list of actions on paths. No path lies inside another.
 pub(crate) fn parse_update(text: &str, placeholders: &Placeholders<'_>) -> Result<Vec<Action>> {
     let mut parser = Parser::new(text, placeholders)?;
-    let (mut actions, mut sections) = (Vec::new(), Vec::new());
+    let mut actions = Vec::new();
+    let mut sections = Vec::new();
+
     loop {
         let section = ["SET", "REMOVE", "ADD", "DELETE"].into_iter().find(|section| parser.peek().is_word(section));
         let Some(section) = section else { return Err(parser.unexpected()) };
         if sections.contains(&section) {
             return Err(format!("The \"{section}\" section can only be used once in an update expression;"));
         }
+
         sections.push(section);
         parser.next();
         loop {
@@ -53,20 +56,22 @@ pub(crate) fn parse_update(text: &str, placeholders: &Placeholders<'_>) -> Resul
                 break;
             }
         }
-        if parser.peek().kind == Kind::End {
+
+        if parser.peek().kind == TokenKind::End {
             break;
         }
     }
+
     apart(&actions.iter().map(Action::path).collect::<Vec<_>>())?;
     Ok(actions)
 }
 
-/// Where some paths go on.
+/// A place at which some paths go on.
 #[derive(Default)]
 struct Fork<'a> {
-    /// The first path that comes through here.
+    /// The index of the first path that comes through here.
     first: usize,
-    /// A path ends here.
+    /// Whether a path ends here.
     is_end: bool,
     inner: BTreeMap<&'a Step, Fork<'a>>,
 }
@@ -87,13 +92,14 @@ fn apart(paths: &[&Path]) -> Result<()> {
 }
 
 impl<'a> Fork<'a> {
-    /// Adds a path; or says which one is in its way, and how.
+    /// Adds a path. Returns the path that is in its way, if any, and how.
     fn add(&mut self, index: usize, path: &'a Path) -> Option<(usize, &'static str)> {
         let mut place = self;
         for step in &path.0 {
             if place.is_end {
                 return Some((place.first, "overlap"));
             }
+
             if let Some((other, _)) = place.inner.first_key_value()
                 && matches!(other, Step::Name(_)) != matches!(step, Step::Name(_))
             {
@@ -101,15 +107,17 @@ impl<'a> Fork<'a> {
             }
             place = place.inner.entry(step).or_insert_with(|| Fork { first: index, ..Fork::default() });
         }
+
         if place.is_end || !place.inner.is_empty() {
             return Some((place.first, "overlap"));
         }
+
         place.is_end = true;
         None
     }
 }
 
-/// What a rule of conditions can turn out to be, before its place shows which of both is needed.
+/// The result of a rule of conditions. Its place shows later which of both is needed.
 enum Parsed {
     Condition(Condition),
     Operand(Operand),
@@ -170,10 +178,10 @@ impl<'a> Parser<'a> {
     }
 
     fn end(&self) -> Result<()> {
-        if self.peek().kind == Kind::End { Ok(()) } else { Err(self.unexpected()) }
+        if self.peek().kind == TokenKind::End { Ok(()) } else { Err(self.unexpected()) }
     }
 
-    /// The token that fits no rule, between its neighbours.
+    /// The error about the token that fits no rule, with its neighbours.
     fn unexpected(&self) -> String {
         let token = self.peek();
         let from = self.tokens[self.at.saturating_sub(1)].start;
@@ -223,6 +231,7 @@ impl<'a> Parser<'a> {
         if !self.peek().is_word(word) {
             return Ok(first);
         }
+
         let mut parts = vec![self.condition(first)?];
         while self.accept_word(word) {
             self.operator()?;
@@ -241,7 +250,7 @@ impl<'a> Parser<'a> {
         Ok(Parsed::Condition(Condition::Not(Box::new(self.condition(inner)?))))
     }
 
-    /// An operand, with or without what it is compared to; or a condition.
+    /// Reads an operand, with or without what it is compared to, or a condition.
     fn comparison(&mut self) -> Result<Parsed> {
         let left = match self.group()? {
             Parsed::Operand(operand) => operand,
@@ -253,6 +262,7 @@ impl<'a> Parser<'a> {
                 };
             }
         };
+
         let condition = if let Some(comparison) = self.comparator() {
             self.next();
             self.operator()?;
@@ -281,20 +291,21 @@ impl<'a> Parser<'a> {
             self.operator()?;
             self.expect("(")?;
             let list = self.deeper(|parser| parser.list(Self::operand))?;
-            if list.len() > OPERANDS_OF_IN_MAX {
-                return Err(too_many_of_in(list.len()));
+            if list.len() > IN_OPERANDS_MAX {
+                return Err(too_many_in_operands(list.len()));
             }
             Condition::In(left, list)
         } else {
             return Ok(Parsed::Operand(left));
         };
+
         Ok(Parsed::Condition(condition))
     }
 
     fn comparator(&self) -> Option<Comparison> {
         let token = self.peek();
         Some(match token.text {
-            _ if token.kind != Kind::Symbol => return None,
+            _ if token.kind != TokenKind::Symbol => return None,
             "=" => Comparison::Equal,
             "<>" => Comparison::NotEqual,
             "<" => Comparison::Less,
@@ -305,7 +316,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Something in parentheses; otherwise a function, a value or a path.
+    /// Reads something in parentheses, or a function, a value, or a path.
     fn group(&mut self) -> Result<Parsed> {
         if !self.accept("(") {
             return self.primary();
@@ -319,7 +330,7 @@ impl<'a> Parser<'a> {
         Ok(inner)
     }
 
-    /// Where the parenthesis that opens here is closed.
+    /// Returns the place at which the parenthesis that opens here is closed.
     fn closing(&self, open: usize) -> Option<usize> {
         let mut depth = 0_usize;
         (open..self.tokens.len()).find(|at| {
@@ -331,11 +342,12 @@ impl<'a> Parser<'a> {
 
     fn primary(&mut self) -> Result<Parsed> {
         let token = self.peek();
-        if token.kind == Kind::Value {
+        if token.kind == TokenKind::Value {
             self.next();
             return Ok(Parsed::Operand(Operand::Value(self.placeholders.value(token.text)?)));
         }
-        if token.kind == Kind::Word
+
+        if token.kind == TokenKind::Word
             && self.tokens[(self.at + 1).min(self.tokens.len() - 1)].is("(")
             && !is_keyword(token)
         {
@@ -343,6 +355,7 @@ impl<'a> Parser<'a> {
             self.operator()?;
             return self.deeper(|parser| parser.function(token.text));
         }
+
         Ok(Parsed::Operand(Operand::Path(self.path()?)))
     }
 
@@ -352,12 +365,14 @@ impl<'a> Parser<'a> {
             "attribute_type" | "begins_with" | "contains" => 2,
             _ => return Err(format!("Invalid function name; function: {name}")),
         };
+
         let given = if self.accept(")") { Vec::new() } else { self.list(Self::operand)? };
         let count = given.len();
         let mut given = given.into_iter();
         let (Some(first), second) = (given.next().filter(|_| count == operands), given.next()) else {
             return Err(wrong_count(name, count));
         };
+
         let condition = match (name, second) {
             ("size", _) => {
                 if let Operand::Value(value @ (Value::N(_) | Value::Bool(_) | Value::Null)) = &first {
@@ -399,10 +414,11 @@ impl<'a> Parser<'a> {
             }
             (_, None) => return Err(wrong_count(name, count)),
         };
+
         Ok(Parsed::Condition(condition))
     }
 
-    /// One or more, with commas between, and the closing parenthesis.
+    /// Reads one or more elements, with commas between, and the closing parenthesis.
     fn list<T>(&mut self, read: fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut list = vec![read(self)?];
         while self.accept(",") {
@@ -444,7 +460,7 @@ impl<'a> Parser<'a> {
     fn path(&mut self) -> Result<Path> {
         let mut steps = vec![Step::Name(self.name()?)];
         loop {
-            // No item is deeper.
+            // No item is deeper than this.
             if steps.len() > value::DEPTH_MAX + 1 {
                 let levels_max = value::DEPTH_MAX;
                 return Err(format!("The document path has too many nesting elements; maximum: {levels_max}"));
@@ -453,7 +469,7 @@ impl<'a> Parser<'a> {
                 steps.push(Step::Name(self.name()?));
             } else if self.accept("[") {
                 let digits = self.peek();
-                let index = digits.text.parse().ok().filter(|_| digits.kind == Kind::Digits);
+                let index = digits.text.parse().ok().filter(|_| digits.kind == TokenKind::Digits);
                 let index = index.ok_or_else(|| self.unexpected())?;
                 self.next();
                 self.expect("]")?;
@@ -467,20 +483,22 @@ impl<'a> Parser<'a> {
     fn name(&mut self) -> Result<String> {
         let token = self.peek();
         match token.kind {
-            Kind::Name => {
+            TokenKind::Name => {
                 self.next();
                 self.placeholders.name(token.text)
             }
-            // A keyword of the grammar is a reserved word too; where an operator may stand, it is a syntax error instead.
-            Kind::Word if is_keyword(token) => Err(self.unexpected()),
-            Kind::Word if is_reserved(token.text) => {
+            // A keyword of the grammar is a reserved word too. Where an operator may stand, it is a syntax error instead.
+            TokenKind::Word if is_keyword(token) => Err(self.unexpected()),
+            TokenKind::Word if is_reserved(token.text) => {
                 Err(format!("Attribute name is a reserved keyword; reserved keyword: {}", token.text))
             }
-            Kind::Word => {
+            TokenKind::Word => {
                 self.next();
                 Ok(token.text.to_owned())
             }
-            Kind::Value | Kind::Digits | Kind::Symbol | Kind::Unknown | Kind::End => Err(self.unexpected()),
+            TokenKind::Value | TokenKind::Digits | TokenKind::Symbol | TokenKind::Unknown | TokenKind::End => {
+                Err(self.unexpected())
+            }
         }
     }
 
@@ -488,6 +506,7 @@ impl<'a> Parser<'a> {
 
     fn action(&mut self, section: &str) -> Result<Action> {
         let path = self.path()?;
+
         match section {
             "REMOVE" => Ok(Action::Remove(path)),
             "SET" => {
@@ -496,22 +515,25 @@ impl<'a> Parser<'a> {
             }
             _ => {
                 let token = self.next();
-                if token.kind != Kind::Value {
-                    self.at -= usize::from(self.at > 0 && token.kind != Kind::End);
+                if token.kind != TokenKind::Value {
+                    self.at -= usize::from(self.at > 0 && token.kind != TokenKind::End);
                     return Err(self.unexpected());
                 }
+
                 let value = self.placeholders.value(token.text)?;
                 let fits = match &value {
                     Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => true,
                     Value::N(_) => section == "ADD",
                     Value::S(_) | Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => false,
                 };
+
                 if !fits {
                     return Err(format!(
                         "Incorrect operand type for operator or function; operator: {section}, operand type: {}",
                         value.long_kind()
                     ));
                 }
+
                 Ok(if section == "ADD" { Action::Add(path, value) } else { Action::Delete(path, value) })
             }
         }
@@ -523,9 +545,11 @@ impl<'a> Parser<'a> {
         if !operator.is("+") && !operator.is("-") {
             return Ok(left);
         }
+
         self.next();
         self.operator()?;
         let right = self.source()?;
+
         for source in [&left, &right] {
             if let Source::Value(value) = source
                 && value.as_number().is_none()
@@ -533,7 +557,9 @@ impl<'a> Parser<'a> {
                 return Err(wrong_type(operator.text, value));
             }
         }
-        let (left, right) = (Box::new(left), Box::new(right));
+
+        let left = Box::new(left);
+        let right = Box::new(right);
         Ok(if operator.text == "+" { Source::Plus(left, right) } else { Source::Minus(left, right) })
     }
 
@@ -544,13 +570,15 @@ impl<'a> Parser<'a> {
             self.expect(")")?;
             return Ok(inner);
         }
-        if token.kind == Kind::Value {
+
+        if token.kind == TokenKind::Value {
             self.next();
             return Ok(Source::Value(self.placeholders.value(token.text)?));
         }
-        if token.kind != Kind::Word || !self.tokens[(self.at + 1).min(self.tokens.len() - 1)].is("(") {
+        if token.kind != TokenKind::Word || !self.tokens[(self.at + 1).min(self.tokens.len() - 1)].is("(") {
             return Ok(Source::Path(self.path()?));
         }
+
         self.at += 2;
         self.operator()?;
         self.deeper(|parser| parser.update_function(token.text))
@@ -564,15 +592,18 @@ impl<'a> Parser<'a> {
         } else if name != "if_not_exists" && name != "list_append" {
             return Err(format!("Invalid function name; function: {name}"));
         }
+
         let given = if self.accept(")") { Vec::new() } else { self.list(Self::sum)? };
         let count = given.len();
         let [first, second] = <[Source; 2]>::try_from(given).map_err(|_| wrong_count(name, count))?;
+
         if name == "if_not_exists" {
             let Source::Path(path) = first else {
                 return Err(format!("Operator or function requires a document path; operator or function: {name}"));
             };
             return Ok(Source::IfNotExists(path, Box::new(second)));
         }
+
         for source in [&first, &second] {
             if let Source::Value(value) = source
                 && !matches!(value, Value::L(_))
@@ -580,36 +611,40 @@ impl<'a> Parser<'a> {
                 return Err(wrong_type(name, value));
             }
         }
+
         Ok(Source::ListAppend(Box::new(first), Box::new(second)))
     }
 }
 
-/// The problem with an `IN` of too many values.
-pub(crate) fn too_many_of_in(count: usize) -> String {
+/// The problem of an `IN` with too many values.
+pub(crate) fn too_many_in_operands(count: usize) -> String {
     format!(
         "The IN operator is provided with too many operands; number of operands: {count}, maximum number of operands: \
-         {OPERANDS_OF_IN_MAX}"
+         {IN_OPERANDS_MAX}"
     )
 }
 
-/// Words that are operators of conditions wherever they stand.
+/// Whether the word is an operator of conditions wherever it stands.
 fn is_keyword(token: Token<'_>) -> bool {
     ["AND", "OR", "NOT", "BETWEEN", "IN"].iter().any(|word| token.is_word(word))
 }
 
 fn between(low: &Operand, high: &Operand) -> Result<()> {
     let (Operand::Value(low), Operand::Value(high)) = (low, high) else { return Ok(()) };
+
     let show = |value: &Value| {
         let json = serde_json::to_value(value).unwrap_or_default();
         let content = json.as_object().and_then(|object| object.values().next().cloned()).unwrap_or_default();
         let content = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
         format!("AttributeValue: {{{}:{content}}}", value.kind())
     };
+
     let problem = match super::evaluate::order(low, high) {
         None if low.kind() != high.kind() => "same data type for lower and upper bounds",
         Some(std::cmp::Ordering::Greater) => "upper bound to be greater than or equal to lower bound",
         None | Some(std::cmp::Ordering::Less | std::cmp::Ordering::Equal) => return Ok(()),
     };
+
     Err(format!(
         "The BETWEEN operator requires {problem}; lower bound operand: {}, upper bound operand: {}",
         show(low),
@@ -640,7 +675,7 @@ fn wrong_type(operator: &str, value: &Value) -> String {
     )
 }
 
-/// The problem with a function that says yes or no, where a value should stand.
+/// The problem of a function whose result is true or false, where a value should stand.
 fn misused(condition: &Condition) -> Option<String> {
     let function = match condition {
         Condition::Exists(_) => "attribute_exists",

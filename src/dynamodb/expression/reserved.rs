@@ -1,13 +1,13 @@
-//! Words that no name in an expression may be: it needs a placeholder.
+//! The reserved words. A name in an expression that is one of them needs a placeholder.
 //!
 //! Source: "Reserved words in DynamoDB" in the developer guide.
 
-/// Whether a name is one of them, in any case of letters.
+/// Whether a name is a reserved word, in upper or lower case.
 pub(super) fn is_reserved(name: &str) -> bool {
     WORDS.binary_search(&&*name.to_ascii_uppercase()).is_ok()
 }
 
-/// In alphabetical order.
+/// The words in alphabetical order.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
     "ABORT", "ABSOLUTE", "ACTION", "ADD", "AFTER", "AGENT", "AGGREGATE", "ALL", "ALLOCATE", "ALTER", "ANALYZE",

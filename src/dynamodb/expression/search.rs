@@ -1,6 +1,7 @@
-//! Searching bytes in bytes.
+//! Searches bytes in bytes.
 
-/// Whether bytes lie in others. Linear, whatever the bytes are. Source: Knuth, Morris and Pratt, "Fast pattern matching in strings".
+/// Whether bytes contain others. The time is linear, whatever the bytes are. Source: Knuth, Morris and Pratt, "Fast pattern matching in
+/// strings".
 pub(super) fn contains(bytes: &[u8], part: &[u8]) -> bool {
     if part.is_empty() {
         return true;
@@ -9,7 +10,7 @@ pub(super) fn contains(bytes: &[u8], part: &[u8]) -> bool {
         return false;
     }
 
-    // For each beginning of `part`, the longest shorter beginning that it ends with.
+    // For each prefix of `part`, this has the length of the longest shorter prefix that it ends with.
     let mut borders = vec![0; part.len()];
     let mut matched = 0;
     for at in 1..part.len() {
@@ -27,7 +28,8 @@ pub(super) fn contains(bytes: &[u8], part: &[u8]) -> bool {
     false
 }
 
-/// How much of `part` the bytes up to this one end with, if up to the one before it was `matched`. That is less than all of `part`.
+/// Returns how much of `part` the bytes up to this one end with, if up to the one before it was `matched`, which is less than all of
+/// `part`.
 fn extended(part: &[u8], borders: &[usize], mut matched: usize, byte: u8) -> usize {
     while matched > 0 && part[matched] != byte {
         matched = borders[matched - 1];

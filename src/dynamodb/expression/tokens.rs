@@ -1,53 +1,56 @@
-//! The words of an expression.
+//! Splits an expression into tokens.
 
-/// A word, and where it lies in the text.
+/// A token, and its position in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) text: &'a str,
     pub(super) start: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// A name or a keyword.
     Word,
-    /// `#name`
+    /// A name's placeholder, `#name`.
     Name,
-    /// `:value`
+    /// A value's placeholder, `:value`.
     Value,
-    /// Digits: an index.
+    /// The digits of an index.
     Digits,
     Symbol,
-    /// A character that begins no word.
+    /// A character that starts no token.
     Unknown,
     End,
 }
 
-/// The words of a text. The last is [`Kind::End`].
+/// Returns the tokens of a text. The last is [`TokenKind::End`].
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut start = 0;
     loop {
         start += text[start..].len() - text[start..].trim_start_matches([' ', '\t', '\r', '\n']).len();
+
         let rest = &text[start..];
         let Some(first) = rest.chars().next() else {
-            tokens.push(Token { kind: Kind::End, text: "<EOF>", start });
+            tokens.push(Token { kind: TokenKind::End, text: "<EOF>", start });
             return tokens;
         };
+
         let (kind, length) = match first {
-            'a'..='z' | 'A'..='Z' | '_' => (Kind::Word, word_length(rest)),
-            '0'..='9' => (Kind::Digits, rest.bytes().take_while(u8::is_ascii_digit).count()),
+            'a'..='z' | 'A'..='Z' | '_' => (TokenKind::Word, word_length(rest)),
+            '0'..='9' => (TokenKind::Digits, rest.bytes().take_while(u8::is_ascii_digit).count()),
             '#' | ':' => {
                 let length = 1 + word_length(&rest[1..]);
-                let kind = if first == '#' { Kind::Name } else { Kind::Value };
-                (if length == 1 { Kind::Unknown } else { kind }, length)
+                let kind = if first == '#' { TokenKind::Name } else { TokenKind::Value };
+                (if length == 1 { TokenKind::Unknown } else { kind }, length)
             }
-            '<' if rest.starts_with("<>") || rest.starts_with("<=") => (Kind::Symbol, 2),
-            '>' if rest.starts_with(">=") => (Kind::Symbol, 2),
-            '(' | ')' | '[' | ']' | ',' | '.' | '=' | '<' | '>' | '+' | '-' => (Kind::Symbol, 1),
-            other => (Kind::Unknown, other.len_utf8()),
+            '<' if rest.starts_with("<>") || rest.starts_with("<=") => (TokenKind::Symbol, 2),
+            '>' if rest.starts_with(">=") => (TokenKind::Symbol, 2),
+            '(' | ')' | '[' | ']' | ',' | '.' | '=' | '<' | '>' | '+' | '-' => (TokenKind::Symbol, 1),
+            other => (TokenKind::Unknown, other.len_utf8()),
         };
+
         tokens.push(Token { kind, text: &rest[..length], start });
         start += length;
     }
@@ -59,14 +62,14 @@ fn word_length(text: &str) -> usize {
 
 impl Token<'_> {
     pub(super) fn end(&self) -> usize {
-        if self.kind == Kind::End { self.start } else { self.start + self.text.len() }
+        if self.kind == TokenKind::End { self.start } else { self.start + self.text.len() }
     }
 
     pub(super) fn is(&self, symbol: &str) -> bool {
-        self.kind == Kind::Symbol && self.text == symbol
+        self.kind == TokenKind::Symbol && self.text == symbol
     }
 
     pub(super) fn is_word(&self, word: &str) -> bool {
-        self.kind == Kind::Word && self.text.eq_ignore_ascii_case(word)
+        self.kind == TokenKind::Word && self.text.eq_ignore_ascii_case(word)
     }
 }

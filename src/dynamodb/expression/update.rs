@@ -1,7 +1,7 @@
-//! What an update makes of an item.
+//! Applies updates to items.
 //!
-//! All new values are computed from the item as it was; then the paths are written. Elements are removed from lists last, so that each
-//! index means what it meant in the item as it was.
+//! All new values are computed from the old item, and then the paths are written. Elements are removed from lists last, so that each index
+//! means what it meant in the old item.
 
 use std::{
     cmp::Reverse,
@@ -11,14 +11,15 @@ use std::{
 use super::{Action, Path, Source, Step, evaluate::at};
 use crate::{Item, NumberError, Value, database::ITEM_BYTES_MAX};
 
-/// Bytes of values that an update may make. They lie in one item afterwards, but for operands of sums and of sets.
+/// Maximum number of bytes of values that an update may make. They end up in one item, except operands of sums and of sets.
 const MADE_BYTES_MAX: usize = 2 * ITEM_BYTES_MAX;
 
-/// The item after the actions; or the problem, in DynamoDB's words.
+/// Returns the item after the actions. The error is in DynamoDB's words.
 pub(crate) fn apply(item: &Item, actions: &[Action]) -> Result<Item, String> {
     let mut updated = item.clone();
-    let mut room = Room(MADE_BYTES_MAX);
+    let mut room = ValueRoom(MADE_BYTES_MAX);
     let mut removed = Vec::new();
+
     for action in actions {
         match action {
             Action::Set(path, source) => put(&mut updated, path, source.value(item, &mut room)?)?,
@@ -45,14 +46,15 @@ pub(crate) fn apply(item: &Item, actions: &[Action]) -> Result<Item, String> {
             Action::Remove(path) => removed.push(path),
         }
     }
+
     remove(&mut updated, removed)?;
     Ok(updated)
 }
 
-/// How much more may be made.
-struct Room(usize);
+/// The number of bytes that may still be made.
+struct ValueRoom(usize);
 
-impl Room {
+impl ValueRoom {
     fn take(&mut self, value: &Value) -> Result<(), String> {
         let left = self.0.checked_sub(value.size());
         self.0 = left.ok_or_else(|| "Item size to update has exceeded the maximum allowed size".to_owned())?;
@@ -66,7 +68,7 @@ impl Room {
 }
 
 impl Source {
-    fn value(&self, item: &Item, room: &mut Room) -> Result<Value, String> {
+    fn value(&self, item: &Item, room: &mut ValueRoom) -> Result<Value, String> {
         match self {
             Self::Value(value) => room.copy(value),
             Self::Path(path) => {
@@ -106,7 +108,7 @@ fn number(result: Result<crate::Number, NumberError>) -> Result<Value, String> {
     result.map(Value::N).map_err(|error| error.to_string())
 }
 
-/// A number and a number; a set and a set; a list and a list, which only the legacy form has. `None`: two types.
+/// Adds two numbers, two sets, or two lists, which only the legacy form has. Returns `None` for two types.
 fn added(existing: &Value, more: &Value) -> Option<Result<Value, String>> {
     Some(Ok(match (existing, more) {
         (Value::N(a), Value::N(b)) => return Some(number(a.plus(*b))),
@@ -118,7 +120,7 @@ fn added(existing: &Value, more: &Value) -> Option<Result<Value, String>> {
     }))
 }
 
-/// A set without the elements of another; inside, `None` where none is left. `None`: two types.
+/// Removes the elements of another set. Returns `None` for two types, and `None` inside if no element is left.
 fn without(existing: &Value, less: &Value) -> Option<Option<Value>> {
     let left = match (existing, less) {
         (Value::Ss(a), Value::Ss(b)) => Some(a - b).filter(|set| !set.is_empty()).map(Value::Ss),
@@ -129,7 +131,7 @@ fn without(existing: &Value, less: &Value) -> Option<Option<Value>> {
     Some(left)
 }
 
-/// What a value lies in.
+/// The container of a value.
 enum Parent<'a> {
     Map(&'a mut Item),
     List(&'a mut Vec<Value>),
@@ -143,6 +145,7 @@ fn parent<'a>(item: &'a mut Item, steps: &[Step]) -> Result<Parent<'a>, String> 
     let Some((first, inner)) = steps.split_first() else { return Ok(Parent::Map(item)) };
     let Step::Name(head) = first else { return Err(invalid()) };
     let mut value = item.get_mut(head).ok_or_else(invalid)?;
+
     for step in inner {
         value = match (value, step) {
             (Value::M(map), Step::Name(name)) => map.get_mut(name),
@@ -151,6 +154,7 @@ fn parent<'a>(item: &'a mut Item, steps: &[Step]) -> Result<Parent<'a>, String> 
         }
         .ok_or_else(invalid)?;
     }
+
     match value {
         Value::M(map) => Ok(Parent::Map(map)),
         Value::L(list) => Ok(Parent::List(list)),
@@ -175,7 +179,7 @@ fn put(item: &mut Item, path: &Path, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes what lies at paths. The deepest go first, and all elements of one list together: each of them would move those behind it.
+/// Removes the values at paths. The deepest go first, and all elements of one list go together, because removing one moves those behind it.
 fn remove(item: &mut Item, paths: Vec<&Path>) -> Result<(), String> {
     let mut by_parent = BTreeMap::<_, Vec<_>>::new();
     for path in paths {

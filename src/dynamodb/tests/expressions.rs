@@ -35,7 +35,8 @@ fn names() -> BTreeMap<String, String> {
 
 /// The truth of a condition, or its problem.
 fn holds(text: &str) -> Result<bool, String> {
-    let (names, values) = (names(), item(VALUES));
+    let names = names();
+    let values = item(VALUES);
     let placeholders = Placeholders::new(Some(&names), Some(&values)).unwrap();
     let condition = parse_condition(text, &placeholders)?;
     Ok(condition.holds(&item(ITEM), &Work::default()).expect("it costs little"))
@@ -157,7 +158,8 @@ fn what_is_no_condition_is_named() {
 }
 
 fn updated(text: &str) -> Result<Item, String> {
-    let (names, values) = (names(), item(VALUES));
+    let names = names();
+    let values = item(VALUES);
     let placeholders = Placeholders::new(Some(&names), Some(&values)).unwrap();
     apply(&item(ITEM), &parse_update(text, &placeholders)?)
 }
@@ -233,7 +235,7 @@ fn projections_show_parts() {
         let names = names();
         let placeholders = Placeholders::new(Some(&names), None).unwrap();
         let projection = Projection::new(&parse_projection(text, &placeholders)?);
-        Ok::<_, String>(serde_json::to_string(&projection.of_item(&item(ITEM))).unwrap())
+        Ok::<_, String>(serde_json::to_string(&projection.project(&item(ITEM))).unwrap())
     };
     assert_eq!(shown("#n, id, absent").as_deref(), Ok(r#"{"id":{"S":"x"},"n":{"N":"5"}}"#));
     assert_eq!(shown("#m.b.c, mp.a").as_deref(), Ok(r#"{"mp":{"M":{"a":{"N":"1"},"b":{"M":{"c":{"S":"deep"}}}}}}"#));
@@ -353,7 +355,7 @@ proptest! {
             let _ = KeyCondition::new(&condition, "a", Some("b"));
         }
         if let Ok(paths) = parse_projection(&text, &placeholders) {
-            let shown = Projection::new(&paths).of_item(&item);
+            let shown = Projection::new(&paths).project(&item);
             prop_assert!(shown.keys().all(|name| item.contains_key(name)));
         }
         if let Ok(actions) = parse_update(&text, &placeholders) {

@@ -29,7 +29,8 @@ pub(super) fn acquire(owner: &str, version: &str, of_released: bool) -> String {
 }
 
 fn heartbeat(owner: &str, from: &str, to: &str) -> String {
-    let (from, to) = (uuid(from), uuid(to));
+    let from = uuid(from);
+    let to = uuid(to);
     format!(
         r##"{{"TableName":"locks","Key":{{"key":{{"S":"jobs"}}}},"UpdateExpression":"SET #ld = :ld, #rvn = :newRvn",
         "ConditionExpression":"attribute_exists(#pk) AND #rvn = :rvn AND #on = :on","ExpressionAttributeNames":{{"#pk":"key",
@@ -140,7 +141,8 @@ async fn a_retry_whose_first_try_took_effect_is_answered_as_that() {
         api.0.store.lose_the_next_answer();
         let lost = api.call_again(operation, Some("id"), body).await;
         assert!(lost.unwrap_err()["__type"].as_str().unwrap().ends_with("InternalServerError"));
-        let (commits, held) = (api.0.store.commits(), api.ok("GetItem", GET).await);
+        let commits = api.0.store.commits();
+        let held = api.ok("GetItem", GET).await;
         let again = api.call_again(operation, Some("id"), body).await.unwrap();
         assert_eq!(again.get("Attributes").is_some(), operation == "DeleteItem");
         // Nothing happens twice, but that a lock is renewed.

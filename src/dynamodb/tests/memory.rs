@@ -158,7 +158,8 @@ impl State {
                         (false, Some((Instant::now() + ttl, at_end, ttl)))
                     }
                 };
-                let (version, leased) = (version + 1, lease.is_some() && !expired);
+                let version = version + 1;
+                let leased = lease.is_some() && !expired;
                 let entry = Entry { created, modified, version, leased, expired, revoked: false, value };
                 self.entries.insert(key, (entry, lease));
             }

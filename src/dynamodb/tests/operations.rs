@@ -318,7 +318,9 @@ async fn a_scan_reads_everything_in_pages_and_segments() {
     for key in 0..20 {
         api.ok("PutItem", &format!(r#"{{"TableName":"locks","Item":{{"key":{{"S":"{key:02}"}}}}}}"#)).await;
     }
-    let (mut seen, mut start, mut pages) = (Vec::new(), String::new(), 0);
+    let mut seen = Vec::new();
+    let mut start = String::new();
+    let mut pages = 0;
     loop {
         let page = api.ok("Scan", &format!(r#"{{"TableName":"locks","Limit":7{start}}}"#)).await;
         seen.extend(page["Items"].as_array().unwrap().iter().map(|item| item["key"]["S"].as_str().unwrap().to_owned()));
@@ -420,5 +422,5 @@ async fn an_entry_that_is_no_item_is_reported() {
     api.0.store.intrude(Txn { expected: vec![], writes: vec![put] });
     let _ = api.call("PutItem", r#"{"TableName":"locks","Item":{"key":{"S":"b"}}}"#).await;
     let error = api.error("GetItem", r#"{"TableName":"locks","Key":{"key":{"S":"a"}}}"#).await;
-    assert_eq!(error, "InternalServerError: an entry of 1 bytes is no item that this version can read");
+    assert_eq!(error, "InternalServerError: an entry of 1 bytes has an item format that this version cannot read");
 }

@@ -11,10 +11,12 @@ use super::Api;
 async fn every_recorded_request_is_understood() {
     let api = Api::new();
     let lines = include_str!("requests.jsonl").lines();
-    let (mut answered, mut conditions_failed) = (0, 0);
+    let mut answered = 0;
+    let mut conditions_failed = 0;
     for line in lines {
         let recorded: Json = serde_json::from_str(line).unwrap();
-        let (operation, clients) = (recorded["operation"].as_str().unwrap(), &recorded["clients"]);
+        let operation = recorded["operation"].as_str().unwrap();
+        let clients = &recorded["clients"];
         let Err(error) = api.call(operation, &recorded["body"].to_string()).await else {
             answered += 1;
             continue;

@@ -143,7 +143,9 @@ async fn a_scan_of_much_work_ends_its_page_early_and_goes_on() {
         put(&api, &key.to_string(), &format!(r#""l":{{"L":[{list}]}}"#)).await;
     }
     // 900,000 values an item, of 2,097,152.
-    let (mut scanned, mut pages, mut start) = (0, 0, String::new());
+    let mut scanned = 0;
+    let mut pages = 0;
+    let mut start = String::new();
     loop {
         let page = api.ok("Scan", &format!(r#"{{"TableName":"locks",{}{start}}}"#, searching(10))).await;
         scanned += page["ScannedCount"].as_u64().unwrap();
