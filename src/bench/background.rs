@@ -15,18 +15,18 @@ use super::{
 };
 use crate::client::{Error, Guard, Session};
 
-/// Number of sessions that hold the background locks.
+/// The number of sessions that hold the background locks.
 const HOLDERS: usize = 256;
 
 /// The background state of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Beside {
-    /// Nothing.
+    /// There is no background state.
     #[default]
     Nothing,
-    /// Held, uncontended locks.
+    /// This number of locks is held, and nobody else wants them.
     Locks(usize),
-    /// Sessions that are renewed and hold nothing.
+    /// This number of sessions is renewed, and they hold nothing.
     Sessions(usize),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Beside {
     }
 }
 
-/// The background state. It only grows.
+/// The background state. It only ever grows.
 #[derive(Default)]
 pub(super) struct Background {
     sessions: Vec<Session>,
@@ -48,18 +48,21 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Grows to this size.
+    /// Grows the background state to this size.
     pub(super) async fn grow(&mut self, target: &Target, to: Beside) -> Result<(), BenchError> {
         let sessions = match to {
             Beside::Nothing => return Ok(()),
             Beside::Locks(_) => HOLDERS,
             Beside::Sessions(sessions) => sessions,
         };
+
         self.sessions.extend(target.sessions(sessions.saturating_sub(self.sessions.len())).await?);
+
         if let Beside::Locks(locks) = to {
             hold(&target.prefix, &self.sessions, self.locks..locks).await?;
             self.locks = self.locks.max(locks);
         }
+
         Ok(())
     }
 
@@ -68,26 +71,31 @@ impl Background {
     }
 }
 
-/// Acquires the locks with these numbers, one at a time per session. They are held until their sessions end.
+/// Acquires the locks with these numbers, one at a time per session. The locks stay held until their sessions end.
 pub(super) async fn hold(prefix: &str, sessions: &[Session], numbers: Range<usize>) -> Result<Latencies, Error> {
     let latencies = Mutex::new(Latencies::default());
+
     let hold = |worker: usize| {
-        let (latencies, numbers) = (&latencies, numbers.clone());
+        let latencies = &latencies;
+        let numbers = numbers.clone();
         async move {
             for number in numbers.skip(worker).step_by(sessions.len()) {
                 let began = Instant::now();
                 let held = sessions[worker].acquire(&format!("{prefix}held/{number}")).await?;
+
                 latencies.lock().unwrap_or_else(PoisonError::into_inner).record(began.elapsed());
                 keep(held);
             }
             Ok::<(), Error>(())
         }
     };
+
     try_join_all((0..sessions.len()).map(hold)).await?;
     Ok(latencies.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Forgets the guard: the grant ends with its session. A drop would release each of a million locks by a separate call.
+/// Forgets the guard, so that the grant ends with its session. A drop would release each of a million locks by a
+/// separate call.
 fn keep(held: Guard) {
     std::mem::forget(held);
 }

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BenchError, Series, Timing, recorder::Recorder};
 
-/// Pause after a failure, so that a cluster that refuses at once is not flooded.
+/// The pause after a failure. Without it, a cluster that refuses at once would be flooded.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long workers may take to end. A queued acquire ends when it is granted.
+/// How long the workers may take to end. A queued acquire ends only when it is granted.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// An operation that is repeated.
@@ -25,8 +25,10 @@ pub trait Worker: Send + 'static {
     fn once(&mut self) -> impl Future<Output = Result<Duration, Self::Error>> + Send;
 }
 
-/// Runs the workers and measures them. `servers`: the processes of the measured service, if they are on this machine.
-/// Public, so that other services can be measured in the same way.
+/// Runs the workers and measures them. `servers` are the processes of the measured service, if they are on this
+/// machine.
+///
+/// The function is public because other services are measured with it as well.
 pub async fn measure<W: Worker>(
     workers: Vec<W>,
     timing: &Timing,
@@ -35,15 +37,19 @@ pub async fn measure<W: Worker>(
 ) -> Result<Series, BenchError> {
     let count = workers.len();
     let recorder = Recorder::new(count, timing.repetitions);
+
     let start = |(place, worker)| tokio::spawn(work(worker, place, recorder.clone()));
     let tasks: Vec<JoinHandle<()>> = workers.into_iter().enumerate().map(start).collect();
     let handles: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
+
     let timed = recorder.run(timing, servers, stop).await;
+
     // An early stop does not wait for queued acquires.
     let limit = if timed.is_ok() { END_LIMIT } else { Duration::ZERO };
     if timeout(limit, join_all(tasks)).await.is_err() {
         handles.iter().for_each(|handle| handle.abort());
     }
+
     recorder.series(vec![("workers", count.into())], &timed?)
 }
 

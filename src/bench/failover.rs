@@ -1,4 +1,4 @@
-//! `failover`: the time without service after the leader is killed, or falls silent.
+//! The workload `failover` measures the time without service after the leader is killed, or falls silent.
 //!
 //! One client acquires and releases locks, one after another. The leader is killed (SIGKILL) between two pairs; the
 //! figure is the time to the next completed pair, with the client's own retries. Then the node is restarted, and after
@@ -25,19 +25,19 @@ use crate::{
 /// How long a node may take to answer before the client asks the next; the same as for clients of the other measured
 /// services.
 const ATTEMPT: Duration = Duration::from_millis(250);
-/// A failover that takes longer has failed.
+/// A failover that takes longer than this has failed.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Pause after each restart, for the nodes to reconnect.
+/// The pause after each restart, in which the nodes reconnect.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Longer than any failover, so that the session survives.
+/// The TTL of the session. It is longer than any failover, so the session survives.
 const TTL: Duration = Duration::from_secs(120);
 
-/// The end of a leader.
+/// How the leader ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// SIGKILL: its connections are closed.
+    /// The leader gets SIGKILL: its connections are closed.
     Killed,
-    /// SIGSTOP: its connections stay open, and nothing answers.
+    /// The leader gets SIGSTOP: its connections stay open, and nothing answers.
     Silent,
 }
 
@@ -59,20 +59,26 @@ pub(super) async fn failover(
     tell: &super::Tell,
 ) -> Result<Series, BenchError> {
     let client = target.client().attempt_limit(ATTEMPT).call_limit(LIMIT).build()?;
-    let session = client.open(SessionOptions { ttl: TTL, ..SessionOptions::default() }).await?;
+    let options = SessionOptions { ttl: TTL, ..SessionOptions::default() };
+    let session = client.open(options).await?;
+
     let prefix = target.prefix.clone();
     let cluster = target.own().ok_or(BenchError::OwnOnly)?;
+
     let mut latencies = Latencies::default();
     let mut repetitions = Vec::with_capacity(timing.repetitions);
     for number in 1..=timing.repetitions {
         let once = once(cluster, &session, &prefix, end, timing.warm_up);
         let took = stop.run_until_cancelled(once).await.ok_or(BenchError::Stopped)??;
         latencies.record(took);
+
         let mut figures = Figures::default();
         figures.put(Figure::Failover, took.as_secs_f64() * 1e3);
         repetitions.push(figures);
+
         tell(&format!("failover {number} of {}: {} ms", timing.repetitions, took.as_millis()));
     }
+
     drop(session);
     let nodes = cluster.nodes().count();
     Ok(Series { conditions: vec![("nodes", nodes.into())], repetitions, latencies })

@@ -59,23 +59,23 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// The name in documents.
+    /// The figure's name in documents.
     pub fn name(self) -> &'static str {
         self.labels().0
     }
 
-    /// The title of its column; `None`: it has no column.
+    /// The title of the figure's column, or `None` if tables do not show it.
     pub fn title(self) -> Option<&'static str> {
         self.labels().1
     }
 
-    /// Whether the table shows its spread. With a spread in every column the table would be unreadable.
+    /// Whether the table shows the spread of this figure. With a spread in every column the table would be unreadable.
     pub(super) fn is_shown_with_spread(self) -> bool {
         matches!(self, Self::PerSecond | Self::P50 | Self::P99 | Self::Failover)
     }
 
-    /// Whether it measures fairness.
-    pub(super) fn is_of_fairness(self) -> bool {
+    /// Whether the figure measures fairness.
+    pub(super) fn shows_fairness(self) -> bool {
         matches!(self, Self::Fewest | Self::Most)
     }
 
@@ -109,17 +109,17 @@ impl Figure {
     }
 }
 
-/// The results of one repetition, in display order. `None`: unknown.
+/// The results of one repetition, in display order. A value of `None` is unknown.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Figures(Vec<(Figure, Option<f64>)>);
 
 impl Figures {
-    /// Adds a figure; `None`: unknown.
+    /// Adds a figure. The value `None` means that it is unknown.
     pub fn put(&mut self, figure: Figure, value: impl Into<Option<f64>>) {
         self.0.push((figure, value.into()));
     }
 
-    /// Adds the quantiles of these latencies; unknown if there are none.
+    /// Adds the quantiles of these latencies. They are unknown if there are no latencies.
     pub(super) fn put_latencies(&mut self, latencies: &Latencies) {
         use Figure::{Longest, P50, P90, P99, P999};
         for (figure, fraction) in [(P50, 0.5), (P90, 0.9), (P99, 0.99), (P999, 0.999), (Longest, 1.0)] {
@@ -128,7 +128,7 @@ impl Figures {
         }
     }
 
-    /// A figure; `None`: not measured or unknown.
+    /// A figure, or `None` if it was not measured or is unknown.
     pub fn get(&self, figure: Figure) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == figure)?.1
     }
@@ -142,7 +142,7 @@ impl Figures {
 /// The spread of a figure over the repetitions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// For an even number of values: the mean of the two middle ones.
+    /// The median. For an even number of values it is the mean of the two middle ones.
     pub median: f64,
     /// The minimum.
     pub min: f64,
@@ -151,11 +151,12 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` without values.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    /// The spread of these values, or `None` if there are none.
+    pub fn over(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
+        let min = *values.first()?;
+        let max = *values.last()?;
         let middle = (values.len() - 1) / 2..=values.len() / 2;
         let count = middle.clone().count() as f64;
         Some(Self { median: values[middle].iter().sum::<f64>() / count, min, max })
@@ -169,11 +170,11 @@ impl Spread {
 /// A condition of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// A number.
+    /// The condition is a number.
     Count(usize),
-    /// A text.
+    /// The condition is a text.
     Word(String),
-    /// Not applicable.
+    /// The condition does not apply.
     None,
 }
 
@@ -219,12 +220,12 @@ impl Series {
         self.repetitions.first().into_iter().flat_map(|first| first.0.iter().map(|(figure, _)| *figure))
     }
 
-    /// The spread of a figure. `None`: not measured or unknown.
+    /// The spread of a figure, or `None` if it was not measured or is unknown.
     pub fn spread(&self, figure: Figure) -> Option<Spread> {
-        Spread::of(self.repetitions.iter().filter_map(|figures| figures.get(figure)))
+        Spread::over(self.repetitions.iter().filter_map(|figures| figures.get(figure)))
     }
 
-    /// A document: conditions, the spread of each figure, and each repetition.
+    /// The series as a document: its conditions, the spread of each figure, and each repetition.
     pub fn document(&self) -> Value {
         let mut document: Map<String, Value> =
             self.conditions.iter().map(|(name, value)| ((*name).to_owned(), value.document())).collect();
@@ -245,7 +246,7 @@ impl Series {
     }
 }
 
-/// Rounds to three decimals, which exceed the precision of a measurement.
+/// Rounds to three decimals. That is more than the precision of a measurement.
 fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_median_is_in_the_middle_or_between_the_two_that_are() {
-        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        let spread = |values: &[f64]| Spread::over(values.iter().copied());
         assert_eq!(spread(&[]), None);
         assert_eq!(spread(&[7.0]), Some(Spread { median: 7.0, min: 7.0, max: 7.0 }));
         assert_eq!(spread(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 9.0 }));

@@ -1,4 +1,4 @@
-//! `held`: the cost of held locks, and a restart with many of them.
+//! The workload `held` measures the cost of held locks, and a restart with many of them.
 
 use std::{
     path::PathBuf,
@@ -20,20 +20,21 @@ use crate::{
     local::{LocalCluster, Node},
 };
 
-/// Pause after the last acquire, before memory is measured: lets pending work finish.
+/// The pause after the last acquire, before memory is measured. Pending work ends in it.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// The number of locks and of workers.
+/// How many locks are held, and by how many workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// Locks, each with its own grant.
+    /// The number of locks, each with its own grant.
     pub locks: usize,
-    /// Workers that acquire them.
+    /// The number of workers that acquire them.
     pub workers: usize,
 }
 
 impl Held {
-    /// Fills a cluster, and measures memory, disk and restart of its nodes if this program started them.
+    /// Fills a cluster with locks. If this program started the cluster, also measures the memory and disk of its nodes, and
+    /// the restart of one.
     pub(super) async fn measure(
         self,
         target: &mut Target,
@@ -43,7 +44,9 @@ impl Held {
         let sessions = target.sessions(self.workers).await?;
         let measured = stop.run_until_cancelled(self.fill_and_restart(target, &sessions, tell)).await;
         close(sessions).await;
+
         let (figures, latencies) = measured.ok_or(BenchError::Stopped)??;
+
         let conditions = vec![("locks", self.locks.into()), ("workers", self.workers.into())];
         Ok(Series { conditions, repetitions: vec![figures], latencies })
     }
@@ -54,11 +57,12 @@ impl Held {
         sessions: &[Session],
         tell: &super::Tell,
     ) -> Result<(Figures, Latencies), BenchError> {
-        let before = target.own().map(|cluster| Footprint::of(cluster));
+        let before = target.own().map(|cluster| Footprint::measured(cluster));
         let began = Instant::now();
         let latencies = hold(&target.prefix, sessions, 0..self.locks).await?;
         let filled = began.elapsed();
         tell(&format!("{} locks are held after {:.1} s", self.locks, filled.as_secs_f64()));
+
         sleep(SETTLE).await;
 
         let mut figures = Figures::default();
@@ -66,7 +70,7 @@ impl Held {
         figures.put(Figure::Fill, filled.as_secs_f64());
         figures.put(Figure::PerSecond, self.locks as f64 / filled.as_secs_f64());
         figures.put_latencies(&latencies);
-        let after = target.own().map(|cluster| Footprint::of(cluster));
+        let after = target.own().map(|cluster| Footprint::measured(cluster));
         let per_lock =
             |bytes: fn(Footprint) -> Option<f64>| Some((bytes(after?)? - bytes(before?)?) / self.locks as f64);
         figures.put(Figure::MemoryPerLock, per_lock(|footprint| footprint.memory));
@@ -80,7 +84,7 @@ impl Held {
     }
 }
 
-/// Memory and disk usage of a node, bytes; mean of all nodes.
+/// The memory and disk use of a node in bytes, as the mean over all nodes.
 #[derive(Clone, Copy, Debug)]
 struct Footprint {
     memory: Option<f64>,
@@ -88,7 +92,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    fn of(cluster: &LocalCluster) -> Self {
+    fn measured(cluster: &LocalCluster) -> Self {
         let nodes = cluster.nodes().count() as f64;
         let memory: Option<u64> = cluster.nodes().filter_map(Node::pid).map(usage::resident_bytes).sum();
         let directories = cluster.nodes().map(|node| PathBuf::from(&node.config().data_dir));
@@ -97,7 +101,7 @@ impl Footprint {
     }
 }
 
-/// Kills and restarts a follower. Skipped if the others are no quorum.
+/// Kills and restarts a follower. Does nothing if the other nodes would not be a quorum.
 async fn restart_a_follower(cluster: &mut LocalCluster) -> Result<Option<Duration>, BenchError> {
     let leader = leader(cluster).await?;
     let follower = cluster.nodes().map(Node::id).find(|&id| id != leader);

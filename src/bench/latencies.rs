@@ -31,12 +31,12 @@ impl Latencies {
         self.0.add(&others.0).expect("all have the same bounds");
     }
 
-    /// Number of latencies.
+    /// The number of recorded latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The latency that this fraction (0 to 1) of them does not exceed.
+    /// The latency that this fraction (0 to 1) of the operations does not exceed.
     pub fn quantile(&self, fraction: f64) -> Duration {
         Duration::from_nanos(self.0.value_at_quantile(fraction))
     }

@@ -1,8 +1,8 @@
 //! Benchmarks: throughput, latency and resource use of a cluster.
 //!
 //! Each [`Work`] is a workload. Load comes from closed loops: each of a number of workers begins its next operation
-//! when the previous one is done. So the latencies are those at full load. Latency at a fixed rate is measured by
-//! `keepalive`, behaviour beyond the limit by `overload`.
+//! when the previous one is done. The latencies are therefore those at full load. Latency at a fixed rate is measured
+//! by `keepalive`, and behaviour beyond the limit by `overload`.
 //!
 //! After a warm-up there are several consecutive repetitions. Each figure is shown as the median and the spread over
 //! the repetitions, since a single value is unreliable on a shared machine. The CPU use of other processes is shown
@@ -35,8 +35,10 @@
 //! # }
 //! ```
 //!
-//! Left out: load from several machines (start the program on each, with `--endpoints`), and latencies at fixed rates
-//! below the limit.
+//! Two things are not measured: load from several machines (start the program on each, with `--endpoints`), and the
+//! latency at a fixed rate below the limit, except for renewals.
+
+#![warn(clippy::match_bool)]
 
 mod background;
 mod closed_loop;
@@ -75,36 +77,36 @@ use crate::{client, local::LocalError};
 use background::Background;
 use target::Target;
 
-/// The workload.
+/// What is measured.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Work {
-    /// Pairs of acquire and release of uncontended locks.
+    /// Workers acquire and release uncontended locks.
     Uncontended {
-        /// Numbers of concurrent workers; one measurement each.
+        /// The numbers of concurrent workers. Each is measured on its own.
         workers: Vec<usize>,
     },
-    /// Hand-overs: all workers acquire and release the same lock.
+    /// All workers acquire and release the same lock, so each operation is a hand-over.
     Contended {
-        /// Numbers of concurrent workers; one measurement each.
+        /// The numbers of concurrent workers. Each is measured on its own.
         workers: Vec<usize>,
     },
-    /// Linearizable reads of held locks.
+    /// Workers read held locks linearizably.
     Read {
-        /// Numbers of concurrent workers; one measurement each.
+        /// The numbers of concurrent workers. Each is measured on its own.
         workers: Vec<usize>,
     },
-    /// Renewals of sessions.
+    /// Sessions are renewed.
     KeepAlive(KeepAlive),
-    /// Ends the leader in each repetition, and measures the time to the next completed pair.
+    /// The leader is ended in each repetition, and the time to the next completed pair is measured.
     Failover(End),
-    /// Holds many locks, and measures memory and a restart. Always one repetition.
+    /// Many locks are held, and memory and a restart are measured. There is always one repetition.
     Held(Held),
-    /// More acquires than the cluster can serve: goodput and load shedding.
+    /// More acquires are sent than the cluster can serve, to measure goodput and load shedding.
     Overload(Overload),
 }
 
 impl Work {
-    /// The name on the command line.
+    /// The name of the workload on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Uncontended { .. } => "uncontended",
@@ -117,7 +119,7 @@ impl Work {
         }
     }
 
-    /// The meaning of an operation and its latency.
+    /// What an operation and its latency mean.
     pub fn meaning(&self) -> &'static str {
         match self {
             Self::Uncontended { .. } => "an operation is a pair of acquire and release of an uncontended lock",
@@ -136,14 +138,14 @@ impl Work {
     }
 }
 
-/// The measurement windows.
+/// How long is measured, and how often.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// Duration of the warm-up.
+    /// The duration of the warm-up.
     pub warm_up: Duration,
-    /// Duration of each repetition.
+    /// The duration of each repetition.
     pub duration: Duration,
-    /// Number of repetitions.
+    /// The number of repetitions.
     pub repetitions: usize,
 }
 
@@ -152,12 +154,12 @@ pub struct Timing {
 pub struct Options {
     /// The workload.
     pub work: Work,
-    /// Background states, each larger than the one before. Only with `Uncontended`, `Contended` and `Read`; an empty
-    /// list means one case without background state.
+    /// The background states, each larger than the one before. They apply only to `Uncontended`, `Contended` and `Read`.
+    /// An empty list means one case without background state.
     pub beside: Vec<Beside>,
-    /// The cluster.
+    /// The cluster that is measured.
     pub place: Where,
-    /// The measurement windows.
+    /// How long is measured, and how often.
     pub timing: Timing,
 }
 
@@ -185,7 +187,7 @@ pub enum BenchError {
     /// No operation succeeded in any repetition.
     #[error("no operation succeeded ({errors} failed): {first}")]
     Nothing {
-        /// Number of failures.
+        /// The number of failures.
         errors: u64,
         /// The first error.
         first: String,
@@ -195,11 +197,11 @@ pub enum BenchError {
         "opening {sessions} sessions took {took:.1?}, more than half of their TTL of {ttl:?}: choose fewer --sessions or a longer --ttl"
     )]
     SlowToOpen {
-        /// Number of sessions.
+        /// The number of sessions.
         sessions: usize,
-        /// Time to open them.
+        /// How long it took to open them.
         took: Duration,
-        /// Their TTL.
+        /// The TTL of the sessions.
         ttl: Duration,
     },
     /// Renewals are sent faster than the server takes them.
@@ -222,18 +224,21 @@ pub enum BenchError {
 /// Receives progress messages, one line each.
 pub type Tell = dyn Fn(&str) + Send + Sync;
 
-/// Runs a measurement. Fails if there is no figure; single failed operations are counted as a figure.
+/// Runs a measurement. It fails if there is no figure at all; single failed operations are counted as a figure.
 ///
-/// Cancel `stop` to end it early, with [`BenchError::Stopped`]. A dropped future leaves nothing running; sessions in a
+/// Cancel `stop` to end it early, with [`BenchError::Stopped`]. A dropped future leaves nothing running. Sessions in a
 /// cluster that was already running expire.
 pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Result<Report, BenchError> {
     options.check()?;
+
     let Options { work, beside, place, timing } = &options;
     if let Where::Own { nodes, .. } = place {
         tell(&format!("starting a cluster of {nodes} on this machine"));
     }
+
     let started = stop.run_until_cancelled(Target::start(place)).await;
     let mut target = started.ok_or(BenchError::Stopped)??;
+
     let mut series = Vec::new();
     match work {
         Work::Uncontended { workers } => {
@@ -254,6 +259,7 @@ pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Resu
         Work::Held(held) => series.push(held.measure(&mut target, &stop, tell).await?),
         Work::Overload(overload) => series = overload.measure(&target, timing, &stop, tell).await?,
     }
+
     Ok(Report { options, series })
 }
 
@@ -277,6 +283,7 @@ async fn closed_loops(
 ) -> Result<Vec<Series>, BenchError> {
     let mut background = Background::default();
     let cases = if beside.is_empty() { &[Beside::Nothing][..] } else { beside };
+
     let measured = async {
         let mut all = Vec::new();
         for &beside in cases {
@@ -295,12 +302,15 @@ async fn closed_loops(
         }
         Ok(all)
     };
+
     let measured = measured.await;
+
+    // The background is taken down also after an error.
     background.close().await;
     measured
 }
 
-/// Reports the throughput of a series.
+/// Tells the throughput of a series, and returns the series.
 fn told(series: Series, tell: &Tell) -> Series {
     if let Some(rate) = series.spread(Figure::PerSecond) {
         tell(&format!("{}: {:.0} per second", series.label(), rate.median));
@@ -308,23 +318,25 @@ fn told(series: Series, tell: &Tell) -> Series {
     series
 }
 
-/// Limits of workers and sessions: beyond them, this program would be the bottleneck.
+/// The most workers of a measurement. With more of them, this program would be the bottleneck.
 const WORKERS_MAX: usize = 10_000;
-/// As [`WORKERS_MAX`].
+/// The most sessions of a measurement, for the same reason.
 const SESSIONS_MAX: usize = 100_000;
 
 impl Options {
-    /// Refuses invalid options.
+    /// Refuses invalid options with a message that says what to choose.
     fn check(&self) -> Result<(), BenchError> {
         let problem = match &self.work {
-            Work::Uncontended { workers } | Work::Contended { workers } | Work::Read { workers } => problem_of(workers),
+            Work::Uncontended { workers } | Work::Contended { workers } | Work::Read { workers } => {
+                workers_problem(workers)
+            }
             Work::KeepAlive(keep_alive) if keep_alive.sessions > SESSIONS_MAX => {
                 Some(format!("{} sessions exceed the maximum of {SESSIONS_MAX}: choose fewer", keep_alive.sessions))
             }
-            Work::KeepAlive(keep_alive) => keep_alive.problem().or_else(|| problem_of(&keep_alive.in_flight)),
+            Work::KeepAlive(keep_alive) => keep_alive.problem().or_else(|| workers_problem(&keep_alive.in_flight)),
             Work::Held(held) if held.locks == 0 => Some("0 locks: choose at least 1".to_owned()),
-            Work::Held(held) => problem_of(&[held.workers]),
-            Work::Overload(overload) => overload.problem().or_else(|| problem_of(&[overload.workers])),
+            Work::Held(held) => workers_problem(&[held.workers]),
+            Work::Overload(overload) => overload.problem().or_else(|| workers_problem(&[overload.workers])),
             Work::Failover(_) => match &self.place {
                 Where::Running(_) => return Err(BenchError::OwnOnly),
                 Where::Own { nodes, .. } if *nodes < 3 => {
@@ -333,29 +345,34 @@ impl Options {
                 Where::Own { .. } => None,
             },
         };
+
         let sizes = self.beside.iter().map(|beside| match beside {
             Beside::Nothing => 0,
             Beside::Locks(locks) => *locks,
             Beside::Sessions(sessions) => *sessions,
         });
+
         let problem = problem.or_else(|| {
             (!sizes.is_sorted()).then(|| "the background state can only grow: give rising numbers".to_owned())
         });
+
         let problem = problem.or_else(|| {
             let too_many = self.beside.iter().any(|beside| matches!(beside, Beside::Sessions(n) if *n > SESSIONS_MAX));
             too_many.then(|| format!("background sessions exceed the maximum of {SESSIONS_MAX}: choose fewer"))
         });
+
         let timeless = self.timing.repetitions == 0 || self.timing.duration.is_zero();
         let problem = problem.or_else(|| {
             timeless.then(|| {
                 "the measurement has no duration: choose at least 1 repetition and a duration above 0".to_owned()
             })
         });
+
         problem.map_or(Ok(()), |problem| Err(BenchError::Invalid(problem)))
     }
 }
 
-fn problem_of(workers: &[usize]) -> Option<String> {
+fn workers_problem(workers: &[usize]) -> Option<String> {
     let wrong = workers.iter().find(|&&workers| workers == 0 || workers > WORKERS_MAX);
     wrong.map(|wrong| format!("{wrong} workers: choose from 1 to {WORKERS_MAX}"))
 }

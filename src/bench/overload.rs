@@ -1,4 +1,4 @@
-//! `overload`: more acquires than the cluster can serve.
+//! The workload `overload` sends more acquires than the cluster can serve.
 //!
 //! First the highest rate is measured with closed loops. Then acquires are sent at a multiple of that rate without
 //! waiting for answers (an open loop), as by many independent clients: on streams, without the client library, which
@@ -6,7 +6,7 @@
 //! keep its highest rate and shed the rest at once.
 //!
 //! On one machine the load generator competes with the servers for processors, and each refusal costs both of them.
-//! Therefore the rate that was really sent is a figure too.
+//! Therefore the rate that was really sent is a figure, too.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -36,22 +36,22 @@ use crate::{
     },
 };
 
-/// Streams that share the load, each on its own connection.
+/// The number of streams that share the load. Each has its own connection.
 const STREAMS: usize = 16;
-/// Maximum number of pending requests of a stream; acquires that are due beyond it are not sent. All streams together
-/// allow twice the number of commands that a leader queues.
+/// The maximum number of pending requests of a stream. Acquires that are due beyond it are not sent. All streams
+/// together allow twice the number of commands that a leader queues.
 const PENDING_MAX: usize = 1_024;
-/// Requests queued for the connection.
+/// The number of requests that may be queued for the connection.
 const PIPE: usize = 1_024;
-/// Interval at which due requests are sent.
+/// The interval at which due requests are sent.
 const TICK: Duration = Duration::from_millis(1);
 
-/// The degree of overload.
+/// How much load is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overload {
-    /// Workers of the closed loops that find the highest rate.
+    /// The number of workers of the closed loops that find the highest rate.
     pub workers: usize,
-    /// The multiple of the highest rate to send.
+    /// The multiple of the highest rate that is sent.
     pub factor: u32,
 }
 
@@ -91,10 +91,12 @@ impl Overload {
             ended = try_join_all(streams) => return Err(ended.err().unwrap_or(BenchError::StreamEnded)),
             timed = recorder.run(timing, servers.as_deref(), stop) => timed,
         };
-        // If the node with the highest term does not answer, the number of elections is too low.
+
+        // The number of elections is too low if the node with the highest term does not answer.
         let elected = target.terms().await.zip(terms).map(|(now, before)| now.saturating_sub(before) as f64);
         close(sessions).await;
         let conditions = vec![("load", Condition::Word(format!("{} × the best", self.factor)))];
+
         let timed = timed?;
         let mut over = recorder.series(conditions, &timed)?;
         recorder.put_refusals(&mut over, &timed);
@@ -103,18 +105,18 @@ impl Overload {
     }
 }
 
-/// A pending request.
+/// A request without an answer yet.
 #[derive(Clone, Copy)]
 struct PendingRequest {
-    /// Begin of its pair.
+    /// When its pair of acquire and release began.
     began: Instant,
     sent: Instant,
-    /// The token to release; `None`: it is an acquire.
+    /// The token to release, or `None` if the request is an acquire.
     releases: Option<u64>,
 }
 
-/// A stream with a fixed rate of acquires.
-struct Stream<'a> {
+/// A stream that sends acquires at a fixed rate.
+struct AcquireStream<'a> {
     session_id: &'a str,
     prefix: &'a str,
     pipe: mpsc::Sender<PipelineRequest>,
@@ -122,23 +124,31 @@ struct Stream<'a> {
     recorder: Recorder,
     number: u64,
     pending: HashMap<u64, PendingRequest>,
-    /// Releases that were refused or not sent yet.
+    /// Releases that were refused or not sent yet, each with the begin of its pair.
     to_release: VecDeque<(Instant, u64)>,
 }
 
-/// Runs until it fails.
+/// Sends acquires at this rate until the stream fails.
 async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder: Recorder) -> Result<(), BenchError> {
     let session_id = session.id().to_string();
     let (pipe, requests) = mpsc::channel(PIPE);
-    let (pending, to_release) = (HashMap::new(), VecDeque::new());
-    let mut stream = Stream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, pending, to_release };
-    // The first request opens the stream, since the server answers only after it.
+
+    let pending = HashMap::new();
+    let to_release = VecDeque::new();
+
+    let mut stream =
+        AcquireStream { session_id: &session_id, prefix, pipe, place, recorder, number: 0, pending, to_release };
+
+    // The server answers only after the first request, so send it before waiting for the stream.
     stream.acquire();
     let mut service = LocksClient::new(session.client().preferred_channel());
     let mut answers = service.pipeline(ReceiverStream::new(requests)).await?.into_inner();
-    let (began, mut due) = (Instant::now(), 0);
+
+    let began = Instant::now();
+    let mut due = 0;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+
     loop {
         tokio::select! {
             answer = answers.message() => stream.hear(answer?.ok_or(BenchError::StreamEnded)?),
@@ -152,7 +162,7 @@ async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder
     }
 }
 
-impl Stream<'_> {
+impl AcquireStream<'_> {
     fn acquire(&mut self) {
         let name = format!("{}{:016x}", self.prefix, rand::random::<u64>());
         let locks = vec![Want { name, ..Want::default() }];
@@ -163,7 +173,7 @@ impl Stream<'_> {
         }
     }
 
-    /// Sends the due releases, until the limit of pending requests.
+    /// Sends the due releases, up to the limit of pending requests.
     fn release(&mut self) {
         while let Some(&(began, token)) = self.to_release.front() {
             let target = Some(Released::Token(token));
@@ -175,18 +185,20 @@ impl Stream<'_> {
         }
     }
 
-    /// Returns whether the request was sent: not beyond the limit of pending requests.
+    /// Sends a request and returns whether it was sent. It is not sent beyond the limit of pending requests.
     fn send(&mut self, what: Asked, began: Instant, releases: Option<u64>) -> bool {
-        // Releases have a higher limit, so that they are always possible.
+        // Releases have a higher limit, so they are always possible.
         let room = if releases.is_some() { 2 * PENDING_MAX } else { PENDING_MAX };
         if self.pending.len() >= room {
             return false;
         }
+
         self.number += 1;
         let is_sent = self.pipe.try_send(PipelineRequest { number: self.number, what: Some(what) }).is_ok();
         if is_sent {
             self.pending.insert(self.number, PendingRequest { began, sent: Instant::now(), releases });
         }
+
         is_sent
     }
 

@@ -1,4 +1,4 @@
-//! `uncontended` and `contended`: pairs of acquire and release.
+//! The workloads `uncontended` and `contended` measure pairs of acquire and release.
 
 use std::{
     sync::Arc,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::client::{Error, Session};
 
-/// Acquires and releases an uncontended lock, a new one each time. Its latency includes both calls.
+/// Acquires and releases an uncontended lock, a new one each time. The latency includes both calls.
 struct UncontendedWorker {
     session: Session,
     prefix: Arc<str>,
@@ -31,7 +31,7 @@ impl Worker for UncontendedWorker {
     }
 }
 
-/// Acquires and releases one lock that all workers want. Its latency is the wait for the grant.
+/// Acquires and releases one lock that all workers want. The latency is the wait for the grant.
 struct ContendedWorker {
     session: Session,
     name: Arc<str>,
@@ -49,7 +49,7 @@ impl Worker for ContendedWorker {
     }
 }
 
-/// Each worker has its own locks.
+/// Measures workers that each have their own locks.
 pub(super) async fn uncontended(
     target: &Target,
     workers: usize,
@@ -60,7 +60,7 @@ pub(super) async fn uncontended(
     each_with_a_session(target, workers, timing, stop, worker).await
 }
 
-/// All workers use one lock.
+/// Measures workers that all use one lock.
 pub(super) async fn contended(
     target: &Target,
     workers: usize,
@@ -81,7 +81,9 @@ async fn each_with_a_session<W: Worker>(
 ) -> Result<Series, BenchError> {
     let sessions = target.sessions(workers).await?;
     let workers = sessions.iter().cloned().map(worker).collect();
+
     let measured = measure(workers, timing, target.servers().as_deref(), stop).await;
     close(sessions).await;
+
     measured
 }

@@ -13,11 +13,11 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 220.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 60.0;
-/// Points of a curve per power of ten.
+/// The number of points of a curve per power of ten.
 const POINTS_PER_DECADE: usize = 24;
-/// The rarest quantile shown: one in a million.
+/// The rarest quantile that is shown: one in a million.
 const DECADES_MAX: usize = 6;
-/// Colours that colour-blind people can distinguish (Okabe and Ito).
+/// Seven colours that colour-blind people can distinguish (by Okabe and Ito).
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Draws a curve for each series that has latencies.
@@ -29,22 +29,27 @@ pub fn svg(report: &Report) -> String {
         .filter(|series| series.latencies.count() > 0)
         .map(|series| (series.label(), &series.latencies))
         .collect();
+
     let axes = Axes::around(curves.iter().map(|(_, latencies)| *latencies));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
          font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
+
     text(&mut svg, LEFT, 26.0, "start", &format!("{}: latency by quantile", work.name()));
     text(&mut svg, LEFT, 44.0, "start", work.meaning());
     axes.draw(&mut svg);
+
     for (place, (label, latencies)) in curves.iter().enumerate() {
         let colour = COLOURS[place % COLOURS.len()];
         axes.curve(&mut svg, latencies, colour);
+
         let y = TOP + 20.0 * place as f64;
         let x = WIDTH - RIGHT + 16.0;
         line(&mut svg, (x, y), (x + 20.0, y), colour, 2.0);
         text(&mut svg, x + 26.0, y + 4.0, "start", label);
     }
+
     svg + "</svg>\n"
 }
 
@@ -59,18 +64,22 @@ struct Axes {
 
 impl Axes {
     fn around<'l>(all: impl Iterator<Item = &'l Latencies>) -> Self {
-        let (mut decades, mut lowest, mut highest) = (1, i32::MAX, i32::MIN);
+        let mut decades = 1;
+        let mut lowest = i32::MAX;
+        let mut highest = i32::MIN;
+
         for latencies in all {
             // The rarest quantile of n values is one in n.
             decades = decades.max(latencies.count().ilog10() as usize);
             lowest = lowest.min(microseconds(latencies, 0.0).log10().floor() as i32);
             highest = highest.max(microseconds(latencies, 1.0).log10().ceil() as i32);
         }
+
         let lowest = lowest.min(highest.saturating_sub(1)).clamp(0, 8);
         Self { decades: decades.min(DECADES_MAX), lowest, highest: highest.clamp(lowest + 1, 9) }
     }
 
-    /// The position of a quantile: `rarity` 2 is 99 %.
+    /// The horizontal position of a quantile. A `rarity` of 2 is 99 %.
     fn x(&self, rarity: f64) -> f64 {
         LEFT + rarity / self.decades as f64 * (WIDTH - LEFT - RIGHT)
     }
@@ -86,11 +95,13 @@ impl Axes {
             line(svg, (x, TOP), (x, HEIGHT - BOTTOM), "#ddd", 1.0);
             text(svg, x, HEIGHT - BOTTOM + 18.0, "middle", &percent(decade));
         }
+
         for power in self.lowest..=self.highest {
             let y = self.y(10_f64.powi(power));
             line(svg, (LEFT, y), (WIDTH - RIGHT, y), "#ddd", 1.0);
             text(svg, LEFT - 8.0, y + 4.0, "end", &duration(power));
         }
+
         text(svg, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 14.0, "middle", "fraction of operations that took no longer");
     }
 
@@ -111,7 +122,7 @@ fn microseconds(latencies: &Latencies, fraction: f64) -> f64 {
     latencies.quantile(fraction).as_secs_f64() * 1e6
 }
 
-/// 0: 0 %, 1: 90 %, 2: 99 %, 3: 99.9 %.
+/// The label of a quantile: 0 % for 0, 90 % for 1, 99 % for 2, 99.9 % for 3.
 fn percent(decade: usize) -> String {
     match decade {
         0 => "0 %".to_owned(),
@@ -157,8 +168,8 @@ mod tests {
             latencies,
         });
         let timing = Timing { warm_up: Duration::ZERO, duration: Duration::ZERO, repetitions: 1 };
-        let (work, place) =
-            (Work::Uncontended { workers: Vec::new() }, Where::Running(crate::client::Client::builder("a:1")));
+        let work = Work::Uncontended { workers: Vec::new() };
+        let place = Where::Running(crate::client::Client::builder("a:1"));
         Report { series: series.collect(), options: Options { work, beside: Vec::new(), place, timing } }
     }
 

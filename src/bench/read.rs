@@ -1,4 +1,4 @@
-//! `read`: linearizable reads of held locks.
+//! The workload `read` measures linearizable reads of held locks.
 
 use std::{
     sync::Arc,
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::client::{Client, Error, Guard, Session};
 
-/// Number of locks to read.
+/// The number of locks to read.
 const LOCKS: usize = 1_000;
-/// Concurrent acquires while the locks are set up.
+/// The number of concurrent acquires while the locks are set up.
 const AT_A_TIME: usize = 64;
 
 /// Reads random locks.
-struct Reader {
+struct LockReader {
     client: Client,
     prefix: Arc<str>,
 }
 
-impl Worker for Reader {
+impl Worker for LockReader {
     type Error = Error;
 
     async fn once(&mut self) -> Result<Duration, Error> {
@@ -50,8 +50,10 @@ pub(super) async fn read(
 ) -> Result<Series, BenchError> {
     let sessions = target.sessions(1).await?;
     let clients = target.clients(workers)?;
+
     let reader =
-        |worker: usize| Reader { client: clients[worker % clients.len()].clone(), prefix: target.prefix.clone() };
+        |worker: usize| LockReader { client: clients[worker % clients.len()].clone(), prefix: target.prefix.clone() };
+
     let measured = match hold(&sessions[0], &target.prefix).await {
         Ok(_held) => {
             let readers = (0..workers).map(reader).collect();
@@ -59,6 +61,7 @@ pub(super) async fn read(
         }
         Err(error) => Err(error.into()),
     };
+
     close(sessions).await;
     measured
 }

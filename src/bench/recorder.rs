@@ -17,30 +17,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BenchError, Condition, Figure, Figures, Latencies, Series, Timing, usage::Cpu};
 
-/// Records the results of workers. Clones share it.
+/// Records the results of workers. Clones share the record.
 #[derive(Clone, Debug)]
-pub(super) struct Recorder(Arc<Shared>);
+pub(super) struct Recorder(Arc<Windows>);
 
 #[derive(Debug)]
-struct Shared {
-    /// 0: warm-up. From 1 on: number of the window. Above the number of windows: the measurement is over.
+struct Windows {
+    /// The current phase: 0 is the warm-up, and from 1 on it is the number of the window. Above the number of windows the
+    /// measurement is over.
     phase: AtomicUsize,
-    windows: Vec<Mutex<Window>>,
+    windows: Vec<Mutex<RepetitionWindow>>,
 }
 
 /// The results of one window.
 #[derive(Clone, Debug)]
-struct Window {
+struct RepetitionWindow {
     latencies: Latencies,
-    /// Latencies of refusals.
+    /// The latencies of refusals.
     refused: Latencies,
     sent: u64,
-    of_worker: Vec<u64>,
+    per_worker: Vec<u64>,
     errors: u64,
     first_error: Option<String>,
 }
 
-/// The duration of a window and the CPU time used in it.
+/// How long a window took, and the CPU time used in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     elapsed: Duration,
@@ -49,16 +50,16 @@ pub(super) struct Timed {
 
 impl Recorder {
     pub(super) fn new(workers: usize, windows: usize) -> Self {
-        let window = Window {
+        let window = RepetitionWindow {
             latencies: Latencies::default(),
             refused: Latencies::default(),
             sent: 0,
-            of_worker: vec![0; workers],
+            per_worker: vec![0; workers],
             errors: 0,
             first_error: None,
         };
         let windows = vec![window; windows].into_iter().map(Mutex::new).collect();
-        Self(Arc::new(Shared { phase: AtomicUsize::new(0), windows }))
+        Self(Arc::new(Windows { phase: AtomicUsize::new(0), windows }))
     }
 
     /// Records an operation that has just ended.
@@ -66,7 +67,7 @@ impl Recorder {
         self.in_window(|window| match outcome {
             Ok(latency) => {
                 window.latencies.record(latency);
-                window.of_worker[worker] += 1;
+                window.per_worker[worker] += 1;
             }
             Err(error) => {
                 window.errors += 1;
@@ -75,7 +76,7 @@ impl Recorder {
         });
     }
 
-    /// Counts a sent operation; only for works with that figure.
+    /// Counts a sent operation. Only workloads with that figure call it.
     pub(super) fn sent(&self) {
         self.in_window(|window| window.sent += 1);
     }
@@ -85,7 +86,7 @@ impl Recorder {
         self.in_window(|window| window.refused.record(after));
     }
 
-    fn in_window(&self, change: impl FnOnce(&mut Window)) {
+    fn in_window(&self, change: impl FnOnce(&mut RepetitionWindow)) {
         if let Some(window) = self.phase().checked_sub(1).and_then(|window| self.0.windows.get(window)) {
             change(&mut window.lock().expect("no code panics while it holds this lock"));
         }
@@ -95,7 +96,8 @@ impl Recorder {
     pub(super) fn put_refusals(&self, series: &mut Series, timed: &[Timed]) {
         for ((window, timed), figures) in self.0.windows.iter().zip(timed).zip(&mut series.repetitions) {
             let window = window.lock().expect("no code panics while it holds this lock");
-            let (refused, elapsed) = (&window.refused, timed.elapsed.as_secs_f64());
+            let refused = &window.refused;
+            let elapsed = timed.elapsed.as_secs_f64();
             let quantile = |fraction| (refused.count() > 0).then(|| refused.quantile(fraction).as_secs_f64() * 1e6);
             figures.put(Figure::Sent, window.sent as f64 / elapsed);
             figures.put(Figure::Refused, refused.count() as f64 / elapsed);
@@ -117,7 +119,7 @@ impl Recorder {
         self.0.phase.store(self.0.windows.len() + 1, Ordering::Relaxed);
     }
 
-    /// Runs the warm-up and all windows. After it returns, also early, the measurement is over.
+    /// Runs the warm-up and all windows. The measurement is over when this returns, also if it returns early.
     pub(super) async fn run(
         &self,
         timing: &Timing,
@@ -133,7 +135,8 @@ impl Recorder {
         sleep(timing.warm_up).await;
         let mut timed = Vec::with_capacity(self.0.windows.len());
         for window in 1..=self.0.windows.len() {
-            let (cpu, began) = (Cpu::used(servers), Instant::now());
+            let cpu = Cpu::used(servers);
+            let began = Instant::now();
             self.0.phase.store(window, Ordering::Relaxed);
             sleep(timing.duration).await;
             timed.push(Timed { elapsed: began.elapsed(), cpu: Cpu::used(servers).since(cpu) });
@@ -148,8 +151,10 @@ impl Recorder {
         timed: &[Timed],
     ) -> Result<Series, BenchError> {
         let mut latencies = Latencies::default();
-        let (mut errors, mut first_error) = (0, None);
+        let mut errors = 0;
+        let mut first_error = None;
         let mut repetitions = Vec::with_capacity(timed.len());
+
         for (window, timed) in self.0.windows.iter().zip(timed) {
             let window = window.lock().expect("no code panics while it holds this lock");
             latencies.add(&window.latencies);
@@ -157,29 +162,36 @@ impl Recorder {
             errors += window.errors;
             first_error = first_error.or_else(|| window.first_error.clone());
         }
+
         if latencies.count() == 0 {
             let first = first_error.unwrap_or_else(|| "none ended in time".to_owned());
             return Err(BenchError::Nothing { errors, first });
         }
+
         Ok(Series { conditions, repetitions, latencies })
     }
 }
 
-impl Window {
+impl RepetitionWindow {
     fn figures(&self, Timed { elapsed, cpu }: &Timed) -> Figures {
         let operations = self.latencies.count() as f64;
         let share = |used: Option<Duration>| used.map(|used| used.as_secs_f64() / elapsed.as_secs_f64());
+
         let mut figures = Figures::default();
         figures.put(Figure::PerSecond, operations / elapsed.as_secs_f64());
         figures.put_latencies(&self.latencies);
-        let of_servers = cpu.servers().filter(|_| operations > 0.0);
-        figures.put(Figure::ServersPerOperation, of_servers.map(|used| used.as_secs_f64() * 1e6 / operations));
+
+        let servers = cpu.servers().filter(|_| operations > 0.0);
+        figures.put(Figure::ServersPerOperation, servers.map(|used| used.as_secs_f64() * 1e6 / operations));
+
         figures.put(Figure::Servers, share(cpu.servers()));
         figures.put(Figure::Generator, share(cpu.generator()));
         figures.put(Figure::Others, share(cpu.others()));
-        figures.put(Figure::Fewest, self.of_worker.iter().min().map(|&count| count as f64));
-        figures.put(Figure::Most, self.of_worker.iter().max().map(|&count| count as f64));
+
+        figures.put(Figure::Fewest, self.per_worker.iter().min().map(|&count| count as f64));
+        figures.put(Figure::Most, self.per_worker.iter().max().map(|&count| count as f64));
         figures.put(Figure::Errors, self.errors as f64);
+
         figures
     }
 }
@@ -246,7 +258,8 @@ mod tests {
 
     #[tokio::test]
     async fn it_can_be_stopped() {
-        let (recorder, stop) = (Recorder::new(1, 2), CancellationToken::new());
+        let recorder = Recorder::new(1, 2);
+        let stop = CancellationToken::new();
         stop.cancel();
         let timing = Timing { warm_up: Duration::MAX, duration: MS, repetitions: 2 };
         assert!(matches!(recorder.run(&timing, None, &stop).await, Err(BenchError::Stopped)));

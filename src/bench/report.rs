@@ -11,18 +11,19 @@ use super::{Figure, Options, Series, Spread, Where, Work, usage};
 pub struct Report {
     /// The options.
     pub options: Options,
-    /// One series for each number of workers or rate.
+    /// The results, with one series for each number of workers or rate.
     pub series: Vec<Series>,
 }
 
 impl Report {
-    /// A document for programs. Fields are only ever added.
+    /// A document for programs. Fields are only ever added to it.
     pub fn document(&self) -> Value {
         let Options { work, place, timing, .. } = &self.options;
         let cluster = match place {
             Where::Own { nodes, tls, .. } => json!({ "own": true, "nodes": nodes, "tls": tls }),
             Where::Running(client) => json!({ "own": false, "endpoints": client.endpoints() }),
         };
+
         json!({
             "work": work.name(),
             "meaning": work.meaning(),
@@ -46,35 +47,43 @@ impl Report {
             }
             Where::Running(client) => client.endpoints().to_owned(),
         };
+
         let profile = env!("LOCKKEEPER_BUILD_PROFILE");
         let mut text = format!("{}: {}\n{cluster}; profile {profile}; ", work.name(), work.meaning());
+
         let repetitions = self.series.first().map_or(0, |series| series.repetitions.len());
         let spread = if repetitions > 1 { "median (lowest–highest) of " } else { "" };
+
         // Writing to a string does not fail.
         let _ = write!(text, "{} processors; {spread}{repetitions}", usage::processors());
         if self.has(Figure::Servers) {
             let _ = write!(text, " × {:?} after {:?}", timing.duration, timing.warm_up);
         }
+
         if cfg!(debug_assertions) {
             text.push_str("\nDEBUG BUILD: these figures are not those of a release build");
         }
+
         text + "\n"
     }
 
     /// The column titles, then the cells of each row.
     pub fn table(&self) -> Vec<Vec<String>> {
         let figures: Vec<Figure> = self.series.first().into_iter().flat_map(Series::figures).collect();
-        // In other workloads fairness does not matter.
+        // Fairness matters only in contended work.
         let is_fairness_asked = matches!(self.options.work, Work::Contended { .. });
-        let shown = figures.into_iter().filter(|figure| is_fairness_asked || !figure.is_of_fairness());
+        let shown = figures.into_iter().filter(|figure| is_fairness_asked || !figure.shows_fairness());
         let columns: Vec<(Figure, &str)> = shown.filter_map(|figure| Some((figure, figure.title()?))).collect();
+
         let conditions = self.series.first().map_or(&[][..], |series| &series.conditions);
         let titles = conditions.iter().map(|(name, _)| name.replace('_', " ").to_uppercase());
         let head = titles.chain(columns.iter().map(|(_, title)| (*title).to_owned())).collect();
+
         let row = |series: &Series| {
             let conditions = series.conditions.iter().map(|(_, value)| value.cell());
             conditions.chain(columns.iter().map(|(figure, _)| cell(*figure, series.spread(*figure)))).collect()
         };
+
         std::iter::once(head).chain(self.series.iter().map(row)).collect()
     }
 

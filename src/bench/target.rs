@@ -16,13 +16,13 @@ use crate::{
     proto::v1::Role,
 };
 
-/// Maximum number of connections: workers share them, as tasks of an application do.
+/// The maximum number of connections. Workers share them, as tasks of an application do.
 const CONNECTIONS_MAX: usize = 16;
-/// Sessions that are opened or closed concurrently.
+/// The number of sessions that are opened or closed concurrently.
 const AT_A_TIME: usize = 64;
-/// TTL of the workers' sessions: longer than any election, so that their expiry has no influence.
+/// The TTL of the workers' sessions. It is longer than any election, so expiry has no influence.
 const SESSION_TTL: Duration = Duration::from_secs(30);
-/// How long closing the sessions may take. The rest expires.
+/// How long closing the sessions may take. The rest of them expires.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a cluster may take to elect a leader.
@@ -33,11 +33,11 @@ const LEADER_LIMIT: Duration = Duration::from_secs(60);
 pub enum Where {
     /// A new cluster on this machine, in a temporary directory.
     Own {
-        /// The program `lockkeeper`.
+        /// The program `lockkeeper` that the nodes run.
         program: PathBuf,
-        /// Number of nodes.
+        /// The number of nodes.
         nodes: usize,
-        /// TLS between all.
+        /// Whether all connections use TLS.
         tls: bool,
     },
     /// A running cluster, by its endpoints and with the credentials that it asks for.
@@ -48,15 +48,16 @@ pub enum Where {
 #[derive(Debug)]
 pub(super) struct Target {
     client: Builder,
-    /// Prefix of all lock names of this run; used by no other client.
+    /// The prefix of all lock names of this run. No other client uses it.
     pub(super) prefix: Arc<str>,
-    /// Its nodes are killed on drop.
+    /// The benchmark's own cluster. Its nodes are killed on drop.
     own: Option<LocalCluster>,
 }
 
 impl Target {
     pub(super) async fn start(place: &Where) -> Result<Self, BenchError> {
         let prefix = format!("bench/{:08x}/", rand::random::<u32>()).into();
+
         let (client, own) = match place {
             Where::Running(client) => (client.clone(), None),
             Where::Own { program, nodes, tls } => {
@@ -70,15 +71,16 @@ impl Target {
                 (client, Some(cluster))
             }
         };
+
         Ok(Self { client, prefix, own })
     }
 
-    /// The builder of a client, for options of its own.
+    /// A client builder, for callers that need options of their own.
     pub(super) fn client(&self) -> Builder {
         self.client.clone()
     }
 
-    /// The processes of its nodes. `None`: unknown.
+    /// The processes of the cluster's nodes, or `None` if they are unknown.
     pub(super) fn servers(&self) -> Option<Vec<u32>> {
         Some(self.own.as_ref()?.nodes().filter_map(local::Node::pid).collect())
     }
@@ -119,7 +121,7 @@ pub(super) async fn close(sessions: Vec<Session>) {
     let _ = timeout(CLOSE_LIMIT, closing).await;
 }
 
-/// The leader; waits until there is one.
+/// The leader. Waits until there is one.
 pub(super) async fn leader(cluster: &LocalCluster) -> Result<u64, BenchError> {
     let began = Instant::now();
     loop {

@@ -1,8 +1,8 @@
-//! Resource usage of processes, from Linux' `/proc`. Unknown on other systems and for processes on other machines.
+//! Resource usage of processes, from Linux' `/proc`. It is unknown on other systems, and for processes on other machines.
 
 use std::{fs, path::Path, time::Duration};
 
-/// CPU time used so far.
+/// The CPU time used so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cpu {
     servers: Option<Duration>,
@@ -11,10 +11,10 @@ pub(super) struct Cpu {
 }
 
 impl Cpu {
-    /// The CPU time up to now; `servers`: the servers' processes, if they are known.
+    /// The CPU time up to now. `servers` are the processes of the servers, if they are known.
     pub(super) fn used(servers: Option<&[u32]>) -> Self {
-        let servers = servers.and_then(|pids| pids.iter().map(|&pid| of_process(pid)).sum());
-        Self { servers, generator: of_process(std::process::id()), machine: of_machine() }
+        let servers = servers.and_then(|pids| pids.iter().map(|&pid| cpu_of_process(pid)).sum());
+        Self { servers, generator: cpu_of_process(std::process::id()), machine: cpu_of_machine() }
     }
 
     /// The CPU time since an earlier reading.
@@ -27,32 +27,33 @@ impl Cpu {
         }
     }
 
-    /// CPU time of all nodes of the cluster.
+    /// The CPU time of all nodes of the cluster.
     pub(super) fn servers(&self) -> Option<Duration> {
         self.servers
     }
 
-    /// CPU time of this process, the load generator.
+    /// The CPU time of this process, the load generator.
     pub(super) fn generator(&self) -> Option<Duration> {
         self.generator
     }
 
-    /// CPU time of all other processes on this machine: shows whether other load disturbed the measurement.
+    /// The CPU time of all other processes on this machine. It shows whether other load disturbed the measurement.
     pub(super) fn others(&self) -> Option<Duration> {
         Some(self.machine?.saturating_sub(self.generator?).saturating_sub(self.servers.unwrap_or_default()))
     }
 }
 
-/// CPU time of all threads of a process, in user mode and kernel mode.
-fn of_process(pid: u32) -> Option<Duration> {
+/// The CPU time of all threads of a process, in user mode and kernel mode.
+fn cpu_of_process(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name, which may contain anything: state is the first field, user and system time are the 12th and 13th.
+    // The process name comes first and may contain anything, even spaces. After it the state is the first field, and user
+    // and system time are the 12th and 13th.
     let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2);
     Some(ticks(fields.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?))
 }
 
-/// CPU time of all processors, without idle and I/O wait.
-fn of_machine() -> Option<Duration> {
+/// The CPU time of all processors, without idle and I/O wait.
+fn cpu_of_machine() -> Option<Duration> {
     const IDLE_AND_WAITING: [usize; 2] = [3, 4];
     // Guest time is included in user time.
     const FIELDS: usize = 8;
@@ -66,7 +67,7 @@ fn ticks(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Resident memory of a process, bytes. `None`: there is no such process, or this is not Linux.
+/// The resident memory of a process in bytes, or `None` if there is no such process or this is not Linux.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -74,7 +75,7 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Disk usage of the files under a directory, bytes. Files that vanish meanwhile are not counted.
+/// The disk usage of the files under a directory in bytes. Files that vanish meanwhile are not counted.
 pub(super) fn disk_bytes(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     const BLOCK_BYTES: u64 = 512;
@@ -87,7 +88,7 @@ pub(super) fn disk_bytes(directory: &Path) -> u64 {
     entries.flatten().map(bytes).sum()
 }
 
-/// Number of processors available to this process.
+/// The number of processors that this process may use.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -113,8 +114,11 @@ mod tests {
 
     #[test]
     fn a_process_that_works_is_seen_to() {
-        let (pid, began) = (std::process::id(), Cpu::used(Some(&[std::process::id()])));
-        let (mut sum, enough, start) = (0_u64, Some(Duration::from_millis(50)), Instant::now());
+        let pid = std::process::id();
+        let began = Cpu::used(Some(&[std::process::id()]));
+        let mut sum = 0_u64;
+        let enough = Some(Duration::from_millis(50));
+        let start = Instant::now();
         // The same process is both server and generator here; its clock may advance between the two readings.
         let used = loop {
             let used = Cpu::used(Some(&[pid])).since(began);

@@ -19,7 +19,7 @@ const LOCK: &str = "lock";
 pub(super) struct Directory {
     path: PathBuf,
     temporary: Option<TempDir>,
-    /// Locked; the operating system releases the lock when the process ends.
+    /// The lock file. The operating system releases the lock when the process ends.
     _lock: File,
 }
 
@@ -29,7 +29,7 @@ impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, LocalError> {
         let fail = |source| LocalError::Directory { path: path.to_owned(), source };
         fs::create_dir_all(path).map_err(fail)?;
-        // An absolute path, since the nodes' configurations contain it.
+        // The path must be absolute, because the nodes' configurations contain it.
         let path = path.canonicalize().map_err(fail)?;
         if let Some(file) = foreign(&path).map_err(fail)? {
             return Err(LocalError::Foreign { path, file });
@@ -38,7 +38,7 @@ impl Directory {
         Ok(Self { path, temporary: None, _lock: lock })
     }
 
-    /// A new directory, removed on drop.
+    /// A new directory that is removed on drop.
     pub(super) fn temporary() -> Result<Self, LocalError> {
         let fail = |source| LocalError::Directory { path: std::env::temp_dir(), source };
         let temporary = tempfile::Builder::new().prefix("lockkeeper-").tempdir().map_err(fail)?;
@@ -98,12 +98,13 @@ pub(super) fn config_file(folder: &Path) -> PathBuf {
     folder.join(CONFIG)
 }
 
-/// The first name in this directory that does not belong to a cluster.
+/// The alphabetically first name in this directory that does not belong to a cluster.
 fn foreign(path: &Path) -> io::Result<Option<String>> {
     let mut foreign = None;
     for entry in fs::read_dir(path)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let is_node = name.strip_prefix("node").is_some_and(|id| id.parse::<u64>().is_ok());
+
         if !is_node
             && ![LOCK, CERTIFICATES].contains(&name.as_str())
             && foreign.as_ref().is_none_or(|first| name < *first)
@@ -111,6 +112,7 @@ fn foreign(path: &Path) -> io::Result<Option<String>> {
             foreign = Some(name);
         }
     }
+
     Ok(foreign)
 }
 

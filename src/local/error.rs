@@ -8,7 +8,7 @@ use crate::{certs::CertsError, server::config::ConfigError};
 /// Why a cluster on this machine does not run. After any of these errors none of its nodes runs.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// Nothing was started.
+    /// A file or directory cannot be used. Nothing was started.
     #[error("cannot use {}: {source}: choose a directory that this user can write", path.display())]
     Directory {
         /// The path that could not be used.
@@ -16,10 +16,10 @@ pub enum LocalError {
         /// The cause.
         source: io::Error,
     },
-    /// Nothing was started.
+    /// Another cluster runs in the directory. Nothing was started.
     #[error("{} belongs to a running cluster: stop that cluster first, or choose another directory", .0.display())]
     InUse(PathBuf),
-    /// Nothing was started, and nothing changed.
+    /// The directory contains files of something else. Nothing was started, and nothing changed.
     #[error(
         "{} contains a file that is not part of a cluster, {file:?}: choose an empty or new directory, or one with a cluster",
         path.display()
@@ -30,23 +30,23 @@ pub enum LocalError {
         /// The first foreign file.
         file: String,
     },
-    /// Nothing was started, and nothing changed.
+    /// The directory has a cluster of another size. Nothing was started, and nothing changed.
     #[error("{} has a cluster of {has} nodes, not of {asked}: leave out --nodes, or choose another directory", path.display())]
     OtherSize {
         /// The directory.
         path: PathBuf,
-        /// Its number of nodes.
+        /// The number of nodes that it has.
         has: usize,
-        /// The requested number of nodes.
+        /// The number of nodes that was asked for.
         asked: usize,
     },
-    /// Nothing was started.
+    /// A node's configuration is invalid. Nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Nothing was started.
+    /// A certificate cannot be made. Nothing was started.
     #[error(transparent)]
     Certs(#[from] CertsError),
-    /// Nothing was started.
+    /// No port is free. Nothing was started.
     #[error("cannot find free ports on 127.0.0.1: {0}")]
     NoPorts(io::Error),
     /// The program does not exist or cannot be run.

@@ -14,7 +14,9 @@
 //! No node outlives its cluster. Drop kills the nodes. If the process that runs the cluster is killed, the pipes to the
 //! nodes' stdin close, and the nodes stop.
 //!
-//! Deliberately absent: automatic restarts of dead nodes, which would hide failures.
+//! Dead nodes are not restarted automatically, because that would hide failures.
+
+#![warn(clippy::match_bool)]
 
 mod certificates;
 mod directory;
@@ -45,18 +47,18 @@ use lockkeeper_transport::tls::TlsFiles;
 pub use node::{Node, Signal};
 pub(crate) use ports::any_free as free_port;
 
-/// Exit code of a node that finds one of its addresses in use.
+/// The exit code of a node that finds one of its addresses in use.
 pub const EXIT_ADDRESS_IN_USE: u8 = 21;
-/// Default number of nodes.
+/// The default number of nodes.
 pub const NODES_DEFAULT: usize = 3;
 /// How long a node may take to exit after SIGTERM before it is killed.
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// The directory of the certificates.
 const CERTIFICATES: &str = "certs";
-/// Interval of the readiness checks.
+/// The interval of the readiness checks.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// Attempts with new ports: a free port can be taken before its node binds it.
+/// How often new ports are tried. A free port can be taken before its node binds it.
 const PORT_ATTEMPTS: usize = 5;
 
 /// The options of a cluster.
@@ -64,29 +66,29 @@ const PORT_ATTEMPTS: usize = 5;
 pub struct Options {
     /// The program `lockkeeper`.
     pub program: PathBuf,
-    /// Number of nodes. `None`: the number in the directory, otherwise [`NODES_DEFAULT`].
+    /// The number of nodes. `None` means the number in the directory, or [`NODES_DEFAULT`] for a new cluster.
     pub nodes: Option<usize>,
-    /// Directory of a persistent cluster. `None`: a temporary directory, removed at the end.
+    /// The directory of a persistent cluster. `None` means a temporary directory that is removed at the end.
     pub directory: Option<PathBuf>,
-    /// Raft configuration of a new cluster.
+    /// The Raft configuration of a new cluster.
     pub raft: RaftConfig,
     /// The disk settings of a new cluster.
     pub disk: DiskConfig,
-    /// DynamoDB's API on each node. A cluster that has it keeps it.
+    /// Whether each node serves DynamoDB's API. A cluster that has it keeps it.
     pub dynamodb: bool,
-    /// etcd's API on each node. A cluster that has it keeps it.
+    /// Whether each node serves etcd's API. A cluster that has it keeps it.
     pub etcd: bool,
-    /// The port of probes and metrics on each node. A cluster that has it keeps it.
+    /// Whether each node has a port for probes and metrics. A cluster that has it keeps it.
     pub http: bool,
-    /// TLS between all, with certificates by an authority of its own. A cluster that has it keeps it.
+    /// Whether all connections use TLS, with certificates by the cluster's own authority. A cluster that has it keeps it.
     pub tls: bool,
-    /// The audit files of a new cluster; each node has a directory of its own, `node-N`, in the one that is named.
+    /// The audit files of a new cluster. Each node writes to its own directory, `node-N`, below the given one.
     pub audit: AuditConfig,
     /// Who may call and do what, in a new cluster.
     pub auth: AuthConfig,
-    /// Traces of a new cluster.
+    /// The traces of a new cluster.
     pub traces: TracesConfig,
-    /// Log filter of the nodes; `None`: that of [`Config::default`].
+    /// The log filter of the nodes. `None` means that of [`Config::default`].
     pub log: Option<String>,
     /// How long the cluster may take to serve.
     pub timeout: Duration,
@@ -117,7 +119,7 @@ impl Options {
 /// A running cluster.
 #[derive(Debug)]
 pub struct LocalCluster {
-    // Dropped before the directory, so that the nodes are dead when it is removed.
+    // The nodes come before the directory: they are dropped first, and so are dead when it is removed.
     nodes: BTreeMap<u64, Node>,
     directory: Directory,
 }
@@ -127,6 +129,7 @@ impl LocalCluster {
     pub async fn start(options: Options) -> Result<Self, LocalError> {
         let deadline = Instant::now() + options.timeout;
         let mut cluster = Self::lay_out(&options)?;
+
         let mut attempts_left = PORT_ATTEMPTS;
         loop {
             attempts_left -= 1;
@@ -134,21 +137,24 @@ impl LocalCluster {
                 Ok(()) => return Ok(cluster),
                 Err(error) => error,
             };
+
             cluster.stop().await;
             if !error.is_address_in_use() || attempts_left == 0 {
                 cluster.directory.keep();
                 return Err(error);
             }
+
             cluster.move_to_new_ports()?;
         }
     }
 
-    /// Prepares the nodes without starting them.
+    /// Writes the configurations of the nodes, without starting any.
     fn lay_out(options: &Options) -> Result<Self, LocalError> {
         let directory = match &options.directory {
             Some(path) => Directory::open(path)?,
             None => Directory::temporary()?,
         };
+
         let mut configs = directory.configs()?;
         match options.nodes {
             Some(asked) if !configs.is_empty() && configs.len() != asked => {
@@ -159,16 +165,19 @@ impl LocalCluster {
             }
             Some(_) | None => {}
         }
+
+        // What a cluster serves once it keeps, so both the options and the configuration can ask for it.
         for config in &mut configs {
             config.log = options.log.clone().unwrap_or_else(|| config.log.clone());
+
             if options.tls || config.tls.is_some() {
-                certificates::of_node(&directory.path().join(CERTIFICATES), config)?;
+                certificates::issue_for_node(&directory.path().join(CERTIFICATES), config)?;
             }
             if options.dynamodb || !config.dynamodb.listen.is_empty() {
                 config.dynamodb.listen = ports::address()?;
-                // With TLS, a caller must be somebody.
+                // With TLS, callers must be able to prove who they are.
                 if config.tls.is_some() && config.dynamodb.secrets.as_os_str().is_empty() {
-                    config.dynamodb.secrets = certificates::of_dynamodb(&directory.path().join(CERTIFICATES))?;
+                    config.dynamodb.secrets = certificates::dynamodb_secrets(&directory.path().join(CERTIFICATES))?;
                 }
             }
             if options.etcd || !config.etcd.listen.is_empty() {
@@ -177,6 +186,7 @@ impl LocalCluster {
             if options.http || !config.http.listen.is_empty() {
                 config.http.listen = ports::address()?;
             }
+
             directory.write(config)?;
         }
 
@@ -184,6 +194,7 @@ impl LocalCluster {
             let folder = directory.node(config.node_id);
             (config.node_id, Node::new(options.program.clone(), config, folder))
         });
+
         let mut cluster = Self { nodes: nodes.collect(), directory };
         if !ports::all_free(cluster.nodes().filter_map(|node| node.config().this_member())) {
             cluster.move_to_new_ports()?;
@@ -218,8 +229,8 @@ impl LocalCluster {
         ports::members(ids)
     }
 
-    /// Names nodes that may join later in the configurations of all nodes, for [`LocalCluster::route`]. As that, for a founded
-    /// cluster only.
+    /// Names nodes that may join later in the configurations of all nodes, for [`LocalCluster::route`]. Only for a cluster
+    /// that was started before.
     pub fn foresee(&mut self, spares: &[Member]) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.foresee(spares);
@@ -228,16 +239,20 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// As [`LocalCluster::add`], with the addresses at which it listens, those at which it reaches all members, itself included, and those
-    /// of the nodes that it asks to be added.
+    /// As [`LocalCluster::add`], with addresses of the caller's choice. `listens` are those at which the node listens,
+    /// `members` those at which it reaches all members including itself, and `join` those of the nodes that it asks to be
+    /// added.
     pub fn add_at(
         &mut self,
         listens: &Member,
         members: Vec<Member>,
         join: Vec<String>,
     ) -> Result<&mut Node, LocalError> {
-        let known = self.nodes.values().next().expect("a cluster has a node");
-        let (program, node_id) = (known.program().to_owned(), listens.node_id);
+        let example = self.nodes.values().next().expect("a cluster has a node");
+        let known = example.config();
+        let program = example.program().to_owned();
+
+        let node_id = listens.node_id;
         let mut config = Config {
             node_id,
             data_dir: self.directory.node(node_id).join("data"),
@@ -246,25 +261,26 @@ impl LocalCluster {
             bootstrap: false,
             join,
             members,
-            audit: audit_of(&beside(&known.config().audit), node_id),
-            dynamodb: DynamodbConfig {
-                listen: beside_it(&known.config().dynamodb.listen)?,
-                ..known.config().dynamodb.clone()
-            },
-            etcd: EtcdConfig { listen: beside_it(&known.config().etcd.listen)?, ..known.config().etcd.clone() },
-            http: HttpConfig { listen: beside_it(&known.config().http.listen)?, ..known.config().http.clone() },
-            ..known.config().clone()
+            audit: audit_for_node(&common_audit(&known.audit), node_id),
+            dynamodb: DynamodbConfig { listen: on_another_port(&known.dynamodb.listen)?, ..known.dynamodb.clone() },
+            etcd: EtcdConfig { listen: on_another_port(&known.etcd.listen)?, ..known.etcd.clone() },
+            http: HttpConfig { listen: on_another_port(&known.http.listen)?, ..known.http.clone() },
+            ..known.clone()
         };
+
         if config.tls.is_some() {
-            certificates::of_node(&self.directory.path().join(CERTIFICATES), &mut config)?;
+            certificates::issue_for_node(&self.directory.path().join(CERTIFICATES), &mut config)?;
         }
+
         self.directory.write(&config)?;
+
         let node = Node::new(program, config, self.directory.node(node_id));
         assert!(self.nodes.insert(node_id, node).is_none(), "node {node_id} exists");
+
         Ok(self.node_mut(node_id))
     }
 
-    /// Gives a node that does not run new addresses, which only its own configuration names.
+    /// Gives new addresses to a node that does not run. Only its own configuration names them.
     pub fn relocate(&mut self, node_id: u64) -> Result<(), LocalError> {
         let member = ports::members([node_id].into_iter())?.remove(0);
         let mut members = self.node(node_id).config().members.clone();
@@ -273,7 +289,8 @@ impl LocalCluster {
         self.directory.write(self.node(node_id).config())
     }
 
-    /// Changes the cluster's id in the configurations of all nodes. For data of another cluster, while no node runs.
+    /// Changes the cluster's id in the configurations of all nodes. Call it while no node runs, for data of another
+    /// cluster.
     pub(crate) fn set_cluster_id(&mut self, cluster_id: &str) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.set_cluster_id(cluster_id);
@@ -303,7 +320,7 @@ impl LocalCluster {
         self.directory.path()
     }
 
-    /// Its nodes, sorted by id.
+    /// The nodes, sorted by id.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
@@ -313,37 +330,37 @@ impl LocalCluster {
         self.nodes.get(&node_id).expect("the caller knows the ids: they count from 1")
     }
 
-    /// As [`LocalCluster::node`], to start and stop it.
+    /// The node with this id, to start and stop it. Panics if there is none.
     pub fn node_mut(&mut self, node_id: u64) -> &mut Node {
         self.nodes.get_mut(&node_id).expect("the caller knows the ids: they count from 1")
     }
 
-    /// The addresses of its nodes for clients, as URLs.
+    /// The addresses of the nodes for clients, as URLs.
     pub fn endpoints(&self) -> Vec<String> {
         self.nodes().map(Node::endpoint).collect()
     }
 
-    /// Where its nodes serve DynamoDB's API, as URLs. Empty: they do not.
+    /// The URLs at which the nodes serve DynamoDB's API. The list is empty if they do not.
     pub fn dynamodb_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(Node::dynamodb_endpoint).collect()
     }
 
-    /// Where its nodes serve etcd's API: host:port each. Empty: they do not.
+    /// The addresses (host:port) at which the nodes serve etcd's API. The list is empty if they do not.
     pub fn etcd_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(Node::etcd_endpoint).collect()
     }
 
-    /// Where its nodes serve probes and metrics, as URLs. Empty: they do not.
+    /// The URLs at which the nodes serve probes and metrics. The list is empty if they do not.
     pub fn http_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(Node::http_endpoint).collect()
     }
 
-    /// An access key for DynamoDB's API, and its secret. `None`: signatures are not checked.
+    /// An access key for DynamoDB's API and its secret, or `None` if signatures are not checked.
     pub fn dynamodb_key(&self) -> Option<(String, String)> {
-        certificates::key_of_dynamodb(&self.nodes().next()?.config().dynamodb.secrets)
+        certificates::dynamodb_key(&self.nodes().next()?.config().dynamodb.secrets)
     }
 
-    /// The certificates of a client of this cluster. `None`: there is no TLS.
+    /// The certificates of a client of this cluster, or `None` without TLS.
     pub fn client_files(&self) -> Option<TlsFiles> {
         self.nodes.values().next()?.client_files()
     }
@@ -356,8 +373,9 @@ impl LocalCluster {
     }
 
     /// Routes the traffic between nodes, for example through a proxy. `way` gives the addresses at which a node (by id)
-    /// reaches a member. Takes effect at a node's next start. Start the cluster first: nodes can found it only if they
-    /// agree on their addresses.
+    /// reaches a member. The change takes effect at a node's next start.
+    ///
+    /// Start the cluster first: nodes can found it only if they agree on their addresses.
     pub fn route(&mut self, way: impl Fn(u64, &Member) -> Member) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.route(&way);
@@ -373,39 +391,46 @@ impl LocalCluster {
 
     async fn ready_by(&mut self, deadline: Instant) -> Result<(), LocalError> {
         let began = Instant::now();
+
         loop {
             if let Some(died) = self.nodes.values_mut().find_map(Node::has_died) {
                 return Err(died);
             }
+
             let statuses = self.statuses().await;
             let missing = self.not_ready(&statuses);
             if missing.is_empty() {
                 return Ok(());
             }
+
             if Instant::now() >= deadline {
                 let logs = self.nodes().map(|node| node.log_file().to_owned()).collect();
                 return Err(LocalError::NotReady { after: began.elapsed(), missing, logs });
             }
+
             time::sleep(READY_POLL).await;
         }
     }
 
-    /// The conditions for readiness that these answers do not meet.
+    /// Says which conditions for readiness these answers do not meet.
     fn not_ready(&self, statuses: &BTreeMap<u64, pb::StatusResponse>) -> Vec<String> {
         let trouble = |node: &Node| match statuses.get(&node.id()) {
             None => Some(format!("node {} does not answer", node.id())),
             Some(status) if !status.serving => Some(format!("node {} does not serve: {}", node.id(), status.trouble)),
             Some(_) => None,
         };
+
         let mut missing: Vec<_> = self.nodes().filter(|node| node.is_running()).filter_map(trouble).collect();
         if !statuses.values().any(|status| status.role() == pb::Role::Leader && status.serving) {
             missing.push("there is no leader".to_owned());
         }
-        // Identities and the keyspace are refused before: whoever starts such a cluster is about to use them.
+        // Identities and the keyspace need the newest version. Whoever starts a cluster with them is about to use them, so wait
+        // for it.
         let is_low = |status: &pb::StatusResponse| status.cluster_version < status.cluster_version_max;
         if self.nodes().any(|node| needs_version(node.config())) && statuses.values().any(is_low) {
             missing.push("the cluster version is not raised yet".to_owned());
         }
+
         missing
     }
 
@@ -439,7 +464,7 @@ impl Drop for LocalCluster {
     }
 }
 
-/// Whether its clients use what a cluster of version 1 refuses.
+/// Whether the clients of this node use what a cluster of version 1 refuses.
 fn needs_version(config: &Config) -> bool {
     config.tls.is_some()
         || !config.auth.tokens.as_os_str().is_empty()
@@ -447,31 +472,33 @@ fn needs_version(config: &Config) -> bool {
         || !config.etcd.listen.is_empty()
 }
 
-/// The audit files of one node, in a directory below the common one.
-fn audit_of(common: &AuditConfig, node_id: u64) -> AuditConfig {
-    match common.directory.as_os_str().is_empty() {
-        true => common.clone(),
-        false => AuditConfig { directory: common.directory.join(format!("node-{node_id}")), ..common.clone() },
+/// The audit configuration of one node, which writes to a directory below the common one.
+fn audit_for_node(common: &AuditConfig, node_id: u64) -> AuditConfig {
+    if common.directory.as_os_str().is_empty() {
+        common.clone()
+    } else {
+        AuditConfig { directory: common.directory.join(format!("node-{node_id}")), ..common.clone() }
     }
 }
 
-/// From the audit files of one node: those of all.
-fn beside(of_one: &AuditConfig) -> AuditConfig {
+/// The common audit configuration, from that of one node. The reverse of [`audit_for_node`].
+fn common_audit(of_one: &AuditConfig) -> AuditConfig {
     let directory = of_one.directory.parent().unwrap_or(&of_one.directory).to_owned();
     AuditConfig { directory, ..of_one.clone() }
 }
 
-/// The same on another port.
-fn beside_it(listen: &str) -> Result<String, LocalError> {
+/// A free address for a port that is in use in the given configuration. An empty address stays empty.
+fn on_another_port(listen: &str) -> Result<String, LocalError> {
     if listen.is_empty() { Ok(String::new()) } else { ports::address() }
 }
 
 /// The configurations of a new cluster.
 fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
-    // A unique name, so that nodes of two clusters do not mix when one reuses ports of the other.
+    // The name is unique, because nodes of two clusters would mix when one reuses the ports of the other.
     #[expect(clippy::disallowed_methods, reason = "clusters that reuse ports need different names")]
     let cluster_id = format!("local-{:08x}", rand::random::<u32>());
+
     let config = |member: &Member| Config {
         cluster_id: cluster_id.clone(),
         node_id: member.node_id,
@@ -481,11 +508,12 @@ fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result
         bootstrap: true,
         raft: options.raft.clone(),
         disk: options.disk.clone(),
-        audit: audit_of(&options.audit, member.node_id),
+        audit: audit_for_node(&options.audit, member.node_id),
         auth: options.auth.clone(),
         traces: options.traces.clone(),
         members: members.clone(),
         ..Config::default()
     };
+
     Ok(members.iter().map(config).collect())
 }

@@ -28,12 +28,12 @@ use lockkeeper_transport::{
     tls::{Tls, TlsConnector, TlsFiles},
 };
 
-/// Timeout of a status request.
+/// The timeout of a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
-/// Part of the log shown when a node exits by itself.
+/// How many lines of the log are shown when a node exits by itself.
 const TAIL_LINES: usize = 20;
 const TAIL_BYTES: u64 = 16 * 1024;
-/// Environment variables for a single node, which must not reach all nodes.
+/// Environment variables for a single node. They must not reach all nodes.
 const NOT_INHERITED: [&str; 13] = [
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_CLUSTER_ID",
@@ -58,13 +58,13 @@ pub struct Node {
     config_file: PathBuf,
     log_file: PathBuf,
     environment: Vec<(OsString, OsString)>,
-    process: Option<Process>,
+    process: Option<NodeProcess>,
 }
 
 #[derive(Debug)]
-struct Process {
+struct NodeProcess {
     child: Child,
-    /// Kept open and never written: the node stops when it closes.
+    /// Kept open and never written. The node stops when it closes.
     _stdin: Option<ChildStdin>,
 }
 
@@ -80,7 +80,7 @@ impl Node {
         self.config.members = members.to_vec();
     }
 
-    /// New ports for what it serves besides.
+    /// Gives the node new ports for its other services.
     pub(super) fn move_others(&mut self) -> Result<(), LocalError> {
         let others = [&mut self.config.dynamodb.listen, &mut self.config.etcd.listen, &mut self.config.http.listen];
         others.into_iter().filter(|listen| !listen.is_empty()).try_for_each(|listen| {
@@ -102,12 +102,12 @@ impl Node {
         self.config.members.iter_mut().for_each(|member| *member = way(node_id, member));
     }
 
-    /// Sets environment variables, from its next start on.
+    /// Sets environment variables. They take effect at the node's next start.
     pub fn set_environment(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
         self.environment = variables.into_iter().collect();
     }
 
-    /// Its id, from 1 on.
+    /// The node's id, from 1 on.
     pub fn id(&self) -> u64 {
         self.config.node_id
     }
@@ -116,37 +116,37 @@ impl Node {
         &self.program
     }
 
-    /// Its configuration.
+    /// The node's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Its configuration file.
+    /// The node's configuration file.
     pub fn config_file(&self) -> &Path {
         &self.config_file
     }
 
-    /// Its log file.
+    /// The node's log file.
     pub fn log_file(&self) -> &Path {
         &self.log_file
     }
 
-    /// Its address for clients, as a URL.
+    /// The node's address for clients, as a URL.
     pub fn endpoint(&self) -> String {
         self.url(&self.config.client_listen).expect("every node has an address for clients")
     }
 
-    /// Where it serves DynamoDB's API, as a URL. `None`: it does not.
+    /// The URL at which the node serves DynamoDB's API, or `None` if it does not.
     pub fn dynamodb_endpoint(&self) -> Option<String> {
         self.url(&self.config.dynamodb.listen)
     }
 
-    /// Where it serves etcd's API: host:port. `None`: it does not.
+    /// The address (host:port) at which the node serves etcd's API, or `None` if it does not.
     pub fn etcd_endpoint(&self) -> Option<String> {
         Some(&self.config.etcd.listen).filter(|listen| !listen.is_empty()).cloned()
     }
 
-    /// Where it serves probes and metrics, as a URL. `None`: it does not.
+    /// The URL at which the node serves probes and metrics, or `None` if it does not.
     pub fn http_endpoint(&self) -> Option<String> {
         self.url(&self.config.http.listen)
     }
@@ -156,59 +156,65 @@ impl Node {
         (!listen.is_empty()).then(|| format!("{scheme}://{listen}"))
     }
 
-    /// The certificates of a client. `None`: there is no TLS.
+    /// The certificates of a client, or `None` without TLS.
     pub fn client_files(&self) -> Option<TlsFiles> {
-        Some(certificates::of_client(self.config.tls.as_ref()?))
+        Some(certificates::client_files(self.config.tls.as_ref()?))
     }
 
-    /// Its process id; `None`: it does not run.
+    /// The node's process id, or `None` if it does not run.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref()?.child.id()
     }
 
-    /// Whether it was started and is not known to have exited.
+    /// Whether the node was started and is not known to have exited.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether its process is alive: neither exited nor a zombie.
+    /// Whether the node's process is alive: neither exited nor a zombie.
     pub(crate) fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
     }
 
-    /// Starts it, unless it runs. Does not wait for readiness: see [`super::LocalCluster::ready`].
+    /// Starts the node, unless it runs. Does not wait for readiness: see [`super::LocalCluster::ready`].
     pub fn spawn(&mut self) -> Result<(), LocalError> {
         if self.is_running() {
             return Ok(());
         }
+
         let log = OpenOptions::new().create(true).append(true).open(&self.log_file);
         let log = log.map_err(|source| LocalError::Directory { path: self.log_file.clone(), source })?;
+
         let mut command = Command::new(&self.program);
         command.args(["serve", "--until-stdin-closes", "--config"]).arg(&self.config_file);
         NOT_INHERITED.iter().for_each(|name| _ = command.env_remove(name));
+
         command.envs(self.environment.iter().cloned());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
+
         // Ctrl-C reaches the whole foreground group of a terminal. In its own group, a node gets signals only from its
         // cluster.
         command.process_group(0);
+
         let child = command.spawn();
         let mut child = child.map_err(|source| LocalError::Spawn { program: self.program.clone(), source })?;
-        // Taken out, since `Child::wait` would close it.
+
+        // `Child::wait` would close stdin and so stop the node. Take it out.
         let stdin = child.stdin.take();
-        self.process = Some(Process { child, _stdin: stdin });
+        self.process = Some(NodeProcess { child, _stdin: stdin });
         Ok(())
     }
 
-    /// Sends a signal, if it runs.
+    /// Sends the node a signal, if it runs.
     pub fn signal(&self, signal: Signal) {
         let pid = self.pid().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         if let Some(pid) = pid {
-            // A process that has just exited is no error. Its pid is not reused before it is waited for.
+            // A process that has just exited is fine. Its pid is not reused before it is waited for.
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Waits for its exit. Only for a running node.
+    /// Waits until the node exits. Call it only for a running node.
     pub(super) async fn wait(&mut self) -> ExitStatus {
         let process = self.process.as_mut().expect("only a node that runs is waited for");
         let status = process.child.wait().await.expect("a child can be waited for until it was");
@@ -216,14 +222,14 @@ impl Node {
         status
     }
 
-    /// Kills it (SIGKILL) and waits for its exit. `None`: it did not run.
+    /// Kills the node (SIGKILL) and waits for its exit. Returns `None` if it did not run.
     pub async fn kill(&mut self) -> Option<ExitStatus> {
         self.process.as_ref()?;
         self.signal(Signal::KILL);
         Some(self.wait().await)
     }
 
-    /// Stops it (SIGTERM), and kills it if it has not exited within [`STOP_GRACE`]. `None`: it did not run.
+    /// Stops the node (SIGTERM), and kills it if it has not exited within [`STOP_GRACE`]. Returns `None` if it did not run.
     pub async fn stop(&mut self) -> Option<ExitStatus> {
         self.process.as_ref()?;
         self.signal(Signal::TERM);
@@ -233,19 +239,19 @@ impl Node {
         }
     }
 
-    /// If it has exited by itself: the error. Afterwards it counts as not running.
+    /// Returns the error of a node that exited by itself. Afterwards it counts as not running.
     pub(crate) fn has_died(&mut self) -> Option<LocalError> {
         let status = self.process.as_mut()?.child.try_wait().expect("a child can be waited for until it was")?;
         self.process = None;
         Some(LocalError::Died { node_id: self.id(), status, log: self.log_file.clone(), tail: self.log_tail() })
     }
 
-    /// The last lines of its log.
+    /// The last lines of the node's log.
     pub fn log_tail(&self) -> String {
         tail(&self.log_file).unwrap_or_else(|error| format!("(its log cannot be read: {error})"))
     }
 
-    /// Its status.
+    /// The node's status.
     pub async fn status(&self) -> Result<pb::StatusResponse, tonic::Status> {
         let mut client = pb::cluster_client::ClusterClient::new(self.channel().await?);
         let call = client.status(pb::StatusRequest::default());
@@ -255,7 +261,7 @@ impl Node {
         }
     }
 
-    /// A new connection to it.
+    /// A new connection to the node.
     pub async fn channel(&self) -> Result<Channel, tonic::Status> {
         let address = &self.config.client_listen;
         if let Some(files) = self.client_files() {
@@ -267,14 +273,14 @@ impl Node {
         connection.map_err(|error| tonic::Status::unavailable(error.to_string()))
     }
 
-    /// The command line that starts it.
+    /// The command line that starts the node.
     pub fn command_line(&self) -> String {
         format!("{} serve --config {}", self.program.display(), self.config_file.display())
     }
 }
 
 impl Drop for Node {
-    /// Kills it and waits for its exit: afterwards there is no process and no changing file.
+    /// Kills the node and waits for its exit. Afterwards there is no process and no changing file.
     fn drop(&mut self) {
         let Some(process) = &mut self.process else { return };
         if process.child.start_kill().is_err() {

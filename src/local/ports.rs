@@ -4,7 +4,8 @@
 //! while a node is down, an outgoing connection may take its port, and a client that retries may even connect to
 //! itself. So ports are drawn at random below that range and tested.
 //!
-//! A port is free, too, while the node that it was given to is stopped. So this process remembers those it gave, and gives none twice.
+//! A port also looks free while the node that it was given to is stopped. Therefore this process remembers the ports
+//! that it gave, and gives none of them twice.
 
 use std::{
     collections::VecDeque,
@@ -16,11 +17,11 @@ use std::{
 use super::error::LocalError;
 use crate::server::config::Member;
 
-/// Below the ephemeral range of Linux (32768) and of the BSDs (49152), above the usual ports of services.
+/// The range of ports: below the ephemeral range of Linux (32768) and of the BSDs (49152), above the usual ports of services.
 const RANGE: std::ops::Range<u16> = 15_000..32_000;
-/// Attempts to find one port.
+/// The number of attempts to find one port.
 const DRAWS_MAX: usize = 1_000;
-/// This many ports that were given are remembered: a quarter of all, so that most draws find a port that is not among them.
+/// How many given ports are remembered: a quarter of all. Most draws then find a port that is not among them.
 const REMEMBERED_MAX: usize = 4_096;
 
 /// The ports that were given last, the oldest first.
@@ -28,7 +29,7 @@ static GIVEN: Mutex<VecDeque<u16>> = Mutex::new(VecDeque::new());
 
 /// Members with these ids on free ports.
 pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
-    // Each port is held until all are chosen, so that none is chosen twice.
+    // Each port is held until all are chosen. Otherwise one could be chosen twice.
     let mut held = Vec::new();
     let mut address = || -> Result<String, LocalError> {
         let listener = any_free().map_err(LocalError::NoPorts)?;
@@ -52,7 +53,7 @@ pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
         .all(|address| TcpListener::bind(address).is_ok())
 }
 
-/// A listener on a free port, which is none of the last [`REMEMBERED_MAX`] that this process was given.
+/// A listener on a free port that is none of the last [`REMEMBERED_MAX`] given by this process.
 pub(crate) fn any_free() -> io::Result<TcpListener> {
     let mut last = draw();
     for _ in 1..DRAWS_MAX {
@@ -67,15 +68,18 @@ pub(crate) fn any_free() -> io::Result<TcpListener> {
 fn draw() -> io::Result<TcpListener> {
     #[expect(clippy::disallowed_methods, reason = "concurrent clusters on this machine must try different ports")]
     let port = rand::random_range(RANGE);
+
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     if given.contains(&port) {
         return Err(io::Error::from(io::ErrorKind::AddrInUse));
     }
+
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     if given.len() == REMEMBERED_MAX {
         given.pop_front();
     }
     given.push_back(port);
+
     Ok(listener)
 }
 

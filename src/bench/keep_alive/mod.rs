@@ -1,4 +1,4 @@
-//! `keepalive`: the cost of renewals.
+//! The workload `keepalive` measures the cost of renewals.
 //!
 //! Sessions share streams, as the protocol allows and as clients of other services do. (A [`crate::client::Session`]
 //! has its own stream: with as many streams as sessions, this measures that case.) Renewals are sent at a fixed rate,
@@ -23,32 +23,32 @@ use crate::{
     machine::Ttl,
 };
 
-/// Concurrent opens and closes.
+/// The number of concurrent opens and closes.
 const AT_A_TIME: usize = 256;
-/// How long streams may take to end, and sessions to be closed.
+/// How long the streams may take to end, and the sessions to be closed.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The options of this workload.
+/// The options of the `keepalive` workload.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KeepAlive {
-    /// Number of sessions.
+    /// The number of sessions.
     pub sessions: usize,
-    /// TTL of each session.
+    /// The TTL of each session.
     pub ttl: Duration,
-    /// Streams that the sessions share, up to 10,000 sessions each.
+    /// The number of streams that the sessions share. A stream carries up to 10,000 sessions.
     pub streams: usize,
-    /// Rates; one measurement each.
+    /// The rates of renewals. Each is measured on its own.
     pub rates: Vec<Rate>,
-    /// Renewals in flight over all streams, for an unlimited rate; one measurement each.
+    /// The numbers of renewals in flight over all streams, for an unlimited rate. Each is measured on its own.
     pub in_flight: Vec<usize>,
 }
 
-/// The rate of renewals.
+/// How fast renewals are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rate {
-    /// Renewals per second.
+    /// This number of renewals is sent per second.
     PerSecond(f64),
-    /// Unlimited: each answer triggers the next renewal.
+    /// The rate is unlimited: each answer triggers the next renewal.
     Max,
 }
 
@@ -74,21 +74,24 @@ impl fmt::Display for Rate {
 }
 
 impl KeepAlive {
-    /// An error in the options.
+    /// What is wrong with the options, if anything is.
     pub(super) fn problem(&self) -> Option<String> {
         let ttl_ms = u32::try_from(self.ttl.as_millis()).unwrap_or(u32::MAX);
         if let Err(invalid) = Ttl::from_millis(ttl_ms) {
             return Some(format!("a TTL of {:?} is invalid: {invalid}", self.ttl));
         }
-        // The age at which the client library treats a renewal as late.
+
+        // A renewal counts as late at this age in the client library, too.
         let slowest = self.sessions as f64 / (self.ttl.as_secs_f64() * 0.9);
         let too_slow = self.rates.iter().find(|rate| matches!(rate, Rate::PerSecond(rate) if *rate < slowest));
+
         if self.streams == 0 || self.streams > self.sessions {
             return Some(format!(
                 "{} streams for {} sessions: choose from 1 to the number of sessions",
                 self.streams, self.sessions
             ));
         }
+
         too_slow.map(|rate| {
             format!(
                 "at {rate} renewals per second, {} sessions with a TTL of {:?} expire: choose a --rate of at least {}",
@@ -99,7 +102,7 @@ impl KeepAlive {
         })
     }
 
-    /// The measurements, in order.
+    /// The rates and numbers in flight to measure, in order.
     pub(super) fn cases(&self) -> Vec<(Rate, usize)> {
         let of_rate = |&rate: &Rate| match rate {
             Rate::PerSecond(_) => vec![(rate, 0)],
@@ -117,52 +120,68 @@ impl KeepAlive {
     ) -> Result<Series, BenchError> {
         let clients = target.clients(self.streams)?;
         let sessions = self.open(&clients).await?;
+
         let recorder = Recorder::new(self.streams, timing.repetitions);
         let start = |place: usize| {
             let client = clients[place % clients.len()].clone();
-            let of_stream = sessions.iter().skip(place).step_by(self.streams).map(|session| session.id()).collect();
+            let of_stream = sessions.iter().skip(place).step_by(self.streams);
+            let session_ids = of_stream.map(|session| session.id()).collect();
+
             let pace = match rate {
-                // Each stream sends its share with an offset: evenly over all streams.
+                // Each stream sends its share with an offset, so the renewals are spread evenly over all streams.
                 Rate::PerSecond(rate) => {
                     Pace::every(Duration::from_secs_f64(self.streams as f64 / rate), place as f64 / rate)
                 }
                 Rate::Max => Pace::InFlight(in_flight.div_ceil(self.streams)),
             };
-            tokio::spawn(renew(client, of_stream, pace, place, recorder.clone()))
+
+            tokio::spawn(renew(client, session_ids, pace, place, recorder.clone()))
         };
+
         let tasks: Vec<JoinHandle<Result<(), BenchError>>> = (0..self.streams).map(start).collect();
         let handles: Vec<_> = tasks.iter().map(JoinHandle::abort_handle).collect();
+
         let timed = recorder.run(timing, target.servers().as_deref(), stop).await;
+
         let ended = timeout(END_LIMIT, join_all(tasks)).await.unwrap_or_default();
         handles.iter().for_each(tokio::task::AbortHandle::abort);
         close(&sessions).await;
+
+        // The sessions are closed by now, so an error may end the measurement.
+
         let timed = timed?;
         ended.into_iter().flatten().collect::<Result<(), BenchError>>()?;
+
         let in_flight = match rate {
             Rate::PerSecond(_) => Condition::None,
             Rate::Max => in_flight.into(),
         };
+
         let conditions = vec![
             ("sessions", self.sessions.into()),
             ("streams", self.streams.into()),
             ("rate", Condition::Word(rate.to_string())),
             ("in_flight", in_flight),
         ];
+
         recorder.series(conditions, &timed)
     }
 
-    /// Opens the sessions. Fails if it takes so long that the first ones may expire before their first renewal.
+    /// Opens the sessions. Fails if that takes so long that the first ones may expire before their first renewal.
     async fn open(&self, clients: &[Client]) -> Result<Vec<AttachedSession>, BenchError> {
         let open = |place: usize| {
             let client = clients[place % clients.len()].clone();
             let options = SessionOptions { ttl: self.ttl, ..SessionOptions::default() };
             async move { client.open_detached(options).await }
         };
+
         let began = Instant::now();
         let opened: Vec<_> = streams::iter(0..self.sessions).map(open).buffered(AT_A_TIME).try_collect().await?;
+
         if began.elapsed() > self.ttl / 2 {
             return Err(BenchError::SlowToOpen { sessions: self.sessions, took: began.elapsed(), ttl: self.ttl });
         }
+
         Ok(opened.into_iter().map(|(session, _)| session).collect())
     }
 }

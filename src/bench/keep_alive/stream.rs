@@ -15,19 +15,19 @@ use crate::{
     proto::v1::{KeepAliveRequest, KeepAliveResponse, keep_alive_response::What, sessions_client::SessionsClient},
 };
 
-/// Renewals queued for the connection.
+/// The number of renewals that may be queued for the connection.
 const PIPE: usize = 1_024;
-/// Timeout of a renewal.
+/// How long a renewal may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of the checks for timeouts and for the end.
+/// How often the stream looks for timeouts, and for the end of the measurement.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// When the next renewal is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pace {
-    /// At a fixed interval, the first after an offset.
+    /// Renewals are sent at a fixed interval, the first after an offset.
     Every { period: Duration, first: Duration },
-    /// Whenever fewer than this number are in flight.
+    /// A renewal is sent whenever fewer than this number are in flight.
     InFlight(usize),
 }
 
@@ -47,13 +47,14 @@ pub(super) async fn renew(
 ) -> Result<(), BenchError> {
     let (pipe, requests) = mpsc::channel(PIPE);
     let mut stream = Renewals::new(sessions, pipe, place, recorder);
-    // The first renewal opens the stream, since the server answers only after it.
+    // The server answers only after the first renewal, so send it before waiting for the stream.
     stream.send()?;
     let mut service = SessionsClient::new(client.preferred_channel());
     let mut answers = service.keep_alive(ReceiverStream::new(requests)).await?.into_inner();
 
     let began = Instant::now();
-    let (mut sent, mut look_at) = (0_u32, began);
+    let mut sent = 0_u32;
+    let mut look_at = began;
     while !stream.recorder.is_over() {
         let due = match pace {
             Pace::Every { period, first } => Some(began + first + period * sent),
@@ -83,14 +84,14 @@ pub(super) async fn renew(
     Ok(())
 }
 
-/// The state of a stream.
+/// The state of a stream of renewals.
 struct Renewals {
     sessions: Vec<String>,
     pipe: mpsc::Sender<KeepAliveRequest>,
     place: usize,
     recorder: Recorder,
     sequence: u64,
-    /// Sending times by sequence number.
+    /// When each unanswered renewal was sent, by sequence number.
     unanswered: BTreeMap<u64, Instant>,
 }
 
@@ -106,7 +107,7 @@ impl Renewals {
         self.sequence += 1;
         self.unanswered.insert(self.sequence, Instant::now());
         let request = KeepAliveRequest { session_id, sequence: self.sequence };
-        // A full queue means that the server takes renewals more slowly than they are due; a measurement would be
+        // A full queue means that renewals are due faster than the server takes them. The measurement would be
         // meaningless.
         self.pipe.try_send(request).map_err(|_| BenchError::TooFast)
     }
