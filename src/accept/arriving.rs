@@ -1,8 +1,9 @@
 //! How many bytes of requests may wait in memory for the rest of them, or for their answers.
 //!
-//! A client can send most of a large request and stop, on as many connections and calls as it likes; what has arrived is memory of this
-//! process. So these bytes count against a limit of the port, of which one address may have half of what others leave free. The first
-//! [`FREE_BYTES`] of each request do not count: a small request is served whatever the large ones take.
+//! A client can send most of a large request and stop, on as many connections and calls as it likes. What has arrived is
+//! memory of this process. Therefore these bytes count against a limit of the port, of which one address may have half of
+//! what others leave free. The first [`FREE_BYTES`] of each request do not count: a small request is served whatever the
+//! large ones take.
 
 use std::{
     collections::HashMap,
@@ -11,39 +12,39 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Bytes of a request that do not count.
+/// The bytes of a request that do not count.
 pub const FREE_BYTES: usize = 4 << 10;
 
-/// The limit of a port.
+/// The limit of a port for the bytes of requests that are not answered yet.
 #[derive(Clone, Debug)]
 pub struct ArrivingBytes {
-    shared: Arc<Shared>,
+    shared: Arc<PortBytes>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PortBytes {
     limit: usize,
-    counts: Mutex<Counts>,
+    counts: Mutex<WaitingBytes>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct WaitingBytes {
     all: usize,
     by_origin: HashMap<IpAddr, usize>,
 }
 
-/// The bytes of one request; gives them back when it is dropped.
+/// The bytes of one request. They are given back on drop.
 #[derive(Debug)]
 pub struct ArrivingRequest {
-    shared: Arc<Shared>,
+    shared: Arc<PortBytes>,
     origin: IpAddr,
     counted: usize,
 }
 
-/// The refusal of further bytes.
+/// Further bytes of a request are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyBytes {
-    /// Bytes that wait, of all addresses.
+    /// The bytes that wait, of all addresses together.
     pub waiting: usize,
     /// The limit of the port.
     pub limit: usize,
@@ -63,19 +64,19 @@ impl fmt::Display for TooManyBytes {
 impl std::error::Error for TooManyBytes {}
 
 impl ArrivingBytes {
-    /// With this limit for all addresses.
+    /// A limit for all addresses together, in bytes.
     pub fn new(limit: usize) -> Self {
-        Self { shared: Arc::new(Shared { limit, counts: Mutex::default() }) }
+        Self { shared: Arc::new(PortBytes { limit, counts: Mutex::default() }) }
     }
 
-    /// A request from this address.
+    /// Begins a request from this address.
     pub fn request(&self, origin: IpAddr) -> ArrivingRequest {
         ArrivingRequest { shared: Arc::clone(&self.shared), origin, counted: 0 }
     }
 }
 
 impl ArrivingRequest {
-    /// Counts that so many bytes of the request are in memory now. Fails if that is too much; then it counts none.
+    /// Counts that this number of bytes of the request is in memory now. If that is too much, it fails and counts nothing.
     pub fn hold(&mut self, bytes: usize) -> Result<(), TooManyBytes> {
         let wanted = bytes.saturating_sub(FREE_BYTES);
         if wanted == self.counted {
@@ -106,12 +107,14 @@ impl ArrivingRequest {
         if counted == 0 {
             return;
         }
+
         let mut counts = self.shared.counts();
         counts.all -= counted;
         let is_last = counts.by_origin.get_mut(&self.origin).is_none_or(|of_origin| {
             *of_origin -= counted;
             *of_origin == 0
         });
+
         if is_last {
             counts.by_origin.remove(&self.origin);
         }
@@ -124,9 +127,9 @@ impl Drop for ArrivingRequest {
     }
 }
 
-impl Shared {
-    /// No code panics while it holds the lock.
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+impl PortBytes {
+    /// The counts. No code panics while it holds the lock.
+    fn counts(&self) -> MutexGuard<'_, WaitingBytes> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,7 +12,9 @@
 //! A port admits each connection ([`Slots::admit`]), counts its calls ([`Slot::call`]), and ends it when it is told to
 //! ([`Slot::must_end`]). Deadlines of a protocol (its handshake, its headers) are the port's own.
 //!
-//! Deliberately absent: sockets and protocols.
+//! Sockets and protocols are not part of this crate.
+
+#![warn(clippy::match_bool)]
 
 mod arriving;
 mod log_throttle;
@@ -29,12 +31,12 @@ pub use read_state::ReadState;
 pub use slots::{NoSlot, OpenCall, Order, Slot, SlotGuard, Slots};
 pub use write_deadline::{UNREAD_TIMEOUT, WriteDeadline};
 
-/// Who is told of refused connections.
+/// Whom the port tells of refused connections.
 #[derive(Clone, Default)]
 pub struct Refusals(Option<Arc<dyn Fn() + Send + Sync>>);
 
 impl Refusals {
-    /// Calls this for each of them. It must not block.
+    /// Calls this function for each refused connection. The function must not block.
     pub fn told_to(told: Arc<dyn Fn() + Send + Sync>) -> Self {
         Self(Some(told))
     }

@@ -4,7 +4,7 @@ use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-/// Time between two lines about one kind of event.
+/// The time between two lines about one kind of event.
 const APART: Duration = Duration::from_secs(10);
 
 /// Counts events, and limits how often they are logged.
@@ -14,7 +14,7 @@ pub struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Counts an event. `Some`: log it now, with the number of events since the last line.
+    /// Counts an event. If it is to be logged now, returns the number of events since the last line.
     pub fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().expect("no code panics with the lock held");
         let (count, logged) = &mut *state;

@@ -12,7 +12,7 @@ pub struct ReadState {
 }
 
 impl ReadState {
-    /// Of a connection that reads this number of bytes in a turn, at most.
+    /// The state of a connection that may read this number of bytes in a turn.
     pub fn new(turn_bytes: usize) -> Self {
         Self { turn_bytes, left: AtomicUsize::new(turn_bytes), is_handshake_complete: AtomicBool::new(false) }
     }
@@ -32,8 +32,8 @@ impl ReadState {
         self.left.store(self.left().saturating_sub(bytes), Relaxed);
     }
 
-    /// Whether the other end has begun to speak the protocol of the port. The port says what that means; with HTTP/2: the whole preface
-    /// has arrived, including SETTINGS.
+    /// Whether the other end has begun to speak the protocol of the port. The port decides what that means. With HTTP/2, it
+    /// means that the whole preface has arrived, including SETTINGS.
     pub fn is_handshake_complete(&self) -> bool {
         self.is_handshake_complete.load(Relaxed)
     }

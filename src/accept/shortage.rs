@@ -7,12 +7,12 @@ use tokio::time::sleep;
 
 use super::Slots;
 
-/// Pause before the next attempt when the operating system lacks resources for a connection.
+/// The pause before the next attempt when the operating system lacks resources for a connection.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 
 impl Slots {
-    /// A connection could not be accepted. Logs it; and when file descriptors are short, closes another connection and waits shortly: the
-    /// next attempt would fail at once otherwise.
+    /// Logs that a connection could not be accepted. When file descriptors are short, also closes another connection and
+    /// waits shortly, because the next attempt would fail at once.
     pub async fn note_failed_accept(&self, error: &io::Error) {
         if let Some(count) = self.failed_accepts().count() {
             tracing::warn!(count, %error, "cannot accept a connection");
@@ -24,13 +24,14 @@ impl Slots {
     }
 }
 
-/// Whether the error would occur again at once. Otherwise the other side broke off the connection, and the next one may succeed.
+/// Whether the error would occur again at once. If not, the other side broke off the connection, and the next one may
+/// succeed.
 fn is_shortage(error: &io::Error) -> bool {
     const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     const BROKEN_OFF: [Errno; 3] = [Errno::CONNABORTED, Errno::CONNRESET, Errno::PERM];
     match Errno::from_io_error(error) {
         Some(errno) => SHORTAGES.contains(&errno) || !BROKEN_OFF.contains(&errno),
-        // Not an error of the operating system: for example, a simulated network that is down.
+        // The error does not come from the operating system. For example, a simulated network is down.
         None => true,
     }
 }

@@ -1,8 +1,8 @@
 //! Slots: which connections stay when there are more of them than the limit.
 //!
-//! Every connection is accepted at once: in the operating system's queue it could wait for ever behind idle ones. It begins as an
-//! *arrival*, and is *established* by its first call. Each of the two kinds has its own slots, so connections that never call, however
-//! many, neither keep out nor displace connections that do.
+//! Every connection is accepted at once, because in the operating system's queue it could wait for ever behind idle ones.
+//! It begins as an *arrival*, and is *established* by its first call. Each of the two kinds has its own slots, so
+//! connections that never call, however many, neither keep out nor displace connections that do.
 //!
 //! When slots are short, another connection is closed:
 //! * for an arrival: another arrival, of the address that has the most of them; those without a complete handshake first, then the
@@ -27,24 +27,24 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{LogThrottle, ReadState, Refusals};
 
-/// Arrivals have this part of all slots, unless the port says another number: 1 / `ARRIVALS_PART`.
+/// Arrivals have 1 / `ARRIVALS_PART` of all slots, unless the port asks for another number.
 const ARRIVALS_PART: usize = 8;
-/// Established connections from this machine that are allowed beyond the limit.
+/// The number of connections from this machine that may be established beyond the limit.
 const OPERATORS: usize = 8;
 
 /// The slots of a port.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    shared: Arc<Shared>,
+    shared: Arc<PortSlots>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PortSlots {
     arrivals_max: usize,
     established_max: usize,
     refuses: bool,
     began: Instant,
-    registry: Mutex<Registry>,
+    registry: Mutex<SlotRegistry>,
     failed_accepts: LogThrottle,
     gave_way: LogThrottle,
     refused: LogThrottle,
@@ -52,21 +52,21 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Registry {
+struct SlotRegistry {
     /// Ids ascend in order of arrival.
     last_id: u64,
     arrivals: BTreeMap<u64, Arc<Slot>>,
     established: BTreeMap<u64, Arc<Slot>>,
 }
 
-/// An order to a connection's task.
+/// What a connection's task has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// None.
+    /// The connection stays.
     Stay,
-    /// Send GOAWAY, answer the open calls, and end.
+    /// The task sends GOAWAY, answers the open calls, and ends.
     Finish,
-    /// End at once: another connection gets the slot.
+    /// The task ends at once, because another connection gets the slot.
     GiveWay,
 }
 
@@ -75,18 +75,18 @@ pub enum Order {
 pub struct Slot {
     id: u64,
     origin: IpAddr,
-    shared: Arc<Shared>,
+    shared: Arc<PortSlots>,
     /// What the connection has read.
     pub read_state: Arc<ReadState>,
     is_established: AtomicU8,
     order: AtomicU8,
     ordered: Notify,
     open_calls: AtomicUsize,
-    /// Milliseconds since the port was opened.
+    /// When the connection became idle, in milliseconds since the port was opened.
     idle_since_ms: AtomicU64,
 }
 
-/// Frees the slot when it is dropped.
+/// Frees the slot on drop.
 #[derive(Debug)]
 pub struct SlotGuard(
     /// The slot.
@@ -97,32 +97,32 @@ pub struct SlotGuard(
 #[derive(Debug)]
 pub struct OpenCall(Arc<Slot>);
 
-/// The refusal of a connection: all slots have connections in use.
+/// A connection is refused because all slots have connections in use.
 #[derive(Clone, Copy, Debug)]
 pub struct NoSlot {
-    /// Slots for connections in use.
+    /// The number of slots for connections in use.
     pub established_max: usize,
 }
 
 impl Slots {
-    /// Slots for this number of connections, of which an eighth is for arrivals.
+    /// Slots for this number of connections. An eighth of them is for arrivals.
     pub fn new(connections_max: usize, refusals: Refusals) -> Self {
         Self::with_arrivals(connections_max / ARRIVALS_PART, connections_max, refusals)
     }
 
-    /// Slots for this number of connections, and how many of these are for arrivals.
+    /// Slots for this number of connections, `arrivals_max` of which are for arrivals.
     pub fn with_arrivals(arrivals_max: usize, connections_max: usize, refusals: Refusals) -> Self {
         Self::with(arrivals_max, connections_max, true, refusals)
     }
 
-    /// The same, where a connection with an open call gives way too, rather than that a new one is refused.
+    /// Like [`Self::with_arrivals`], for a port that refuses nobody: a connection with an open call gives way, too.
     pub fn refusing_nobody(arrivals_max: usize, connections_max: usize) -> Self {
         Self::with(arrivals_max, connections_max, false, Refusals::default())
     }
 
     fn with(arrivals_max: usize, connections_max: usize, refuses: bool, refusals: Refusals) -> Self {
         let arrivals_max = arrivals_max.max(1);
-        let shared = Shared {
+        let shared = PortSlots {
             arrivals_max,
             established_max: connections_max.saturating_sub(arrivals_max).max(1),
             refuses,
@@ -133,6 +133,7 @@ impl Slots {
             refused: LogThrottle::default(),
             refusals,
         };
+
         Self { shared: Arc::new(shared) }
     }
 
@@ -142,7 +143,9 @@ impl Slots {
         if registry.arrivals.len() >= self.shared.arrivals_max {
             self.shared.one_arrival_gives_way(&mut registry, Some(origin(remote)));
         }
+
         registry.last_id += 1;
+
         let slot = Arc::new(Slot {
             id: registry.last_id,
             origin: origin(remote),
@@ -154,6 +157,7 @@ impl Slots {
             open_calls: AtomicUsize::new(0),
             idle_since_ms: AtomicU64::new(self.shared.now_ms()),
         });
+
         registry.arrivals.insert(slot.id, Arc::clone(&slot));
         SlotGuard(slot)
     }
@@ -162,8 +166,8 @@ impl Slots {
         &self.shared.failed_accepts
     }
 
-    /// Ends one connection when file descriptors have run out: an arrival, or else the longest idle one, if there is one without an open
-    /// call.
+    /// Ends one connection when file descriptors have run out: an arrival, or else the connection that has been idle the
+    /// longest. Connections with an open call stay.
     pub fn make_room(&self) {
         let mut registry = self.shared.registry();
         if self.shared.one_arrival_gives_way(&mut registry, None) {
@@ -177,8 +181,8 @@ impl Slots {
     }
 }
 
-impl Shared {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
+impl PortSlots {
+    fn registry(&self) -> MutexGuard<'_, SlotRegistry> {
         self.registry.lock().expect("no code panics with the lock held")
     }
 
@@ -190,19 +194,22 @@ impl Shared {
         slot.tell(Order::GiveWay);
         if let Some(count) = self.gave_way.count() {
             let slots = self.arrivals_max + self.established_max;
-            let (remote, is_established) = (slot.origin, slot.is_established());
+            let remote = slot.origin;
+            let is_established = slot.is_established();
             tracing::warn!(count, %remote, is_established, slots, "connections were closed to admit new ones: all slots were taken");
         }
     }
 
-    fn one_arrival_gives_way(&self, registry: &mut Registry, newcomer: Option<IpAddr>) -> bool {
-        let mut of = counts(&registry.arrivals);
+    fn one_arrival_gives_way(&self, registry: &mut SlotRegistry, newcomer: Option<IpAddr>) -> bool {
+        let mut per_origin = counts(&registry.arrivals);
         if let Some(newcomer) = newcomer {
-            *of.entry(newcomer).or_default() += 1;
+            *per_origin.entry(newcomer).or_default() += 1;
         }
+
         let candidates = registry.arrivals.values();
-        let rank =
-            |slot: &&Arc<Slot>| (std::cmp::Reverse(of[&slot.origin]), slot.read_state.is_handshake_complete(), slot.id);
+        let rank = |slot: &&Arc<Slot>| {
+            (std::cmp::Reverse(per_origin[&slot.origin]), slot.read_state.is_handshake_complete(), slot.id)
+        };
         let Some(id) = candidates.min_by_key(rank).map(|slot| slot.id) else { return false };
         if let Some(slot) = registry.arrivals.remove(&id) {
             self.gives_way(&slot);
@@ -211,15 +218,18 @@ impl Shared {
     }
 
     /// Makes room for an established connection of `newcomer`, if one can be closed.
-    fn one_established_gives_way(&self, registry: &mut Registry, newcomer: IpAddr) -> bool {
+    fn one_established_gives_way(&self, registry: &mut SlotRegistry, newcomer: IpAddr) -> bool {
         let most = counts(&registry.established).into_iter().max_by_key(|(_, count)| *count);
         let heaviest = most.filter(|(_, count)| 2 * count > self.established_max).map(|(origin, _)| origin);
-        let oldest_of = |(origin, _)| registry.established.values().find(|slot| slot.origin == origin);
-        let youngest_of = |origin| registry.established.values().rev().find(|slot| slot.origin == origin);
+
+        let oldest_from = |(origin, _)| registry.established.values().find(|slot| slot.origin == origin);
+        let youngest_from = |origin| registry.established.values().rev().find(|slot| slot.origin == origin);
+
         let goes = longest_idle(&registry.established, heaviest)
             .or_else(|| longest_idle(&registry.established, None))
-            .or_else(|| heaviest.filter(|origin| *origin != newcomer).and_then(youngest_of).map(|slot| slot.id))
-            .or_else(|| most.filter(|_| !self.refuses).and_then(oldest_of).map(|slot| slot.id));
+            .or_else(|| heaviest.filter(|origin| *origin != newcomer).and_then(youngest_from).map(|slot| slot.id))
+            .or_else(|| most.filter(|_| !self.refuses).and_then(oldest_from).map(|slot| slot.id));
+
         let Some(slot) = goes.and_then(|id| registry.established.remove(&id)) else { return false };
         self.gives_way(&slot);
         true
@@ -237,7 +247,7 @@ fn longest_idle(slots: &BTreeMap<u64, Arc<Slot>>, of: Option<IpAddr>) -> Option<
     idle.min_by_key(|slot| (slot.idle_since_ms.load(Relaxed), slot.id)).map(|slot| slot.id)
 }
 
-/// The origin that an address is counted for: all 2^64 addresses of an IPv6 network are one.
+/// The origin that an address is counted for. All 2^64 addresses of an IPv6 network are one.
 fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
@@ -252,7 +262,7 @@ const YES: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Slot {
-    /// Begins a call; the first one establishes the connection.
+    /// Begins a call. The first call establishes the connection.
     pub fn call(self: &Arc<Self>) -> Result<OpenCall, NoSlot> {
         if self.is_established.load(Relaxed) != YES {
             self.establish()?;
@@ -267,30 +277,36 @@ impl Slot {
         if self.is_established.load(Relaxed) == REFUSED {
             return Err(full);
         }
+
         let mut registry = shared.registry();
-        // `None`: the connection was closed for another one meanwhile.
+        // There is no arrival any more if the connection was closed for another one meanwhile.
         let Some(slot) = registry.arrivals.remove(&self.id) else { return Ok(()) };
+
         let extra = if self.origin.is_loopback() { OPERATORS } else { 0 };
         let has_room = registry.established.len() < shared.established_max
             || shared.one_established_gives_way(&mut registry, self.origin)
             || registry.established.len() < shared.established_max + extra;
+
         if !has_room {
+            // The refused connection stays an arrival, and must finish.
             registry.arrivals.insert(self.id, slot);
             self.is_established.store(REFUSED, Relaxed);
             self.tell(Order::Finish);
             shared.refusals.tell();
             if let Some(count) = shared.refused.count() {
-                let (remote, slots) = (self.origin, shared.established_max);
+                let remote = self.origin;
+                let slots = shared.established_max;
                 tracing::warn!(count, %remote, slots, "connections were refused: all slots have connections in use");
             }
             return Err(full);
         }
+
         self.is_established.store(YES, Relaxed);
         registry.established.insert(self.id, slot);
         Ok(())
     }
 
-    /// The address that the connection counts for: all of an IPv6 network are one.
+    /// The address that the connection counts for. All addresses of an IPv6 network are one.
     pub fn origin(&self) -> IpAddr {
         self.origin
     }
@@ -342,7 +358,7 @@ impl Slot {
 impl Drop for OpenCall {
     fn drop(&mut self) {
         let slot = &self.0;
-        // Before the count, so that a reader who sees no open call also sees the time.
+        // The time comes before the count. A reader who sees no open call also sees the time.
         slot.idle_since_ms.store(slot.shared.now_ms(), Relaxed);
         slot.open_calls.fetch_sub(1, Relaxed);
     }

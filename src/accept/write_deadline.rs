@@ -1,8 +1,8 @@
 //! Ends a connection whose client does not read.
 //!
-//! Without it, a client that sends requests and never reads would keep its connection, its slot and the answer for ever: a full socket is
-//! no error. A client that reads at least `PROGRESS_BYTES` in each [`UNREAD_TIMEOUT`] is not concerned, nor is one to which nothing is
-//! to be written.
+//! A client that sends requests and never reads would keep its connection, its slot and the answer for ever, because a
+//! full socket is not an error. A client that reads at least `PROGRESS_BYTES` in each [`UNREAD_TIMEOUT`] is not concerned,
+//! nor is one to which nothing is to be written.
 
 use std::{
     io,
@@ -16,23 +16,22 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Time in which a client must read `PROGRESS_BYTES` of what waits for it, or all of it.
+/// The time in which a client must read `PROGRESS_BYTES` of what waits for it, or all of it.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// See [`UNREAD_TIMEOUT`].
+/// How much a client must read in [`UNREAD_TIMEOUT`].
 const PROGRESS_BYTES: usize = 16 << 10;
 
-/// A stream whose writes fail once the other end has not read for [`UNREAD_TIMEOUT`].
+/// A stream whose writes fail when the other end has not read for [`UNREAD_TIMEOUT`].
 #[derive(Debug)]
 pub struct WriteDeadline<S> {
     stream: S,
-    /// Runs while bytes wait for room.
+    /// The timer. It runs while bytes wait for room.
     timer: Option<Pin<Box<Sleep>>>,
-    /// Bytes that were written since the timer was started.
     written: usize,
 }
 
 impl<S> WriteDeadline<S> {
-    /// This stream, with that limit.
+    /// Gives this stream a write deadline.
     pub fn new(stream: S) -> Self {
         Self { stream, timer: None, written: 0 }
     }

@@ -7,33 +7,33 @@ use sha2::{Digest as _, Sha256};
 
 use super::line::Line;
 
-/// What stands between a line's own fields and its hash.
+/// The text between a line's own fields and its hash.
 const HASH_FIELD: &str = ",\"hash\":\"";
-/// What stands after the hash.
+/// The text after the hash.
 const END: &str = "\"}";
-/// Hexadecimal digits of a hash.
+/// The number of hexadecimal digits of a hash.
 const HASH_DIGITS: usize = 64;
 
-/// A hash of the chain. As text: 64 hexadecimal digits.
+/// A hash of the chain. Its text has 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hash(pub [u8; 32]);
 
 /// The end of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Head {
-    /// Number of lines.
+    /// The number of lines.
     pub lines: u64,
-    /// The hash of the last one; without lines, that of the cluster's name.
+    /// The hash of the last line. Without lines, it is the hash of the cluster's name.
     pub hash: Hash,
 }
 
 /// A line that does not continue its chain.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadLine {
-    /// It is no line of an audit trail.
-    #[error("it is no audit line: {0}")]
+    /// The text is not an audit line.
+    #[error("it is not an audit line: {0}")]
     Malformed(String),
-    /// Its number does not follow.
+    /// The line's number does not follow.
     #[error("its number is {found}, after {before}: lines are missing, or were moved")]
     Number {
         /// The number that it has.
@@ -41,7 +41,7 @@ pub enum BadLine {
         /// The number of the line before.
         before: u64,
     },
-    /// Its hash is not the one of its content and of the line before.
+    /// The line's hash is not the one of its content and of the line before.
     #[error("its hash does not fit its content and the line before: one of them was changed")]
     Hash,
 }
@@ -60,7 +60,8 @@ impl Head {
         line.write(text);
         self.hash = self.hash.next(&text[from..]);
         self.lines += 1;
-        // The hash is the last field of the object.
+
+        // The hash is the last field of the object, so the object's closing brace goes.
         text.pop();
         text.extend_from_slice(HASH_FIELD.as_bytes());
         self.hash.write(text);
@@ -68,9 +69,10 @@ impl Head {
         text.push(b'\n');
     }
 
-    /// Goes on by a line, without its end of line, and returns it.
+    /// Adds a line, given without its end of line, to the chain and returns it.
     pub fn follow(&mut self, text: &str) -> Result<Line<'static>, BadLine> {
-        let (content, hash) = split(text).ok_or_else(|| BadLine::Malformed("its last field is no hash".to_owned()))?;
+        let (content, hash) =
+            split(text).ok_or_else(|| BadLine::Malformed("its last field is not a hash".to_owned()))?;
         let line = Line::parse(&content).map_err(|error| BadLine::Malformed(error.to_string()))?;
         if line.line != self.lines.saturating_add(1) {
             return Err(BadLine::Number { found: line.line, before: self.lines });
@@ -115,9 +117,9 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// A text is no hash.
+/// A text is not a hash.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no hash: give 64 hexadecimal digits, as `lockkeeper status -o json` shows them")]
+#[error("{0:?} is not a hash: give 64 hexadecimal digits, as `lockkeeper status -o json` shows them")]
 pub struct NoHash(String);
 
 impl FromStr for Hash {
@@ -154,7 +156,8 @@ mod tests {
     use crate::line::What;
 
     fn chain(count: u64) -> (Head, Vec<String>) {
-        let (mut head, mut text) = (Head::genesis("test"), Vec::new());
+        let mut head = Head::genesis("test");
+        let mut text = Vec::new();
         for index in 1..=count {
             head.push(Line { index, ..Line::new(What::Note) }, &mut text);
         }

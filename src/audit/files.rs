@@ -1,6 +1,6 @@
 //! The files of an audit directory: `audit-<number of the first line, 20 digits>.jsonl`.
 //!
-//! Each begins with a [`Header`] on a line of its own, which belongs to the file and not to the chain.
+//! Each file begins with a [`Header`] on a line of its own. The header belongs to the file and not to the chain.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -17,9 +17,9 @@ use super::chain::{Hash, Head, split};
 pub const AUDIT_PREFIX: &str = "audit-";
 const SUFFIX: &str = ".jsonl";
 const FORMAT: u32 = 1;
-/// No chain is longer, so that a number of a line always has a next one.
+/// The maximum number of lines of a chain. A line's number therefore always has a next one.
 const LINES_MAX: u64 = u64::MAX / 2;
-/// No line is longer: names, labels and reasons have at most some KiB.
+/// The maximum length of a line in bytes. Names, labels and reasons have at most some KiB.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The first line of a file.
@@ -28,36 +28,37 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 pub struct Header {
     /// The format of the file.
     pub lockkeeper_audit: u32,
-    /// The cluster.
+    /// The id of the cluster.
     pub cluster: String,
-    /// The file goes on after this line of the chain.
+    /// The number of the line of the chain after which the file goes on.
     pub after: u64,
     /// The hash of that line.
     pub hash: Hash,
-    /// The last token that was issued by then.
+    /// The last token that was issued before the file.
     pub token: u64,
-    /// The last ticket that was issued by then.
+    /// The last ticket that was issued before the file.
     pub ticket: u64,
-    /// The first line that is missing on this node before this file, up to `after`: it got a snapshot instead of the log's entries.
+    /// The first line before this file that is missing on this node. All lines from it up to `after` are missing, because
+    /// the node got a snapshot instead of the log's entries.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub gap_from: Option<u64>,
 }
 
-/// Why a file is not read or written.
+/// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It is no file of an audit trail.
-    #[error("{} is no audit file: {why}; name files that a node wrote into its audit directory", .path.display())]
+    /// The file is not an audit file.
+    #[error("{} is not an audit file: {why}; name files that a node wrote into its audit directory", .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// Another process writes audit files into it.
+    /// Another process writes audit files into the directory.
     #[error("another process writes audit files into {}: give each node a directory of its own under [audit]", .0.display())]
     InUse(PathBuf),
-    /// It belongs to another cluster.
+    /// The file belongs to another cluster.
     #[error(
         "the audit file {} belongs to the cluster {found:?}, not {own:?}: name another directory under [audit], or move its files away",
         .path.display()
@@ -65,9 +66,9 @@ pub enum FileError {
     OtherCluster {
         /// The file.
         path: PathBuf,
-        /// Its cluster.
+        /// The cluster that it belongs to.
         found: String,
-        /// This one.
+        /// The cluster of this node.
         own: String,
     },
     /// The operating system returned an error.
@@ -75,7 +76,7 @@ pub enum FileError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -87,7 +88,7 @@ impl FileError {
     }
 }
 
-/// The audit files in a directory, by their names.
+/// The audit files in a directory, sorted by name.
 pub fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -104,13 +105,13 @@ pub fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
 /// Reads a file line by line.
 #[derive(Debug)]
 pub struct Reader {
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its header.
+    /// The header of the file.
     pub header: Header,
-    /// The number of the last line that was read, in the file: the header is 1.
+    /// The number of the last line that was read. The header is line 1.
     pub at: u64,
-    /// Bytes up to the end of that line.
+    /// The number of bytes up to the end of that line.
     pub bytes: u64,
     input: BufReader<File>,
     text: Vec<u8>,
@@ -120,7 +121,9 @@ impl Reader {
     /// Opens a file and reads its header.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let file = File::open(path).map_err(FileError::io(path))?;
+
         let foreign = |why: String| FileError::Foreign { path: path.to_owned(), why };
+
         let mut reader = Self {
             path: path.to_owned(),
             header: Header::new("", Head::default(), 0, 0, None),
@@ -129,9 +132,11 @@ impl Reader {
             input: BufReader::with_capacity(256 * 1024, file),
             text: Vec::new(),
         };
+
         let header = reader.next().map_err(FileError::io(path))?.ok_or_else(|| foreign("it is empty".into()))?;
         let header: Header =
             serde_json::from_str(header).map_err(|error| foreign(format!("its first line: {error}")))?;
+
         if header.lockkeeper_audit != FORMAT {
             return Err(foreign(format!("its format is {}, not {FORMAT}", header.lockkeeper_audit)));
         }
@@ -141,15 +146,18 @@ impl Reader {
                 "it goes on after line {after}, and no chain has more than {LINES_MAX} lines"
             )));
         }
+
         Ok(Self { header, ..reader })
     }
 
-    /// The next line, without its end; `None`: the file is over. A last line without an end of line was not written completely, and does
-    /// not count.
+    /// The next line without its end, or `None` at the end of the file. A last line without an end of line was not written
+    /// completely, and does not count.
     #[expect(clippy::should_implement_trait, reason = "it lends its buffer")]
     pub fn next(&mut self) -> io::Result<Option<&str>> {
         self.text.clear();
+
         (&mut self.input).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text)?;
+
         if self.text.pop() != Some(b'\n') {
             if self.text.len() as u64 + 1 >= LINE_BYTES_MAX {
                 let what =
@@ -158,26 +166,36 @@ impl Reader {
             }
             return Ok(None);
         }
+
         self.at += 1;
         self.bytes += self.text.len() as u64 + 1;
+
         let text = str::from_utf8(&self.text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+
         Ok(Some(text))
     }
 
-    /// The last complete line's number in the chain, and its hash, without reading what is before; for a file without lines, the header's.
+    /// The number and the hash of the last complete line, found without reading the lines before it. For a file without lines,
+    /// those of the header.
     pub(super) fn tail(path: &Path) -> Result<Head, FileError> {
         let header = Self::open(path)?.header;
+
         let mut file = File::open(path).map_err(FileError::io(path))?;
         let length = file.metadata().map_err(FileError::io(path))?.len();
+
         let from = length.saturating_sub(2 * LINE_BYTES_MAX);
+
         let mut text = Vec::new();
         file.seek(SeekFrom::Start(from)).and_then(|_| file.read_to_end(&mut text)).map_err(FileError::io(path))?;
+
         let end = text.iter().rposition(|byte| *byte == b'\n').unwrap_or_default();
         let begin = text[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+
         let head = str::from_utf8(&text[begin..end]).ok().and_then(|line| {
             let (content, hash) = split(line)?;
             Some(Head { lines: super::Line::parse(&content).ok()?.line, hash })
         });
+
         Ok(head.unwrap_or(Head { lines: header.after, hash: header.hash }))
     }
 }
@@ -189,12 +207,12 @@ impl Header {
     }
 }
 
-/// When a file is full, and how many stay.
+/// When a file is full, and how many files are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rotation {
-    /// A file that has as many bytes gets no further lines.
+    /// The size in bytes at which a file gets no further lines.
     pub file_bytes: u64,
-    /// Files that stay, the one that is written among them; 0: all.
+    /// The number of files that are kept, including the one that is written. 0 keeps all.
     pub files_kept: usize,
 }
 
@@ -210,11 +228,11 @@ pub(super) struct Position {
 #[derive(Debug)]
 pub(super) struct Writer {
     directory: PathBuf,
-    /// Keeps other writers out.
+    /// The directory, locked to keep other writers out.
     lock: File,
     cluster: String,
     rotation: Rotation,
-    /// The file that is written, and its bytes. `None`: the next line begins one.
+    /// The path of the file that is written, the file, and its size in bytes. Without one, the next line begins a new file.
     open: Option<(PathBuf, File, u64)>,
     /// The last line in the files.
     pub(super) last: Option<Head>,
@@ -222,14 +240,16 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Opens a directory or creates it, locks it, and cuts a line at the end that was not written completely.
+    /// Opens or creates a directory, and locks it. Cuts an incomplete line at the end of the last file.
     pub(super) fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(FileError::io(directory))?;
+
         let lock = File::open(directory).map_err(FileError::io(directory))?;
         lock.try_lock().map_err(|not_locked| match not_locked {
             TryLockError::WouldBlock => FileError::InUse(directory.to_owned()),
             TryLockError::Error(source) => FileError::Io { path: directory.to_owned(), source },
         })?;
+
         let mut writer = Self {
             directory: directory.to_owned(),
             lock,
@@ -239,19 +259,22 @@ impl Writer {
             last: None,
             is_dirty: false,
         };
+
         let mut files = files_in(directory).map_err(FileError::io(directory))?;
         while let Some(path) = files.pop() {
             if writer.resume(&path)? {
                 break;
             }
         }
+
         Ok(writer)
     }
 
-    /// Goes on with a file. `false`: it has not even a header, and was removed.
+    /// Continues a file. Returns false for a file without even a header, which is removed.
     fn resume(&mut self, path: &Path) -> Result<bool, FileError> {
         let file = OpenOptions::new().read(true).append(true).open(path).map_err(FileError::io(path))?;
         let length = file.metadata().map_err(FileError::io(path))?.len();
+
         let mut reader = match Reader::open(path) {
             Err(FileError::Foreign { .. }) if length == 0 || !has_line(path).map_err(FileError::io(path))? => {
                 tracing::warn!(file = %path.display(), "removed an audit file that was not begun completely");
@@ -260,72 +283,92 @@ impl Writer {
             }
             opened => opened?,
         };
+
         if reader.header.cluster != self.cluster {
-            let (found, own) = (reader.header.cluster, self.cluster.clone());
+            let found = reader.header.cluster;
+            let own = self.cluster.clone();
             return Err(FileError::OtherCluster { path: path.to_owned(), found, own });
         }
+
         let mut head = Head { lines: reader.header.after, hash: reader.header.hash };
         let mut end = reader.bytes;
+
         while let Some(text) = reader.next().map_err(FileError::io(path))? {
             if let Err(bad) = head.follow(text) {
-                // Not cut: somebody changed the file, and what is there is evidence.
-                let (file, line) = (path.display(), reader.at);
+                // The file is not cut here. Somebody changed it, and what it contains is evidence.
+                let file = path.display();
+                let line = reader.at;
                 tracing::error!(%file, line, "the audit file was changed: at this line, {bad}; a new file is begun");
                 self.last = Some(head);
                 return Ok(true);
             }
             end = reader.bytes;
         }
+
         if end < length {
-            let (cut, path) = (length - end, path.display());
+            let cut = length - end;
+            let path = path.display();
             tracing::warn!(file = %path, bytes = cut, "cut an incomplete line at the end of the audit file; it is written again");
             file.set_len(end).and_then(|()| file.sync_all()).map_err(FileError::io(&self.directory))?;
         }
+
         self.last = Some(head);
         self.open = Some((path.to_owned(), file, end));
+
         Ok(true)
     }
 
-    /// Writes lines that follow `from`, the last of which makes `to`.
+    /// Writes lines that follow `from`. `to` is the head after the last of them.
     pub(super) fn write(&mut self, from: Position, lines: &[u8], to: Head) -> Result<(), FileError> {
         if self.last.is_none_or(|last| last != from.head) {
-            // Nothing, or a gap, or a file that was changed.
+            // This is the first line, or there is a gap, or the file was changed.
             let gap_from = self.last.filter(|last| last.lines != from.head.lines).map(|last| last.lines + 1);
             let gap_from = gap_from.or_else(|| (self.last.is_none() && from.head.lines > 0).then_some(1));
             self.begin(from, gap_from)?;
         } else if self.open.as_ref().is_none_or(|(_, _, bytes)| *bytes >= self.rotation.file_bytes) {
             self.begin(from, None)?;
         }
+
         let Some((path, file, bytes)) = &mut self.open else { return Ok(()) };
         file.write_all(lines).map_err(FileError::io(path))?;
         *bytes += lines.len() as u64;
+
         self.last = Some(to);
         self.is_dirty = true;
+
         Ok(())
     }
 
     fn begin(&mut self, from: Position, gap_from: Option<u64>) -> Result<(), FileError> {
         self.sync()?;
+
         if let Some(gap_from) = gap_from {
-            let (to, directory) = (from.head.lines, self.directory.display());
+            let to = from.head.lines;
+            let directory = self.directory.display();
             tracing::warn!(%directory, from = gap_from, to, "these audit lines are missing on this node: it got a snapshot instead");
         }
+
         let path = self.path(from.head.lines + 1);
         let mut file =
             OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path).map_err(FileError::io(&path))?;
+
         let header = Header::new(&self.cluster, from.head, from.token, from.ticket, gap_from);
         let mut text = serde_json::to_vec(&header).expect("a header is written to memory");
         text.push(b'\n');
+
         file.write_all(&text).map_err(FileError::io(&path))?;
+
         File::open(&self.directory)
             .and_then(|directory| directory.sync_all())
             .map_err(FileError::io(&self.directory))?;
+
         self.open = Some((path, file, text.len() as u64));
         self.is_dirty = true;
+
         self.drop_oldest()
     }
 
-    /// The name of a file that begins with this line. A changed file may have the name already.
+    /// The path of a file that begins with this line. If a changed file has the name already, a number is added.
     fn path(&self, line: u64) -> PathBuf {
         let name = |again: u32| match again {
             0 => format!("{AUDIT_PREFIX}{line:020}{SUFFIX}"),
@@ -343,7 +386,7 @@ impl Writer {
         files[..surplus].iter().try_for_each(|path| fs::remove_file(path).map_err(FileError::io(path)))
     }
 
-    /// Makes all that was written durable.
+    /// Makes everything that was written durable.
     pub(super) fn sync(&mut self) -> Result<(), FileError> {
         if let (true, Some((path, file, _))) = (self.is_dirty, &self.open) {
             file.sync_data().map_err(FileError::io(path))?;
@@ -355,7 +398,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Closing is not enough: a process that another thread has just forked has the file too, until it calls `exec`.
+        // Closing is not enough. A process that another thread has just forked has the file, too, until it calls `exec`.
         let _ = self.lock.unlock();
     }
 }

@@ -1,8 +1,9 @@
 //! The audit trail: what happened to sessions and locks, and who did it, from the log's point of view.
 //!
-//! Each applied log entry gives lines, the same on every node. A line is a JSON object; its last field is the SHA-256 of the previous
-//! line's hash and of the line without this field, so no line can be changed, removed or moved without changing all hashes after it. The
-//! last hash and its number, the *head* of the chain, are part of the replicated state. There are no lines until a member writes them.
+//! Each applied log entry gives lines, the same on every node. A line is a JSON object. Its last field is the SHA-256 of
+//! the previous line's hash and of the line without this field. Therefore no line can be changed, removed or moved without
+//! changing all hashes after it. The last hash and its number, the *head* of the chain, are part of the replicated state.
+//! There are no lines until a member writes them.
 //!
 //! The files, in reading order:
 //!
@@ -14,13 +15,15 @@
 //! * `verify`: files of one or several nodes against the chain and the rules;
 //! * `story`: the lines about one lock or session.
 //!
-//! A file begins with a header, which is not part of the chain: it says where in the chain the file begins.
+//! A file begins with a header, which is not part of the chain. It says where in the chain the file begins.
 //!
-//! Left out: Raft and the table. The lines are made where entries are applied.
+//! Raft and the table are not part of this crate: the lines are made where entries are applied.
 //!
-//! A chain shows that a file was changed by somebody who cannot compute hashes, or who cannot change the head. Somebody who rewrites all
-//! lines from a place on computes a sound chain with another head: compare the head with that of the cluster, or with a copy of it that is
-//! kept elsewhere.
+//! A chain shows that a file was changed by somebody who cannot compute hashes, or who cannot change the head. Somebody who
+//! rewrites all lines from a place on can compute a sound chain with another head. To notice that, compare the head with
+//! that of the cluster, or with a copy of it that is kept elsewhere.
+
+#![warn(clippy::match_bool)]
 
 mod chain;
 mod files;

@@ -1,6 +1,7 @@
 //! One line: what happened, in which log entry, to which session and lock, and who did it.
 //!
-//! A flat object: each kind of line has some of the fields, in the order of the struct. The text is a function of the values alone.
+//! A line is a flat object. Each kind of line has some of the fields, in the order of the struct. The text is a function of
+//! the values alone.
 
 use std::{borrow::Cow, fmt};
 
@@ -10,48 +11,48 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// The trail begins: the sessions, grants and waits that were there before have no lines (`token`, `ticket`: the last ones issued).
+    /// The trail begins. Sessions, grants and waits from before have no lines. `token` and `ticket` are the last ones issued.
     Begun,
-    /// The cluster was restored from a backup; the same fields.
+    /// The cluster was restored from a backup. The fields are those of `Begun`.
     Restored,
     /// A session was opened.
     SessionOpened,
-    /// A session ended (`how`: closed or expired; `by`, `reason`: of the operator who closed it).
+    /// A session ended. `how` says whether it was closed or expired; `by` and `reason` are those of an operator who closed it.
     SessionEnded,
     /// A session got a lock.
     Granted,
     /// An acquire began to wait.
     Queued,
-    /// A wait ended without a grant (`how`).
+    /// A wait ended without a grant. `how` says why.
     Left,
     /// A holder gave a lock back.
     Released,
-    /// A holder lost a lock: its session expired, or an operator took it (`how`, `reason`).
+    /// A holder lost a lock, because its session expired or an operator took it (`how`, `reason`).
     Lost,
-    /// An operator revoked a grant; its holder has it until it releases it or its session would have ended.
+    /// An operator revoked a grant. Its holder keeps it until it releases it or its session would have ended.
     Revoked,
-    /// An operator forced a release (`by`, `reason`; `count`: grants concerned).
+    /// An operator forced a release. `by` and `reason` are the operator's, and `count` is the number of grants concerned.
     ForcedRelease,
     /// An operator removed a waiter.
     WaiterRemoved,
     /// An operator ended a lock-delay.
     DelayLifted,
-    /// An operator dropped data of locks (`target`: the prefix of their names; `count`).
+    /// An operator dropped data of locks. `target` is the prefix of their names, and `count` their number.
     DataDropped,
     /// An operator gave a semaphore another size.
     Resized,
     /// A node became a member, or got other addresses or another role.
     MemberChanged,
-    /// A node is no member any more.
+    /// A node is not a member any more.
     MemberRemoved,
     /// The cluster version rose.
     VersionRaised,
-    /// Something that is no change of the table: a refused permission, a backup, a transfer of the leadership (`act`, `target`, `reason`;
-    /// `count`: others that were not written since the last one).
+    /// Something happened that does not change the table: a refused permission, a backup, a transfer of the leadership (`act`,
+    /// `target`, `reason`). `count` is the number of other notes that were not written since the last one.
     Note,
 }
 
-/// A session's id. As text: 32 hexadecimal digits.
+/// A session's id. Its text has 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Session(pub u128);
 
@@ -62,13 +63,13 @@ pub type Members = Vec<u64>;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line<'a> {
-    /// Its number, from 1 on.
+    /// The line's number, from 1 on.
     pub line: u64,
-    /// The log entry.
+    /// The index of the log entry.
     pub index: u64,
-    /// Cluster time at that entry, milliseconds.
+    /// The cluster time at that entry in milliseconds.
     pub stamp_ms: u64,
-    /// The leader's wall clock when it proposed the entry, milliseconds since 1970. Entries without commands have none.
+    /// The leader's wall clock when it proposed the entry, in milliseconds since 1970. Entries without commands have none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wall_ms: Option<u64>,
     /// What happened.
@@ -76,16 +77,17 @@ pub struct Line<'a> {
     /// The lock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lock: Option<Cow<'a, str>>,
-    /// `entry`: entries of the keyspace hold the lock and wait for it, as items of DynamoDB's lock clients. Otherwise grants do.
+    /// What holds the lock and waits for it. `entry` means entries of the keyspace, such as items of DynamoDB's lock clients.
+    /// Otherwise grants do.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub kind: Option<Cow<'a, str>>,
-    /// The grant; the entry that waits.
+    /// The token of the grant, or of the entry that waits.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub token: Option<u64>,
-    /// The place in the order of arrival; of a grant: of the wait that it ended.
+    /// The place in the order of arrival. For a grant, that of the wait that it ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ticket: Option<u64>,
-    /// `exclusive`, `shared` or `permit`.
+    /// The mode: `exclusive`, `shared` or `permit`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub mode: Option<Cow<'a, str>>,
     /// The size of the semaphore.
@@ -103,7 +105,7 @@ pub struct Line<'a> {
     /// The address from which the session was opened.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<Cow<'a, str>>,
-    /// The session's TTL, milliseconds.
+    /// The session's TTL in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ttl_ms: Option<u32>,
     /// How a session, a wait or a grant ended.
@@ -112,16 +114,16 @@ pub struct Line<'a> {
     /// The identity that asked for an administrative act, or that was refused.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub by: Option<Cow<'a, str>>,
-    /// Its reason.
+    /// The reason that this identity gave.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<Cow<'a, str>>,
-    /// The act of a note.
+    /// The act that a note reports.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub act: Option<Cow<'a, str>>,
     /// What the act was about.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<Cow<'a, str>>,
-    /// A number of things; see [`What`].
+    /// A number of things. [`What`] says which.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub count: Option<u64>,
     /// The node.
@@ -133,7 +135,7 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// A line without anything but what happened.
+    /// A line that says only what happened.
     pub fn new(what: What) -> Self {
         Self {
             line: 0,
@@ -163,7 +165,7 @@ impl Line<'_> {
         }
     }
 
-    /// Appends the object.
+    /// Appends the line as an object.
     pub(super) fn write(&self, text: &mut Vec<u8>) {
         serde_json::to_writer(text, self).expect("a line is written to memory, and its keys are strings");
     }
@@ -199,7 +201,8 @@ impl Serialize for Session {
 impl<'de> Deserialize<'de> for Session {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
-        // As it is written and in no other form: programs that compare texts, such as grep, find every line of a session.
+        // Only the form in which ids are written is accepted, because programs that compare texts, such as grep, must find every
+        // line of a session.
         let is_written_so = text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
         let id = u128::from_str_radix(&text, 16).ok().filter(|_| is_written_so);
         id.map(Self).ok_or_else(|| {

@@ -8,8 +8,8 @@
 //!   with the token with which it was queued, and otherwise with a new one.
 //! * What is released, lost, revoked or left was held or awaited, by that session.
 //!
-//! A trail may begin in the middle: sessions, grants and waits from before have no lines. Then what a line says of them is believed, as far
-//! as their numbers show that they are from before.
+//! A trail may begin in the middle: sessions, grants and waits from before have no lines. What a line says of them is then
+//! believed, as far as their numbers show that they are from before.
 //!
 //! Memory grows with what is alive, not with the number of lines.
 
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::line::{Line, Session, What};
 
-/// Ended sessions that are remembered when sessions from before the trail are possible.
+/// The number of ended sessions that are remembered while sessions from before the trail are possible.
 const ENDED_KEPT: usize = 100_000;
 
 /// The rule that a line breaks.
@@ -26,62 +26,62 @@ pub enum Violation {
     /// A field that such a line always has is missing.
     #[error("a line of this kind needs the field `{0}`")]
     Incomplete(&'static str),
-    /// Only the first line begins a trail: another one would hide what was held.
+    /// A line other than the first begins a trail. It would hide what was held.
     #[error("a trail begins with its first line")]
     Begun,
-    /// Log order.
+    /// A line belongs to an earlier log entry than the line before.
     #[error("log entry {found} comes after entry {before}")]
     Order {
-        /// The entry.
+        /// The line's log entry.
         found: u64,
-        /// The one before.
+        /// The log entry of the line before.
         before: u64,
     },
-    /// Exclusion.
+    /// A lock was granted while it was held in another way.
     #[error("exclusion: {lock:?} was granted with token {token} while token {holder} held it")]
     Exclusion {
         /// The lock.
         lock: String,
-        /// The new grant.
+        /// The token of the new grant.
         token: u64,
-        /// One of those that hold it.
+        /// The token of one of the grants that hold the lock.
         holder: u64,
     },
-    /// Order of tokens.
+    /// A token does not rise.
     #[error("order of tokens: token {token} was granted after token {before}")]
     Token {
-        /// The new grant.
+        /// The token of the new grant.
         token: u64,
-        /// The last one.
+        /// The last token.
         before: u64,
     },
-    /// First come, first served.
+    /// A waiter was overtaken.
     #[error(
         "first come, first served: {lock:?} was granted with token {token}, and the waiter with ticket {overtaken} was there first"
     )]
     Overtaken {
         /// The lock.
         lock: String,
-        /// The grant.
+        /// The token of the grant.
         token: u64,
-        /// Who was first.
+        /// The ticket of the waiter who was first.
         overtaken: u64,
     },
-    /// A session that has ended, or was never opened.
+    /// A session has ended, or was never opened.
     #[error("session {0} is not open")]
     NotOpen(String),
     /// A session was opened twice.
     #[error("session {0} was opened a second time")]
     OpenedTwice(String),
-    /// Not held.
+    /// A lock was not held.
     #[error("{lock:?} was not held with token {token} by that session")]
     NotHeld {
         /// The lock.
         lock: String,
-        /// The grant.
+        /// The token of the grant.
         token: u64,
     },
-    /// Not queued.
+    /// A waiter was not in the queue.
     #[error("no waiter with ticket {ticket} was in the queue of {lock:?}")]
     NotQueued {
         /// The lock.
@@ -89,50 +89,50 @@ pub enum Violation {
         /// The ticket.
         ticket: u64,
     },
-    /// Tickets rise.
+    /// A ticket does not rise.
     #[error("order of arrival: ticket {ticket} was drawn after ticket {before}")]
     Ticket {
-        /// The new one.
+        /// The new ticket.
         ticket: u64,
-        /// The last one.
+        /// The last ticket.
         before: u64,
     },
 }
 
 #[derive(Debug, Default)]
-struct Lock {
-    /// The holders and their tokens.
+struct ReplayedLock {
+    /// The holders, by their tokens.
     holders: BTreeMap<u64, Session>,
-    /// The mode of all of them, and the size.
+    /// The mode of all holders.
     is_exclusive: bool,
     is_shared: bool,
-    /// By ticket; of entries, by token.
+    /// The waiting sessions by ticket. Entries wait by token.
     queue: BTreeMap<u64, Session>,
     /// The token of the last entry that held it.
     last_entry: u64,
 }
 
-/// The state. See the module.
+/// The state that the lines tell. The module lists the rules.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     sessions: BTreeSet<Session>,
-    locks: HashMap<String, Lock>,
+    locks: HashMap<String, ReplayedLock>,
     last_token: u64,
     last_ticket: u64,
     index: u64,
-    /// The last grant: more locks may follow with its token.
+    /// The last grant. More locks may follow with its token.
     last_grant: Option<(u64, Session)>,
-    /// The last token of an entry, and its log entry: more entries may follow with this token.
+    /// The last token of an entry, and its log entry. More entries may follow with this token.
     last_write: Option<(u64, u64)>,
-    /// Grants and waits up to these numbers may be from before.
+    /// Grants and waits up to these numbers may be from before the trail.
     token_before: u64,
     ticket_before: u64,
-    /// Whether sessions from before are possible; then the last ones that ended.
+    /// The last sessions that ended, if sessions from before the trail are possible.
     ended: Option<(VecDeque<Session>, BTreeSet<Session>)>,
 }
 
 impl Replay {
-    /// A trail that begins, or goes on after a gap, when these were the last numbers that were issued.
+    /// A trail that begins, or goes on after a gap, when these were the last numbers issued.
     pub(super) fn from(token: u64, ticket: u64, has_sessions: bool) -> Self {
         Self {
             last_token: token,
@@ -144,7 +144,7 @@ impl Replay {
         }
     }
 
-    /// Sessions that are open, locks that are held, and waits, as far as they are known.
+    /// The numbers of open sessions, held locks and waits, as far as they are known.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let held = self.locks.values().filter(|lock| !lock.holders.is_empty()).count();
         (self.sessions.len(), held, self.locks.values().map(|lock| lock.queue.len()).sum())
@@ -155,10 +155,11 @@ impl Replay {
             return Err(Violation::Order { found: line.index, before: self.index });
         }
         self.index = line.index;
+
         match line.what {
             What::Begun | What::Restored if line.line > 1 => Err(Violation::Begun),
             What::Begun | What::Restored => {
-                // A restored table has no session of a client, but sessions that keep its locks closed.
+                // A restored table has no sessions of clients, but it has the sessions that keep its locks closed.
                 let begun = Self::from(token(line)?, ticket(line)?, line.count.unwrap_or_default() > 0);
                 *self = Self { index: self.index, ..begun };
                 Ok(())
@@ -185,10 +186,7 @@ impl Replay {
     }
 
     fn opened(&mut self, session: Session) -> Result<(), Violation> {
-        match self.sessions.insert(session) {
-            true => Ok(()),
-            false => Err(Violation::OpenedTwice(session.to_string())),
-        }
+        if self.sessions.insert(session) { Ok(()) } else { Err(Violation::OpenedTwice(session.to_string())) }
     }
 
     fn session_ended(&mut self, session: Session) -> Result<(), Violation> {
@@ -203,24 +201,25 @@ impl Replay {
                 ended.remove(&oldest);
             }
         }
+
         Ok(())
     }
 
-    /// Whether a session is open, or may be open since before.
+    /// Whether a session is open, or may be open since before the trail.
     fn open(&self, session: Session) -> Result<(), Violation> {
         let may_be = self.ended.as_ref().is_some_and(|(_, ended)| !ended.contains(&session));
-        match may_be || self.sessions.contains(&session) {
-            true => Ok(()),
-            false => Err(Violation::NotOpen(session.to_string())),
-        }
+        if may_be || self.sessions.contains(&session) { Ok(()) } else { Err(Violation::NotOpen(session.to_string())) }
     }
 
     fn granted(&mut self, line: &Line<'_>) -> Result<(), Violation> {
-        let (token, session, name) = (token(line)?, session(line)?, lock(line)?);
+        let token = token(line)?;
+        let session = session(line)?;
+        let name = lock(line)?;
         self.open(session)?;
         if token <= self.last_token && self.last_grant != Some((token, session)) {
             return Err(Violation::Token { token, before: self.last_token });
         }
+
         let lock = self.locks.entry(name.to_owned()).or_default();
         let mode = line.mode.as_deref().ok_or(Violation::Incomplete("mode"))?;
         let room = match mode {
@@ -229,37 +228,47 @@ impl Replay {
             _ => 1,
         };
         let differs = mode == "exclusive" || lock.is_exclusive || (mode == "shared") != lock.is_shared;
+
         if let Some((holder, _)) = lock.holders.first_key_value()
             && (differs || lock.holders.len() >= room)
         {
             return Err(Violation::Exclusion { lock: name.to_owned(), token, holder: *holder });
         }
+
         if let Some((first, _)) = lock.queue.first_key_value()
             && line.ticket.is_none_or(|ticket| ticket > *first)
         {
             return Err(Violation::Overtaken { lock: name.to_owned(), token, overtaken: *first });
         }
+
         if let Some(ticket) = line.ticket
             && lock.queue.remove(&ticket) != Some(session)
             && ticket > self.ticket_before
         {
             return Err(Violation::NotQueued { lock: name.to_owned(), ticket });
         }
+
         (lock.is_exclusive, lock.is_shared) = (mode == "exclusive", mode == "shared");
         lock.holders.insert(token, session);
         (self.last_token, self.last_grant) = (token, Some((token, session)));
+
         Ok(())
     }
 
     fn queued(&mut self, line: &Line<'_>) -> Result<(), Violation> {
-        let (ticket, session, name) = (ticket(line)?, session(line)?, lock(line)?);
+        let ticket = ticket(line)?;
+        let session = session(line)?;
+        let name = lock(line)?;
         self.open(session)?;
-        // An acquire of several locks has one ticket.
+
+        // An acquire of several locks has one ticket for all of them.
         if ticket < self.last_ticket || ticket <= self.ticket_before {
             return Err(Violation::Ticket { ticket, before: self.last_ticket });
         }
+
         self.last_ticket = ticket;
         self.locks.entry(name.to_owned()).or_default().queue.insert(ticket, session);
+
         Ok(())
     }
 
@@ -273,8 +282,11 @@ impl Replay {
     }
 
     fn granted_entry(&mut self, line: &Line<'_>) -> Result<(), Violation> {
-        let (token, session, name) = (token(line)?, session(line)?, lock(line)?);
+        let token = token(line)?;
+        let session = session(line)?;
+        let name = lock(line)?;
         self.open(session)?;
+
         let lock = self.locks.entry(name.to_owned()).or_default();
         if let Some((holder, _)) = lock.holders.first_key_value() {
             return Err(Violation::Exclusion { lock: name.to_owned(), token, holder: *holder });
@@ -282,9 +294,11 @@ impl Replay {
         if token <= lock.last_entry {
             return Err(Violation::Token { token, before: lock.last_entry });
         }
+
         let queued = lock.queue.remove(&token);
         lock.last_entry = token;
         lock.holders.insert(token, session);
+
         match queued {
             Some(queued) if queued == session => Ok(()),
             Some(_) => Err(Violation::NotQueued { lock: name.to_owned(), ticket: token }),
@@ -294,7 +308,9 @@ impl Replay {
     }
 
     fn queued_entry(&mut self, line: &Line<'_>) -> Result<(), Violation> {
-        let (token, session, name) = (token(line)?, session(line)?, lock(line)?);
+        let token = token(line)?;
+        let session = session(line)?;
+        let name = lock(line)?;
         self.open(session)?;
         self.new_token_of_entry(line, token)?;
         self.locks.entry(name.to_owned()).or_default().queue.insert(token, session);
@@ -302,20 +318,23 @@ impl Replay {
     }
 
     fn left(&mut self, line: &Line<'_>) -> Result<(), Violation> {
-        let (session, name) = (session(line)?, lock(line)?);
-        let (ticket, ticket_before) = match is_entry(line) {
-            true => (token(line)?, self.token_before),
-            false => (ticket(line)?, self.ticket_before),
-        };
+        let session = session(line)?;
+
+        let name = lock(line)?;
+        let (ticket, ticket_before) =
+            if is_entry(line) { (token(line)?, self.token_before) } else { (ticket(line)?, self.ticket_before) };
+
         let found = self.locks.get_mut(name).and_then(|lock| lock.queue.remove(&ticket));
         self.forget(name);
-        match found == Some(session) || found.is_none() && ticket <= ticket_before {
-            true => Ok(()),
-            false => Err(Violation::NotQueued { lock: name.to_owned(), ticket }),
+
+        if found == Some(session) || found.is_none() && ticket <= ticket_before {
+            Ok(())
+        } else {
+            Err(Violation::NotQueued { lock: name.to_owned(), ticket })
         }
     }
 
-    /// A grant ended.
+    /// Notes the end of a grant.
     fn ended(&mut self, line: &Line<'_>) -> Result<(), Violation> {
         let (token, name) = self.holds(line)?;
         if let Some(lock) = self.locks.get_mut(name) {
@@ -326,11 +345,14 @@ impl Replay {
     }
 
     fn holds<'a>(&self, line: &'a Line<'_>) -> Result<(u64, &'a str), Violation> {
-        let (token, session, name) = (token(line)?, session(line)?, lock(line)?);
+        let token = token(line)?;
+        let session = session(line)?;
+        let name = lock(line)?;
         let found = self.locks.get(name).and_then(|lock| lock.holders.get(&token));
-        match found == Some(&session) || found.is_none() && token <= self.token_before {
-            true => Ok((token, name)),
-            false => Err(Violation::NotHeld { lock: name.to_owned(), token }),
+        if found == Some(&session) || found.is_none() && token <= self.token_before {
+            Ok((token, name))
+        } else {
+            Err(Violation::NotHeld { lock: name.to_owned(), token })
         }
     }
 

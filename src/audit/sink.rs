@@ -1,8 +1,9 @@
 //! The thread that writes the files, behind a bounded buffer.
 //!
-//! Entries are applied without waiting for the disk, as long as the buffer has room; then the applier waits, so no line is lost. A line
-//! that was not on the disk when the node crashed is made again, when the entries after the newest snapshot are applied again: so the
-//! files must be synced before a snapshot counts ([`Sink::sync`]), and not more often. Lines that the files have already are skipped.
+//! Entries are applied without waiting for the disk as long as the buffer has room. Without room the applier waits, so no
+//! line is lost. A line that was not on the disk when the node crashed is made again, because the entries after the newest
+//! snapshot are applied again. Therefore the files must be synced before a snapshot counts ([`Sink::sync`]), and not more
+//! often. Lines that the files have already are skipped.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +20,7 @@ use super::{
     line::Line,
 };
 
-/// Bytes that wait for the disk; above it, the applier waits.
+/// The number of bytes that may wait for the disk. Above it, the applier waits.
 pub const BUFFER_BYTES_MAX: usize = 8 << 20;
 /// How long the end of a node waits for the last lines.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -31,9 +32,9 @@ pub struct Place {
     pub before: Head,
     /// The head after them.
     pub after: Head,
-    /// The last token that was issued before them.
+    /// The last token that was issued before the lines.
     pub token: u64,
-    /// The last ticket that was issued before them.
+    /// The last ticket that was issued before the lines.
     pub ticket: u64,
 }
 
@@ -45,17 +46,17 @@ pub struct SinkError(String);
 /// The audit files of a node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Sink {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedBuffer {
+    state: Mutex<BufferState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BufferState {
     groups: VecDeque<(Place, Vec<u8>)>,
     bytes: usize,
     /// Lines up to this one are wanted on the disk.
@@ -70,20 +71,21 @@ struct State {
 }
 
 impl Sink {
-    /// Opens the directory, or creates it, and starts the thread. Blocks. `cluster`: the id, which the files name.
+    /// Opens or creates the directory, and starts the thread. Blocks. `cluster` is the id, which the files name.
     pub fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
         let writer = Writer::open(directory, cluster, rotation)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedBuffer::default());
         let of_thread = Arc::clone(&shared);
         let spawned = thread::Builder::new().name("audit".to_owned()).spawn(move || of_thread.run(writer));
         spawned.map_err(FileError::io(directory))?;
         Ok(Self { shared })
     }
 
-    /// Hands lines over. Waits while the buffer is full; after a failure returns at once, since the node ends then, and makes the lines
-    /// again when it starts.
+    /// Hands lines over. Waits while the buffer is full. After a failure it returns at once: the node ends then, and makes the
+    /// lines again when it starts.
     pub fn push(&self, place: Place, lines: Vec<u8>) {
         let mut state = self.shared.lock();
+
         if state.bytes >= BUFFER_BYTES_MAX && state.failed.is_none() {
             tracing::warn!(
                 bytes = state.bytes,
@@ -93,17 +95,20 @@ impl Sink {
                 state = self.shared.wait(state);
             }
         }
+
         if state.failed.is_some() || state.is_closed {
             return;
         }
+
         state.handed = place.after.lines;
         state.bytes += lines.len();
         state.groups.push_back((place, lines));
+
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// Whether half of the buffer is in use: what may wait should not run where others wait for it.
+    /// Whether half of the buffer is in use. Work that may wait should not run then.
     pub fn is_behind(&self) -> bool {
         self.shared.lock().bytes >= BUFFER_BYTES_MAX / 2
     }
@@ -117,6 +122,7 @@ impl Sink {
         while state.synced < wanted && state.failed.is_none() && !state.is_closed {
             state = self.shared.wait(state);
         }
+
         match &state.failed {
             Some(failed) => Err(failed.clone()),
             None => Ok(()),
@@ -128,12 +134,12 @@ impl Sink {
         self.shared.lock().failed.clone()
     }
 
-    /// Writes what was handed over, and ends the thread. Blocks, for a few seconds at the most.
+    /// Writes what was handed over, and ends the thread. Blocks for a few seconds at most.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.is_closing = true;
         self.shared.changed.notify_all();
-        let open = |state: &mut State| !state.is_closed;
+        let open = |state: &mut BufferState| !state.is_closed;
         let (_state, timeout) =
             self.shared.changed.wait_timeout_while(state, CLOSE_MAX, open).unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
@@ -142,18 +148,18 @@ impl Sink {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedBuffer {
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, BufferState>) -> MutexGuard<'a, BufferState> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self, mut writer: Writer) {
         let failed = self.write_all(&mut writer).err();
-        // The directory is free before that is said.
+        // The directory must be free before the end is announced.
         drop(writer);
         let mut state = self.lock();
         state.failed = failed.map(|error| SinkError(error.to_string()));
@@ -174,14 +180,17 @@ impl Shared {
                 let groups = std::mem::take(&mut state.groups);
                 (groups, state.sync_wanted > state.synced || state.is_closing, state.handed, state.is_closing)
             };
+
             let mut written = 0;
             for (place, lines) in groups {
                 written += lines.len();
                 write_new(writer, place, &lines)?;
             }
+
             if sync {
                 writer.sync()?;
             }
+
             let mut state = self.lock();
             state.bytes -= written;
             if sync {
@@ -196,22 +205,25 @@ impl Shared {
     }
 }
 
-/// Writes those of the lines that the files do not have.
+/// Writes those of the lines that the files do not have yet.
 fn write_new(writer: &mut Writer, place: Place, lines: &[u8]) -> Result<(), FileError> {
     let Place { before, after, token, ticket } = place;
     let Some(last) = writer.last.filter(|last| last.lines >= before.lines) else {
         return writer.write(Position { head: before, token, ticket }, lines, after);
     };
+
     if after.lines < last.lines {
         return Ok(());
     }
-    // Lines of one entry may have been written in part.
+
+    // The lines of one entry may have been written in part. Skip those that were.
     let skipped = usize::try_from(last.lines - before.lines).unwrap_or(usize::MAX);
     let texts = || lines.split_inclusive(|byte| *byte == b'\n');
     let known = match skipped.checked_sub(1) {
         None => Some(before.hash),
         Some(at) => texts().nth(at).and_then(hash_of),
     };
+
     if known != Some(last.hash) {
         let text = format!(
             "line {} of the audit files has the hash {}, and the cluster's log gives {}: the files were changed, or are another \
@@ -222,16 +234,19 @@ fn write_new(writer: &mut Writer, place: Place, lines: &[u8]) -> Result<(), File
         );
         return Err(FileError::io(Path::new("[audit] directory"))(io::Error::other(text)));
     }
+
     let bytes: usize = texts().take(skipped).map(<[u8]>::len).sum();
     if bytes == lines.len() {
         return Ok(());
     }
-    // The last numbers that were issued there: a file may begin in the middle of the entry.
+
+    // A file may begin in the middle of the entry, so its header needs the last numbers that were issued there.
     let issued =
         texts().take(skipped).filter_map(|text| Line::parse(&split(str::from_utf8(text).ok()?.trim_end())?.0).ok());
     let (token, ticket) = issued.fold((token, ticket), |(token, ticket), line| {
         (token.max(line.token.unwrap_or_default()), ticket.max(line.ticket.unwrap_or_default()))
     });
+
     writer.write(Position { head: last, token, ticket }, &lines[bytes..], after)
 }
 

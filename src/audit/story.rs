@@ -2,7 +2,7 @@
 
 use super::line::{Line, Session};
 
-/// The lines that are wanted.
+/// The lock or session whose lines are asked for. Without both, all lines are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
     /// Of this lock.
@@ -11,7 +11,8 @@ pub struct Wanted {
     pub session: Option<Session>,
 }
 
-/// Whether a line is wanted. The story of a lock has its lines, and no others: what became of a session is that session's story.
+/// Whether a line belongs to the story. The story of a lock has its lines and no others: what became of a session is that
+/// session's story.
 pub fn select(wanted: &Wanted, line: &Line<'_>) -> bool {
     let of_lock = wanted.lock.as_deref().is_none_or(|lock| line.lock.as_deref() == Some(lock));
     let of_session = wanted.session.is_none_or(|session| line.session == Some(session));

@@ -30,7 +30,8 @@ fn ended(index: u64, session: u128) -> Line<'static> {
 }
 
 fn of_lock(index: u64, what: What, session: u128, token: u64) -> Line<'static> {
-    let (lock, session) = (Some("a".into()), Some(Session(session)));
+    let lock = Some("a".into());
+    let session = Some(Session(session));
     Line { lock, session, token: Some(token), ..line(index, what) }
 }
 
@@ -63,9 +64,11 @@ fn sound() -> Vec<Line<'static>> {
 
 /// Writes lines as a node does, each as an entry of its own.
 fn write(writer: &mut Writer, at: &mut Head, lines: &[Line<'static>]) {
-    let (mut token, mut ticket) = (0, 0);
+    let mut token = 0;
+    let mut ticket = 0;
     for line in lines {
-        let (before, mut text) = (*at, Vec::new());
+        let before = *at;
+        let mut text = Vec::new();
         at.push(line.clone(), &mut text);
         writer.write(Position { head: before, token, ticket }, &text, *at).unwrap();
         token = token.max(line.token.unwrap_or_default());
@@ -74,7 +77,8 @@ fn write(writer: &mut Writer, at: &mut Head, lines: &[Line<'static>]) {
 }
 
 fn files_of(lines: &[Line<'static>], rotation: Rotation) -> (TempDir, Head) {
-    let (directory, mut head) = (TempDir::new().unwrap(), Head::genesis("c"));
+    let directory = TempDir::new().unwrap();
+    let mut head = Head::genesis("c");
     write(&mut Writer::open(directory.path(), "c", rotation).unwrap(), &mut head, lines);
     (directory, head)
 }
@@ -203,7 +207,8 @@ fn a_trail_does_not_begin_again() {
 
 #[test]
 fn what_ends_must_have_begun() {
-    let (lock, token) = ("a".to_owned(), 5);
+    let lock = "a".to_owned();
+    let token = 5;
     let fault = forged(&[begun(), opened(2, 1), of_lock(3, What::Released, 1, 5)]);
     assert_eq!(fault, (3, Violation::NotHeld { lock: lock.clone(), token }.into()));
     let left = Line { what: What::Left, ..queued(3, 1, 5) };
@@ -296,10 +301,12 @@ fn a_file_does_not_begin_after_the_last_number() {
 fn a_gap_is_said_and_another_nodes_files_fill_it() {
     let lines = sound();
     let (whole, head) = files_of(&lines, ALL);
-    let (holey, mut at) = (TempDir::new().unwrap(), Head::genesis("c"));
+    let holey = TempDir::new().unwrap();
+    let mut at = Head::genesis("c");
     let mut writer = Writer::open(holey.path(), "c", ALL).unwrap();
     write(&mut writer, &mut at, &lines[..5]);
-    let (mut skipped, mut before) = (Vec::new(), at);
+    let mut skipped = Vec::new();
+    let mut before = at;
     lines[5..9].iter().for_each(|line| at.push(line.clone(), &mut skipped));
     // What a snapshot tells of line 9: token 2, ticket 2.
     std::mem::swap(&mut before, &mut at);
@@ -354,7 +361,8 @@ mod sink {
     fn entries(lines: &[Line<'static>]) -> Vec<(Place, Vec<u8>)> {
         let mut at = Head::genesis("c");
         let entry = |pair: &[Line<'static>]| {
-            let (before, mut text) = (at, Vec::new());
+            let before = at;
+            let mut text = Vec::new();
             pair.iter().for_each(|line| at.push(line.clone(), &mut text));
             (Place { before, after: at, token: 0, ticket: 0 }, text)
         };
@@ -367,7 +375,8 @@ mod sink {
 
     #[test]
     fn lines_that_are_made_again_after_a_crash_are_written_once() {
-        let (directory, entries) = (TempDir::new().unwrap(), entries(&sound()));
+        let directory = TempDir::new().unwrap();
+        let entries = entries(&sound());
         let (expected, head) = files_of(&sound(), ALL);
         let sink = Sink::open(directory.path(), "c", ALL).unwrap();
         push(&sink, &entries[..4]);

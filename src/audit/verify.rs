@@ -1,8 +1,8 @@
 //! Checks files: the chain, and the rules of [`replay`](super::replay).
 //!
-//! The files may be of several nodes, in any order: they are read in the order in which they go on in the chain. Lines that an earlier file
-//! had already must be the same: every file's own chain is checked, and where it begins and ends it must have the hash that the other
-//! files have there.
+//! The files may come from several nodes, in any order. They are read in the order in which they go on in the chain. Lines
+//! that an earlier file had already must be the same: every file's own chain is checked, and where it begins and ends it
+//! must have the hash that the other files have there.
 
 use std::{
     collections::BTreeMap,
@@ -17,29 +17,29 @@ use super::{
     replay::{Replay, Violation},
 };
 
-/// What was found in sound files.
+/// The summary of files that are sound.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// The cluster.
+    /// The id of the cluster.
     pub cluster: String,
-    /// The first line.
+    /// The number of the first line.
     pub first: u64,
     /// The end of the chain.
     pub head: Head,
     /// The log entry of the last line.
     pub index: u64,
-    /// Lines that no file has.
+    /// The lines that no file has.
     pub gaps: Vec<Gap>,
-    /// Sessions that are open at the end, locks that are held, and waits.
+    /// The numbers of sessions that are open at the end, of locks that are held, and of waits.
     pub open: (usize, usize, usize),
 }
 
 /// Lines that no file has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// The first one.
+    /// The first missing line.
     pub from: u64,
-    /// The last one.
+    /// The last missing line.
     pub to: u64,
 }
 
@@ -48,7 +48,7 @@ pub struct Gap {
 pub struct Broken {
     /// The file.
     pub path: PathBuf,
-    /// The line in the file; the header is 1.
+    /// The number of the line in the file. The header is line 1.
     pub at: u64,
     /// The number of the line in the chain, if that is known.
     pub line: Option<u64>,
@@ -59,30 +59,30 @@ pub struct Broken {
 /// What is wrong with a line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// The chain.
+    /// The line does not continue the chain.
     #[error("the chain breaks: {0}")]
     Chain(#[from] BadLine),
-    /// A rule.
+    /// The line breaks a rule.
     #[error("{0}")]
     Rule(#[from] Violation),
     /// Another file, or the caller, has another hash for the same line.
     #[error("line {line} has the hash {found} here, and {expected} {wherefrom}: the histories differ")]
     Differs {
-        /// The line.
+        /// The number of the line.
         line: u64,
-        /// The hash here.
+        /// The hash that this file has.
         found: Hash,
-        /// The other one.
+        /// The hash that was expected.
         expected: Hash,
-        /// Who has it.
+        /// Where the expected hash is from.
         wherefrom: String,
     },
-    /// The chain goes not as far as the expected head.
+    /// The chain does not go as far as the expected head.
     #[error(
         "the expected head {0} is not the hash of the last line: lines are missing at the end, or all were made anew"
     )]
     Head(Hash),
-    /// Another cluster.
+    /// The file belongs to another cluster than the others.
     #[error("the file is of cluster {0:?}, unlike the others")]
     Cluster(String),
 }
@@ -116,7 +116,9 @@ pub fn verify(files: &[PathBuf], head: Option<Hash>, mut show: impl FnMut(&Line<
     let mut files =
         files.iter().map(|path| Ok((Reader::open(path)?.header, path))).collect::<Result<Vec<_>, FileError>>()?;
     files.sort_by_key(|(header, path)| (header.after, (*path).clone()));
+
     let (first, first_path) = files.first().ok_or(VerifyError::None)?;
+
     let mut trail = Trail {
         at: Head { lines: first.after, hash: first.hash },
         replay: Replay::from(first.token, first.ticket, true),
@@ -124,23 +126,29 @@ pub fn verify(files: &[PathBuf], head: Option<Hash>, mut show: impl FnMut(&Line<
         index: 0,
         joints: joints(&files)?,
     };
-    let (cluster, from) = (first.cluster.clone(), first.after + 1);
+
+    let cluster = first.cluster.clone();
+    let from = first.after + 1;
     let mut last = ((*first_path).clone(), 1);
+
     for (header, path) in &files {
         let broken = |fault| VerifyError::Broken(Box::new(Broken { path: (*path).clone(), at: 1, line: None, fault }));
         if header.cluster != cluster {
             return Err(broken(Fault::Cluster(header.cluster.clone())));
         }
+
         let at = trail.read(path, &mut show)?;
         if trail.at.lines > 0 {
             last = ((*path).clone(), at);
         }
     }
+
     if let Some(head) = head.filter(|head| *head != trail.at.hash) {
         let (path, at) = last;
         let line = Some(trail.at.lines);
         return Err(VerifyError::Broken(Box::new(Broken { path, at, line, fault: Fault::Head(head) })));
     }
+
     let open = trail.replay.counts();
     Ok(Report { cluster, first: from, head: trail.at, index: trail.index, gaps: trail.gaps, open })
 }
@@ -168,18 +176,21 @@ struct Trail {
 }
 
 impl Trail {
-    /// Reads a file; the lines that are new go on in the trail. Returns the number of its last line in the file.
+    /// Reads a file, and adds its new lines to the trail. Returns the number of the last line in the file.
     fn read(&mut self, path: &Path, show: &mut impl FnMut(&Line<'_>)) -> Result<u64, VerifyError> {
         let mut reader = Reader::open(path)?;
+
         let header = reader.header.clone();
         let mut own = Head { lines: header.after, hash: header.hash };
         let broken = |at, line, fault| VerifyError::Broken(Box::new(Broken { path: path.to_owned(), at, line, fault }));
+
         if own.lines > self.at.lines {
             self.gaps.push(Gap { from: self.at.lines + 1, to: own.lines });
-            // What was held before may be released, and held by others.
+            // Locks that were held before the gap may be released in it, and held by others.
             self.replay = Replay::from(header.token, header.ticket, true);
             self.at = own;
         }
+
         loop {
             let text = match reader.next() {
                 Ok(None) => return Ok(reader.at),
@@ -190,15 +201,20 @@ impl Trail {
                 }
                 Err(error) => return Err(FileError::io(path)(error).into()),
             };
+
             let before = own;
             let line = own.follow(&text).map_err(|bad| broken(reader.at, Some(before.lines + 1), bad.into()))?;
+
+            // An earlier file had this line already.
             if own.lines <= self.at.lines {
                 continue;
             }
+
             self.joint(before).map_err(|fault| broken(reader.at, Some(before.lines), fault))?;
             self.replay.step(&line).map_err(|rule| broken(reader.at, Some(line.line), rule.into()))?;
             (self.at, self.index) = (own, line.index);
             self.joint(own).map_err(|fault| broken(reader.at, Some(own.lines), fault))?;
+
             show(&line);
         }
     }

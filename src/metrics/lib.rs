@@ -1,13 +1,15 @@
 //! What a node counts and measures, in the text that Prometheus reads (`OpenMetrics` 1.0).
 //!
-//! Counters and histograms live here, for as long as the process does: [`Metrics`], cheap to clone. What has a present value, such as the
-//! number of locks, is not kept a second time: whoever answers a scrape reads it then and adds it with [`Present`].
+//! Counters and histograms live in [`Metrics`] for as long as the process does; it is cheap to clone. A present value, such as
+//! the number of locks, is not kept a second time: whoever answers a scrape reads it then and adds it with [`Present`].
 //!
-//! Names follow Prometheus's conventions: `lockkeeper_` first, base units (seconds, bytes) at the end, `_total` after a counter. No label
-//! has a value that a client chooses: the number of time series is bounded.
+//! Names follow Prometheus's conventions: `lockkeeper_` first, base units (seconds, bytes) at the end, `_total` after a
+//! counter. Clients choose no label value, so the number of time series is bounded.
 //!
-//! **Cost.** Stages are measured for each batch of commands, group of entries or append, not for each command; a request costs one counter
-//! and one histogram.
+//! **Cost.** Stages are measured for each batch of commands, group of entries or append, not for each command. A request costs
+//! one counter and one histogram.
+
+#![warn(clippy::match_bool)]
 
 use std::{
     fmt,
@@ -30,15 +32,15 @@ use tokio::time::Instant;
 /// The content type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds of durations, seconds: from a fast hand-over to a wait of minutes.
+/// The upper bounds of durations in seconds, from a fast hand-over to a wait of minutes.
 const SECONDS: [f64; 20] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 30.0, 60.0, 300.0,
 ];
-/// Upper bounds of the times for which locks are held, seconds: from a short critical section to a leadership of a day.
+/// The upper bounds in seconds of the times for which locks are held, from a short critical section to a leadership of a day.
 const HELD_SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
-/// Upper bounds of the commands in a batch.
+/// The upper bounds of the number of commands in a batch.
 const COMMANDS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
 
 /// A step of the way from a command to its reply.
@@ -77,7 +79,7 @@ impl Stage {
     }
 }
 
-/// Something that the table did, as this node applied it. Every member applies the same.
+/// Something that the table did. Every member applies the same, so every member counts the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
     /// A lock was granted.
@@ -90,7 +92,7 @@ pub enum Did {
     Forced,
     /// An acquire began to wait.
     Queued,
-    /// A wait ended, by a grant or without.
+    /// A wait ended, with or without a grant.
     WaitEnded,
     /// A session was closed.
     SessionClosed,
@@ -129,11 +131,11 @@ impl Did {
 pub enum WaitOutcome {
     /// The locks were granted.
     Granted,
-    /// It reached its time limit.
+    /// The wait reached its time limit.
     TimedOut,
-    /// It was given up, or removed by an operator, or its session ended.
+    /// The wait was given up or removed by an operator, or its session ended.
     Ended,
-    /// Its call broke off: the client went, or the leader changed. It may go on as another wait.
+    /// The call of the wait broke off, because the client went or the leader changed. It may go on as another wait.
     BrokenOff,
 }
 
@@ -153,15 +155,15 @@ impl WaitOutcome {
 /// A port of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Port {
-    /// Of `lockkeeper.v1`.
+    /// The port serves `lockkeeper.v1`.
     Clients,
-    /// Of the other members.
+    /// The port serves the other members.
     Peers,
-    /// Of probes, metrics and the console.
+    /// The port serves probes, metrics and the console.
     Http,
-    /// Of etcd's API.
+    /// The port serves etcd's API.
     Etcd,
-    /// Of DynamoDB's API.
+    /// The port serves DynamoDB's API.
     DynamoDb,
 }
 
@@ -180,33 +182,36 @@ impl Port {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfPort {
+struct PortLabel {
     port: &'static str,
 }
 
 /// The connections of a port.
-struct Connections {
+struct PortConnections {
     open: Gauge,
     accepted: Counter,
     refused: Counter,
 }
 
-impl Connections {
+impl PortConnections {
     fn register(registry: &mut Registry) -> Vec<Self> {
-        let (open, accepted, refused) = (
-            Family::<OfPort, Gauge>::default(),
-            Family::<OfPort, Counter>::default(),
-            Family::<OfPort, Counter>::default(),
-        );
+        let open = Family::<PortLabel, Gauge>::default();
+        let accepted = Family::<PortLabel, Counter>::default();
+        let refused = Family::<PortLabel, Counter>::default();
+
         let help = "Open connections, by port; also those that have made no call yet";
         registry.register("lockkeeper_connections", help, open.clone());
+
         let help = "Connections that were accepted, by port";
         registry.register("lockkeeper_connections_accepted", help, accepted.clone());
-        let help = "Connections that were refused since all slots of their port had connections in use";
+
+        let help = "Connections that were refused because all slots of their port had connections in use";
         registry.register("lockkeeper_connections_refused", help, refused.clone());
+
         let of = |port: Port| {
-            let port = OfPort { port: port.name() };
-            let (open, accepted) = (open.get_or_create(&port).clone(), accepted.get_or_create(&port).clone());
+            let port = PortLabel { port: port.name() };
+            let open = open.get_or_create(&port).clone();
+            let accepted = accepted.get_or_create(&port).clone();
             Self { open, accepted, refused: refused.get_or_create(&port).clone() }
         };
         Port::ALL.map(of).into()
@@ -226,11 +231,11 @@ impl Drop for OpenConnection {
 /// How a lock was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HoldEnd {
-    /// By its holder.
+    /// Its holder released it.
     Released,
-    /// With the session of its holder.
+    /// The session of its holder expired.
     Expired,
-    /// By an operator.
+    /// An operator took it.
     Forced,
 }
 
@@ -247,32 +252,32 @@ impl HoldEnd {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfHold {
+struct HoldLabel {
     end: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfWait {
+struct WaitLabel {
     outcome: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfLimit {
+struct LimitLabel {
     limit: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfStage {
+struct StageLabel {
     stage: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfCall {
+struct CallLabels {
     call: &'static str,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfOutcome {
+struct OutcomeLabel {
     call: &'static str,
     outcome: &'static str,
 }
@@ -280,21 +285,21 @@ struct OfOutcome {
 /// All that a node counts. Clones share it.
 #[derive(Clone)]
 pub struct Metrics {
-    shared: Arc<Shared>,
+    shared: Arc<Instruments>,
 }
 
-struct Shared {
+struct Instruments {
     registry: Registry,
     stages: Vec<Histogram>,
     commands: Histogram,
     did: Vec<Counter>,
-    calls: Family<OfOutcome, Counter>,
-    durations: Family<OfCall, Histogram, fn() -> Histogram>,
+    calls: Family<OutcomeLabel, Counter>,
+    durations: Family<CallLabels, Histogram, fn() -> Histogram>,
     leaderships: Counter,
-    waits: Family<OfWait, Histogram, fn() -> Histogram>,
+    waits: Family<WaitLabel, Histogram, fn() -> Histogram>,
     holds: Vec<Histogram>,
-    connections: Vec<Connections>,
-    limits: Family<OfLimit, Counter>,
+    connections: Vec<PortConnections>,
+    limits: Family<LimitLabel, Counter>,
     watch_lags: Counter,
     clock_stalls: Counter,
     dropped_spans: Counter,
@@ -305,38 +310,39 @@ struct Shared {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let stages: Family<OfStage, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let stages: Family<StageLabel, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time of each step from a command to its reply, by batch or group";
         registry.register_with_unit("lockkeeper_stage_duration", help, Unit::Seconds, stages.clone());
-        let of = |stage: Stage| stages.get_or_create(&OfStage { stage: stage.name() }).clone();
+        let of = |stage: Stage| stages.get_or_create(&StageLabel { stage: stage.name() }).clone();
         let stages = Stage::ALL.map(of).to_vec();
 
         let commands = Histogram::new(COMMANDS);
         registry.register("lockkeeper_batch_commands", "Commands in a batch of the leader", commands.clone());
         let calls = Family::default();
         registry.register("lockkeeper_calls", "Requests executed by this node, by kind and outcome", calls.clone());
-        let durations: Family<OfCall, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let durations: Family<CallLabels, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time of a request at the node that executes it; that of an acquire includes its wait";
         registry.register_with_unit("lockkeeper_call_duration", help, Unit::Seconds, durations.clone());
         let leaderships = Counter::default();
         let help = "Times that this node came to lead; over all nodes: changes of the leader";
         registry.register("lockkeeper_leaderships", help, leaderships.clone());
-        let waits: Family<OfWait, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
+        let waits: Family<WaitLabel, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time that an acquire waited in queues, at the leader, by how the wait ended";
         registry.register_with_unit("lockkeeper_wait_duration", help, Unit::Seconds, waits.clone());
         for outcome in WaitOutcome::ALL {
-            drop(waits.get_or_create(&OfWait { outcome: outcome.name() }));
+            drop(waits.get_or_create(&WaitLabel { outcome: outcome.name() }));
         }
-        let holds: Family<OfHold, Histogram, fn() -> Histogram> =
+        let holds: Family<HoldLabel, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(HELD_SECONDS));
         let help = "Time that a lock was held, by how that ended, as this node applied it";
         registry.register_with_unit("lockkeeper_hold_duration", help, Unit::Seconds, holds.clone());
-        let holds = HoldEnd::ALL.map(|end| holds.get_or_create(&OfHold { end: end.name() }).clone()).to_vec();
-        let connections = Connections::register(&mut registry);
-        let limits = Family::<OfLimit, Counter>::default();
-        // Those that operators set or watch are there from the start, so that a rate of the first refusal is seen.
+        let holds = HoldEnd::ALL.map(|end| holds.get_or_create(&HoldLabel { end: end.name() }).clone()).to_vec();
+        let connections = PortConnections::register(&mut registry);
+        let limits = Family::<LimitLabel, Counter>::default();
+        // These limits are the ones that operators set or watch. Their series exist from the start, so the rate of the first
+        // refusal is seen.
         for limit in ["locks", "session_bytes", "sessions", "table_bytes", "waiters"] {
-            drop(limits.get_or_create(&OfLimit { limit: limit.to_owned() }));
+            drop(limits.get_or_create(&LimitLabel { limit: limit.to_owned() }));
         }
         registry.register("lockkeeper_limits_reached", "Requests refused by a limit, by its name", limits.clone());
         let watch_lags = Counter::default();
@@ -348,19 +354,21 @@ impl Default for Metrics {
         let dropped_spans = Counter::default();
         let help = "Spans of traces that were not sent: the collector is too slow, or gone";
         registry.register("lockkeeper_dropped_spans", help, dropped_spans.clone());
-        let (snapshots, installs) = (seconds(), seconds());
+        let snapshots = seconds();
+        let installs = seconds();
         let help = "Time to write a snapshot of the table";
         registry.register_with_unit("lockkeeper_snapshot_duration", help, Unit::Seconds, snapshots.clone());
         let help = "Time to install a snapshot from the leader, once it was received";
         registry.register_with_unit("lockkeeper_snapshot_install_duration", help, Unit::Seconds, installs.clone());
         let did = Did::ALL.map(|did| {
-            let (counter, (name, help)) = (Counter::default(), did.name_and_help());
+            let counter = Counter::default();
+            let (name, help) = did.name_and_help();
             registry.register(name, help, counter.clone());
             counter
         });
         let did = did.to_vec();
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Instruments {
                 registry,
                 stages,
                 commands,
@@ -398,18 +406,18 @@ impl Metrics {
         Timer { metrics: self, stage, began: Instant::now() }
     }
 
-    /// A stage took this time.
+    /// Notes that a stage took this time.
     pub fn took(&self, stage: Stage, time: Duration) {
         self.shared.stages[stage as usize].observe(time.as_secs_f64());
     }
 
-    /// The leader made a batch of so many commands.
+    /// Notes that the leader made a batch of this number of commands.
     pub fn batch(&self, commands: usize) {
         #[expect(clippy::cast_precision_loss, reason = "a batch has some thousands at the most")]
         self.shared.commands.observe(commands as f64);
     }
 
-    /// The table did something.
+    /// Notes that the table did something.
     pub fn did(&self, what: Did) {
         self.shared.did[what as usize].inc();
     }
@@ -419,28 +427,28 @@ impl Metrics {
         self.shared.did[what as usize].get()
     }
 
-    /// This node came to lead.
+    /// Notes that this node came to lead.
     pub fn came_to_lead(&self) {
         self.shared.leaderships.inc();
     }
 
-    /// A request was answered: its kind, `ok` or the reason of its error, and its time.
+    /// Notes that a request was answered. `outcome` is `ok` or the reason of the error.
     pub fn called(&self, call: &'static str, outcome: &'static str, time: Duration) {
-        self.shared.calls.get_or_create(&OfOutcome { call, outcome }).inc();
-        self.shared.durations.get_or_create(&OfCall { call }).observe(time.as_secs_f64());
+        self.shared.calls.get_or_create(&OutcomeLabel { call, outcome }).inc();
+        self.shared.durations.get_or_create(&CallLabels { call }).observe(time.as_secs_f64());
     }
 
-    /// A wait ended after this time.
+    /// Notes that a wait ended after this time.
     pub fn waited(&self, outcome: WaitOutcome, time: Duration) {
-        self.shared.waits.get_or_create(&OfWait { outcome: outcome.name() }).observe(time.as_secs_f64());
+        self.shared.waits.get_or_create(&WaitLabel { outcome: outcome.name() }).observe(time.as_secs_f64());
     }
 
-    /// A lock had been held for this time.
+    /// Notes that a lock had been held for this time.
     pub fn held(&self, end: HoldEnd, time: Duration) {
         self.shared.holds[end as usize].observe(time.as_secs_f64());
     }
 
-    /// A connection was accepted. It is open until the value is dropped.
+    /// Notes that a connection was accepted. It counts as open until the value is dropped.
     pub fn connected(&self, port: Port) -> OpenConnection {
         let connections = &self.shared.connections[port as usize];
         connections.accepted.inc();
@@ -448,42 +456,42 @@ impl Metrics {
         OpenConnection(connections.open.clone())
     }
 
-    /// A connection was refused.
+    /// Notes that a connection was refused.
     pub fn refused_connection(&self, port: Port) {
         self.shared.connections[port as usize].refused.inc();
     }
 
-    /// A request was refused by the limit with this name: one of the program's names, never a client's text.
+    /// Notes that a request was refused by the limit with this name. The name is the program's, never a client's text.
     pub fn limit_reached(&self, limit: &str) {
-        self.shared.limits.get_or_create(&OfLimit { limit: limit.to_owned() }).inc();
+        self.shared.limits.get_or_create(&LimitLabel { limit: limit.to_owned() }).inc();
     }
 
-    /// A watcher lagged too far behind.
+    /// Notes that a watcher lagged too far behind.
     pub fn watch_lagged(&self) {
         self.shared.watch_lags.inc();
     }
 
-    /// The leader's clock did not count a stall.
+    /// Notes that the leader's clock did not count a stall.
     pub fn clock_stalled(&self) {
         self.shared.clock_stalls.inc();
     }
 
-    /// Spans of traces were not sent: how many.
+    /// Notes that this number of spans of traces was not sent.
     pub fn dropped_spans(&self, count: u64) {
         self.shared.dropped_spans.inc_by(count);
     }
 
-    /// A snapshot was written.
+    /// Notes that a snapshot was written.
     pub fn wrote_snapshot(&self, time: Duration) {
         self.shared.snapshots.observe(time.as_secs_f64());
     }
 
-    /// A snapshot was installed.
+    /// Notes that a snapshot was installed.
     pub fn installed_snapshot(&self, time: Duration) {
         self.shared.installs.observe(time.as_secs_f64());
     }
 
-    /// All of it, and the present values, for one scrape.
+    /// All metrics and the present values as text, for one scrape.
     pub fn text(&self, present: Present) -> String {
         let mut text = String::new();
         let written = text::encode_registry(&mut text, &self.shared.registry)
@@ -494,7 +502,7 @@ impl Metrics {
     }
 }
 
-/// Measures a stage from its start until it is stopped. Dropped otherwise, it measures nothing: the stage failed.
+/// Measures a stage from its start until it is stopped. If it is dropped instead, the stage failed, and nothing is measured.
 #[derive(Debug)]
 #[must_use]
 pub struct Timer<'a> {
@@ -504,30 +512,30 @@ pub struct Timer<'a> {
 }
 
 impl Timer<'_> {
-    /// The stage has ended.
+    /// Notes that the stage has ended.
     pub fn stop(self) {
         self.metrics.took(self.stage, self.began.elapsed());
     }
 }
 
-/// Values as they are now, for one scrape.
+/// The values as they are now, for one scrape.
 #[derive(Debug, Default)]
 pub struct Present {
     registry: Registry,
 }
 
 impl Present {
-    /// A value that goes up and down.
+    /// Adds a value that goes up and down.
     pub fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) {
         self.registry.register(name, help, ConstGauge::new(signed(value)));
     }
 
-    /// A duration that goes up and down, as seconds.
+    /// Adds a duration that goes up and down, as seconds.
     pub fn seconds(&mut self, name: &'static str, help: &'static str, value: Duration) {
         self.registry.register(name, help, ConstGauge::new(value.as_secs_f64()));
     }
 
-    /// Values that go up and down, one for each of several things that a label tells apart.
+    /// Adds values that go up and down, one for each of several things that a label tells apart.
     pub fn gauges(
         &mut self,
         name: &'static str,
@@ -536,13 +544,13 @@ impl Present {
         values: impl IntoIterator<Item = (String, f64)>,
     ) {
         let family = Family::<Vec<(&'static str, String)>, Gauge<f64, AtomicU64>>::default();
-        for (of, value) in values {
-            family.get_or_create(&vec![(label, of)]).set(value);
+        for (thing, value) in values {
+            family.get_or_create(&vec![(label, thing)]).set(value);
         }
         self.registry.register(name, help, family);
     }
 
-    /// A value that only rises, without its `_total`.
+    /// Adds a value that only rises. The name goes without `_total`.
     pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
         self.registry.register(name, help, ConstCounter::new(value));
     }

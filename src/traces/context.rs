@@ -1,6 +1,7 @@
 //! Where a request's trace comes from: W3C Trace Context, in the headers of HTTP, which carry the metadata of gRPC.
 //!
-//! OpenTelemetry's propagator reads and writes it. What it cannot read counts as absent: a header is no reason to refuse a request.
+//! OpenTelemetry's propagator reads and writes it. What it cannot read counts as absent: a request is never refused because
+//! of a header.
 
 use std::sync::Arc;
 
@@ -18,14 +19,14 @@ const TRACEPARENT: &str = "traceparent";
 /// What is known of the trace of a request.
 #[derive(Clone, Debug, Default)]
 pub enum Origin {
-    /// Nothing: the first node may begin a trace.
+    /// Nothing is known. The first node may begin a trace.
     #[default]
     Open,
-    /// Its caller decided against it.
+    /// The caller decided against a trace.
     Untraced,
     /// The first node decided to begin a trace.
     New,
-    /// It belongs to its caller's trace.
+    /// The request belongs to its caller's trace.
     Of(Parent),
 }
 
@@ -42,12 +43,12 @@ impl Parent {
         Context::new().with_remote_span_context((*self.0).clone())
     }
 
-    /// Writes it into the metadata of a request to another process.
+    /// Writes the parent into the metadata of a request to another process.
     pub fn write(&self, metadata: &mut MetadataMap) {
-        TraceContextPropagator::new().inject_context(&self.context(), &mut Writer(metadata));
+        TraceContextPropagator::new().inject_context(&self.context(), &mut MetadataWriter(metadata));
     }
 
-    /// As the value of `traceparent`.
+    /// The parent as the value of the header `traceparent`.
     pub fn traceparent(&self) -> String {
         let mut metadata = MetadataMap::new();
         self.write(&mut metadata);
@@ -62,7 +63,7 @@ impl super::Traces {
         if !self.is_on() || !headers.contains_key(TRACEPARENT) {
             return Origin::Open;
         }
-        let found = TraceContextPropagator::new().extract_with_context(&Context::new(), &Reader(headers));
+        let found = TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderReader(headers));
         let context = found.span().span_context().clone();
         match (context.is_valid(), context.is_sampled()) {
             (false, _) => Origin::Open,
@@ -72,24 +73,24 @@ impl super::Traces {
     }
 }
 
-struct Reader<'a>(&'a HeaderMap);
+struct HeaderReader<'a>(&'a HeaderMap);
 
-impl Extractor for Reader<'_> {
+impl Extractor for HeaderReader<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key)?.to_str().ok()
     }
 
-    /// The propagator asks by name.
+    /// The propagator asks for headers by name, so it needs no list.
     fn keys(&self) -> Vec<&str> {
         Vec::new()
     }
 }
 
-struct Writer<'a>(&'a mut MetadataMap);
+struct MetadataWriter<'a>(&'a mut MetadataMap);
 
-impl Injector for Writer<'_> {
+impl Injector for MetadataWriter<'_> {
     fn set(&mut self, key: &str, value: String) {
-        // `tracestate` is empty for most callers.
+        // `tracestate` is empty for most callers. An empty header is not sent.
         if let (Ok(key), Ok(value), false) =
             (MetadataKey::<Ascii>::from_bytes(key.as_bytes()), value.parse(), value.is_empty())
         {

@@ -1,6 +1,7 @@
 //! From the requests to the collector: a bounded queue, and a task that sends batches of it.
 //!
-//! It replaces the SDK's batch processor, which has a thread of its own, blocks it at the end, and does not tell how many spans it dropped.
+//! This replaces the SDK's batch processor, which has a thread of its own, blocks it at the end, and does not tell how many
+//! spans it dropped.
 
 use std::{
     fmt,
@@ -28,22 +29,22 @@ use tokio_util::sync::CancellationToken;
 pub const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// The deadline of one export.
 pub(crate) const EXPORT_MAX: Duration = Duration::from_secs(5);
-/// Spans that wait for an export. Further ones are dropped.
+/// The number of spans that may wait for an export. Further ones are dropped.
 const QUEUE: usize = 4096;
-/// Spans of one export, at the most.
+/// The maximum number of spans in one export.
 const BATCH: usize = 512;
 /// How long a span waits for others of its batch.
 const DELAY: Duration = Duration::from_millis(500);
 
 type OnDropped = Arc<dyn Fn(u64) + Send + Sync>;
 
-/// The task that sends.
+/// The task that sends spans.
 pub(crate) struct Exporting {
     closing: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The queue before it.
+/// The queue of spans before the task.
 pub(crate) struct Queue {
     spans: mpsc::Sender<SpanData>,
     on_dropped: OnDropped,
@@ -57,7 +58,7 @@ impl Exporting {
     ) -> (Self, Queue) {
         let (spans, queued) = mpsc::channel(QUEUE);
         let (on_dropped, closing): (OnDropped, _) = (Arc::new(on_dropped), CancellationToken::new());
-        let sender = Sender { exporter, on_dropped: Arc::clone(&on_dropped), is_failing: AtomicBool::new(false) };
+        let sender = BatchSender { exporter, on_dropped: Arc::clone(&on_dropped), is_failing: AtomicBool::new(false) };
         let task = runtime.spawn(sender.run(queued, closing.clone()));
         (Self { closing, task: Mutex::new(Some(task)) }, Queue { spans, on_dropped })
     }
@@ -74,15 +75,15 @@ impl Exporting {
     }
 }
 
-struct Sender<E> {
+struct BatchSender<E> {
     exporter: E,
     on_dropped: OnDropped,
-    /// The first failure is logged, and the next success: not one line for each batch.
+    /// Whether the last export failed. Only the first failure and the next success are logged, not one line for each batch.
     is_failing: AtomicBool,
 }
 
-impl<E: SpanExporter> Sender<E> {
-    /// Returns once it is told to close and the queue is empty.
+impl<E: SpanExporter> BatchSender<E> {
+    /// Sends batches. Returns when it was told to close and the queue is empty.
     async fn run(self, mut queued: mpsc::Receiver<SpanData>, closing: CancellationToken) {
         loop {
             let first = tokio::select! {
@@ -93,21 +94,25 @@ impl<E: SpanExporter> Sender<E> {
                     continue;
                 }
             };
+
             let Some(first) = first else { return };
             let mut batch = vec![first];
+
             let fill = async {
                 let mut room = BATCH - batch.len();
-                // 0: the queue is closed, and empty.
+                // 0 means that the queue is closed and empty.
                 while room > 0 && queued.recv_many(&mut batch, room).await > 0 {
                     room = BATCH - batch.len();
                 }
             };
+
             tokio::select! {
                 biased;
                 () = fill => {}
                 () = closing.cancelled() => {}
                 () = sleep(DELAY) => {}
             }
+
             self.send(batch).await;
         }
     }
@@ -119,6 +124,7 @@ impl<E: SpanExporter> Sender<E> {
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {} s", EXPORT_MAX.as_secs())),
         };
+
         let was_failing = self.is_failing.swap(failure.is_some(), Ordering::Relaxed);
         if let Some(error) = failure {
             (self.on_dropped)(count);
@@ -140,7 +146,7 @@ impl SpanProcessor for Queue {
         }
     }
 
-    /// [`Exporting::close`] does it.
+    /// Does nothing, because [`Exporting::close`] flushes.
     fn force_flush(&self) -> OTelSdkResult {
         Ok(())
     }

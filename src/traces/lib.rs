@@ -1,21 +1,23 @@
 //! Traces of requests, by OpenTelemetry: how long each part of one request took, across the nodes that it passed.
 //!
-//! [`Traces`] is on where an endpoint is configured. It makes spans for requests whose caller sends the context of a sampled trace
-//! (`traceparent`, W3C Trace Context), and begins new traces for a share of the others. Without an endpoint it is an empty `Option`: there
-//! is no exporter, no task, and a request costs one comparison.
+//! [`Traces`] is on where an endpoint is configured. It makes spans for requests whose caller sends the context of a sampled
+//! trace (`traceparent`, W3C Trace Context), and begins new traces for a share of the others. Without an endpoint it is an
+//! empty `Option`: there is no exporter and no task, and a request costs one comparison.
 //!
 //! ```text
 //! request ── Origin ──► Span (begin … part, part … end) ──► queue, bounded ──► batches ──► collector, by OTLP over gRPC
 //! ```
 //!
-//! Parts are made after the fact, from moments that the request brought back ([`Span::part`]): so nothing on the way of a command through
-//! Raft carries a context.
+//! Parts are made after the fact, from moments that the request brought back ([`Span::part`]). Nothing on the way of a command
+//! through Raft carries a context.
 //!
-//! A collector that is slow or gone costs spans, never requests: a full queue drops spans, an export has a deadline, and so has the flush
-//! at the end. Dropped spans are counted.
+//! A collector that is slow or gone costs spans, never requests: a full queue drops spans, an export has a deadline, and so
+//! has the flush at the end. Dropped spans are counted.
 //!
-//! Deliberately absent: TLS to the collector (one runs beside each node, or a proxy does), metrics and logs by OTLP (they have their own
-//! ways out), and global state: a test has several nodes in one process.
+//! Three things are left out on purpose: TLS to the collector (one runs beside each node, or a proxy does it), metrics and
+//! logs by OTLP (they have their own ways out), and global state, because a test has several nodes in one process.
+
+#![warn(clippy::match_bool)]
 
 mod context;
 mod export;
@@ -44,17 +46,17 @@ use tonic::transport::Endpoint;
 
 use self::export::Exporting;
 
-/// The variable of the environment that names the collector: that of every OpenTelemetry SDK.
+/// The environment variable that names the collector. Every OpenTelemetry SDK uses it.
 pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// Where spans go, and which.
+/// Where spans are sent, and which ones.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The collector: `http://host:port`, which speaks OTLP over gRPC.
+    /// The address of the collector, `http://host:port`. It must speak OTLP over gRPC.
     pub endpoint: String,
-    /// The share of requests that begin a new trace, among those whose caller did not decide: 0 to 1.
+    /// The share (0 to 1) of requests that begin a new trace, among those whose caller did not decide.
     pub sample_ratio: f64,
-    /// The name of this program among others: `service.name`.
+    /// The name of this program among others, sent as `service.name`.
     pub service: &'static str,
     /// Further attributes of this process, such as its node's id.
     pub attributes: Vec<(&'static str, String)>,
@@ -63,7 +65,7 @@ pub struct Settings {
 /// Why traces cannot be sent. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
-    /// The endpoint is no address.
+    /// The endpoint is not an address.
     #[error(
         "{0:?} is not the address of a collector: write http://HOST:PORT, where it takes OTLP over gRPC (usually port 4317)"
     )]
@@ -73,7 +75,7 @@ pub enum TracesError {
     Exporter(String),
 }
 
-/// Checks an endpoint.
+/// Checks the address of a collector.
 pub fn check_endpoint(endpoint: &str) -> Result<(), TracesError> {
     parse(endpoint).map(drop)
 }
@@ -85,48 +87,53 @@ fn parse(endpoint: &str) -> Result<Endpoint, TracesError> {
     if parsed.uri().scheme_str() == Some("http") && has_port { Ok(parsed) } else { Err(wrong()) }
 }
 
-/// Makes spans, or does nothing. Clones share it.
+/// Makes spans, or does nothing. Clones share the same exporter.
 #[derive(Clone, Default)]
 pub struct Traces {
-    /// `None`: off.
-    shared: Option<Arc<Shared>>,
+    /// What makes and sends spans, or `None` if traces are off.
+    shared: Option<Arc<SpanMaker>>,
 }
 
-struct Shared {
+struct SpanMaker {
     tracer: SdkTracer,
     sample_ratio: f64,
     exporting: Exporting,
 }
 
 impl Traces {
-    /// Sends spans from now on; its task runs on this runtime. `on_dropped` is told of spans that are lost: how many. The collector is not
-    /// asked yet: it may come later, and go.
+    /// Sends spans from now on. The task that sends them runs on this runtime. `on_dropped` is told the number of spans that
+    /// are lost. The collector is not asked yet: it may come later, and go.
     pub fn start(
         settings: Settings,
         runtime: &Handle,
         on_dropped: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Self, TracesError> {
         let Settings { endpoint, sample_ratio, service, attributes } = settings;
+
         let endpoint = parse(&endpoint)?.connect_timeout(export::EXPORT_MAX);
         let channel = {
-            // The channel has a task of its own.
+            // Connecting lazily starts a task, which needs a runtime.
             let _entered = runtime.enter();
             endpoint.connect_lazy()
         };
+
         let exporter = SpanExporter::builder().with_tonic().with_channel(channel).build();
         let mut exporter = exporter.map_err(|error| TracesError::Exporter(error.to_string()))?;
+
         let attributes = attributes.into_iter().map(|(key, value)| KeyValue::new(key, value));
         let resource = Resource::builder_empty().with_service_name(service).with_attributes(attributes).build();
         exporter.set_resource(&resource);
+
         let (exporting, queue) = Exporting::start(exporter, runtime, on_dropped);
-        // Whether a trace is sampled is decided before a span is made: see `decided`.
+        // Whether a trace is sampled is decided before a span is made, in `decided`.
         let provider = SdkTracerProvider::builder()
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
             .with_span_processor(queue)
             .build();
         let tracer = provider.tracer("lockkeeper");
-        Ok(Self { shared: Some(Arc::new(Shared { tracer, sample_ratio, exporting })) })
+
+        Ok(Self { shared: Some(Arc::new(SpanMaker { tracer, sample_ratio, exporting })) })
     }
 
     /// Whether spans are made at all.
@@ -134,8 +141,8 @@ impl Traces {
         self.shared.is_some()
     }
 
-    /// For the first node that a request reaches: the origin with which it goes on, if that is another one. It is where the share of new
-    /// traces is drawn. A caller's own decision holds.
+    /// The origin with which a request goes on from the first node that it reaches, if that is another one. The share of new
+    /// traces is drawn here. A caller's own decision holds.
     #[expect(
         clippy::disallowed_methods,
         reason = "traces are on in real processes only; nothing else depends on this number"
@@ -167,14 +174,18 @@ impl Traces {
             Origin::New => opentelemetry::Context::new(),
             Origin::Of(parent) => parent.context(),
         };
-        let (began, wall) = (Instant::now(), SystemTime::now());
+
+        let began = Instant::now();
+        let wall = SystemTime::now();
+
         let builder = SpanBuilder::from_name(name).with_kind(kind).with_start_time(wall);
         let span = shared.tracer.build_with_context(builder, &parent);
         let context = span.span_context().clone();
+
         Some(Span { shared: Arc::clone(shared), span: Mutex::new(span), context, began, wall })
     }
 
-    /// Sends the spans that are still here, within [`FLUSH_MAX`]; later ones are dropped.
+    /// Sends the remaining spans within [`FLUSH_MAX`]. Later ones are dropped.
     pub async fn close(&self) {
         if let Some(shared) = &self.shared {
             shared.exporting.close().await;
@@ -182,12 +193,13 @@ impl Traces {
     }
 }
 
-/// A span that has begun. It ends with [`Span::end`], or where it is dropped: the request was given up.
+/// A span that has begun. It ends with [`Span::end`], or when it is dropped because the request was given up.
 pub struct Span {
-    shared: Arc<Shared>,
+    shared: Arc<SpanMaker>,
     span: Mutex<SdkSpan>,
     context: SpanContext,
-    // Both are of the same moment: all times of this span are counted from it, so a step of the system's clock does not tear it apart.
+    // Both are of the same moment. All times of the span are counted from it, so a step of the system's clock does not tear
+    // the span apart.
     began: Instant,
     wall: SystemTime,
 }
@@ -198,19 +210,19 @@ impl Span {
         Parent::new(self.context.clone())
     }
 
-    /// Notes an attribute.
+    /// Adds an attribute.
     pub fn note(&self, key: &'static str, value: impl Into<Value>) {
         self.span().set_attribute(KeyValue::new(key, value));
     }
 
-    /// Adds a child for a part of it that is over.
+    /// Adds a child span for a part of this one that is over.
     pub fn part(&self, name: &'static str, from: Instant, to: Instant) {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Internal).with_start_time(self.time_of(from));
         let mut part = self.shared.tracer.build_with_context(builder, &self.as_parent().context());
         part.end_with_timestamp(self.time_of(to));
     }
 
-    /// Ends it; with an error, in words of the program.
+    /// Ends the span. An error is given in words of the program.
     pub fn end(&self, error: Option<&'static str>) {
         let mut span = self.span();
         if let Some(error) = error {
@@ -260,7 +272,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_callers_decision_holds_and_the_ratio_is_for_the_others() {
-        let (all, none) = (on(1.0), on(0.0));
+        let all = on(1.0);
+        let none = on(0.0);
         assert!(matches!(all.decided(&Origin::Open), Some(Origin::New)) && none.decided(&Origin::Open).is_none());
         assert!(all.decided(&Origin::Untraced).is_none() && all.serve("get_lock", &Origin::Untraced).is_none());
         let span = all.serve("get_lock", &Origin::New).expect("a new trace");
