@@ -1,7 +1,7 @@
 //! Opening a sled database with the checks that sled leaves to its callers.
 //!
-//! Used by the log and by [`DurableMap`](crate::durable_map::DurableMap). Nothing here repairs a database; a database that is not
-//! durable, or not complete, is noticed.
+//! The log and [`DurableMap`](crate::durable_map::DurableMap) use it. Nothing here repairs a database, but a database that is
+//! not durable or not complete is noticed.
 
 use std::{
     fs::{self, File},
@@ -15,10 +15,10 @@ use std::{
 use super::panics;
 use crate::files;
 
-/// Why sled did not do what it was asked.
+/// The error that sled reports.
 pub use sled::Error as SledError;
 
-/// An exclusive lock on a directory against other processes, for as long as it lives.
+/// An exclusive lock on a directory against other processes. It is held until the value is dropped.
 #[derive(Debug)]
 pub struct LockFile {
     file: File,
@@ -38,20 +38,20 @@ pub enum NotLocked {
 pub enum GuardedError {
     /// The thread could not be started.
     NotStarted(io::Error),
-    /// It did not return in time, and may never.
+    /// The work did not return in time, and may never do so.
     Late,
-    /// It panicked, with this message.
+    /// The work panicked, with this message.
     Panicked(String),
 }
 
 impl LockFile {
-    /// Locks the file `lock` in this directory, and makes it if there is none.
+    /// Locks the file `lock` in this directory. The file is made if there is none.
     pub fn take(directory: &Path) -> Result<Self, NotLocked> {
         let path = directory.join("lock");
         Self::lock(File::options().create(true).truncate(false).write(true).open(path).map_err(NotLocked::Io)?)
     }
 
-    /// Locks the directory itself, without a file: nothing in the directory changes.
+    /// Locks the directory itself, without a file. Nothing in the directory changes.
     pub fn take_directory(directory: &Path) -> Result<Self, NotLocked> {
         Self::lock(File::open(directory).map_err(NotLocked::Io)?)
     }
@@ -67,12 +67,12 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Closing the file is not enough: a process that another thread has just forked has it too, until it calls `exec`.
+        // Closing the file is not enough. A process that another thread has just forked has it, too, until it calls `exec`.
         let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
     }
 }
 
-/// Whether a directory has entries. One that does not exist is empty.
+/// Whether a directory has entries. A directory that does not exist has none.
 pub fn is_occupied(directory: &Path) -> bool {
     match fs::read_dir(directory) {
         Ok(mut entries) => entries.next().is_some(),
@@ -80,14 +80,15 @@ pub fn is_occupied(directory: &Path) -> bool {
     }
 }
 
-/// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`; a kill leaves one, which sled then takes for a
-/// finished one.
+/// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`. A kill can leave such a file, and sled
+/// would take it for a finished snapshot.
 pub fn delete_unfinished(database: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(database) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
+
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
@@ -96,12 +97,14 @@ pub fn delete_unfinished(database: &Path) -> io::Result<()> {
             fs::remove_file(entry.path())?;
         }
     }
+
     Ok(())
 }
 
-/// Deletes the configuration of a database that never stored anything. sled writes its configuration first, in two pieces and without a
-/// sync; a log that is interrupted then has half of it, and would be taken for damaged. Without a mark, and with an empty file of sled,
-/// nothing was ever stored.
+/// Deletes the configuration of a database that never stored anything.
+///
+/// sled writes its configuration first, in two pieces and without a sync. A log that is interrupted then has half of it, and
+/// would be taken for damaged. Without a mark, and with an empty file of sled, nothing was ever stored.
 pub fn delete_unwritten(database: &Path) -> io::Result<()> {
     let is_empty = match fs::metadata(database.join("db")) {
         Ok(file) => file.len() == 0,
@@ -125,7 +128,9 @@ pub fn guarded<T: Send + 'static>(
         // The receiver is gone if the work took too long.
         let _ = answer.send(work());
     };
+
     let thread = thread::Builder::new().name(thread_name.to_owned()).spawn(work).map_err(GuardedError::NotStarted)?;
+
     match answered.recv_timeout(limit) {
         Ok(answer) => Ok(answer),
         Err(mpsc::RecvTimeoutError::Timeout) => Err(GuardedError::Late),
@@ -141,12 +146,14 @@ pub fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
     const PAUSE: Duration = Duration::from_millis(10);
     const PAUSES_MAX: u32 = 500;
     forget_cached(database)?;
+
     let config = sled::Config::new().path(database).flush_every_ms(None).cache_capacity(cache_bytes);
+
     let mut pauses = 0;
     loop {
         match config.open() {
-            // sled locks its file too, and releases it only some time after it was closed: when its last background thread ends. We hold
-            // the directory's lock, so no other process uses it.
+            // sled locks its file, too, and releases it only when its last background thread ends, some time after the database
+            // was closed. We hold the directory's lock, so no other process uses it.
             Err(sled::Error::Io(error))
                 if error.to_string().contains("could not acquire lock") && pauses < PAUSES_MAX =>
             {
@@ -159,24 +166,26 @@ pub fn open(database: &Path, cache_bytes: u64) -> sled::Result<sled::Db> {
     }
 }
 
-/// Ensures that sled reads what is on the disk; see [`files::forget_cached`].
+/// Makes sure that sled reads what is on the disk. [`files::forget_cached`] says why that is not obvious.
 fn forget_cached(database: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(database) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
+
     for entry in entries {
         let entry = entry?;
         if entry.file_type()?.is_file() {
             files::forget_cached(&entry.path())?;
         }
     }
+
     Ok(())
 }
 
-/// Syncs sled's configuration and the names of its files, which sled does not: after a power failure the database might be gone, or be
-/// taken for one with other settings.
+/// Syncs sled's configuration and the names of its files, because sled does not. Without it the database might be gone after a
+/// power failure, or be taken for one with other settings.
 pub fn sync_names(directory: &Path, database: &Path) -> io::Result<()> {
     File::open(database.join("conf"))?.sync_all()?;
     files::sync_directory(database)?;

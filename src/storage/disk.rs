@@ -1,14 +1,14 @@
 //! The key-value store under the log, as a trait, and its implementation with sled.
 //!
-//! Deliberately absent: batches, transactions and asynchronous flushes. After a crash, sled 0.34 recovers a prefix of plain inserts and
-//! removals that one thread makes in order; its batches write and sync twice, and its `flush_async` can deadlock (sled #1308).
+//! There are no batches, transactions or asynchronous flushes. After a crash, sled 0.34 recovers a prefix of plain inserts and
+//! removals that one thread makes in order. Its batches write and sync twice, and its `flush_async` can deadlock (sled #1308).
 
 use std::io;
 
 /// The tables of the log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tree {
-    /// The entries; see `record`.
+    /// The entries. `record` describes their format.
     Log,
     /// The vote, the commit index and other metadata.
     Meta,
@@ -25,18 +25,18 @@ pub trait Disk: Send + 'static {
     fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     /// All pairs from this key on, sorted by key.
     fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = io::Result<Pair>>;
-    /// Inserts, or replaces.
+    /// Inserts a value, or replaces it.
     fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()>;
-    /// Returns the previous value.
+    /// Removes a key and returns its value.
     fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
     /// Removes a key that exists, without reading its value.
     fn discard(&mut self, tree: Tree, key: &[u8]) -> io::Result<()> {
         self.remove(tree, key).map(drop)
     }
-    /// Returns when all writes are durable. After a failure the store must not be used again: the result of a second attempt says nothing
-    /// about the first.
+    /// Returns when all writes are durable. After a failure the store must not be used again, because the result of a second
+    /// attempt says nothing about the first.
     fn flush(&mut self) -> io::Result<()>;
-    /// Called when the writer is idle: time for work that delays nobody.
+    /// Called when the writer is idle. Here the store can do work that would delay others at another time.
     fn idle(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -54,7 +54,7 @@ pub struct SledDisk {
 }
 
 impl SledDisk {
-    /// The trees of this database, which are made if they are not there.
+    /// The trees of this database. They are made if they do not exist.
     pub fn new(database: &sled::Db) -> io::Result<Self> {
         Ok(Self { log: database.open_tree("log")?, meta: database.open_tree("meta")? })
     }
@@ -89,12 +89,12 @@ impl Disk for SledDisk {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Flushes the whole database, not only this tree.
+        // This flushes the whole database, not only this tree.
         self.meta.flush()?;
         Ok(())
     }
 
-    /// Flushes once more: reads make sled rearrange its pages too, and it would write these on drop, where an error is lost.
+    /// Flushes once more. Reads make sled rearrange its pages, too, and it would write these on drop, where an error is lost.
     fn close(&mut self) -> io::Result<()> {
         self.flush()
     }

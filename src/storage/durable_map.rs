@@ -1,9 +1,9 @@
 //! A small map on disk: an inserted value is durable when the insertion returns.
 //!
-//! It stores what must survive a crash but is not part of the log, such as the tokens that a fence has seen. All of it is read at opening
-//! and returned to the caller; afterwards it is only written. One thread owns sled, as for the log and for the same
-//! reasons: group commit. It takes the queued insertions, inserts all of them, flushes *once*, and answers. A failed flush is never
-//! repeated: the map is closed for good, and only a new opening shows which insertions are durable.
+//! It stores what must survive a crash but is not part of the log, such as the tokens that a fence has seen. All of it is read
+//! at opening and returned to the caller; afterwards it is only written. One thread owns sled, as for the log and for the same
+//! reason: group commit. The thread takes the queued insertions, inserts all of them, flushes *once*, and answers. A failed
+//! flush is never repeated: the map is closed for good, and only a new opening shows which insertions are durable.
 //!
 //! Losses are noticed in three ways: sled's files are checked when they are opened (see `log::database`), each value has its own
 //! checksum, and a file beside sled tells a new map from one whose database came back empty.

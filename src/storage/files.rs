@@ -12,10 +12,10 @@ use std::{
 
 use lockkeeper_planted::Planted;
 
-/// The suffix of a file that is being written. A leftover one may be deleted.
+/// The suffix of a file that is being written. A leftover file with it may be deleted.
 pub const PARTIAL_SUFFIX: &str = ".partial";
 
-/// Makes the names in a directory durable: those created, renamed and deleted.
+/// Makes the names in a directory durable, including those just created, renamed and deleted.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
@@ -30,10 +30,12 @@ pub fn create_directory(directory: &Path) -> io::Result<()> {
     directory.ancestors().take(missing.max(1)).try_for_each(sync_name)
 }
 
-/// A warning if others than the owner of a file or directory may read it or write to it. `None` also if it cannot be looked at.
+/// A warning if others than the owner of a file or directory may read it or write to it. There is none if the file cannot be
+/// looked at.
 pub fn warn_of_others(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
-    let (mode, wanted) = (metadata.permissions().mode() & 0o777, if metadata.is_dir() { 700 } else { 600 });
+    let mode = metadata.permissions().mode() & 0o777;
+    let wanted = if metadata.is_dir() { 700 } else { 600 };
     let shown = path.display();
     (mode & 0o077 != 0)
         .then(|| format!("{shown} is open to others than its owner (mode {mode:o}): run chmod {wanted} on it"))
@@ -41,7 +43,7 @@ pub fn warn_of_others(path: &Path) -> Option<String> {
 
 fn sync_name(directory: &Path) -> io::Result<()> {
     match sync_directory(parent(directory)) {
-        // A parent that only its owner may read, as for systemd's services with a dynamic user.
+        // Only its owner may read the parent, as for systemd's services with a dynamic user.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Ok(rustix::fs::syncfs(File::open(directory)?)?)
         }
@@ -49,13 +51,14 @@ fn sync_name(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Ensures that later reads of a file return what its disk holds.
+/// Makes sure that later reads of a file return what its disk holds.
 ///
-/// After a failed sync the kernel keeps the pages that it could not write, marks them clean, and reports the error once: to the process
-/// that ended because of it. The next process finds these pages in the cache as if they were on the disk (Rebello et al., "Can
-/// applications recover from fsync failures?", USENIX ATC '20), but a power failure would lose them. So all pages that can still be
-/// written are written, and then the file's pages are dropped from the cache. Recording the failure instead would not help: the record
-/// would have to be written to the same disk.
+/// After a failed sync the kernel keeps the pages that it could not write, marks them clean, and reports the error once: to the
+/// process that ended because of it. The next process finds these pages in the cache as if they were on the disk (Rebello et
+/// al., "Can applications recover from fsync failures?", USENIX ATC '20), but a power failure would lose them.
+///
+/// Therefore all pages that can still be written are written, and then the file's pages are dropped from the cache. Recording
+/// the failure instead would not help, because the record would have to be written to the same disk.
 pub fn forget_cached(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
@@ -67,13 +70,10 @@ pub fn forget_cached(path: &Path) -> io::Result<()> {
 /// Renames a complete and synced file from `from` to `to`, durably. Both are in one directory.
 pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
-    match Planted::NameNotSynced.is_on() {
-        true => Ok(()),
-        false => sync_directory(parent(to)),
-    }
+    if Planted::NameNotSynced.is_on() { Ok(()) } else { sync_directory(parent(to)) }
 }
 
-/// Creates or replaces a small file: after a crash it is the old one or the new one.
+/// Creates or replaces a small file. After a crash it is the old one or the new one.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(PARTIAL_SUFFIX);
@@ -84,7 +84,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     publish(partial, path)
 }
 
-/// The directory that contains this file; the current one for a bare name.
+/// The directory that contains this file. For a bare name it is the current one.
 pub fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -92,8 +92,8 @@ pub fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Puts a version byte and a checksum before a message. The checksum also covers `context`, the subject of the message, so that it cannot
-/// pass for a message on another subject.
+/// Puts a version byte and a checksum before a message. The checksum also covers `context`, the subject of the message.
+/// Therefore the message cannot pass for one on another subject.
 pub fn seal(version: u8, context: &[u8], message: &[u8]) -> Vec<u8> {
     let mut sealed = Vec::with_capacity(SEAL_BYTES + message.len());
     sealed.push(version);
@@ -108,7 +108,7 @@ pub fn unseal<'a>(version: u8, context: &[u8], sealed: &'a [u8]) -> Result<&'a [
     if checksum(head[0], context, message).to_be_bytes() != head[1..] {
         return Err(SealError::Checksum);
     }
-    // Checked last: a flipped bit in the version byte is damage, not a newer version.
+    // The version is checked last, because a flipped bit in the version byte is damage, not a newer version.
     if head[0] != version {
         return Err(SealError::Version { found: head[0], reads: version });
     }
@@ -124,10 +124,10 @@ pub enum SealError {
     /// Bytes differ from what was written.
     #[error("its checksum does not match")]
     Checksum,
-    /// Undamaged, but of another version.
+    /// The bytes are undamaged, but of another version.
     #[error("it has format {found}, and this program reads format {reads}: {OTHER_FORMAT}")]
     Version {
-        /// Its version.
+        /// The version of the bytes.
         found: u8,
         /// The version that this program reads.
         reads: u8,
@@ -137,12 +137,13 @@ pub enum SealError {
 /// What to do with data of an unknown format.
 pub const OTHER_FORMAT: &str = "start the version of Lockkeeper that wrote it, or a later one";
 
-/// An error: the data are intact, and of a format that this program does not know. Not an error of damage: nothing is lost.
+/// An error for data that are intact but have a format that this program does not know. It is not an error of damage, because
+/// nothing is lost.
 pub fn unknown_format(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, what.into())
 }
 
-/// An error: this thing, whose bytes were sealed, cannot be used.
+/// An error for sealed data that cannot be used.
 pub fn unsealable(what: &str, why: &SealError) -> io::Error {
     match why {
         SealError::Version { .. } => unknown_format(format!("{what}: {why}")),
@@ -150,7 +151,7 @@ pub fn unsealable(what: &str, why: &SealError) -> io::Error {
     }
 }
 
-/// An error: the disk's content differs from what was written.
+/// An error for a disk whose content differs from what was written.
 pub fn damaged(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
@@ -213,7 +214,7 @@ mod tests {
         create_directory(&directory.path().join("file/d")).expect_err("a file is in the way");
     }
 
-    /// Whether the file's first page is cached. `None`: this file system does not tell.
+    /// Whether the file's first page is cached, or `None` if this file system does not tell.
     #[cfg(target_os = "linux")]
     fn is_cached(path: &Path) -> Option<bool> {
         let file = File::open(path).expect("readable");

@@ -9,12 +9,12 @@ pub fn journal(files: [Vec<u8>; 2], salt: u64, behind: u64) -> io::Result<Vec<Ve
     Journal::read_bytes(files.into(), salt, behind).map(|content| content.records)
 }
 
-/// The same for a journal in the first format.
+/// The records of a journal in the first format.
 pub fn first_journal(files: &[Vec<u8>; 2], salt: u64, behind: u64) -> io::Result<Vec<Vec<u8>>> {
     first_format::read_bytes(files, salt, behind)
 }
 
-/// A key, and its value; `None`: it is removed.
+/// A key, and its value or `None` if the key is removed.
 pub type Change<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// The operations of a record.

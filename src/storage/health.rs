@@ -1,8 +1,9 @@
-//! The disk failed or hangs: the process ends.
+//! Ends the process when the disk fails or hangs.
 //!
-//! A failed sync means that some data is lost, not which, and a second attempt may report success for pages that the kernel has already
-//! dropped. So no sync is repeated, nothing that depends on one is acknowledged, and the process ends; its supervisor restarts it, and
-//! opening the log shows what is on the disk. sled can also hang on an error instead of reporting it; then a watchdog ends the process.
+//! A failed sync means that some data is lost, but not which, and a second attempt may report success for pages that the kernel
+//! has already dropped. Therefore no sync is repeated, and nothing that depends on one is acknowledged. The process ends, its
+//! supervisor restarts it, and opening the log shows what is on the disk. sled can also hang on an error instead of reporting
+//! it; then a watchdog ends the process.
 
 use std::{
     fmt,
@@ -51,17 +52,22 @@ pub type FailureHandler = Arc<dyn Fn(&std::path::Path, &Failure) + Send + Sync>;
 /// The exit code of a process whose log failed; the same as for a node that cannot start.
 pub const EXIT_FAILED: u8 = 20;
 
-/// Logs the cause and ends the process at once: no destructor may touch the files again.
+/// Logs the cause and ends the process at once, because no destructor may touch the files again.
 pub fn end_the_process() -> FailureHandler {
     Arc::new(|directory, failure| {
         let directory = directory.display();
         let what_to_do = failure.no_room().map_or_else(String::new, |no_room| format!(": {no_room}"));
+
         tracing::error!(%directory, %failure, "the log failed; this process ends so that nothing unsynced is acknowledged{what_to_do}");
+
+        // Also write to stderr, because logging may be off or buffered. Its reader may be gone, too, so a failure does not matter.
+
         // Logging may be off or buffered, and the reader of stderr may be gone.
         let _ = writeln!(
             io::stderr(),
             "lockkeeper: the log in {directory} failed: {failure}; this process ends so that nothing unsynced is acknowledged{what_to_do}"
         );
+
         match failure {
             Failure::Disk(_) | Failure::Stalled(_) => process::exit(EXIT_FAILED.into()),
             Failure::Panicked => process::abort(),
@@ -69,21 +75,21 @@ pub fn end_the_process() -> FailureHandler {
     })
 }
 
-/// The state of the log; shared by its users, its writer and the watchdog.
+/// The state of the log. Its users, its writer and the watchdog share it.
 pub struct Health {
     directory: PathBuf,
     on_failure: FailureHandler,
     is_reported: AtomicBool,
     failed: CancellationToken,
-    /// Incremented when the writer begins and ends work on the disk: odd while it works.
+    /// Incremented when the writer begins and ends work on the disk. It is odd while the writer works.
     steps: AtomicU64,
 }
 
-/// The writer works on the disk for as long as this lives.
+/// The writer works on the disk as long as this lives.
 pub struct AtDisk<'a>(&'a Health);
 
 impl Health {
-    /// That of a log in this directory, which is well.
+    /// The health of a log in this directory. The log is well at first.
     pub fn new(directory: PathBuf, on_failure: FailureHandler) -> Self {
         Self {
             directory,
@@ -119,10 +125,7 @@ impl Health {
 
     /// The error that users get once the log failed or was closed.
     pub fn error(&self) -> io::Error {
-        let state = match self.failed.is_cancelled() {
-            true => "has failed",
-            false => "is closed",
-        };
+        let state = if self.failed.is_cancelled() { "has failed" } else { "is closed" };
         io::Error::other(format!("the log in {} {state}", self.directory.display()))
     }
 }
@@ -147,35 +150,39 @@ pub struct Watchdog {
     thread: thread::JoinHandle<()>,
 }
 
-/// Number of checks before the watchdog reports. It counts its own checks instead of reading a clock, so that a suspended process does
-/// not count as stalled.
+/// The number of checks before the watchdog reports. It counts its own checks instead of reading a clock, because a suspended
+/// process must not count as stalled.
 const CHECKS: u32 = 4;
 
 impl Watchdog {
-    /// Starts it: a call to the disk that takes longer than `stall_limit` is [`Failure::Stalled`].
+    /// Starts the watchdog. A call to the disk that takes longer than `stall_limit` is [`Failure::Stalled`].
     pub fn start(health: Arc<Health>, stall_limit: Duration) -> io::Result<Self> {
         let (alive, ended) = mpsc::channel();
+
         let watch = move || {
-            let (mut seen, mut checks) = (0, 0);
+            let mut seen = 0;
+            let mut checks = 0;
             while ended.recv_timeout(stall_limit / CHECKS) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let step = health.steps.load(Ordering::SeqCst);
                 let is_stuck = step % 2 == 1 && step == seen;
                 checks = if is_stuck { checks + 1 } else { 0 };
+
                 seen = step;
                 if checks == CHECKS {
                     return health.fail(&Failure::Stalled(stall_limit));
                 }
             }
         };
+
         let thread = thread::Builder::new().name("log-watchdog".to_owned()).spawn(watch)?;
         Ok(Self { _alive: alive, thread })
     }
 
-    /// Ends it, and waits until its thread has ended.
+    /// Ends the watchdog, and waits until its thread has ended.
     pub fn stop(self) {
         let Self { _alive: alive, thread } = self;
         drop(alive);
-        // It panics only if the failure handler does, which was reported already.
+        // The thread panics only if the failure handler does, which was reported already.
         let _ = thread.join();
     }
 }

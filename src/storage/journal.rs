@@ -67,13 +67,13 @@ pub(super) mod first_format;
 const SECTOR_BYTES: usize = 512;
 const HEAD_BYTES: usize = 4 + 8 + 4 + 4;
 const CONTENT_BYTES: usize = SECTOR_BYTES - HEAD_BYTES;
-/// The unit that a disk or a file system may lose: an end sector is in another block than the record that it confirms.
+/// The unit that a disk or a file system may lose. An end sector is in another block than the record that it confirms.
 const BLOCK_BYTES: u64 = 4096;
-/// Number of the journal's files.
+/// The number of the journal's files.
 const FILES: usize = 2;
-/// Sectors that are filled with one write.
+/// The number of sectors that are filled with one write.
 const SECTORS_PER_FILL: u64 = 128;
-/// The `part` of an end sector: all records up to its number are acknowledged.
+/// The `part` of an end sector. It says that all records up to its number are acknowledged.
 const END: u32 = u32::MAX;
 
 const REMOVE: u8 = 1;
@@ -84,7 +84,7 @@ const META: u8 = 2;
 pub(super) struct Operation<'a> {
     pub(super) tree: Tree,
     pub(super) key: &'a [u8],
-    /// `None`: the key is removed.
+    /// The new value, or `None` if the key is removed.
     pub(super) value: Option<&'a [u8]>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Operation<'a> {
 pub(super) struct JournalContent {
     /// The operations of each record, encoded.
     pub(super) records: Vec<Vec<u8>>,
-    /// Invalid sectors that held nothing that is still needed.
+    /// The invalid sectors. They held nothing that is still needed.
     pub(super) spoilt: Vec<SectorPlace>,
 }
 
@@ -109,9 +109,9 @@ pub(super) struct Journal {
     salt: u64,
     /// The encoded operations of the next record.
     record: Vec<u8>,
-    /// Buffer for the sectors of a record.
+    /// A buffer for the sectors of a record.
     sectors: Vec<u8>,
-    /// The last record that has an end sector.
+    /// The number of the last record that has an end sector.
     noted: u64,
 }
 
@@ -130,16 +130,20 @@ impl Journal {
         Self::read_bytes(read_files(directory)?, salt, behind)
     }
 
-    /// The same, of the content of both files.
+    /// Reads all records above `behind` from the content of both files.
     pub(super) fn read_bytes(bytes: Vec<Vec<u8>>, salt: u64, behind: u64) -> io::Result<JournalContent> {
-        let contents = Contents::of(bytes, salt);
-        let (mut records, mut last) = (Vec::new(), behind);
+        let contents = Contents::from_bytes(bytes, salt);
+
+        let mut records = Vec::new();
+        let mut last = behind;
         let mut places = [SectorPlace { file: 0, sector: 0 }, SectorPlace { file: 1, sector: 0 }];
+
         while let Some((says, after)) = places.iter().find_map(|place| contents.record(*place, last + 1)) {
             records.push(says);
             last += 1;
             places = [after, SectorPlace { file: 1 - after.file, sector: 0 }];
         }
+
         if let Some(later) = contents.written_after(places, last) {
             return Err(damaged(format!(
                 "record {} of its journal cannot be read, and sector {} of `{}` was written after it",
@@ -148,6 +152,7 @@ impl Journal {
                 name(later.file)
             )));
         }
+
         places.into_iter().try_for_each(|place| contents.must_be_torn(place, last))?;
         Ok(JournalContent { records, spoilt: contents.spoilt() })
     }
@@ -165,23 +170,28 @@ impl Journal {
             let length = file.metadata()?.len();
             // The file may have grown, or its configured size may have changed.
             let keep = length.min(room(bytes));
+
             let mut space = Space { file, number, length: keep / SECTOR_BYTES as u64 * SECTOR_BYTES as u64 };
             if length > keep {
                 space.file.set_len(keep)?;
             }
-            // Otherwise the next record that begins there would look damaged.
+
+            // Blank the invalid sectors. Otherwise the next record that begins there would look damaged.
             let is_here =
                 |place: &&SectorPlace| place.file == number && place.sector < space.length / SECTOR_BYTES as u64;
             let spoilt: Vec<_> = spoilt.iter().filter(is_here).collect();
             for place in &spoilt {
                 space.fill(place.sector..place.sector + 1, salt)?;
             }
+
             if length > keep || !spoilt.is_empty() {
                 space.file.sync_all()?;
             }
+
             space.fill_up_to(room(bytes), salt)?;
             Ok::<_, io::Error>(space)
         };
+
         let files = [open(0)?, open(1)?];
         Ok(Self { files, active: 0, end: 0, next, salt, record: Vec::new(), sectors: Vec::new(), noted: next - 1 })
     }
@@ -203,15 +213,18 @@ impl Journal {
         if self.record.is_empty() {
             return Ok(());
         }
+
         self.cut_into_sectors();
         let after = self.end + self.sectors.len() as u64;
         let space = &mut self.files[self.active];
-        // Room for the record and for one sector after it, which shows that no other record follows.
+        // There must be room for the record and for one sector after it, which shows that no other record follows.
         if after + SECTOR_BYTES as u64 > space.length {
             space.fill_up_to(room(after), self.salt)?;
         }
+
         space.file.write_all_at(&self.sectors, self.end)?;
         space.file.sync_data()?;
+
         self.end = after;
         self.next += 1;
         self.record.clear();
@@ -229,7 +242,7 @@ impl Journal {
         }
     }
 
-    /// Writes an end sector: all records up to here are acknowledged. It is not synced, so it may be lost.
+    /// Writes an end sector, which says that all records up to here are acknowledged. It is not synced, so it may be lost.
     pub(super) fn note_end(&mut self) -> io::Result<()> {
         let space = &self.files[self.active];
         let at = self.end.next_multiple_of(BLOCK_BYTES);
@@ -243,12 +256,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Bytes used in the active file.
+    /// The number of bytes used in the active file.
     pub(super) fn used(&self) -> u64 {
         self.end
     }
 
-    /// The number of the last record; if there is none yet, one less than that of the first.
+    /// The number of the last record. Without one yet, it is one less than that of the first.
     pub(super) fn last(&self) -> u64 {
         self.next - 1
     }
@@ -268,9 +281,11 @@ pub(super) fn operations(says: &[u8]) -> impl Iterator<Item = io::Result<Operati
             return None;
         }
         let operation = take(&mut rest).ok_or_else(|| damaged("a record of its journal cannot be decoded"));
+
         if operation.is_err() {
             rest = &[];
         }
+
         Some(operation)
     })
 }
@@ -293,7 +308,7 @@ struct Space {
 }
 
 impl Space {
-    /// Appends blank sectors up to this length, durably: writing into merely reserved space would change the file's metadata, and a
+    /// Appends blank sectors up to this length, durably. Writing into merely reserved space would change the file's metadata, and a
     /// sector that was never written would look damaged.
     fn fill_up_to(&mut self, length: u64, salt: u64) -> io::Result<()> {
         if length <= self.length {
@@ -309,11 +324,13 @@ impl Space {
         const BLANK: SectorHeader = SectorHeader { number: 0, part: 0, length: 0 };
         let mut bytes = Vec::with_capacity(SECTORS_PER_FILL as usize * SECTOR_BYTES);
         let mut from = sectors.start;
+
         while from < sectors.end {
             let to = sectors.end.min(from + SECTORS_PER_FILL);
             bytes.clear();
             let blank = |sector| BLANK.sector(&[], SectorPlace { file: self.number, sector }, salt);
             (from..to).for_each(|sector| bytes.extend_from_slice(&blank(sector)));
+
             self.file.write_all_at(&bytes, from * SECTOR_BYTES as u64)?;
             from = to;
         }
@@ -351,7 +368,7 @@ impl SectorHeader {
         sector
     }
 
-    /// Reads a sector's header; `None` if the sector is invalid or belongs to another place.
+    /// Reads a sector's header. Returns `None` if the sector is invalid or belongs to another place.
     fn read(sector: &[u8], place: SectorPlace, salt: u64) -> Option<Self> {
         let sector: &[u8; SECTOR_BYTES] = sector.try_into().ok()?;
         let [c0, c1, c2, c3, n0, n1, n2, n3, n4, n5, n6, n7, p0, p1, p2, p3, l0, l1, l2, l3, ..] = *sector;
@@ -363,7 +380,7 @@ impl SectorHeader {
         })
     }
 
-    /// Number of sectors of the record.
+    /// The number of sectors of the record.
     fn sectors(self) -> u32 {
         self.length.div_ceil(CONTENT_BYTES as u32)
     }
@@ -381,12 +398,12 @@ fn checksum(sector: &[u8; SECTOR_BYTES], place: SectorPlace, salt: u64) -> u32 {
 /// The content of both files.
 struct Contents {
     bytes: Vec<Vec<u8>>,
-    /// The headers of their sectors; `None`: the sector is invalid.
+    /// The headers of the files' sectors. An invalid sector has none.
     headers: Vec<Vec<Option<SectorHeader>>>,
 }
 
 impl Contents {
-    fn of(bytes: Vec<Vec<u8>>, salt: u64) -> Self {
+    fn from_bytes(bytes: Vec<Vec<u8>>, salt: u64) -> Self {
         let headers = |(file, bytes): (usize, &Vec<u8>)| {
             let header = |(sector, bytes)| SectorHeader::read(bytes, SectorPlace { file, sector }, salt);
             (0..).zip(bytes.chunks(SECTOR_BYTES)).map(header).collect()
@@ -439,17 +456,23 @@ impl Contents {
     /// Checks that a record which would begin here, after `last`, is missing because it was never written completely.
     fn must_be_torn(&self, begin: SectorPlace, last: u64) -> io::Result<()> {
         let is_older = |header: SectorHeader| header.number <= last;
+
         let bad = |place: SectorPlace| {
-            let (record, at, name) = (last + 1, place.sector, name(place.file));
+            let record = last + 1;
+            let at = place.sector;
+            let name = name(place.file);
             damaged(format!(
                 "record {record} of its journal may have been in sector {at} of `{name}`, which is damaged"
             ))
         };
+
         let Some(first) = self.header(begin) else { return Err(bad(begin)) };
+
         let mut places = Self::places(begin, first).map(|(_, place)| place);
         if is_older(first) || places.any(|place| self.header(place).is_some_and(is_older)) {
             return Ok(());
         }
+
         let spoilt = Self::places(begin, first).map(|(_, place)| place).find(|place| self.header(*place).is_none());
         Err(bad(spoilt.unwrap_or(begin)))
     }
@@ -478,7 +501,7 @@ fn path(directory: &Path, number: usize) -> PathBuf {
     directory.join(name(number))
 }
 
-/// The size of a file for this many bytes of records: the last record may begin just before that limit.
+/// The size of a file for this many bytes of records. The last record may begin just before that limit.
 fn room(bytes: u64) -> u64 {
     (bytes + bytes / 8 + 1).next_multiple_of(BLOCK_BYTES)
 }

@@ -36,16 +36,16 @@ const STATE_KEY: &[u8] = b"journal";
 const STATE_VERSION: u8 = 2;
 /// The version of a journal in its [first format](first_format).
 const FIRST_STATE_VERSION: u8 = 1;
-/// Factor by which a file of the journal may exceed its size before writes wait for the other file to be settled.
+/// The factor by which a file of the journal may exceed its size. Beyond it, writes wait until the other file is settled.
 const PATIENCE: u64 = 8;
 
-/// See the module's documentation.
+/// A write-ahead log in front of a store. The module's documentation describes it.
 pub struct Journaled<D: Disk> {
-    // Dropped first, so that the owner of this closes the disk, which may fail.
+    // The settler comes first, so it is dropped first. The owner of this then closes the disk, which may fail.
     settler: Settler,
     disk: D,
     journal: Journal,
-    /// Target size of each file of the journal.
+    /// The target size of each file of the journal in bytes.
     journal_bytes: u64,
     salt: u64,
     /// The changes in the active file, and in the next record.
@@ -54,10 +54,10 @@ pub struct Journaled<D: Disk> {
     settling: Option<Arc<PendingChanges>>,
 }
 
-/// Values by key; `None`: the key was removed.
+/// Values by key. A removed key has `None`.
 type Keys = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// Changes of both trees; the last one of a key counts.
+/// The changes of both trees. Only the last change of a key is kept.
 #[derive(Debug, Default)]
 struct PendingChanges {
     log: Keys,
@@ -70,13 +70,13 @@ struct JournalState {
     /// The version of this state and of the journal.
     version: u8,
     salt: u64,
-    /// The last record that is on the disk, or was never complete.
+    /// The number of the last record that is on the disk, or was never complete.
     settled: u64,
 }
 
 impl<D: Disk + Clone> Journaled<D> {
-    /// Opens a disk with its journal in this directory; creates the journal if the disk has no state for one. Afterwards all records of
-    /// the journal are on the disk.
+    /// Opens a disk with its journal in this directory. If the disk has no state of a journal, the journal is created. Afterwards
+    /// all records of the journal are on the disk.
     pub fn open(mut disk: D, directory: &Path, journal_bytes: u64) -> io::Result<Self> {
         let state = match JournalState::read(&disk)? {
             Some(state) if state.version == STATE_VERSION => state,
@@ -84,9 +84,9 @@ impl<D: Disk + Clone> Journaled<D> {
                 if let Some(state) = before {
                     let records = first_format::read(directory, state.salt, state.settled)?;
                     let settled = state.settled + records.len() as u64;
-                    settle(&mut disk, &PendingChanges::of_records(&records)?, JournalState { settled, ..state })?;
+                    settle(&mut disk, &PendingChanges::from_records(&records)?, JournalState { settled, ..state })?;
                 }
-                // After a crash before the state is on the disk, the journal is created again.
+                // If the process crashes before the state is on the disk, the journal is created again.
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "a salt only has to differ from earlier ones; no decision depends on it"
@@ -96,14 +96,18 @@ impl<D: Disk + Clone> Journaled<D> {
                 JournalState { version: STATE_VERSION, salt, settled: 0 }
             }
         };
+
         let JournalContent { records, spoilt } = Journal::read(directory, state.salt, state.settled)?;
         let state = JournalState { settled: state.settled + records.len() as u64 + 1, ..state };
-        // Needed even without records: after a kill, the last settled records may not be synced yet, and they are about to be
-        // overwritten.
-        settle(&mut disk, &PendingChanges::of_records(&records)?, state)?;
+
+        // This is needed even without records. After a kill, the last settled records may not be synced yet, and they are about
+        // to be overwritten.
+        settle(&mut disk, &PendingChanges::from_records(&records)?, state)?;
+
         let journal = Journal::start(directory, state.salt, state.settled + 1, journal_bytes, &spoilt)?;
         let settler = Settler::start(disk.clone(), directory)?;
         let new = PendingChanges::default();
+
         Ok(Self { settler, disk, journal, journal_bytes, salt: state.salt, new, settling: None })
     }
 }
@@ -122,17 +126,20 @@ impl<D: Disk> Journaled<D> {
         Ok(())
     }
 
-    /// If the active file is full, continues in the other one, unless that is still being settled and this one may grow further.
+    /// Continues in the other file if the active one is full. If the other one is still being settled, the active one may grow
+    /// further.
     fn turn(&mut self) -> io::Result<()> {
         self.look_after_settler(self.journal.used() >= self.journal_bytes.saturating_mul(PATIENCE))?;
         if self.journal.used() < self.journal_bytes || self.settling.is_some() {
             return Ok(());
         }
+
         let changes = Arc::new(mem::take(&mut self.new));
         self.settler.settle(
             Arc::clone(&changes),
             JournalState { version: STATE_VERSION, salt: self.salt, settled: self.journal.last() },
         )?;
+
         self.settling = Some(changes);
         self.journal.switch();
         Ok(())
@@ -142,7 +149,8 @@ impl<D: Disk> Journaled<D> {
 impl<D: Disk> Disk for Journaled<D> {
     fn get(&self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let settling = self.settling.as_deref();
-        match self.new.of(tree).get(key).or_else(|| settling.and_then(|settling| settling.of(tree).get(key))) {
+        match self.new.in_tree(tree).get(key).or_else(|| settling.and_then(|settling| settling.in_tree(tree).get(key)))
+        {
             Some(value) => Ok(value.clone()),
             None => self.disk.get(tree, key),
         }
@@ -191,13 +199,16 @@ impl<D: Disk> Disk for Journaled<D> {
 /// Moves changes to the disk, all records up to `state.settled`. They are durable when it returns.
 fn settle(disk: &mut impl Disk, changes: &PendingChanges, state: JournalState) -> io::Result<()> {
     for tree in [Tree::Log, Tree::Meta] {
-        for (key, value) in changes.of(tree) {
+        for (key, value) in changes.in_tree(tree) {
             match value {
                 Some(value) => disk.insert(tree, key, value.clone())?,
-                None => drop(disk.remove(tree, key)?),
+                None => {
+                    disk.remove(tree, key)?;
+                }
             }
         }
     }
+
     let JournalState { version, salt, settled } = state;
     let sealed = files::seal(version, STATE_KEY, [salt.to_be_bytes(), settled.to_be_bytes()].as_flattened());
     disk.insert(Tree::Meta, STATE_KEY, sealed)?;
@@ -220,7 +231,7 @@ impl JournalState {
 }
 
 impl PendingChanges {
-    fn of_records(records: &[Vec<u8>]) -> io::Result<Self> {
+    fn from_records(records: &[Vec<u8>]) -> io::Result<Self> {
         let mut changes = Self::default();
         for operation in records.iter().flat_map(|record| operations(record)) {
             changes.take(operation?);
@@ -228,7 +239,7 @@ impl PendingChanges {
         Ok(changes)
     }
 
-    fn of(&self, tree: Tree) -> &Keys {
+    fn in_tree(&self, tree: Tree) -> &Keys {
         match tree {
             Tree::Log => &self.log,
             Tree::Meta => &self.meta,
@@ -244,18 +255,19 @@ impl PendingChanges {
     }
 
     fn scan(&self, tree: Tree, from: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Option<Vec<u8>>)> {
-        self.of(tree).range::<[u8], _>((Bound::Included(from), Bound::Unbounded))
+        self.in_tree(tree).range::<[u8], _>((Bound::Included(from), Bound::Unbounded))
     }
 }
 
-type Found = io::Result<(Vec<u8>, Option<Vec<u8>>)>;
+type MergedPair = io::Result<(Vec<u8>, Option<Vec<u8>>)>;
 
 /// Merges two sorted sequences; where both have a key, `over` wins.
 fn merge<'a>(
     over: impl Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-    under: impl Iterator<Item = Found>,
-) -> impl Iterator<Item = Found> {
-    let (mut over, mut under) = (over.peekable(), under.peekable());
+    under: impl Iterator<Item = MergedPair>,
+) -> impl Iterator<Item = MergedPair> {
+    let mut over = over.peekable();
+    let mut under = under.peekable();
     iter::from_fn(move || {
         let Some((key, value)) = over.peek().copied() else { return under.next() };
         match under.peek() {

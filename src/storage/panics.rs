@@ -87,7 +87,7 @@ impl fmt::Display for NoRoom {
     }
 }
 
-/// What a panic means that was caused by a log's files, and what to do. `None`: it is a bug of the program.
+/// What a panic means that was caused by a log's files, and what to do. `None` means that it is a bug of the program.
 pub fn explain_panic(panic: &PanicHookInfo<'_>) -> Option<String> {
     let is_of_sled = panic.location().is_some_and(|location| location.file().contains("sled-0."));
     // A thread that ends may have no such variable any more.

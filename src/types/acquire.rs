@@ -12,22 +12,23 @@ pub struct Want {
     pub name: LockName,
     /// The mode to hold it in.
     pub mode: Mode,
-    /// Data to set when the lock is granted; `None` leaves the present data.
+    /// The data to set when the lock is granted. `None` leaves the present data.
     pub data: Option<Data>,
     /// Whether the data stays when the grant ends.
     pub keep_data: bool,
-    /// Refuse the acquire if the lock does not exist when it arrives: it is not held, awaited or delayed, and carries no data.
+    /// Whether the acquire is refused if the lock does not exist when it arrives. A lock exists while it is held, awaited or
+    /// delayed, or carries data.
     pub must_exist: bool,
 }
 
 /// How long an acquire waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Not at all.
+    /// The acquire does not wait.
     Never,
-    /// At most this many milliseconds: 1 to [`WAIT_MS_MAX`].
+    /// The acquire waits at most this many milliseconds, 1 to [`WAIT_MS_MAX`].
     Millis(u64),
-    /// As long as its session lives.
+    /// The acquire waits as long as its session lives.
     Forever,
 }
 
@@ -63,7 +64,7 @@ impl Want {
 }
 
 impl Wait {
-    /// 0 is no wait. Fails over [`WAIT_MS_MAX`].
+    /// A wait of this many milliseconds. 0 means no wait. Fails over [`WAIT_MS_MAX`].
     pub fn from_millis(ms: u64) -> Result<Self, Invalid> {
         match number("the wait in milliseconds", ms, 0, WAIT_MS_MAX)? {
             0 => Ok(Self::Never),
@@ -71,7 +72,7 @@ impl Wait {
         }
     }
 
-    /// The same of any length: see the [crate](crate).
+    /// Like `from_millis`, but of any length: see the [crate](crate).
     pub fn from_log(ms: u64) -> Self {
         if ms == 0 { Self::Never } else { Self::Millis(ms) }
     }
@@ -90,7 +91,7 @@ impl Acquire {
         Self::from_log(wants, wait, lock_delay_ms)
     }
 
-    /// The same of any number and duration: see the [crate](crate). Fails on no lock, and on a name given twice.
+    /// Like `new`, but of any number and duration: see the [crate](crate). Fails on no lock, and on a name given twice.
     pub fn from_log(mut wants: Vec<Want>, wait: Wait, lock_delay_ms: u32) -> Result<Self, Invalid> {
         if wants.is_empty() {
             return Err(Invalid::new(format!("{NUMBER} is 0: give it 1 to {WANTS_MAX}")));

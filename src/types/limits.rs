@@ -96,7 +96,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// No limit: the meaning of a batch that was written by a version without limits.
+    /// No limit. This is the meaning of a batch that was written by a version without limits.
     pub const NONE: Self =
         Self { work: usize::MAX, grants_per_session: usize::MAX, table_bytes: usize::MAX, session_bytes: usize::MAX };
 }

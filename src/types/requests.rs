@@ -12,7 +12,7 @@ use crate::limits::*;
 /// The identity of a request, so that it takes effect once, however often it is sent (RIFL: Lee et al., SOSP'15).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// Chosen by the client, ascending; 1 or more.
+    /// The id, chosen by the client. Ids ascend from 1.
     pub id: u64,
     /// The ids that were open for the client when it sent this.
     pub open: OpenIds,
@@ -22,8 +22,8 @@ pub struct Request {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenIds {
     lowest: u64,
-    /// Ascending, all below `lowest`, at most [`REPLIES_PER_SESSION_MAX`]. `None`: none are kept, as mostly. (An empty `Arc` would share a
-    /// counter with all others, which all threads would write.)
+    /// Ascending, all below `lowest`, at most [`REPLIES_PER_SESSION_MAX`]. Mostly none are kept, which is `None`. (An
+    /// empty `Arc` would share a counter with all others, which all threads would write.)
     kept: Option<Arc<[u64]>>,
 }
 
@@ -38,7 +38,7 @@ impl OpenIds {
         Self::from_log(lowest, kept)
     }
 
-    /// The same of any number: see the [crate](crate). Fails on kept ids that do not ascend from 1 to below `lowest`.
+    /// Like `new`, but of any number: see the [crate](crate). Fails on kept ids that do not ascend from 1 to below `lowest`.
     pub fn from_log(lowest: u64, kept: Vec<u64>) -> Result<Self, Invalid> {
         let mut after = 0;
         for id in &kept {
@@ -52,10 +52,10 @@ impl OpenIds {
             }
             after = *id;
         }
-        Ok(Self::of(lowest, kept))
+        Ok(Self::from_kept(lowest, kept))
     }
 
-    fn of(lowest: u64, kept: Vec<u64>) -> Self {
+    fn from_kept(lowest: u64, kept: Vec<u64>) -> Self {
         Self { lowest, kept: (!kept.is_empty()).then(|| kept.into()) }
     }
 
@@ -88,7 +88,7 @@ impl OpenIds {
         if higher.kept().iter().all(|id| other.contains(*id)) {
             return higher.clone();
         }
-        Self::of(higher.lowest, higher.kept().iter().copied().filter(|id| other.contains(*id)).collect())
+        Self::from_kept(higher.lowest, higher.kept().iter().copied().filter(|id| other.contains(*id)).collect())
     }
 }
 

@@ -11,13 +11,13 @@ use std::{
 
 use crate::limits::*;
 
-/// A session's id: 128 random bits, drawn outside the machine. Written as 32 hexadecimal digits.
+/// A session's id: 128 random bits, drawn outside the machine. Its text has 32 hexadecimal digits.
 // Packed to 8 bytes, like the other fields of a grant: an alignment of 16 would add 16 bytes to each of a million grants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(Rust, packed(8))]
 pub struct SessionId(pub u128);
 
-/// The id of a grant, which is also its fencing token: strictly increasing over all grants of the cluster. The first is 1.
+/// The id of a grant, which is also its fencing token. It strictly increases over all grants of the cluster, from 1 on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Token(pub u64);
 
@@ -25,20 +25,20 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(pub u64);
 
-/// Cluster time in milliseconds. Only ever compared with other stamps.
+/// A cluster time in milliseconds. It is only ever compared with other stamps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Stamp(pub u64);
 
-/// A wall-clock time, milliseconds since 1970-01-01 UTC. For people to read; nothing is decided by it.
+/// A wall-clock time in milliseconds since 1970-01-01 UTC. People read it; nothing is decided by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct WallTime(pub u64);
 
 /// The time at which a batch of commands is applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Time {
-    /// Cluster time: all decisions depend on it.
+    /// The cluster time. All decisions depend on it.
     pub stamp: Stamp,
-    /// The leader's wall clock: only shown.
+    /// The leader's wall clock. It is only shown.
     pub wall: WallTime,
 }
 
@@ -90,11 +90,11 @@ pub struct Permits(NonZeroU32);
 /// The mode in which a lock is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// By one holder.
+    /// One holder has the lock.
     Exclusive,
-    /// By any number of sharers, while there is no exclusive holder.
+    /// Any number of sharers have the lock, while there is no exclusive holder.
     Shared,
-    /// By up to this many holders at a time.
+    /// Up to this many holders have the semaphore at a time.
     Permit(Permits),
 }
 
@@ -136,7 +136,7 @@ impl LockName {
         Self::from_log(name)
     }
 
-    /// The same of any length: see the [crate](crate).
+    /// Like `new`, but of any length: see the [crate](crate).
     pub fn from_log(name: &str) -> Result<Self, Invalid> {
         let name = not_empty(Self::WHAT, name, NAME_BYTES_MAX)?;
         if name.contains('\0') {
@@ -145,7 +145,7 @@ impl LockName {
         Ok(Self(name))
     }
 
-    /// Fails over [`NAME_BYTES_MAX`].
+    /// Checks the length. Fails over [`NAME_BYTES_MAX`].
     pub fn check_limits(&self) -> Result<(), Invalid> {
         length(Self::WHAT, self.0.len(), NAME_BYTES_MAX)
     }
@@ -170,7 +170,7 @@ impl Label {
         Ok(Self::from_log(label))
     }
 
-    /// The same of any length: see the [crate](crate).
+    /// Like `new`, but of any length: see the [crate](crate).
     pub fn from_log(label: &str) -> Self {
         Self(label.into())
     }
@@ -212,7 +212,7 @@ impl Identity {
         Ok(checked)
     }
 
-    /// The same of any length, with any characters: see the [crate](crate). Fails on an empty one.
+    /// Like `new`, but of any length and with any characters: see the [crate](crate). Fails on an empty one.
     pub fn from_log(identity: &str) -> Result<Self, Invalid> {
         not_empty("the identity", identity, IDENTITY_BYTES_MAX).map(Self)
     }
@@ -288,7 +288,7 @@ impl Reason {
         Self::from_log(reason)
     }
 
-    /// The same of any length: see the [crate](crate).
+    /// Like `new`, but of any length: see the [crate](crate).
     pub fn from_log(reason: &str) -> Result<Self, Invalid> {
         not_empty("the reason", reason, REASON_BYTES_MAX).map(Self)
     }
@@ -311,7 +311,7 @@ impl Data {
         data.check_limits().map(|()| data)
     }
 
-    /// The same of any length: see the [crate](crate).
+    /// Like `new`, but of any length: see the [crate](crate).
     pub fn from_log(data: &[u8]) -> Self {
         Self(data.into())
     }
@@ -338,7 +338,7 @@ impl Ttl {
         Self::from_log(number(Self::WHAT, ms, TTL_MS_MIN, TTL_MS_MAX)?)
     }
 
-    /// The same of any length: see the [crate](crate). Fails on zero.
+    /// Like `from_millis`, but of any length: see the [crate](crate). Fails on zero.
     pub fn from_log(ms: u32) -> Result<Self, Invalid> {
         let zero = || Invalid(format!("{} is 0: give it {TTL_MS_MIN} to {TTL_MS_MAX}", Self::WHAT));
         NonZeroU32::new(ms).map(Self).ok_or_else(zero)
@@ -349,7 +349,7 @@ impl Ttl {
         number(Self::WHAT, self.as_millis(), TTL_MS_MIN, TTL_MS_MAX).map(|_| ())
     }
 
-    /// Milliseconds.
+    /// The TTL in milliseconds.
     pub fn as_millis(self) -> u32 {
         self.0.get()
     }
@@ -363,7 +363,7 @@ impl Permits {
         Self::from_log(number(Self::WHAT, permits, 1, PERMITS_MAX)?)
     }
 
-    /// The same of any size: see the [crate](crate). Fails on zero.
+    /// Like `new`, but of any size: see the [crate](crate). Fails on zero.
     pub fn from_log(permits: u32) -> Result<Self, Invalid> {
         let zero = || Invalid(format!("{} is 0: give it 1 to {PERMITS_MAX}", Self::WHAT));
         NonZeroU32::new(permits).map(Self).ok_or_else(zero)

@@ -48,7 +48,7 @@ pub enum OpenError {
         directory: PathBuf,
         /// The action that failed.
         action: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -70,13 +70,13 @@ pub(super) struct Opened {
     pub(super) contents: Contents,
 }
 
-/// sled's page cache. Nothing is read after the opening, so it need not be large.
+/// The size of sled's page cache in bytes. Nothing is read after the opening, so it need not be large.
 const SLED_CACHE_BYTES: u64 = 8 << 20;
-/// sled can hang on damaged files.
+/// How long opening may take. sled can hang on damaged files.
 const OPEN_LIMIT: Duration = Duration::from_secs(60);
-/// Version of the values' format, and of the file [`MADE`].
+/// The version of the values' format, and of the file [`MADE`].
 const FORMAT: u8 = 1;
-/// The file beside sled: it exists from the moment at which the map may hold values.
+/// The name of a file beside sled. It exists from the moment at which the map may hold values.
 pub(super) const MADE: &str = "made";
 const SELF_TEST: &[u8] = b"self-test";
 const FORMATTED: &[u8] = b"format";
@@ -89,15 +89,18 @@ pub(super) fn open(directory: &Path) -> Result<Opened, OpenError> {
         NotLocked::InUse => OpenError::Locked { directory: directory.to_owned() },
         NotLocked::Io(error) => failed("locking the file `lock`")(error),
     })?;
+
     let work = {
         let directory = directory.to_owned();
         move || open_trees(&directory)
     };
+
     let opened = database::guarded("durable-map-open", OPEN_LIMIT, work).unwrap_or_else(|stumbled| match stumbled {
         GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
         GuardedError::Late => Err(OpenError::damaged(directory, format!("sled did not return within {OPEN_LIMIT:?}"))),
         GuardedError::Panicked(panic) => Err(OpenError::damaged(directory, format!("sled panicked on it: {panic}"))),
     });
+
     let (backend, contents) = opened?;
     Ok(Opened { backend, lock, contents })
 }
@@ -133,11 +136,13 @@ fn begin(trees: &mut Trees, directory: &Path) -> Result<(), OpenError> {
     let failed = |action| move |source| OpenError::io(directory, action, source);
     let is_made = made.try_exists().map_err(failed("looking for the file `made`"))?;
     let is_formatted = trees.is_formatted().map_err(|error| OpenError::damaged(directory, error.to_string()))?;
+
     match (is_made, is_formatted) {
         (true, true) => Ok(()),
         (true, false) => Err(OpenError::damaged(directory, "its database was emptied")),
         (false, _) if !trees.values.is_empty() => Err(OpenError::damaged(directory, "the file `made` is missing")),
-        // A new map, or its first opening was interrupted here. The database is marked first, so that the file never exists without it.
+        // The map is new, or its first opening was interrupted here. The database is marked first, so the file never exists
+        // without the mark.
         (false, _) => {
             trees.set_formatted().map_err(failed("writing to the database"))?;
             files::replace(&made, &[FORMAT]).map_err(failed("writing the file `made`"))
@@ -152,12 +157,12 @@ pub(super) struct Trees {
 }
 
 impl Trees {
-    /// The trees keep the database open: dropping them closes it.
+    /// The trees keep the database open. Dropping them closes it.
     fn new(database: &sled::Db) -> io::Result<Self> {
         Ok(Self { values: database.open_tree("values")?, meta: database.open_tree("meta")? })
     }
 
-    /// Writes a value that differs each time, so that a flush has something to do.
+    /// Writes a value that differs each time, to give a flush something to do.
     fn write_self_test(&mut self) -> io::Result<()> {
         let runs = self.meta.get(SELF_TEST)?.and_then(|runs| <[u8; 8]>::try_from(&*runs).ok());
         let runs = runs.map_or(0, u64::from_be_bytes).wrapping_add(1);
@@ -202,7 +207,7 @@ impl Backend for Trees {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Flushes the whole database, not only this tree.
+        // This flushes the whole database, not only this tree.
         self.values.flush()?;
         Ok(())
     }

@@ -88,9 +88,10 @@ impl Backend for Fake {
     fn flush(&mut self) -> io::Result<()> {
         self.flushing.send(()).expect("the test waits for it");
         self.go_on.recv_timeout(PATIENCE).expect("the test lets it through");
-        match self.is_broken.load(Ordering::SeqCst) {
-            true => Err(io::Error::new(io::ErrorKind::StorageFull, "no room")),
-            false => Ok(()),
+        if self.is_broken.load(Ordering::SeqCst) {
+            Err(io::Error::new(io::ErrorKind::StorageFull, "no room"))
+        } else {
+            Ok(())
         }
     }
 }
@@ -104,8 +105,10 @@ struct Harness {
 }
 
 fn harness() -> Harness {
-    let ((flushing_in, flushing), (go_on, go_on_out)) = (sync_channel(10), sync_channel(10));
-    let (inserted, is_broken) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let (flushing_in, flushing) = sync_channel(10);
+    let (go_on, go_on_out) = sync_channel(10);
+    let inserted = Arc::<AtomicUsize>::default();
+    let is_broken = Arc::<AtomicBool>::default();
     let fake =
         Fake { flushing: flushing_in, go_on: go_on_out, inserted: inserted.clone(), is_broken: is_broken.clone() };
     let map = DurableMap::start(Writer::unlocked(fake)).expect("started");

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::database::LockFile;
 
-/// Maximum insertions in a group commit; larger groups gain nothing.
+/// The maximum number of insertions in a group commit. Larger groups gain nothing.
 const JOBS_PER_GROUP: usize = 128;
 
 /// An insertion, and the channel for its result.
@@ -16,11 +16,11 @@ pub(super) struct Job {
     pub(super) answer: oneshot::Sender<io::Result<()>>,
 }
 
-/// The writer's view of sled. A trait, so that tests can use one whose flush fails.
+/// The writer's view of sled. It is a trait because tests use one whose flush fails.
 pub(super) trait Backend: Send + 'static {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
-    /// Returns when all insertions are durable. After a failure the backend must not be used again: the result of a second attempt says
-    /// nothing about the first.
+    /// Returns when all insertions are durable. After a failure the backend must not be used again, because the result of a
+    /// second attempt says nothing about the first.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -43,21 +43,21 @@ impl<T: Backend> Writer<T> {
     /// Serves the queue until all senders are gone, then closes the files. The lock is released last.
     pub(super) fn run(self, queue: mpsc::Receiver<Job>) {
         let Self { backend, lock } = self;
-        // After a failure or a panic the backend must not be dropped: sled would flush once more, and might hang.
+        // After a failure or a panic the backend must not be dropped. sled would flush once more, and might hang.
         let mut backend = mem::ManuallyDrop::new(backend);
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| serve(&mut *backend, queue)));
         match served {
             Ok(Ok(())) => drop(mem::ManuallyDrop::into_inner(backend)),
-            // The backend is still open, in an unknown state: the lock keeps other instances out.
+            // The backend is still open, in an unknown state. The lock keeps other instances out.
             Ok(Err(Failed)) | Err(_) => mem::forget(lock),
         }
     }
 }
 
-/// A write failed; the callers have been told the reason.
+/// A write failed, and the callers have been told the reason.
 struct Failed;
 
-/// When it returns, the queue is dropped: calls that wait in it, and later ones, fail by that.
+/// Serves the queue until a failure. When it returns, the queue is dropped, and so calls that wait in it and later ones fail.
 fn serve(backend: &mut impl Backend, mut queue: mpsc::Receiver<Job>) -> Result<(), Failed> {
     while let Some(first) = queue.blocking_recv() {
         let mut group = vec![first];
@@ -66,14 +66,17 @@ fn serve(backend: &mut impl Backend, mut queue: mpsc::Receiver<Job>) -> Result<(
         {
             group.push(next);
         }
+
         let written =
             group.iter().try_for_each(|job| backend.insert(&job.key, &job.value)).and_then(|()| backend.flush());
+
         let failed = written.is_err();
         for Job { answer, .. } in group {
             let copy = written.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));
             // The caller may have stopped waiting.
             let _ = answer.send(copy);
         }
+
         if failed {
             return Err(Failed);
         }

@@ -6,8 +6,8 @@
 //! checksum: 4   length: 4   number: 8   operations: length
 //! ```
 //!
-//! with one checksum for all of it, and zeros where nothing had been written. So a damaged last record could not be told from a torn one.
-//! Opening a log with such a journal moves its records into sled, and creates a journal of the present format.
+//! with one checksum for all of it, and zeros where nothing had been written. A damaged last record could therefore not be told
+//! from a torn one. Opening a log with such a journal moves its records into sled, and creates a journal of the present format.
 
 use std::{io, path::Path};
 
@@ -20,11 +20,12 @@ pub(crate) fn read(directory: &Path, salt: u64, behind: u64) -> io::Result<Vec<V
     read_bytes(&read_files(directory)?, salt, behind)
 }
 
-/// The same, of the content of both files.
+/// Reads the operations of all records above `behind` from the content of both files.
 pub(crate) fn read_bytes(contents: &[Vec<u8>], salt: u64, behind: u64) -> io::Result<Vec<Vec<u8>>> {
     let mut found: Vec<_> = contents.iter().flat_map(|bytes| records(bytes, salt)).collect();
     found.retain(|record| record.number > behind);
     found.sort_by_key(|record| record.number);
+
     let mut last = behind;
     for record in &found {
         if record.number != last + 1 {
@@ -32,6 +33,7 @@ pub(crate) fn read_bytes(contents: &[Vec<u8>], salt: u64, behind: u64) -> io::Re
         }
         last = record.number;
     }
+
     for bytes in contents {
         let starts = (0..bytes.len()).step_by(SECTOR_BYTES);
         let whole = starts.filter_map(|at| parse(bytes, at, salt)).find(|record| record.number > last);
@@ -39,6 +41,7 @@ pub(crate) fn read_bytes(contents: &[Vec<u8>], salt: u64, behind: u64) -> io::Re
             return Err(missing(last + 1, whole.number));
         }
     }
+
     Ok(found.into_iter().map(|record| record.says.to_vec()).collect())
 }
 

@@ -131,7 +131,8 @@ fn a_last_record_that_was_damaged_is_refused() {
     let mut journal = journal(directory.path(), 3, 3);
     commit(&mut journal, 4, 3);
     let whole = file(directory.path(), 0);
-    let (from, to) = (9 * SECTOR_BYTES, 12 * SECTOR_BYTES);
+    let from = 9 * SECTOR_BYTES;
+    let to = 12 * SECTOR_BYTES;
     for at in from..to {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);

@@ -139,7 +139,8 @@ fn open(disk: &Fake, directory: &Path) -> Journaled<Fake> {
 
 /// Does a random operation on the disk and on the model.
 fn act(journaled: &mut Journaled<Fake>, model: &mut Content, random: &mut StdRng) {
-    let (tree, key) = (TREES[random.random_range(0..2)], vec![random.random_range(0..40)]);
+    let tree = TREES[random.random_range(0..2)];
+    let key = vec![random.random_range(0..40)];
     match random.random_range(0..4) {
         0 => {
             let was = journaled.remove(tree, &key).expect("removed");
@@ -164,11 +165,13 @@ fn act(journaled: &mut Journaled<Fake>, model: &mut Content, random: &mut StdRng
 
 #[test]
 fn flushed_changes_survive_any_crash() {
-    let (mut flushes, mut crashes_at_opening) = (0, 0);
+    let mut flushes = 0;
+    let mut crashes_at_opening = 0;
     for seed in 0..30 {
         let mut random = StdRng::seed_from_u64(seed);
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let (mut disk, mut durable) = (Fake::default(), Content::new());
+        let mut disk = Fake::default();
+        let mut durable = Content::new();
         for _ in 0..4 {
             let mut journaled = open(&disk, directory.path());
             assert_eq!(content(&journaled), durable, "seed {seed}");
