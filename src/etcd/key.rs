@@ -67,7 +67,7 @@ pub(crate) fn hex(lease: i64) -> String {
     format!("{sign}{:x}", lease.unsigned_abs())
 }
 
-/// The lease that the last part of a key names, as [`hex`] writes it. `None`: it names none.
+/// The lease that the last part of a key names, as [`hex`] writes it, if it names one.
 pub(crate) fn named_lease(key: &Key) -> Option<i64> {
     let last = shown(key).rsplit(|byte| *byte == b'/').next()?;
     let last = std::str::from_utf8(last).ok().filter(|last| last.len() < shown(key).len())?;

@@ -45,5 +45,5 @@ mod watch;
 
 pub use call::Etcd;
 pub use key::all_keys;
-pub use routes::{Services, changes_something, services};
+pub use routes::{EtcdServices, changes_something, services};
 pub use store::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};

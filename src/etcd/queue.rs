@@ -222,7 +222,7 @@ impl<S: Store> Etcd<S> {
         Ok(committed.revision)
     }
 
-    /// Deletes a key whose lease is this one. Returns the revision; `None`: there is no such key.
+    /// Deletes a key whose lease is this one. Returns the revision, or `None` if there is no such key.
     pub(crate) async fn leave_leased(
         &self,
         caller: &S::Caller,

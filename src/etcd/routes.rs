@@ -36,22 +36,22 @@ use crate::{
     },
 };
 
-/// The calls of [`Services::kv`].
+/// The calls of [`EtcdServices::kv`].
 const KV: [&str; 4] =
     ["/etcdserverpb.KV/Range", "/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn"];
-/// The calls of [`Services::lock`].
+/// The calls of [`EtcdServices::lock`].
 const LOCK: [&str; 2] = ["/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"];
 
 /// All services over a store, as gRPC and as JSON. An unknown one is answered with UNIMPLEMENTED.
 #[derive(Clone, Debug)]
-pub struct Services<S: Store> {
+pub struct EtcdServices<S: Store> {
     kv: KvServer<Etcd<S>>,
     lock: LockServer<Etcd<S>>,
     /// Whatever the others have no call for.
     all: Routes,
 }
 
-impl<S: Store> Service<HttpRequest<Body>> for Services<S> {
+impl<S: Store> Service<HttpRequest<Body>> for EtcdServices<S> {
     type Response = HttpResponse<Body>;
     type Error = Infallible;
     type Future = Either<BoxFuture<HttpResponse<Body>, Infallible>, <Routes as Service<HttpRequest<Body>>>::Future>;
@@ -74,11 +74,12 @@ impl<S: Store> Service<HttpRequest<Body>> for Services<S> {
 }
 
 /// All services over a store.
-pub fn services<S: Store>(store: S) -> Services<S> {
+pub fn services<S: Store>(store: S) -> EtcdServices<S> {
     // A quarter of all numbers is beyond it: as many leases are never granted.
     let leases = Arc::new(AtomicU64::new(store.random() >> 2));
     let etcd = Etcd { store, shown: Arc::default(), leases };
-    let (kv, lock) = (KvServer::new(etcd.clone()), LockServer::new(etcd.clone()));
+    let kv = KvServer::new(etcd.clone());
+    let lock = LockServer::new(etcd.clone());
     let routes = Routes::from(gateway(etcd.clone()))
         .add_service(kv.clone())
         .add_service(LeaseServer::new(etcd.clone()))
@@ -89,7 +90,7 @@ pub fn services<S: Store>(store: S) -> Services<S> {
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(AuthServer::new(etcd));
     let all = Routes::from(routes.into_axum_router().layer(from_fn(name_unknown_method))).prepare();
-    Services { kv, lock, all }
+    EtcdServices { kv, lock, all }
 }
 
 /// The services answer a method that they do not know with a code alone. The text is that of etcd.

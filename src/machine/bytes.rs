@@ -259,7 +259,7 @@ impl Machine {
         self.change_if(id, |_| true, change).expect("grants, waits and replies go with their session")
     }
 
-    /// The same. `None`: there is no such session, or it is over.
+    /// The same, unless the session is over or unknown: then it returns `None`.
     pub(super) fn change_if_alive<T>(&mut self, id: SessionId, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let now = self.now;
         self.change_if(id, |session| session.over(now).is_none(), change)

@@ -54,8 +54,8 @@ impl Machine {
         self.last_token
     }
 
-    /// Grants locks under the next token. The caller has checked that all of them can be had. `are_new`: none of them is in the table, so
-    /// they need not be looked for.
+    /// Grants locks under the next token. The caller has checked that all of them can be had. If they `are_new`, none of them is in the
+    /// table, so they need not be looked for.
     pub(super) fn grant(
         &mut self,
         session: SessionId,

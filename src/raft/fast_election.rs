@@ -57,7 +57,7 @@ const CANDIDACY: Duration = Duration::from_millis(50);
 /// The ids of peers whose streams broke off.
 pub type BrokenStreams = mpsc::Receiver<u64>;
 
-/// Watches for the end of the leader's process. `heartbeat`: the longest time between two of its calls. `shorter_logs` is notified when
+/// Watches for the end of the leader's process. `heartbeat` is the longest time between two of its calls. `shorter_logs` is notified when
 /// this node refuses a candidate for its log. Returns when `broken_streams` ends.
 pub async fn watch(
     replica: Replica,

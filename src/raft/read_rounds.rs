@@ -63,7 +63,7 @@ pub(super) async fn run(intake: ReadQueue, raft: Raft, acknowledgements: Acknowl
     serve(intake, round).await;
 }
 
-/// `round`: begins one, which returns whether it has confirmed the reads that came before.
+/// `round` begins one, and its future returns whether it has confirmed the reads that came before.
 async fn serve<F>(mut intake: ReadQueue, round: impl Fn() -> F)
 where
     F: Future<Output = bool> + Send + 'static,

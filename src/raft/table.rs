@@ -144,7 +144,7 @@ impl Applied {
 
 /// The sizes of the table as of an applied entry.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Summary {
+pub struct TableSummary {
     /// The index of that entry; 0 if there is none.
     pub index: u64,
     /// Sessions, locks and others.
@@ -159,7 +159,7 @@ pub struct Summary {
     pub trail: Head,
 }
 
-impl Summary {
+impl TableSummary {
     fn new(Applied { machine, trail, log_id, .. }: &Applied) -> Self {
         Self {
             index: log_id.map_or(0, |id| id.index),
@@ -177,7 +177,7 @@ impl Summary {
 pub struct Table {
     applied: RwLock<Applied>,
     /// Apart from `applied`, whose lock a long apply holds.
-    summary: Mutex<Summary>,
+    summary: Mutex<TableSummary>,
     calls: WaitingCalls,
     listeners: Mutex<HashMap<SessionId, Vec<Listener>>>,
     changes: broadcast::Sender<Arc<EntryChanges>>,
@@ -310,7 +310,7 @@ impl Table {
 
     /// The sizes of the table as of the last applied entry. Never waits: an operator who asks why a node does not go on gets an answer
     /// while the node applies an entry for long.
-    pub fn summary(&self) -> Summary {
+    pub fn summary(&self) -> TableSummary {
         *lock(&self.summary)
     }
 
@@ -529,7 +529,7 @@ impl Table {
         self.versions.applied(applied.machine.version());
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);
-        *lock(&self.summary) = Summary::new(applied);
+        *lock(&self.summary) = TableSummary::new(applied);
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }

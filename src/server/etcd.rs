@@ -186,7 +186,7 @@ impl Store for Keyspace {
                 let subject = remote.and_then(|remote| remote.subject.as_deref());
                 // The message says which certificate is wanted; etcd's own errors of this kind say nothing.
                 let refused = |error: Error| StoreError::Other(error.message.to_string());
-                let (identity, is_of_earlier) = access.of_certificate(subject).map_err(refused)?;
+                let (identity, is_of_earlier) = access.certificate_identity(subject).map_err(refused)?;
                 (identity, None, is_of_earlier)
             }
         };

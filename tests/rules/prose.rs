@@ -35,7 +35,7 @@ const RATCHETS: [Ratchet; 8] = [
     Ratchet { what: SHARED_NAMES, now: 215, goal: 60 },
     Ratchet { what: NAMED_OF, now: 79, goal: 10 },
     Ratchet { what: LONGEST, now: 116, goal: 80 },
-    Ratchet { what: TELEGRAMS, now: 309, goal: 0 },
+    Ratchet { what: TELEGRAMS, now: 307, goal: 0 },
 ];
 
 const UNDIVIDED: &str = "functions of 15 lines and more without a blank line, in %";

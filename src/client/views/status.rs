@@ -72,7 +72,7 @@ pub struct NodeStatus {
     pub disk_trouble: Option<String>,
     /// Seconds until its certificate expires, by its clock; negative: since it did. `None`: it has none.
     pub certificate_seconds_left: Option<i64>,
-    /// The cluster before a restore, while this node is configured to accept the certificates of its clients; `None`: it is not.
+    /// The cluster before a restore, if this node is configured to accept the certificates of its clients.
     pub earlier_cluster: Option<EarlierCluster>,
     /// The cluster version, from the last entry that it applied: which commands the members may write into the log. `None`: its program is
     /// from before versions.

@@ -32,7 +32,7 @@ use crate::{
 pub(crate) use memory::Memory;
 
 /// The services that are tested.
-type Routes = crate::Services<Memory>;
+type Routes = crate::EtcdServices<Memory>;
 
 /// The services over a new store.
 pub(crate) struct Api {

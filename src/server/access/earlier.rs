@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The earlier cluster, and who came with its certificates.
 #[derive(Debug)]
-pub(crate) struct EarlierCluster {
+pub(crate) struct EarlierClients {
     own_id: String,
     id: String,
     until_ms: u64,
@@ -38,8 +38,8 @@ pub(crate) struct EarlierCluster {
     refusals: LogThrottle,
 }
 
-impl EarlierCluster {
-    /// `own_id`: this cluster. Fails if the configuration names it as the earlier one.
+impl EarlierClients {
+    /// `own_id` is this cluster. Fails if the configuration names it as the earlier one.
     pub(crate) fn new(config: &EarlierClusterConfig, own_id: &str, clock: Arc<dyn Clock>) -> Result<Self, String> {
         if config.cluster_id == own_id {
             return Err(format!("earlier_cluster.cluster_id: {own_id:?} is this cluster: leave [earlier_cluster] out"));

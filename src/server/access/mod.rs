@@ -34,7 +34,7 @@ use std::{
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
-use self::{calls::Calls, connections::Connections, earlier::EarlierCluster};
+use self::{calls::Calls, connections::Connections, earlier::EarlierClients};
 use super::{
     api::{Caller, Error},
     config::AuthConfig,
@@ -58,7 +58,7 @@ pub(crate) struct Access {
     anonymous: bool,
     tokens: Source<Tokens>,
     policy: Source<Policy>,
-    earlier: Option<EarlierCluster>,
+    earlier: Option<EarlierClients>,
     calls: Mutex<Calls>,
     connections: Mutex<Connections>,
     /// Number of requests that were refused for want of an identity or a right.
@@ -176,18 +176,18 @@ impl Access {
     }
 
     /// The same, for a cluster that goes on with the clients of another one for a time.
-    pub(crate) fn with_earlier(self, earlier: Option<EarlierCluster>) -> Self {
+    pub(crate) fn with_earlier(self, earlier: Option<EarlierClients>) -> Self {
         Self { earlier, ..self }
     }
 
     /// The cluster whose clients are served for a time.
-    pub(crate) fn earlier(&self) -> Option<&EarlierCluster> {
+    pub(crate) fn earlier(&self) -> Option<&EarlierClients> {
         self.earlier.as_ref()
     }
 
     /// The identity of a client's certificate, and whether it is one of the earlier cluster. No identity: there is no certificate, or it is
     /// a node's.
-    pub(crate) fn of_certificate(&self, subject: Option<&Subject>) -> Result<(Option<Identity>, bool), Error> {
+    pub(crate) fn certificate_identity(&self, subject: Option<&Subject>) -> Result<(Option<Identity>, bool), Error> {
         let Some(Subject::Client { cluster, name }) = subject else { return Ok((None, false)) };
         let invalid = |why| Error::unauthenticated(format!("the name in the certificate is no identity: {why}"));
         let identity = Identity::new(name).map_err(invalid)?;

@@ -58,7 +58,7 @@ pub struct Config {
     /// The certificates. Without them, the node speaks plain text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// The cluster that this one was restored from, whose clients are served for a time. `None`: there is none.
+    /// The cluster that this one was restored from, whose clients are served for a time, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earlier_cluster: Option<EarlierClusterConfig>,
     /// Replication.
@@ -447,7 +447,7 @@ impl Default for RaftConfig {
 }
 
 impl EarlierClusterConfig {
-    /// The end in milliseconds since 1970. `None`: the value is no moment.
+    /// The end in milliseconds since 1970, or `None` if the value is not a moment.
     pub fn until_ms(&self) -> Option<u64> {
         let toml::value::Datetime { date, time, offset } = self.until;
         let days = days_since_1970(date?);

@@ -123,7 +123,7 @@ impl Console {
             Some((identity, token)) => (Some(identity), Some(token), false),
             None => {
                 let subject = head.extensions.get::<ConnectionSubject>().and_then(|subject| subject.0.as_deref());
-                let (identity, is_of_earlier) = access.of_certificate(subject)?;
+                let (identity, is_of_earlier) = access.certificate_identity(subject)?;
                 (identity, None, is_of_earlier)
             }
         };

@@ -16,7 +16,7 @@ use super::{
     stopped,
 };
 use crate::{
-    access::{Access, earlier::EarlierCluster},
+    access::{Access, earlier::EarlierClients},
     config::{AuditConfig, Config, Member, TracesConfig},
     service::Local,
 };
@@ -51,7 +51,7 @@ impl<C: Connect> Node<C> {
         let access = Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?;
         let earlier = config.earlier_cluster.as_ref();
         let earlier =
-            earlier.map(|earlier| EarlierCluster::new(earlier, &config.cluster_id, Arc::clone(&environment.clock)));
+            earlier.map(|earlier| EarlierClients::new(earlier, &config.cluster_id, Arc::clone(&environment.clock)));
         let access = Arc::new(access.with_earlier(earlier.transpose().map_err(ServeError::Config)?));
         check_log(&identity, &mut log, &snapshots).await?;
         let audit = open_audit(&config, identity.cluster_id(), environment.blocking).await?;

@@ -13,7 +13,7 @@ use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
     DiskReport, Replica,
-    table::Summary,
+    table::TableSummary,
     types::{LogId, Node, TypeConfig},
 };
 use lockkeeper_transport::tls::Tls;
@@ -203,8 +203,8 @@ fn show(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> v1::StatusRespo
     }
 }
 
-fn show_table(status: &mut v1::StatusResponse, table: &Summary) {
-    let Summary { index, counts, last_token, bytes, limits, trail } = table;
+fn show_table(status: &mut v1::StatusResponse, table: &TableSummary) {
+    let TableSummary { index, counts, last_token, bytes, limits, trail } = table;
     status.applied_index = *index;
     status.sessions = counts.sessions as u64;
     status.locks = counts.locks as u64;

@@ -135,7 +135,7 @@ impl Backend for Service {
         }
 
         let origin = self.traces().origin(request.metadata().as_ref());
-        let Shown { identity, token, is_of_earlier } = Shown::by(self.access(), request)?;
+        let ShownIdentity { identity, token, is_of_earlier } = ShownIdentity::by(self.access(), request)?;
         if let (Some(who), Some(remote)) = (&identity, remote) {
             self.access().count_connection(who, remote)?;
         }
@@ -249,13 +249,13 @@ fn caller<B: Backend, T>(backend: &B, request: &Request<T>) -> Result<Caller, Er
 }
 
 /// Who a client shows that it is.
-struct Shown {
+struct ShownIdentity {
     identity: Option<Identity>,
     token: Option<TokenHash>,
     is_of_earlier: bool,
 }
 
-impl Shown {
+impl ShownIdentity {
     /// By the token that it sends, or else the name in the certificate of its connection. So a program in between can have a certificate of
     /// its own, and pass on the tokens of its users.
     fn by<T>(access: &Access, request: &Request<T>) -> Result<Self, Error> {
@@ -263,7 +263,7 @@ impl Shown {
             return Ok(Self { identity: Some(identity), token: Some(token), is_of_earlier: false });
         }
         let subject = request.extensions().get::<Remote>().and_then(|remote| remote.subject.as_deref());
-        let (identity, is_of_earlier) = access.of_certificate(subject)?;
+        let (identity, is_of_earlier) = access.certificate_identity(subject)?;
         Ok(Self { identity, token: None, is_of_earlier })
     }
 }

@@ -239,7 +239,7 @@ impl Current {
         Ok(Self { contents, roots, own, servers })
     }
 
-    /// `expected`: who must be at the other end. `successor`: see [`NodeVerifier`].
+    /// A configuration that takes `expected` alone at the other end. For `successor`, see [`NodeVerifier`].
     fn client(&self, expected: Expected, successor: &Arc<OnceLock<String>>) -> io::Result<ClientConfig> {
         let subject = self.own.as_ref().map(|own| own.subject.clone());
         let verifier = NodeVerifier::new(Arc::clone(&self.roots), subject, expected, Arc::clone(successor));

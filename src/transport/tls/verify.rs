@@ -46,7 +46,7 @@ pub(super) struct NodeVerifier {
 }
 
 impl NodeVerifier {
-    /// `own`: whom the certificate of this process names. `successor`: the cluster that was met in place of this process's own.
+    /// The certificate of this process names `own`. `successor` is the cluster that was met in place of its own, once it was.
     pub(super) fn new(
         roots: Arc<RootCertStore>,
         own: Option<Subject>,

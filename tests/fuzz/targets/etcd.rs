@@ -47,7 +47,7 @@ use super::says;
 mod memory;
 
 /// The services, over a store in memory.
-type Routes = lockkeeper_etcd::Services<memory::Memory>;
+type Routes = lockkeeper_etcd::EtcdServices<memory::Memory>;
 
 /// A lease that there is, and one that there is not.
 const LEASES: [i64; 2] = [77, 5];
