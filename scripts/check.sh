@@ -47,18 +47,6 @@ node() {
     return "$failed"
 }
 
-# The simulation beside them takes what they leave of the processors: its time is simulated.
-node_and_simulation() {
-    local began=$SECONDS failed=0
-    nice -n 19 cargo test --locked --test simulation -- --nocapture >"$notes/simulation" 2>&1 &
-    local simulating=$!
-    node || failed=1
-    printf '%-28s %5d s\n' '  of it, until node ended' $((SECONDS - began)) >>"$table"
-    wait "$simulating" || failed=1
-    cat "$notes/simulation"
-    return "$failed"
-}
-
 # Whether `cargo NAME` works: installs it with rustup if possible, otherwise reports that the step is skipped.
 has() {
     local name=$1 component=$2
@@ -84,7 +72,8 @@ RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --work
 step 'build of all tests' cargo test --locked --workspace --no-run
 tests 'tests of crates' cargo test --locked --workspace --lib
 tests 'pure: table, formats, parsers' cargo test --locked --test pure
-tests 'node beside simulation' node_and_simulation
+tests 'node: clusters, disks, ports' node
+tests simulation cargo test --locked --test simulation -- --nocapture
 
 printf '\n%s\n' 'STEP                         TIME'
 cat "$table"
