@@ -37,10 +37,11 @@ fn add_former_names(file: &mut FileDescriptorProto) -> Result<(), Box<dyn Error>
 
         // The generator asks for the place of each method in its file, by the numbers of the fields and the positions there.
         let path = |method: usize| Ok::<_, Box<dyn Error>>(vec![6, i32::try_from(place)?, 2, i32::try_from(method)?]);
-        let (of_renamed, of_former) = (path(renamed)?, path(service.method.len())?);
+        let renamed_path = path(renamed)?;
+        let former_path = path(service.method.len())?;
         let locations = &mut file.source_code_info.as_mut().ok_or("no places")?.location;
-        let location = locations.iter().find(|location| location.path == of_renamed).ok_or("no place")?.clone();
-        locations.push(Location { path: of_former, ..location });
+        let location = locations.iter().find(|location| location.path == renamed_path).ok_or("no place")?.clone();
+        locations.push(Location { path: former_path, ..location });
         service.method.push(former);
     }
     Ok(())

@@ -1,10 +1,8 @@
 //! No early expiry: no session ends before its holder stops trusting it.
 //!
 //! The holder counts from the *sending* of its last acknowledged open or renewal, the cluster from a later stamp. So until that sending
-//! plus
-//! the TTL, the cluster neither reports the session as over nor grants its locks to another. With one machine and one monotonic clock this
-//! is
-//! exact, except for `stamp_ns` of the meta. (A session that the cluster no longer knows is a loss, which `durability` reports.)
+//! plus the TTL, the cluster neither reports the session as over nor grants its locks to another. With one machine and one monotonic clock
+//! this is exact, except for `stamp_ns` of the meta. (A session that the cluster no longer knows is a loss, which `durability` reports.)
 
 use std::fmt;
 

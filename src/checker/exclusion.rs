@@ -1,15 +1,13 @@
 //! Mutual exclusion: no conflicting grants of a lock at the same time.
 //!
 //! Exclusive grants conflict with all others, shared ones with exclusive ones, and permits when their number is exceeded: the number that
-//! the
-//! acquires name, since no run resizes a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap are two
-//! grants of one lock if there is evidence of the earlier one after the later: it was renewed, used or released. Otherwise its session was
-//! ended too early, which [`super::early`] reports, and which leaves this property undecided.
+//! the acquires name, since no run resizes a semaphore (the model of `tests/machine_model` does). Two tenures that certainly overlap are
+//! two grants of one lock if there is evidence of the earlier one after the later: it was renewed, used or released. Otherwise its session
+//! was ended too early, which [`super::early`] reports, and which leaves this property undecided.
 //!
 //! A request that is sent again after its lease is over must not be confirmed. A retry that began after another grant of the lock was
 //! answered does not get the token of the earlier one, unless its holder had given that back or an operator had taken it: then the answer
-//! is
-//! the earlier one, for which the holder has no use.
+//! is the earlier one, for which the holder has no use.
 
 use std::{collections::HashMap, fmt};
 

@@ -1,8 +1,8 @@
 //! Fencing: a fenced resource accepts no write of an older grant after one of a newer grant.
 //!
 //! The resource refuses an exclusive token lower than any that it has seen, and a shared token lower than the highest exclusive one.
-//! Permits
-//! are not ordered. Writes are ordered by the resource's own count (`seq`) if it has one, otherwise by real time where that is certain.
+//! Permits are not ordered. Writes are ordered by the resource's own count (`seq`) if it has one, otherwise by real time where that is
+//! certain.
 //!
 //! Writes to unfenced resources (`fenced` is false) are only counted: with paused clients some of them *should* be out
 //! of order, otherwise the run is too weak.

@@ -1,11 +1,9 @@
 //! First come, first served.
 //!
 //! Reads show the order of arrival. An acquire that a `get` shows in the queue of a lock precedes all acquires that start after the answer
-//! to
-//! that `get`, and all that the same `get` shows behind it. It is granted before them, with a lower token, unless it ends in another way:
-//! it
-//! timed out, was cancelled, or was queued again (`place_lost`; it then has another ticket). Being overtaken by an acquire that does not
-//! wait is a violation too.
+//! to that `get`, and all that the same `get` shows behind it. It is granted before them, with a lower token, unless it ends in another
+//! way: it timed out, was cancelled, or was queued again (`place_lost`; it then has another ticket). Being overtaken by an acquire that
+//! does not wait is a violation too.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -2,8 +2,7 @@
 //!
 //! A register stands for an item of DynamoDB with a condition, or for a key in a transaction of etcd. The same rules hold as for locks in
 //! `linearizable`: the first [`OPERATIONS_MAX`] operations of each register are searched, and an unknown outcome may take effect at any
-//! later
-//! time, or never.
+//! later time, or never.
 
 use std::collections::BTreeMap;
 

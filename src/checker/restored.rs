@@ -1,11 +1,9 @@
 //! Histories of clusters that were lost and made anew from a backup.
 //!
 //! The new cluster knows nothing that was granted, released or opened after the backup, so most properties of one cluster do not hold
-//! across
-//! the loss. Two kinds must hold. Resources rely on tokens: they rise, none is granted twice, and fences refuse the old ones. Holders rely
-//! on
-//! their deadlines: nobody else has the lock before, because a restored cluster grants nothing for that time. All other properties are
-//! checked for the time before and the time after, each as a history of its own.
+//! across the loss. Two kinds must hold. Resources rely on tokens: they rise, none is granted twice, and fences refuse the old ones.
+//! Holders rely on their deadlines: nobody else has the lock before, because a restored cluster grants nothing for that time. All other
+//! properties are checked for the time before and the time after, each as a history of its own.
 
 use std::collections::HashSet;
 

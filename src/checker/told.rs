@@ -1,9 +1,8 @@
 //! Told: a client whose grant ended knows it, or has passed its deadline, within one renewal.
 //!
 //! A client that renews its session continues to trust its grants. So the answer to a renewal that was sent after a confirmed forced
-//! release
-//! must report the loss, and a session that was confirmed closed must not be renewed. (The client of an expired session has passed its
-//! deadline.)
+//! release must report the loss, and a session that was confirmed closed must not be renewed. (The client of an expired session has passed
+//! its deadline.)
 //!
 //! A renewal that is an operation is certain evidence, because the losses in its answer are recorded before its end. Another task records a
 //! background renewal than the one that records the losses: it is evidence only once a later renewal, sent after it was acknowledged, is

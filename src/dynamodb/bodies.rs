@@ -1,10 +1,8 @@
 //! Limits the memory of request bodies in flight.
 //!
 //! The first [`SMALL_BYTES`] of each body do not count, because the number of connections bounds them. All requests of lock clients fit
-//! into
-//! them, so no other client can keep a heartbeat or a release out. Further bytes count against two limits: that of the client's address,
-//! and
-//! that of all clients.
+//! into them, so no other client can keep a heartbeat or a release out. Further bytes count against two limits: that of the client's
+//! address, and that of all clients.
 
 use std::{
     collections::BTreeMap,

@@ -1,10 +1,8 @@
 //! The base of all operations: the schemas of tables, and reading a table together with items.
 //!
 //! A table is an entry. Its schema is cached with the entry's revision. An operation reads the table's entry together with its items, at
-//! one
-//! revision, and starts again if the table is not the cached one. A write is committed only if the table is still the same, so no item
-//! enters
-//! a table that is being deleted.
+//! one revision, and starts again if the table is not the cached one. A write is committed only if the table is still the same, so no item
+//! enters a table that is being deleted.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -8,11 +8,9 @@
 //! | `dynamodb/once/` hash | the answer to a request that may be sent again |
 //!
 //! The order of keys is DynamoDB's order of items within a partition. A number becomes [`Number::ordered_bytes`]; texts and bytes stay as
-//! they
-//! are at the end of a key. Before a sort key they are terminated: 0 becomes `00 ff`, and the end is `00 01`, so that no partition is the
-//! prefix of another. A name has no `/`. CREATED is the revision of the table's creation: items that a deleted table left behind do not
-//! belong
-//! to a new table of the same name.
+//! they are at the end of a key. Before a sort key they are terminated: 0 becomes `00 ff`, and the end is `00 01`, so that no partition is
+//! the prefix of another. A name has no `/`. CREATED is the revision of the table's creation: items that a deleted table left behind do not
+//! belong to a new table of the same name.
 
 use crate::{Number, Value};
 

@@ -21,8 +21,7 @@
 //! [`serve`].
 //!
 //! Errors have DynamoDB's types and, as far as they are known, its texts. If two things are wrong with a request, this crate may name
-//! another
-//! one than DynamoDB does. If the expressions of a request are wrong and its table is missing, the error names the expression.
+//! another one than DynamoDB does. If the expressions of a request are wrong and its table is missing, the error names the expression.
 //!
 //! Deliberately absent: secondary indexes, streams, PartiQL, backups, global tables, statistics of tables. The answer to an operation that
 //! does not exist names it. The time to live of items is kept and described, but it deletes no item.

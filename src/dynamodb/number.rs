@@ -1,8 +1,7 @@
 //! Numbers as decimals with 38 significant digits, between 1E-130 and 9.99…E+125 in magnitude.
 //!
-//! They are exact: no float touches them. A number is `coefficient × 10^exponent`, and 38 digits fit into a `u128`. One value has one form,
-//! so
-//! numbers are equal if their fields are: `1.0` and `1` are the same set element, and the same key.
+//! They are exact: no float touches them. A number is `coefficient × 10^exponent`, and 38 digits fit into a `u128`. One value has one
+//! form, so numbers are equal if their fields are: `1.0` and `1` are the same set element, and the same key.
 
 use std::{
     cmp::Ordering,

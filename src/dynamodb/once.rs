@@ -1,8 +1,8 @@
 //! Makes a write that an SDK sends again happen once.
 //!
 //! An SDK sends a request again, with the same `amz-sdk-invocation-id`, when no answer came, although the first may have taken effect.
-//! Without
-//! a memory of the first, the second would find its own lock in the way and report a failure. The write itself writes two kinds of memory:
+//! Without a memory of the first, the second would find its own lock in the way and report a failure. The write itself writes two kinds of
+//! memory:
 //!
 //! * A put or an update leaves its [`Mark`] in the item. A retry that finds it is answered from the item.
 //! * Some answers cannot be computed from the item: that of a deletion, one with the values of before, and that of an update whose values
@@ -15,11 +15,10 @@
 //! Before an answer about a lock is repeated, its lease is renewed: a client may count it from the answer.
 //!
 //! **An answer is repeated only while its effect is there** ([`Repeats`]). Otherwise a client that heard that it has a lock would count on
-//! a
-//! lock that somebody else holds by now, or nobody. Once the effect is gone, the retry is judged like a new request. The exception is
-//! writes
-//! that acquire nothing and would do harm if they were executed again: a deletion without a condition, and an update of an ordinary item by
-//! its old values. A transaction that acquired a lock which is lost by now is cancelled, because its other parts must not happen twice.
+//! a lock that somebody else holds by now, or nobody. Once the effect is gone, the retry is judged like a new request. The exception is
+//! writes that acquire nothing and would do harm if they were executed again: a deletion without a condition, and an update of an ordinary
+//! item by its old values. A transaction that acquired a lock which is lost by now is cancelled, because its other parts must not happen
+//! twice.
 //!
 //! So these may happen again, as on DynamoDB, if another write came in between: a put, and an update by values that the request gives,
 //! without a condition; and the deletions of a `BatchWriteItem`, whose answers are not kept.

@@ -2,8 +2,7 @@
 //!
 //! A client that waits for a lock watches the holder's item. If its version has not changed for a whole lease, the holder is dead, and the
 //! waiter takes the item over. The store knows sooner: the item has a lease, which each write that says something about the lock renews.
-//! When
-//! the lease ends, the lock is free in the terms of its client, and the next caller gets it at once:
+//! When the lease ends, the lock is free in the terms of its client, and the next caller gets it at once:
 //!
 //! | client | a lock has | lease | when it is over |
 //! |---|---|---|---|
@@ -15,14 +14,11 @@
 //! **Which items are locks.** The table has locks (see `tables`), and the item has all attributes of one recipe, and of no other, with the
 //! types and the forms that its client writes: a version is a UUID (Go's: 32 letters and digits), `guid` has 64 bytes. An item with further
 //! attributes is somebody's data too: it has a lease and a token, but it is neither deleted nor shown with another `leaseDurationMs`. Its
-//! next
-//! caller then watches it, as with DynamoDB.
+//! next caller then watches it, as with DynamoDB.
 //!
 //! Some clients' items have a time of expiry (Powertools, `dynamodb-lease`, `dyndbmutex`, `dynamo-dlm`, verrou, pynamodb's own recipes).
-//! They
-//! compare it to their own clocks, and have nothing to gain. Neither has the Kinesis Client Library, whose items do not say how long a
-//! lease
-//! is.
+//! They compare it to their own clocks, and have nothing to gain. Neither has the Kinesis Client Library, whose items do not say how long a
+//! lease is.
 //!
 //! **Why it is safe.** A holder counts its lease from before it sends the write that grants or renews it; the store counts from when it
 //! applies that write, which is later. So the holder has given up first, as far as the rates of both clocks agree. (The Python client

@@ -1,8 +1,7 @@
 //! Signatures of requests: AWS Signature Version 4.
 //!
 //! The access key is the caller's identity. If secrets are configured, the signature must be that key's, over exactly this request.
-//! Otherwise
-//! the identity is what the client claims. Source: "Create a signed AWS API request" in the IAM user guide.
+//! Otherwise the identity is what the client claims. Source: "Create a signed AWS API request" in the IAM user guide.
 //!
 //! The check has two steps. [`claim`] checks the headers before anything is kept for the client, and [`Claim::prove`] checks the signature,
 //! which covers the body. The signature must cover the headers that decide what the request does: its host, its time and its operation

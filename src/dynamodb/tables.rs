@@ -2,24 +2,19 @@
 //!
 //! A table exists at once, and is deleted at once. Its items are removed afterwards, by the node that deletes it or, after a crash, by any
 //! node (`Database::sweep`): a record of the removal stays until they are. The endpoint removes them as itself, so no client needs a right
-//! for
-//! it.
+//! for it.
 //!
 //! **No table has the name of another whose items remain.** Items that are locks claim names that the new table's items would claim too.
-//! They
-//! would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted table stays,
-//! and
-//! reads as missing, until its items are removed. A `CreateTable` of its name removes them itself, as far as its time allows.
+//! They would queue behind locks that nobody can release, and an operator would take back the wrong one. So the entry of a deleted table
+//! stays, and reads as missing, until its items are removed. A `CreateTable` of its name removes them itself, as far as its time allows.
 //!
 //! **The use of a table** ([`TableUse`]) is part of its entry, so all nodes agree on it. An operator sets it by the tag [`USE_TAG`].
-//! Otherwise
-//! the first item that is written decides. If a known lock client wrote it, items of the table may be locks (see `recipes`). In every other
-//! table no item is a lock, whatever it looks like.
+//! Otherwise the first item that is written decides. If a known lock client wrote it, items of the table may be locks (see `recipes`). In
+//! every other table no item is a lock, whatever it looks like.
 //!
 //! Some settings are accepted and have no effect: throughput, billing mode, table class, encryption, other tags, and the time to live of
 //! items, which clients read back. Others are refused: secondary indexes, streams, replicas and resource policies. A table without these
-//! would
-//! not do what its owner relies on.
+//! would not do what its owner relies on.
 
 use std::{collections::BTreeMap, time::Duration};
 

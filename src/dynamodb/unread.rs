@@ -1,8 +1,7 @@
 //! Limits of answers that their clients do not read: how many of their bytes may wait, and how long.
 //!
 //! A connection has one answer at a time. HTTP takes it in chunks of [`CHUNK`], the next one when the client has room for the one before.
-//! The
-//! rest waits here, and can be dropped.
+//! The rest waits here, and can be dropped.
 //!
 //! * The bytes of an answer count against three limits: that of its connection, of the client's address and of the node. An answer that
 //!   exceeds one is replaced by an error that names the limit. Answers of [`SMALL_BYTES`] or less, such as those of lock clients, are not

@@ -1,9 +1,8 @@
 //! A budget of work for each request.
 //!
 //! The bytes of a request are bounded, and still a few of them can cause much work: a condition is evaluated for each item of a page, and
-//! each
-//! of its functions may search a whole item. So everything that a request visits, compares, searches or copies costs *units* here. The work
-//! that comes before its caller's rights are known is linear in its bytes, and has limits of its own: expressions in
+//! each of its functions may search a whole item. So everything that a request visits, compares, searches or copies costs *units* here. The
+//! work that comes before its caller's rights are known is linear in its bytes, and has limits of its own: expressions in
 //! [`expression`](crate::expression), the parameters that came before expressions in [`legacy`](crate::legacy).
 //!
 //! A query or a scan whose budget is used up ends its page early, as DynamoDB may at any time, and the next request goes on after it.

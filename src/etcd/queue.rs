@@ -324,8 +324,15 @@ enum Standing {
 /// The latest keys of a range that were created up to a revision.
 fn up_to(created: Revision, range: &KeyRange, limit: u32) -> Select {
     let created = Bounds { max: Some(created), ..Bounds::default() };
-    let (by, shows) = (SortBy::Created, Shows::Keys);
-    Select { range: range.clone(), created, by, is_descending: true, limit, shows, ..Select::default() }
+    Select {
+        range: range.clone(),
+        created,
+        by: SortBy::Created,
+        is_descending: true,
+        limit,
+        shows: Shows::Keys,
+        ..Select::default()
+    }
 }
 
 /// Returns when a key is deleted.

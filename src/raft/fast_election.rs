@@ -97,6 +97,14 @@ async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
     false
 }
 
+/// Waits while `turn` others may stand before this node, or until one of them is known to have a shorter log.
+async fn wait_for_turn(turn: u32, shorter_logs: &Notify) {
+    tokio::select! {
+        () = sleep(TURN * turn) => {}
+        () = shorter_logs.notified() => {}
+    }
+}
+
 /// Whether a peer's process has ended: see the [module](self).
 async fn is_gone(peer: u64, liveness: &PeerLiveness, heartbeat: Duration) -> bool {
     let began = Instant::now();
@@ -164,10 +172,7 @@ impl LostLeader {
         let id = *replica.raft().node_id();
         let turn = self.candidates.iter().take_while(|candidate| **candidate != id).count();
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
-        tokio::select! {
-            () = sleep(TURN * turn) => {}
-            () = shorter_logs.notified() => {}
-        }
+        wait_for_turn(turn, shorter_logs).await;
 
         for pause_ms in ROUNDS_MS {
             if self.is_over(replica) || replica.raft().trigger().elect(true).await.is_err() {
@@ -246,5 +251,20 @@ mod tests {
         });
         assert!(!verdict(&liveness).await.0);
         living.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_the_longer_log_does_not_wait_for_its_turn() {
+        let shorter_logs = Notify::new();
+        let began = Instant::now();
+        wait_for_turn(0, &shorter_logs).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        wait_for_turn(2, &shorter_logs).await;
+        assert_eq!(began.elapsed(), 2 * TURN);
+
+        let began = Instant::now();
+        shorter_logs.notify_one();
+        wait_for_turn(2, &shorter_logs).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

@@ -12,7 +12,8 @@
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
 //! * [`read_index`] and `read_rounds`: when the table may answer a linearizable read;
 //! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`unapplied`]: one that cannot be applied; [`calls`]: the calls
-//!   that wait for a result; [`watch_index`]: the watches that an event concerns; [`snapshot`]: the applied state, on disk.
+//!   that wait for a result, and `listeners`, the streams that are told of a lost session; [`watch_index`]: the watches that an event
+//!   concerns; [`snapshot`]: the applied state, on disk.
 //!
 //! [`trail`]: the lines of the audit trail, made from what an entry did.
 //!
@@ -71,6 +72,7 @@ mod applier;
 mod at_limits;
 mod checkpoint;
 mod last_look;
+mod listeners;
 mod notes;
 mod raising;
 mod read_rounds;

@@ -109,7 +109,8 @@ mod tests {
 
     impl Rounds {
         fn start() -> (Self, ReadRounds) {
-            let (rounds, (reads, intake)) = (Self::default(), ReadRounds::new());
+            let rounds = Self::default();
+            let (reads, intake) = ReadRounds::new();
             let begun = rounds.clone();
             let round = move || {
                 let (end, ended) = oneshot::channel();
@@ -147,9 +148,11 @@ mod tests {
     #[tokio::test]
     async fn a_read_is_confirmed_by_a_round_that_began_after_it() {
         let (rounds, reads) = Rounds::start();
-        let (first, second) = (read(&reads).await, read(&reads).await);
+        let first = read(&reads).await;
+        let second = read(&reads).await;
         assert_eq!(rounds.count(), 2, "the second one does not wait for the end of the first");
-        let (third, fourth) = (read(&reads).await, read(&reads).await);
+        let third = read(&reads).await;
+        let fourth = read(&reads).await;
         assert_eq!(rounds.count(), 2);
 
         rounds.end_first(true).await;
@@ -167,7 +170,8 @@ mod tests {
     #[tokio::test]
     async fn a_round_that_fails_is_safe_to_repeat_and_concerns_no_other() {
         let (rounds, reads) = Rounds::start();
-        let (first, second) = (read(&reads).await, read(&reads).await);
+        let first = read(&reads).await;
+        let second = read(&reads).await;
         rounds.end_first(false).await;
         assert!(matches!(first.await.expect("no panic"), Err(NoReply::NotLeader)));
         rounds.end_first(true).await;

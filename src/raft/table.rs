@@ -17,10 +17,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{broadcast, oneshot, watch};
 
-pub use super::change_history::EntryChanges;
 use super::{
     calls::WaitingCalls,
     change_history::{CHANGES_KEPT, ChangeHistory},
@@ -31,82 +29,18 @@ use super::{
     versions::PeerVersions,
     watch_index::WatchIndex,
 };
+pub use super::{
+    change_history::EntryChanges,
+    listeners::{Listener, Notice, Notices, SessionLoss},
+};
 use lockkeeper_audit::Head;
 use lockkeeper_machine::{
-    ChangeKind, Command, Counts, EntryHistory, Event, Limits, Machine, Reply, Revision, Revocation, SessionEnd,
-    SessionId, Stamp, Time, Token, WallTime,
+    ChangeKind, Command, Counts, EntryHistory, Event, Limits, Machine, Reply, Revision, SessionEnd, SessionId, Stamp,
+    Time, Token, WallTime,
 };
 use lockkeeper_metrics::{Did, HoldEnd, Metrics};
 use lockkeeper_planted::{Planted, panics_at};
 use lockkeeper_transport::LogThrottle;
-
-/// Notices that a keep-alive stream may lag behind before it is closed.
-const NOTICES_KEPT: usize = 64;
-
-/// An event that the holder of a session must be told at once.
-#[derive(Clone, Debug)]
-pub struct Notice {
-    /// The session.
-    pub session: SessionId,
-    /// The loss.
-    pub what: SessionLoss,
-}
-
-/// A loss of a session.
-#[derive(Clone, Debug)]
-pub enum SessionLoss {
-    /// The session ended.
-    Ended(SessionEnd),
-    /// An operator revoked a grant.
-    Revoked(Revocation),
-}
-
-/// Sends a keep-alive stream the losses of its sessions. One for all of them.
-#[derive(Clone, Debug)]
-pub struct Listener {
-    notices: mpsc::Sender<Notice>,
-    lags: CancellationToken,
-}
-
-/// The receiving end of a [`Listener`].
-#[derive(Debug)]
-pub struct Notices {
-    notices: mpsc::Receiver<Notice>,
-    lags: CancellationToken,
-}
-
-impl Notices {
-    /// A pair for [`Table::listen`].
-    pub fn new() -> (Listener, Self) {
-        let (sender, receiver) = mpsc::channel(NOTICES_KEPT);
-        let lags = CancellationToken::new();
-        (Listener { notices: sender, lags: lags.clone() }, Self { notices: receiver, lags })
-    }
-
-    /// The next notice. `None` once one was missed: the caller must read the present state again. Cancel safe.
-    pub async fn next(&mut self) -> Option<Notice> {
-        tokio::select! {
-            biased;
-            () = self.lags.cancelled() => None,
-            notice = self.notices.recv() => notice,
-        }
-    }
-}
-
-impl Listener {
-    /// Sends a notice; `false`: the listener is gone, or does not keep up.
-    fn send(&self, notice: Notice) -> bool {
-        let sent = self.notices.try_send(notice).is_ok();
-        if !sent {
-            self.lags.cancel();
-        }
-        sent
-    }
-
-    fn is_gone(&self) -> bool {
-        self.notices.is_closed()
-    }
-}
 
 /// Inspects the table after each applied entry and each restored snapshot. For simulations, which check it there.
 pub trait Inspect: Debug + Send + Sync + 'static {
@@ -683,72 +617,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::calls::BrokenCall;
-    use lockkeeper_machine::{
-        Acquire, Label, LockName, Mode, OpenIds, Operation, Request, Ticket, Token, Ttl, Wait, Want,
-    };
-
-    fn notice() -> Notice {
-        let reason = lockkeeper_machine::Reason::new("dead").expect("short");
-        Notice {
-            session: SessionId(1),
-            what: SessionLoss::Revoked(Revocation { token: Token(1), reason, remaining_ms: 0 }),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_listener_that_misses_a_notice_is_told_so() {
-        let (listener, mut notices) = Notices::new();
-        let table = Table::default();
-        table.listen(SessionId(1), listener.clone());
-        for _ in 0..NOTICES_KEPT {
-            assert!(listener.send(notice()));
-        }
-        assert!(notices.next().await.is_some());
-        assert!(listener.send(notice()));
-        table.notify(notice());
-        assert!(notices.next().await.is_none(), "also while it still listens for other sessions");
-        assert!(lock(&table.listeners).is_empty());
-    }
-
-    /// An apply that stands still holds the lock of the table.
-    #[test]
-    fn the_summary_can_be_read_while_an_entry_is_applied() {
-        let table = Table::default();
-        let ttl = Ttl::from_millis(5000).unwrap();
-        let open = Command::Open { session: SessionId(1), ttl, label: Label::default(), address: None, owner: None };
-        let batch = Batch { time: Time::default(), limits: Limits::default(), commands: vec![open] };
-        table.apply(LogId { leader_id: CommittedLeaderId::new(1), index: 1 }, batch, false);
-
-        let _applying = table.write();
-        let summary = table.summary();
-        assert_eq!((summary.index, summary.counts.sessions), (1, 1));
-    }
-
-    fn acquire(request: Option<u64>) -> Command {
-        let name = LockName::new("a").unwrap();
-        let want = Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false };
-        let operation = Operation::Acquire(Acquire::new(vec![want], Wait::Forever, 0).unwrap());
-        let request = request.map(|id| Request { id, open: OpenIds::default() });
-        Command::Session { session: SessionId(1), request, operation }
-    }
-
-    /// The proposer drops a reply whose caller is gone.
-    #[tokio::test]
-    async fn a_wait_whose_call_was_gone_before_it_queued_is_repeatable_only_with_a_request_id() {
-        let table = Table::default();
-        let mut breaks = table.calls().breaks().expect("the only listener");
-        let (ttl, label) = (Ttl::from_millis(5000).unwrap(), Label::new("").unwrap());
-        let open = Command::Open { session: SessionId(1), ttl, label, address: None, owner: None };
-        let commands = vec![open, acquire(None), acquire(None), acquire(Some(1))];
-        let time = Time { stamp: Stamp(1), wall: WallTime(1) };
-        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 1 };
-        drop(table.apply(log_id, Batch { time, limits: Limits::default(), commands }, true));
-        let broken = |ticket, is_repeatable| Some(BrokenCall { ticket: Ticket(ticket), is_repeatable });
-        assert_eq!((breaks.recv().await, breaks.recv().await), (broken(1, false), broken(2, true)));
-        let unnamed: Vec<_> = table.read(|applied| applied.machine.waits_without_request().collect());
-        assert_eq!(unnamed, [Ticket(1)]);
-    }
-}
+mod tests;

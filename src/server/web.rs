@@ -8,8 +8,7 @@
 //! | `/`, `/console/…` | the [`console`] |
 //!
 //! The first three ask for no identity: probes and scrapers have none. So nothing there names a lock, a client or its data. Keep clients
-//! that
-//! must not know how busy the cluster is away from the port. The console asks for the rights that gRPC asks for.
+//! that must not know how busy the cluster is away from the port. The console asks for the rights that gRPC asks for.
 
 use std::{
     convert::Infallible,

@@ -40,8 +40,7 @@ pub enum Fault {
     /// Requests reach the leader, its answers are lost, then the connection breaks.
     ReplyLost,
     /// Requests of clients reach the nodes, all answers are lost for longer than a lease, then the connections break. A request that a
-    /// client
-    /// repeats is then older than its lease.
+    /// client repeats is then older than its lease.
     AnswersLost,
     /// The leader's process is stopped for longer than its lease, then continued.
     PauseLeader,

@@ -1,14 +1,12 @@
 //! The acts of operators while the cluster serves: hand the leadership over, add, remove and replace nodes.
 //!
 //! An operation is a fault that takes its time. [`World::begin`] asks for it, other faults may strike meanwhile, and [`World::settle`]
-//! waits,
-//! after their end, until it has taken effect. An operation that does not take effect is an error of the run. The requests are repeated
-//! until they are answered, as an operator does.
+//! waits, after their end, until it has taken effect. An operation that does not take effect is an error of the run. The requests are
+//! repeated until they are answered, as an operator does.
 //!
 //! A new node gets an id and addresses that were set aside at the start of the run, so that all traffic to and from it goes through links
-//! of
-//! its own ([`Links::with_spares`](crate::chaos::links::Links::with_spares)). The one exception is the leader's first question to it, which
-//! goes to the address that the node announces.
+//! of its own ([`Links::with_spares`](crate::chaos::links::Links::with_spares)). The one exception is the leader's first question to it,
+//! which goes to the address that the node announces.
 
 use std::{collections::BTreeSet, io, time::Duration};
 

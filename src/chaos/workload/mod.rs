@@ -1,8 +1,7 @@
 //! The operations of clients during a run.
 //!
 //! Each client is a separate process (`lockkeeper chaos client`), so that it can be stopped and killed at any moment. In a simulation, it
-//! is
-//! a simulated process ([`run`]). It runs several concurrent tasks, each with its own sessions, and writes its part of the history:
+//! is a simulated process ([`run`]). It runs several concurrent tasks, each with its own sessions, and writes its part of the history:
 //!
 //! * `holder` uses the client library as an application does: it acquires in all modes, writes to the protected resource, releases, and
 //!   reads.

@@ -1,8 +1,7 @@
 //! Sessions and their deadlines, as known to their clients.
 //!
 //! A session is certainly alive from the answer to its open until its deadline, which is the sending of the last acknowledged open or
-//! renewal
-//! plus the TTL.
+//! renewal plus the TTL.
 
 use std::collections::BTreeMap;
 

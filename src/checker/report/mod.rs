@@ -1,10 +1,8 @@
 //! Reports on a run, for people: a summary, and a page that shows violations on a timeline.
 //!
 //! [`Report::text`] is for a terminal, [`Report::document`] (`report.json`) for programs, and [`Report::page`] (`report.html`) for a
-//! browser:
-//! one self-contained file without network, server or framework. Its time axis runs from left to right. Faults shade all lanes. Nodes,
-//! locks
-//! and clients have lanes with their leadership, tenures, waits and operations. Each violation links to its place.
+//! browser: one self-contained file without network, server or framework. Its time axis runs from left to right. Faults shade all lanes.
+//! Nodes, locks and clients have lanes with their leadership, tenures, waits and operations. Each violation links to its place.
 //!
 //! * `finding`: the findings of a checker;
 //! * `leases`, `tenures`, `faults`: derived from the history;

@@ -2,8 +2,7 @@
 //!
 //! Most lines of a history have one of a few shapes. A packed event is an array: its line, the number of its shape, and the values of the
 //! shape's holes from left to right. A shape is the line's JSON with holes: 0 for a number or a boolean, 1 for a text. Texts are interned
-//! and
-//! referred to by number. Only the order of fields is lost.
+//! and referred to by number. Only the order of fields is lost.
 
 use std::collections::HashMap;
 

@@ -25,6 +25,7 @@ use crate::{
         table::Applied,
         types::Node,
     },
+    server::config::is_cluster_id,
 };
 
 /// The new cluster.
@@ -94,8 +95,7 @@ pub(in super::super) fn member(text: &str) -> Result<Wanted, String> {
 
 /// The id of a cluster to be made: one that a configuration takes.
 pub(in super::super) fn cluster_id(text: &str) -> Result<ClusterId, String> {
-    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
-    if text.is_empty() || text.len() > 64 || !text.bytes().all(is_allowed) {
+    if !is_cluster_id(text) {
         return Err("a cluster id is 1 to 64 of a-z, 0-9 and -".to_owned());
     }
     text.parse().map_err(|invalid| format!("{invalid}"))

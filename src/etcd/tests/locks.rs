@@ -227,7 +227,8 @@ async fn a_hand_over_reads_nothing_at_the_leader() {
     }
     let mut key = String::from_utf8(held.key).unwrap();
     for next in waiting {
-        let (commits, reads) = (api.store.commits(), api.store.led_reads());
+        let commits = api.store.commits();
+        let reads = api.store.led_reads();
         unlock(&api, &key).await.unwrap();
         key = String::from_utf8(ended(next).await.unwrap().key).unwrap();
         assert_eq!(api.store.commits() - commits, 1, "an entry for each hand-over");

@@ -1,8 +1,8 @@
 //! What each request needs: a right, the locks that the right is for, and the session that it uses.
 //!
 //! A caller needs the right, and must own the session. A release and a close need no right: a client that held a lock when the policy
-//! changed
-//! can still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights expire.
+//! changed can still give it back. A renewal needs the right to acquire anywhere, so the sessions of an identity that lost all its rights
+//! expire.
 
 use crate::api::requests::*;
 use lockkeeper_machine::{ForceRelease, Key, KeyRange, Put, SessionId, Txn, TxnOperation, Wait, Want};
@@ -103,8 +103,8 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)
 /// The right to the lock that a put claims. A put needs none if it claims no lock, or one that belongs to its key alone: then the right to
 /// the key suffices.
 ///
-/// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of the
-/// queue: a rule for less would let a client hold a lock that the rule does not name.
+/// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of
+/// the queue: a rule for less would let a client hold a lock that the rule does not name.
 fn right_to_claim(operation: &TxnOperation) -> Option<(Right, What<'_>)> {
     let TxnOperation::Put(Put { key, claims: Some(lock), .. }) = operation else { return None };
     let key = key.as_bytes();

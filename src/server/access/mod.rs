@@ -2,8 +2,7 @@
 //!
 //! A node knows a caller by its bearer token or its certificate, and asks the policy before it executes a request. Both come from files,
 //! which are read again every [`REREAD`]. A change that cannot be used is logged with its line, and what was in force stays in force. A
-//! node
-//! with a bad file does not start: a node that serves everybody because of a typing error would be worse.
+//! node with a bad file does not start: a node that serves everybody because of a typing error would be worse.
 //!
 //! * [`guard`] says what each request needs, in one table.
 //! * [`calls`] counts calls per second.

@@ -13,6 +13,7 @@ mod file;
 mod tests;
 mod validate;
 
+pub use validate::is_cluster_id;
 pub(crate) use validate::reachable;
 
 use std::{
@@ -21,6 +22,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use time::{Date, Month, PrimitiveDateTime, Time};
 
 use lockkeeper_machine::Limits;
 
@@ -450,29 +452,23 @@ impl EarlierClusterConfig {
     /// The end in milliseconds since 1970, or `None` if the value is not a moment.
     pub fn until_ms(&self) -> Option<u64> {
         let toml::value::Datetime { date, time, offset } = self.until;
-        let days = days_since_1970(date?);
-        let time = time.unwrap_or(MIDNIGHT);
+        let date = date?;
+        let month = Month::try_from(date.month).ok()?;
+        let date = Date::from_calendar_date(date.year.into(), month, date.day).ok()?;
+        let time = match time {
+            Some(time) => Time::from_hms(time.hour, time.minute, time.second.unwrap_or_default()).ok()?,
+            None => Time::MIDNIGHT,
+        };
+
         let offset_minutes = match offset {
+            // By which clock a time without an offset is meant, nobody knows.
             None if self.until.time.is_some() => return None,
             None | Some(toml::value::Offset::Z) => 0,
             Some(toml::value::Offset::Custom { minutes }) => i64::from(minutes),
         };
-        let minutes = days * 24 * 60 + i64::from(time.hour) * 60 + i64::from(time.minute) - offset_minutes;
-        u64::try_from((minutes * 60 + i64::from(time.second.unwrap_or_default())) * 1000).ok()
+        let seconds = PrimitiveDateTime::new(date, time).assume_utc().unix_timestamp() - offset_minutes * 60;
+        u64::try_from(seconds * 1000).ok()
     }
-}
-
-const MIDNIGHT: toml::value::Time = toml::value::Time { hour: 0, minute: 0, second: None, nanosecond: None };
-
-/// The days from 1970-01-01 to a date of the Gregorian calendar, by counting years from March on, so that a leap day ends its year.
-fn days_since_1970(date: toml::value::Date) -> i64 {
-    /// Days from 0000-03-01 to 1970-01-01.
-    const DAYS_BEFORE_1970: i64 = 719_468;
-    let month = i64::from(date.month);
-    let day = i64::from(date.day);
-    let year = if month <= 2 { i64::from(date.year) - 1 } else { i64::from(date.year) };
-    let days_of_months = (153 * ((month + 9) % 12) + 2) / 5;
-    year * 365 + year / 4 - year / 100 + year / 400 + days_of_months + day - 1 - DAYS_BEFORE_1970
 }
 
 impl std::error::Error for ConfigError {}

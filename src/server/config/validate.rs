@@ -128,13 +128,19 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
+/// Whether a configuration takes this as the id of a cluster: 1 to 64 of a-z, 0-9 and -.
+pub fn is_cluster_id(id: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    (1..=64).contains(&id.len()) && id.bytes().all(is_allowed)
+}
+
 fn identity(config: &Config, problems: &mut Vec<Problem>) {
     let id = &config.cluster_id;
     if id.is_empty() && !config.join.is_empty() {
         // The node asks the cluster for its id.
     } else if id.is_empty() {
         problems.push(Problem::new("cluster_id", "is missing or empty: name the cluster, the same on all its nodes"));
-    } else if id.len() > 64 || !id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
+    } else if !is_cluster_id(id) {
         problems.push(Problem::new("cluster_id", format!("{id:?} is not 1 to 64 of a-z, 0-9 and -: choose another")));
     }
 
@@ -232,7 +238,7 @@ fn earlier_cluster(config: &Config, now_ms: u64, problems: &mut Vec<Problem>) {
     let Some(earlier) = &config.earlier_cluster else { return };
     let id = &earlier.cluster_id;
     let key = "earlier_cluster.cluster_id";
-    if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-')) {
+    if !is_cluster_id(id) {
         let what = format!("{id:?} is not 1 to 64 of a-z, 0-9 and -: name the cluster that this one was restored from");
         problems.push(Problem::new(key, what));
     } else if *id == config.cluster_id {

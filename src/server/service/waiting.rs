@@ -2,8 +2,7 @@
 //!
 //! The wait is in the replicated table, and a call listens for its end. When the call breaks off, the leader cancels the wait after
 //! [`GRACE`], unless the same request was repeated meanwhile and a call listens again. A new leader does the same for the waits in the
-//! table
-//! that have no call: their calls were at another node.
+//! table that have no call: their calls were at another node.
 //!
 //! A request without an id cannot be repeated, so nobody will ever learn of a grant to it. The leader at which its call broke off cancels
 //! the wait at once, and so does a new leader as soon as it leads. A grant that comes before the cancellation stays with its session, since

@@ -6,8 +6,7 @@
 //! elsewhere: see [`lockkeeper_raft::watch_index`].
 //!
 //! The stream ends when this node no longer leads in the term in which the stream began, or is cut off from most members: its client goes
-//! on
-//! at the new leader. In a later term, this node may have installed another one's snapshot meanwhile, and not know all changes.
+//! on at the new leader. In a later term, this node may have installed another one's snapshot meanwhile, and not know all changes.
 //!
 //! A message is built when the client has room for it. For a client that does not read, nothing is buffered here but the clone of the table
 //! from which the state is read; [`crate::unread`] limits how long that clone lives. Messages are limited in encoded bytes, so they

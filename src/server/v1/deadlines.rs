@@ -2,8 +2,7 @@
 //!
 //! tonic enforces deadlines too, but it answers CANCELLED, without a reason, and at the very moment at which the caller stops listening.
 //! This layer answers a little earlier ([`EARLIER`]), with DEADLINE_EXCEEDED, and says whether the request may still take effect. A
-//! follower
-//! gives the leader the time that is left, so each node on the way answers before its caller gives up.
+//! follower gives the leader the time that is left, so each node on the way answers before its caller gives up.
 //!
 //! The call's future is dropped, as if the caller had gone.
 

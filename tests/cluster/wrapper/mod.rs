@@ -175,7 +175,7 @@ async fn a_keeper_that_is_stopped_while_it_kills_leaves_nothing_alive() {
         let wrapper = Wrapper::start_for(&format!("seat/{number}"), &endpoints, "2s", &work).await;
         let keeper = wrapper.keeper();
         wrapper.signal(Signal::KILL);
-        // Its work takes milliseconds.
+        // Its work takes milliseconds: each try stops it at another moment of it, and any moment must do.
         tokio::time::sleep(LATER * number).await;
         signal_if_alive(keeper, Signal::STOP);
         all.push((work, wrapper, keeper));
