@@ -18,10 +18,14 @@
 //! short names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`,
 //! a resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
 
+pub use lockkeeper_bench as bench;
 pub use lockkeeper_certs as certs;
+pub use lockkeeper_chaos as chaos;
 pub use lockkeeper_client as client;
+pub use lockkeeper_config as config;
 pub use lockkeeper_environment as environment;
 pub use lockkeeper_fence as fence;
+pub use lockkeeper_local as local;
 pub use lockkeeper_machine as machine;
 pub use lockkeeper_planted as planted;
 pub use lockkeeper_proto as proto;
@@ -29,8 +33,4 @@ pub use lockkeeper_raft as raft;
 pub use lockkeeper_server as server;
 pub use lockkeeper_transport as transport;
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time, and its locks have names of their own")]
-pub mod bench;
-pub mod chaos;
 pub mod cli;
-pub mod local;

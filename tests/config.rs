@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use lockkeeper::server::config::{Config, Overrides, RaftConfig};
+use lockkeeper::config::{Config, Overrides, RaftConfig};
 
 const NODES: [u64; 3] = [1, 2, 3];
 

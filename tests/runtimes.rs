@@ -10,6 +10,7 @@ use std::{
 };
 
 use lockkeeper::{
+    config::{Config, Member},
     environment::{Environment, Tasks},
     machine::Versions,
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
@@ -23,7 +24,6 @@ use lockkeeper::{
         table::{Applied, Inspect},
     },
     server::{
-        config::{Config, Member},
         descriptors::Places,
         node::{Parts, run},
     },

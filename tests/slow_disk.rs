@@ -13,6 +13,7 @@ use std::{
 
 use lockkeeper::{
     client::{Client, NodeStatus, Role, SessionOptions},
+    config::{Config, Member},
     environment::Environment,
     machine::Versions,
     raft::{
@@ -23,7 +24,6 @@ use lockkeeper::{
         types::{Entry, LogId, TypeConfig, Vote},
     },
     server::{
-        config::{Config, Member},
         descriptors::Places,
         node::{Parts, run},
     },

@@ -9,11 +9,12 @@ use std::{
 
 use futures::future::try_join_all;
 
+use lockkeeper_client::{Error, Guard, Session};
+
 use super::{
     BenchError, Latencies,
     target::{Target, close},
 };
-use crate::client::{Error, Guard, Session};
 
 /// The number of sessions that hold the background locks.
 const HOLDERS: usize = 256;

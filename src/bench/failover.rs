@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 use tokio::time::{self, sleep};
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_client::{Error, Session, SessionOptions};
+use lockkeeper_local::{LocalCluster, Signal};
+
 use super::{
     BenchError, Figure, Figures, Latencies, Series, Timing,
     restart::restart,
     target::{Target, leader},
-};
-use crate::{
-    client::{Error, Session, SessionOptions},
-    local::{LocalCluster, Signal},
 };
 
 /// How long a node may take to answer before the client asks the next; the same as for clients of the other measured

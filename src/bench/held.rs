@@ -8,16 +8,15 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_client::Session;
+use lockkeeper_local::{LocalCluster, Node};
+
 use super::{
     BenchError, Figure, Figures, Latencies, Series,
     background::hold,
     restart::restart,
     target::{Target, close, leader},
     usage,
-};
-use crate::{
-    client::Session,
-    local::{LocalCluster, Node},
 };
 
 /// The pause after the last acquire, before memory is measured. Pending work ends in it.

@@ -22,18 +22,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
+use lockkeeper_client::Session;
+use lockkeeper_proto::v1::{
+    AcquireRequest, PipelineRequest, PipelineResponse, ReleaseRequest, Want, acquire_response::Outcome,
+    locks_client::LocksClient, pipeline_request::What as Asked, pipeline_response::What as Answer,
+    release_request::Target as Released,
+};
+
 use super::{
     BenchError, Condition, Figure, Series, Tell, Timing, pairs,
     recorder::Recorder,
     target::{Target, close},
-};
-use crate::{
-    client::Session,
-    proto::v1::{
-        AcquireRequest, PipelineRequest, PipelineResponse, ReleaseRequest, Want, acquire_response::Outcome,
-        locks_client::LocksClient, pipeline_request::What as Asked, pipeline_response::What as Answer,
-        release_request::Target as Released,
-    },
 };
 
 /// The number of streams that share the load. Each has its own connection.

@@ -7,12 +7,13 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_client::{Error, Session};
+
 use super::{
     BenchError, Series, Timing,
     closed_loop::{Worker, measure},
     target::{Target, close},
 };
-use crate::client::{Error, Session};
 
 /// Acquires and releases an uncontended lock, a new one each time. The latency includes both calls.
 struct UncontendedWorker {

@@ -169,7 +169,7 @@ mod tests {
         });
         let timing = Timing { warm_up: Duration::ZERO, duration: Duration::ZERO, repetitions: 1 };
         let work = Work::Uncontended { workers: Vec::new() };
-        let place = Where::Running(crate::client::Client::builder("a:1"));
+        let place = Where::Running(lockkeeper_client::Client::builder("a:1"));
         Report { series: series.collect(), options: Options { work, beside: Vec::new(), place, timing } }
     }
 

@@ -8,12 +8,13 @@ use std::{
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_client::{Client, Error, Guard, Session};
+
 use super::{
     BenchError, Series, Timing,
     closed_loop::{Worker, measure},
     target::{Target, close},
 };
-use crate::client::{Client, Error, Guard, Session};
 
 /// The number of locks to read.
 const LOCKS: usize = 1_000;

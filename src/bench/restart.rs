@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use lockkeeper_local::LocalCluster;
+
 use super::{BenchError, target::leader};
-use crate::local::LocalCluster;
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// The interval of the status requests.

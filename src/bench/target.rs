@@ -9,12 +9,11 @@ use std::{
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::time::{sleep, timeout};
 
+use lockkeeper_client::{Builder, Client, Session, SessionOptions, Tls};
+use lockkeeper_local::{self, LocalCluster};
+use lockkeeper_proto::v1::Role;
+
 use super::BenchError;
-use crate::{
-    client::{Builder, Client, Session, SessionOptions, Tls},
-    local::{self, LocalCluster},
-    proto::v1::Role,
-};
 
 /// The maximum number of connections. Workers share them, as tasks of an application do.
 const CONNECTIONS_MAX: usize = 16;
@@ -61,7 +60,11 @@ impl Target {
         let (client, own) = match place {
             Where::Running(client) => (client.clone(), None),
             Where::Own { program, nodes, tls } => {
-                let options = local::Options { nodes: Some(*nodes), tls: *tls, ..local::Options::new(program) };
+                let options = lockkeeper_local::Options {
+                    nodes: Some(*nodes),
+                    tls: *tls,
+                    ..lockkeeper_local::Options::new(program)
+                };
                 let cluster = LocalCluster::start(options).await?;
                 let client = Client::builder(&cluster.endpoints().join(","));
                 let client = match cluster.client_files() {
@@ -82,7 +85,7 @@ impl Target {
 
     /// The processes of the cluster's nodes, or `None` if they are unknown.
     pub(super) fn servers(&self) -> Option<Vec<u32>> {
-        Some(self.own.as_ref()?.nodes().filter_map(local::Node::pid).collect())
+        Some(self.own.as_ref()?.nodes().filter_map(lockkeeper_local::Node::pid).collect())
     }
 
     /// The highest term of the cluster, if the benchmark started it.

@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, time::Duration};
 
 use tonic::transport::{Channel, Endpoint};
 
-use crate::client::{Builder, Client, Tls, TlsFiles};
+use lockkeeper_client::{Builder, Client, Tls, TlsFiles};
 use lockkeeper_transport::{TcpConnector, channel_of, tls::TlsConnector};
 
 /// Connects to the nodes of one cluster.

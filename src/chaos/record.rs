@@ -15,8 +15,9 @@ use std::{
     },
 };
 
+use lockkeeper_client::{BootClock, Clock, Moment};
+
 use super::history::{Answer, Call, Event, Fact, Function, What, Writer};
-use crate::client::{BootClock, Clock, Moment};
 
 /// The clock of a history.
 #[derive(Clone, Copy, Debug)]

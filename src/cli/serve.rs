@@ -26,12 +26,9 @@ use super::{
     traces,
 };
 use crate::{
+    config::{Config, Overrides},
     planted::{CAN_HAVE_BUGS, planted},
-    server::{
-        self, Runtimes, ServeError,
-        config::{Config, Overrides},
-        descriptors,
-    },
+    server::{self, Runtimes, ServeError, descriptors},
 };
 use lockkeeper_storage::panics::{FREE_SPACE, tells_of_full_disk};
 

@@ -7,12 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::error::LocalError;
-use crate::{
-    certs::{Authority, CERTIFICATE_DAYS, CertsError, Files},
-    server::config::{Config, TlsConfig},
-};
+use lockkeeper_certs::{Authority, CERTIFICATE_DAYS, CertsError, Files};
+use lockkeeper_config::{Config, TlsConfig};
 use lockkeeper_transport::tls::TlsFiles;
+
+use super::error::LocalError;
 
 /// The name of the client that commands run as.
 const CLIENT: &str = "local";

@@ -8,8 +8,9 @@ use std::{
 
 use tempfile::TempDir;
 
+use lockkeeper_config::{Config, Overrides};
+
 use super::{CERTIFICATES, error::LocalError};
-use crate::server::config::{Config, Overrides};
 
 const CONFIG: &str = "node.toml";
 const LOCK: &str = "lock";

@@ -2,8 +2,10 @@
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
+use lockkeeper_certs::CertsError;
+use lockkeeper_config::ConfigError;
+
 use super::EXIT_ADDRESS_IN_USE;
-use crate::{certs::CertsError, server::config::ConfigError};
 
 /// Why a cluster on this machine does not run. After any of these errors none of its nodes runs.
 #[derive(Debug, thiserror::Error)]

@@ -18,15 +18,14 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use super::{STOP_GRACE, certificates, directory::config_file, error::LocalError, ports};
-use crate::{
-    proto::v1 as pb,
-    server::config::{Config, Member},
-};
+use lockkeeper_config::{Config, Member};
+use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::{
     TcpConnector,
     tls::{Tls, TlsConnector, TlsFiles},
 };
+
+use super::{STOP_GRACE, certificates, directory::config_file, error::LocalError, ports};
 
 /// The timeout of a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -112,7 +111,8 @@ impl Node {
         self.config.node_id
     }
 
-    pub(crate) fn program(&self) -> &Path {
+    /// The program that this node runs.
+    pub fn program(&self) -> &Path {
         &self.program
     }
 
@@ -172,7 +172,7 @@ impl Node {
     }
 
     /// Whether the node's process is alive: neither exited nor a zombie.
-    pub(crate) fn is_alive(&mut self) -> bool {
+    pub fn is_alive(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| matches!(process.child.try_wait(), Ok(None)))
     }
 
@@ -240,7 +240,11 @@ impl Node {
     }
 
     /// Returns the error of a node that exited by itself. Afterwards it counts as not running.
-    pub(crate) fn has_died(&mut self) -> Option<LocalError> {
+    ///
+    /// # Panics
+    ///
+    /// If the system no longer knows the process, which it does until the exit status was read here.
+    pub fn has_died(&mut self) -> Option<LocalError> {
         let status = self.process.as_mut()?.child.try_wait().expect("a child can be waited for until it was")?;
         self.process = None;
         Some(LocalError::Died { node_id: self.id(), status, log: self.log_file.clone(), tail: self.log_tail() })

@@ -14,8 +14,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use lockkeeper_config::Member;
+
 use super::error::LocalError;
-use crate::server::config::Member;
 
 /// The range of ports: below the ephemeral range of Linux (32768) and of the BSDs (49152), above the usual ports of services.
 const RANGE: std::ops::Range<u16> = 15_000..32_000;
@@ -53,8 +54,13 @@ pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
         .all(|address| TcpListener::bind(address).is_ok())
 }
 
-/// A listener on a free port that is none of the last [`REMEMBERED_MAX`] given by this process.
-pub(crate) fn any_free() -> io::Result<TcpListener> {
+/// A listener on a free port of the loopback address. Its port differs from the last thousands that this process was given, so that a
+/// port which was closed a moment ago is not given to somebody else.
+///
+/// # Errors
+///
+/// The system has no free port.
+pub fn any_free() -> io::Result<TcpListener> {
     let mut last = draw();
     for _ in 1..DRAWS_MAX {
         if last.is_ok() {

@@ -13,22 +13,23 @@ use lockkeeper_dynamodb as dynamodb;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    api::{
-        Caller, Deadline, Error, Reason, Retry,
-        requests::{GetEntries, ListEntries},
-    },
-    config::DynamodbConfig,
-    http_port::HttpPort,
-    service::{Serve, Service},
-    wire::Form,
-};
+use lockkeeper_config::DynamodbConfig;
 use lockkeeper_environment::{Environment, Random};
 use lockkeeper_machine::{
     AtLeaseEnd, Compare, Entry, Identity, Key, KeyRange, Label, Lease, LockName, NewSession, Operand, Put, PutLease,
     Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
+
+use super::{
+    api::{
+        Caller, Deadline, Error, Reason, Retry,
+        requests::{GetEntries, ListEntries},
+    },
+    http_port::HttpPort,
+    service::{Serve, Service},
+    wire::Form,
+};
 
 /// Maximum number of bytes of the entries that one request names: four times that of the items of a transaction.
 const ENTRIES_BYTES_MAX: usize = 16 << 20;

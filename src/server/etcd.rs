@@ -25,6 +25,15 @@ use openraft::{ServerState, async_runtime::WatchReceiver as _};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_config::Config;
+use lockkeeper_environment::Random;
+use lockkeeper_etcd::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+use lockkeeper_machine::{
+    Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, Select, Selected, SessionId,
+    Ttl, Txn, TxnOperation, Value,
+};
+use lockkeeper_transport::Remote;
+
 use super::{
     api::{
         Caller, Deadline, Error, Reason, Retry,
@@ -33,17 +42,9 @@ use super::{
             ListEntries, ListSessions, OpenSession, SelectEntries, WatchEntries,
         },
     },
-    config::Config,
     service::{Serve, Service},
     wire::Form,
 };
-use lockkeeper_environment::Random;
-use lockkeeper_etcd::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
-use lockkeeper_machine::{
-    Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, Select, Selected, SessionId,
-    Ttl, Txn, TxnOperation, Value,
-};
-use lockkeeper_transport::Remote;
 
 /// The first part of the keys of the members' addresses; the node's id follows.
 const ADDRESSES: &str = "etcd-members/";

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use super::config::Member;
+use lockkeeper_config::Member;
 use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 use lockkeeper_raft::{
     Replica,

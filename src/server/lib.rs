@@ -31,7 +31,7 @@
 //! | `console` | a page for people, and its calls over HTTP | `cluster`, `service`, axum |
 //! | `gate` | which requests can be of another site's page: for the console and etcd's JSON | HTTP requests |
 //! | `node_calls` | what a node's certificate is good for, at each port | [`raft`](lockkeeper_raft), HTTP requests |
-//! | [`config`], [`descriptors`], [`node`] | settings, file descriptors, putting a node together | all |
+//! | [`descriptors`], [`node`] | file descriptors, putting a node together | all |
 //!
 //! `wire` is not part of `v1` because the peers' port speaks `lockkeeper.v1` too: a follower forwards with it, whatever protocol the
 //! client speaks.
@@ -59,7 +59,6 @@
 
 #![warn(clippy::match_bool)]
 
-pub mod config;
 pub mod descriptors;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -33,14 +33,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::serve_error::ServeError;
-use self::{opening::DataDirectory, replication::Replication, services::Services};
-use super::{
-    config::Config,
-    descriptors::{FurtherPorts, Places},
-    joining,
-};
 use lockkeeper_audit::Sink;
+use lockkeeper_config::Config;
 use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
@@ -57,6 +51,13 @@ use lockkeeper_traces::Traces;
 use lockkeeper_transport::{
     Connect, Listen, TcpConnector,
     tls::{Tls, TlsConnector},
+};
+
+pub use self::serve_error::ServeError;
+use self::{opening::DataDirectory, replication::Replication, services::Services};
+use super::{
+    descriptors::{FurtherPorts, Places},
+    joining,
 };
 
 /// The parts of a node: what a simulation replaces, and what it keeps.

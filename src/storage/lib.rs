@@ -34,3 +34,6 @@ pub mod panics;
 pub mod space;
 #[cfg(target_os = "linux")]
 mod sync;
+
+/// The name of the file that says which node's data a directory holds. `lockkeeper-raft` writes it; tools beside a node look for it.
+pub const IDENTITY_FILE: &str = "identity.toml";

@@ -1,6 +1,6 @@
 //! A policy for the items of a table is enough for a client of DynamoDB's to acquire and to release.
 
-use lockkeeper::server::config::AuthConfig;
+use lockkeeper::config::AuthConfig;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,

@@ -4,9 +4,9 @@ use std::{fs, path::Path, time::Duration};
 
 use lockkeeper::{
     client::{Client, Error, Refusal, Session, SessionOptions},
+    config::AuthConfig,
     local::{LocalCluster, Options},
     proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
-    server::config::AuthConfig,
 };
 use lockkeeper_policy::Token;
 use lockkeeper_types::Identity;

@@ -10,9 +10,9 @@ use std::{
 
 use lockkeeper::{
     client::Client,
+    config::AuditConfig,
     local::LocalCluster,
     proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
-    server::config::AuditConfig,
 };
 use lockkeeper_audit::{Line, Reader, What, files_in, verify};
 use tempfile::TempDir;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use lockkeeper::{local::LocalCluster, raft::identity::FILE_NAME, server::config::Config};
+use lockkeeper::{config::Config, local::LocalCluster, raft::identity::FILE_NAME};
 
 use crate::support::{LONG, client, cluster, lockkeeper, long_session, output, text, until};
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
-use lockkeeper::{local::LocalCluster, server::config::Member};
+use lockkeeper::{config::Member, local::LocalCluster};
 
 use tokio::time::Instant;
 

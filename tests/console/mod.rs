@@ -12,8 +12,8 @@ use std::{env, fs, path::PathBuf, time::Duration};
 
 use lockkeeper::{
     client::{Client, Guard, Session, SessionOptions},
+    config::AuthConfig,
     local::{LocalCluster, Options, Signal},
-    server::config::AuthConfig,
 };
 use lockkeeper_etcd::proto::{
     etcdserverpb::{LeaseGrantRequest, lease_client::LeaseClient},

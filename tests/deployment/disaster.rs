@@ -12,8 +12,8 @@ use std::{
 use lockkeeper::{
     certs::Authority,
     client::{Client, Error, Refusal, Session, SessionOptions, Tls, TlsFiles},
+    config::{AuditConfig, AuthConfig},
     local::LocalCluster,
-    server::config::{AuditConfig, AuthConfig},
 };
 use serde_json::Value;
 use tempfile::TempDir;

@@ -13,7 +13,7 @@ use std::{
     process::{Command, Output},
 };
 
-use lockkeeper::server::config::{Config, Overrides};
+use lockkeeper::config::{Config, Overrides};
 use serde_json::Value;
 
 /// The highest exposure, of 10, that `systemd-analyze security` may find, times 10. It finds 1.4.

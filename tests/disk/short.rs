@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use lockkeeper::{
     client::{self, Client, Refusal, Session, SessionOptions},
+    config::DiskConfig,
     local::{LocalCluster, Options},
     proto::v1::{AcquireRequest, RequestId, StatusResponse, Want, locks_client::LocksClient},
-    server::config::DiskConfig,
 };
 use tokio::time::timeout;
 use tonic::Code;

@@ -4,8 +4,8 @@ use std::fs;
 
 use lockkeeper::{
     client::Client,
+    config::AuthConfig,
     local::{LocalCluster, Options},
-    server::config::AuthConfig,
 };
 use serde_json::json;
 use tempfile::TempDir;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lockkeeper::{
     client::{Client, LockInfo, LockKind},
+    config::AuditConfig,
     local::{LocalCluster, Options},
-    server::config::AuditConfig,
 };
 use lockkeeper_audit::{What, files_in, verify};
 use serde_json::{Value, json};

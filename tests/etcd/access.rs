@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::Path};
 
-use lockkeeper::server::config::AuthConfig;
+use lockkeeper::config::AuthConfig;
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::Token;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use lockkeeper::{local::LocalCluster, server::config::AuthConfig};
+use lockkeeper::{config::AuthConfig, local::LocalCluster};
 use lockkeeper_etcd::proto::{
     etcdserverpb::{
         CompactionRequest, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,

@@ -3,6 +3,7 @@
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use lockkeeper::{
+    config::{Config, Member, RaftConfig},
     environment::Environment,
     machine::Versions,
     proto::v1::{self, locks_client::LocksClient, sessions_client::SessionsClient},
@@ -13,7 +14,6 @@ use lockkeeper::{
         snapshot::SnapshotStore,
     },
     server::{
-        config::{Config, Member, RaftConfig},
         descriptors::Places,
         node::{Parts, run as run_node},
     },

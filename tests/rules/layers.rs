@@ -119,11 +119,14 @@ const LAYERS: &[Layer] = &[
         &["accept", "audit", "environment", "machine", "metrics", "planted", "storage", "transport", "types"],
         Not(&["hdrhistogram", "mimalloc", "tracing-subscriber"]),
     ),
+    // Names, numbers and rules of a file; no sockets.
+    layer("config", &["machine", "planted", "traces", "types"], Not(&["axum", "clap", "openraft", "sled"])),
     layer(
         "server",
         &[
             "accept",
             "audit",
+            "config",
             "dynamodb",
             "environment",
             "etcd",
@@ -140,6 +143,24 @@ const LAYERS: &[Layer] = &[
             "types",
         ],
         Not(&["hdrhistogram", "jiff", "mimalloc"]),
+    ),
+    // Tools around a cluster of processes: none links a node.
+    layer(
+        "local",
+        &["certs", "config", "machine", "planted", "proto", "traces", "transport", "types"],
+        Not(&["axum", "clap", "openraft", "sled"]),
+    ),
+    layer(
+        "bench",
+        &["certs", "client", "config", "local", "machine", "planted", "proto", "traces", "transport", "types"],
+        Not(&["axum", "clap", "openraft", "sled"]),
+    ),
+    layer(
+        "chaos",
+        &[
+            "certs", "checker", "client", "config", "fence", "local", "machine", "planted", "proto", "storage", "traces", "transport", "types",
+        ],
+        Not(&["axum", "clap", "openraft"]),
     ),
 ];
 

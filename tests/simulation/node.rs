@@ -10,6 +10,7 @@ use std::{
 };
 
 use lockkeeper::{
+    config::{Config, Member, RaftConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Versions,
     raft::{
@@ -19,7 +20,6 @@ use lockkeeper::{
         table::{Applied, Inspect},
     },
     server::{
-        config::{Config, Member, RaftConfig},
         descriptors::Places,
         node::{Parts, run},
     },

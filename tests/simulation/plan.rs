@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::server::config::RaftConfig;
+use lockkeeper::config::RaftConfig;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 
 /// The parameters of a run.

@@ -9,9 +9,9 @@ use std::{future::IntoFuture as _, time::Duration};
 
 use lockkeeper::{
     client::Client,
+    config::TracesConfig,
     local::LocalCluster,
     proto::v1::{AcquireRequest, GetRequest, Want, locks_client::LocksClient},
-    server::config::TracesConfig,
 };
 use lockkeeper_etcd::proto::etcdserverpb::{PutRequest, kv_client::KvClient};
 use tokio::time::{Instant, timeout};

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkeeper::{
     client::{Client, SessionOptions},
+    config::{Config, Member, RaftConfig},
     environment::Environment,
     machine::{Version, Versions},
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
@@ -15,7 +16,6 @@ use lockkeeper::{
         snapshot::SnapshotStore,
     },
     server::{
-        config::{Config, Member, RaftConfig},
         descriptors::Places,
         node::{Parts, ServeError, run},
     },

@@ -1,6 +1,6 @@
 //! The workload `keepalive` measures the cost of renewals.
 //!
-//! Sessions share streams, as the protocol allows and as clients of other services do. (A [`crate::client::Session`]
+//! Sessions share streams, as the protocol allows and as clients of other services do. (A [`lockkeeper_client::Session`]
 //! has its own stream: with as many streams as sessions, this measures that case.) Renewals are sent at a fixed rate,
 //! evenly over the sessions, or with a fixed number in flight.
 
@@ -16,12 +16,11 @@ use futures::{StreamExt as _, TryStreamExt as _, future::join_all, stream as str
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_client::{AttachedSession, Client, SessionOptions};
+use lockkeeper_machine::Ttl;
+
 use self::stream::{Pace, renew};
 use super::{BenchError, Condition, Series, Timing, recorder::Recorder, target::Target};
-use crate::{
-    client::{AttachedSession, Client, SessionOptions},
-    machine::Ttl,
-};
 
 /// The number of concurrent opens and closes.
 const AT_A_TIME: usize = 256;

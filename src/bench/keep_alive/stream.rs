@@ -8,12 +8,13 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::super::{BenchError, recorder::Recorder};
-use crate::{
-    client::Client,
-    machine::SessionId,
-    proto::v1::{KeepAliveRequest, KeepAliveResponse, keep_alive_response::What, sessions_client::SessionsClient},
+use lockkeeper_client::Client;
+use lockkeeper_machine::SessionId;
+use lockkeeper_proto::v1::{
+    KeepAliveRequest, KeepAliveResponse, keep_alive_response::What, sessions_client::SessionsClient,
 };
+
+use super::super::{BenchError, recorder::Recorder};
 
 /// The number of renewals that may be queued for the connection.
 const PIPE: usize = 1_024;

@@ -20,8 +20,10 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
+use lockkeeper_config::Member;
+use lockkeeper_local::free_port;
+
 pub use self::link::{Direction, Link};
-use crate::{local::free_port, server::config::Member};
 
 /// All links of a cluster.
 #[derive(Debug)]

@@ -11,6 +11,9 @@ use rand::{Rng as _, rngs::StdRng};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use lockkeeper_local::{LocalCluster, LocalError, Signal};
+use lockkeeper_storage::IDENTITY_FILE;
+
 use super::{
     Fault,
     aim::Aim,
@@ -18,16 +21,12 @@ use super::{
     tools::{Tools, Trace},
 };
 use crate::{
-    chaos::{
-        dial::Dial,
-        history::Fact,
-        links::{Direction, Links},
-        parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::Operator},
-        record::Recorder,
-        workload::locks::Lock,
-    },
-    local::{LocalCluster, LocalError, Signal},
-    raft::identity::FILE_NAME,
+    dial::Dial,
+    history::Fact,
+    links::{Direction, Links},
+    parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::Operator},
+    record::Recorder,
+    workload::locks::Lock,
 };
 
 /// A time longer than the TTL of any session of the workload.
@@ -58,33 +57,33 @@ fn aside(directory: &Path) -> PathBuf {
 
 /// The parts of a run that faults act on.
 #[derive(Debug)]
-pub(in crate::chaos) struct World {
-    pub(in crate::chaos) cluster: LocalCluster,
-    pub(in crate::chaos) dial: Dial,
-    pub(in crate::chaos) links: Links,
-    pub(in crate::chaos) clients: Clients,
-    pub(in crate::chaos) observer: Observer,
-    pub(in crate::chaos) operator: Operator,
-    pub(in crate::chaos) recorder: Recorder,
-    pub(in crate::chaos) tools: Tools,
-    pub(in crate::chaos) random: StdRng,
-    pub(in crate::chaos) traces: Vec<Trace>,
+pub(crate) struct World {
+    pub(crate) cluster: LocalCluster,
+    pub(crate) dial: Dial,
+    pub(crate) links: Links,
+    pub(crate) clients: Clients,
+    pub(crate) observer: Observer,
+    pub(crate) operator: Operator,
+    pub(crate) recorder: Recorder,
+    pub(crate) tools: Tools,
+    pub(crate) random: StdRng,
+    pub(crate) traces: Vec<Trace>,
     /// Nodes that may exit by themselves due to a disk fault.
-    pub(in crate::chaos) may_end: Vec<u64>,
+    pub(crate) may_end: Vec<u64>,
     /// Nodes whose data directories are moved aside.
-    pub(in crate::chaos) set_aside: Vec<u64>,
+    pub(crate) set_aside: Vec<u64>,
     /// The nodes that may join.
-    pub(in crate::chaos) roster: Roster,
+    pub(crate) roster: Roster,
     /// The time for which the cluster that was restored last grants nothing.
-    pub(in crate::chaos) closed_for: Duration,
+    pub(crate) closed_for: Duration,
     /// The operation in flight.
-    pub(in crate::chaos) operation: Option<Operation>,
+    pub(crate) operation: Option<Operation>,
     /// A token that is cancelled to end faults early. Faults are not dropped, so that each kill is recorded.
-    pub(in crate::chaos) stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
 }
 
 /// Starts a node and records it.
-pub(in crate::chaos) fn start(
+pub(crate) fn start(
     cluster: &mut LocalCluster,
     id: u64,
     tools: &mut Tools,
@@ -102,9 +101,9 @@ pub(in crate::chaos) fn start(
 
 impl World {
     /// Begins a fault and lets it last. Returns `false` if it was not possible, or had no target.
-    pub(in crate::chaos) async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
+    pub(crate) async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
-        let ids: Vec<u64> = self.cluster.nodes().map(crate::local::Node::id).collect();
+        let ids: Vec<u64> = self.cluster.nodes().map(lockkeeper_local::Node::id).collect();
         let aim = Aim::take(fault, leader, &ids, &mut self.random);
 
         if fault.is_request() {
@@ -126,11 +125,7 @@ impl World {
     }
 
     /// Injects a fault as [`World::inject_fault`] does, and its companion before it has taken effect.
-    pub(in crate::chaos) async fn inject_together(
-        &mut self,
-        fault: Fault,
-        companion: Option<Fault>,
-    ) -> io::Result<bool> {
+    pub(crate) async fn inject_together(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<bool> {
         let began = self.inject_fault(fault).await?;
         if let (true, Some(companion)) = (began, companion) {
             self.rest(0..500).await;
@@ -190,7 +185,7 @@ impl World {
     }
 
     /// Ends all faults and restarts killed nodes.
-    pub(in crate::chaos) async fn heal(&mut self) -> io::Result<()> {
+    pub(crate) async fn heal(&mut self) -> io::Result<()> {
         self.links.heal();
         self.clients.signal_all(Signal::CONT);
 
@@ -243,7 +238,7 @@ impl World {
     /// Puts the data of a node back. Fails if the node became a member without them.
     fn put_data_back(&self, id: u64) -> io::Result<()> {
         let directory = self.cluster.node(id).config().data_dir.clone();
-        let identity = fs::read_to_string(directory.join(FILE_NAME)).unwrap_or_default();
+        let identity = fs::read_to_string(directory.join(IDENTITY_FILE)).unwrap_or_default();
         // The node may have been killed before it created the directory.
         let _ = fs::remove_dir_all(&directory);
         fs::rename(aside(&directory), &directory)?;
@@ -268,7 +263,7 @@ impl World {
     }
 
     fn ids(&self) -> Vec<u64> {
-        self.cluster.nodes().map(crate::local::Node::id).collect()
+        self.cluster.nodes().map(lockkeeper_local::Node::id).collect()
     }
 
     /// Cuts a node from its clients: either holds the link without an error, or resets its connections.
@@ -292,11 +287,11 @@ impl World {
 
     async fn reset_until(&mut self, until: Instant) {
         while self.goes_on(until) {
-            self.links.all().filter(|_| self.random.random()).for_each(crate::chaos::links::Link::reset);
+            self.links.all().filter(|_| self.random.random()).for_each(crate::links::Link::reset);
             self.rest(30..250).await;
         }
         // Every pending call must now be repeated.
-        self.links.all().for_each(crate::chaos::links::Link::reset);
+        self.links.all().for_each(crate::links::Link::reset);
     }
 
     async fn lose_replies_until(&mut self, leader: u64, until: Instant) {
@@ -321,7 +316,7 @@ impl World {
     }
 
     /// Kills a client that holds a lock, and starts another in its place. Returns the locks that it held.
-    pub(in crate::chaos) async fn kill_a_holder(&mut self) -> io::Result<Vec<Lock>> {
+    pub(crate) async fn kill_a_holder(&mut self) -> io::Result<Vec<Lock>> {
         let (stopped, held) = self.stop_holders(1).await;
         for place in stopped {
             self.clients.replace(place).await?;
@@ -385,7 +380,7 @@ impl World {
     }
 
     /// Kills all nodes and restarts them.
-    pub(in crate::chaos) async fn restart_all(&mut self) -> io::Result<()> {
+    pub(crate) async fn restart_all(&mut self) -> io::Result<()> {
         self.kill_all().await;
         self.start_all()
     }
@@ -420,7 +415,7 @@ impl World {
     }
 
     /// The file with a node's clock offset, if it runs under libfaketime.
-    pub(in crate::chaos) fn clock_file(&self, id: u64) -> PathBuf {
+    pub(crate) fn clock_file(&self, id: u64) -> PathBuf {
         self.cluster.path().join(format!("node{id}")).join("clock")
     }
 

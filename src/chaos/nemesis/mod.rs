@@ -151,7 +151,7 @@ impl Fault {
     }
 
     /// Whether the fault makes a new cluster from a backup. No session survives it.
-    pub(in crate::chaos) fn makes_anew(self) -> bool {
+    pub(crate) fn makes_anew(self) -> bool {
         matches!(self, Self::Restore | Self::RestoreAgain)
     }
 

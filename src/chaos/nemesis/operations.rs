@@ -5,7 +5,7 @@
 //! repeated until they are answered, as an operator does.
 //!
 //! A new node gets an id and addresses that were set aside at the start of the run, so that all traffic to and from it goes through links
-//! of its own ([`Links::with_spares`](crate::chaos::links::Links::with_spares)). The one exception is the leader's first question to it,
+//! of its own ([`Links::with_spares`](crate::links::Links::with_spares)). The one exception is the leader's first question to it,
 //! which goes to the address that the node announces.
 
 use std::{collections::BTreeSet, io, time::Duration};
@@ -13,17 +13,16 @@ use std::{collections::BTreeSet, io, time::Duration};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use lockkeeper_client::Error;
+use lockkeeper_local::{LocalError, Node};
+
 use super::{
     Fault,
     aim::Aim,
     inject::{World, start},
     roster::Operation,
 };
-use crate::{
-    chaos::{history::Fact, parties::observe::Observations, parties::operator::Operator, workload},
-    client::Error,
-    local::{LocalError, Node},
-};
+use crate::{history::Fact, parties::observe::Observations, parties::operator::Operator, workload};
 
 /// Time limit of an operation after the other faults are over.
 const SETTLE_BOUND: Duration = Duration::from_secs(30);
@@ -41,7 +40,7 @@ const EXIT_REMOVED: i32 = 20;
 
 impl World {
     /// Returns the operation that must come first, because there are too few or too many nodes for this one.
-    pub(in crate::chaos) fn first(&self, fault: Fault) -> Option<Fault> {
+    pub(crate) fn first(&self, fault: Fault) -> Option<Fault> {
         first(fault, self.cluster.nodes().count(), self.roster.initial)
     }
 
@@ -139,7 +138,7 @@ impl World {
     }
 
     /// Waits until the operation in flight has taken effect. Call it when all other faults are over.
-    pub(in crate::chaos) async fn settle(&mut self) -> Result<(), String> {
+    pub(crate) async fn settle(&mut self) -> Result<(), String> {
         let Some(mut operation) = self.operation.take() else { return Ok(()) };
         let by = Instant::now() + SETTLE_BOUND;
         self.asked(&mut operation, by).await?;

@@ -10,11 +10,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use lockkeeper_client::Error;
+
 use super::inject::World;
-use crate::{
-    chaos::{history::Fact, workload::TTLS},
-    client::Error,
-};
+use crate::{history::Fact, workload::TTLS};
 
 /// Time limit of saving, and of restoring.
 const BOUND: Duration = Duration::from_secs(30);
@@ -64,7 +63,7 @@ impl World {
     }
 
     /// Waits until a restored cluster grants locks.
-    pub(in crate::chaos) async fn opens(&mut self) -> Result<(), String> {
+    pub(crate) async fn opens(&mut self) -> Result<(), String> {
         self.cluster.ready(ELECTED_WITHIN).await.map_err(|error| error.to_string())?;
         self.rest_until(Instant::now() + self.closed_for).await;
         Ok(())
@@ -109,7 +108,7 @@ impl World {
 
     /// Makes a cluster from the backup by the program, as an operator does.
     async fn restore(&mut self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
-        let program = self.cluster.nodes().next().map(crate::local::Node::program);
+        let program = self.cluster.nodes().next().map(lockkeeper_local::Node::program);
         let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
         command.args(["snapshot", "restore", "-o", "json", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
         command.arg("--closed-for").arg(format!("{}ms", CLOSED_FOR.as_millis()));

@@ -2,12 +2,13 @@
 
 use tokio::task::JoinHandle;
 
+use lockkeeper_config::Member;
+
 use super::Fault;
-use crate::server::config::Member;
 
 /// An operation in flight.
 #[derive(Debug)]
-pub(in crate::chaos) struct Operation {
+pub(crate) struct Operation {
     pub(super) fault: Fault,
     /// The request to the cluster.
     pub(super) request: Option<JoinHandle<Result<(), String>>>,
@@ -20,11 +21,11 @@ pub(in crate::chaos) struct Operation {
 
 /// The addresses for an operation.
 #[derive(Debug)]
-pub(in crate::chaos) struct Roster {
+pub(crate) struct Roster {
     /// Initial number of nodes.
-    pub(in crate::chaos) initial: usize,
+    pub(crate) initial: usize,
     /// The addresses of all nodes, past, present and possible.
-    pub(in crate::chaos) all: Vec<Member>,
+    pub(crate) all: Vec<Member>,
     /// The addresses that were not used yet, the next one last.
-    pub(in crate::chaos) spares: Vec<Member>,
+    pub(crate) spares: Vec<Member>,
 }

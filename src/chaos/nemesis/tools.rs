@@ -13,8 +13,9 @@ use tokio::{
     time::timeout,
 };
 
+use lockkeeper_local::LocalCluster;
+
 use super::{Fault, Group};
-use crate::local::LocalCluster;
 
 /// Environment variable with the path of the library.
 const LIBFAKETIME: &str = "LOCKKEEPER_LIBFAKETIME";
@@ -31,7 +32,7 @@ const DETACHED: Duration = Duration::from_secs(5);
 
 /// The available tools. Drop, after all nodes are dead, removes files that killed processes left behind.
 #[derive(Debug, Default)]
-pub(in crate::chaos) struct Tools {
+pub(crate) struct Tools {
     strace: Option<PathBuf>,
     libfaketime: Option<PathBuf>,
     faked: Vec<u32>,
@@ -40,7 +41,7 @@ pub(in crate::chaos) struct Tools {
 }
 
 impl Tools {
-    pub(in crate::chaos) fn find(no_restore: Option<&'static str>) -> Self {
+    pub(crate) fn find(no_restore: Option<&'static str>) -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
         let strace = env::split_paths(&path).map(|folder| folder.join("strace")).find(|file| file.is_file());
         let named = env::var_os(LIBFAKETIME).map(PathBuf::from);
@@ -50,7 +51,7 @@ impl Tools {
     }
 
     /// Disables strace if it may not attach to this process, because then it may not attach to any.
-    pub(in crate::chaos) async fn try_on(&mut self, pid: u32) {
+    pub(crate) async fn try_on(&mut self, pid: u32) {
         match Trace::attach(self, pid, &["-e", "trace=none"]).await {
             Ok(trace) => trace.detach().await,
             Err(_) => self.strace = None,
@@ -58,7 +59,7 @@ impl Tools {
     }
 
     /// Returns why a fault is not possible, or `None` if it is.
-    pub(in crate::chaos) fn missing(&self, fault: Fault) -> Option<&'static str> {
+    pub(crate) fn missing(&self, fault: Fault) -> Option<&'static str> {
         match fault.group() {
             Group::Operation if fault.makes_anew() => self.no_restore,
             Group::Clock if self.libfaketime.is_none() => Some("libfaketime is not installed"),
@@ -70,13 +71,13 @@ impl Tools {
         }
     }
 
-    pub(in crate::chaos) fn libfaketime(&self) -> Option<&Path> {
+    pub(crate) fn libfaketime(&self) -> Option<&Path> {
         self.libfaketime.as_deref()
     }
 
     /// Lets a node run under libfaketime from its next start on, if it is installed. It fakes the wall clock only, not the monotonic
     /// clock.
-    pub(in crate::chaos) fn fake_clock(&self, cluster: &mut LocalCluster, id: u64) -> io::Result<()> {
+    pub(crate) fn fake_clock(&self, cluster: &mut LocalCluster, id: u64) -> io::Result<()> {
         let Some(library) = self.libfaketime() else { return Ok(()) };
         let clock = cluster.path().join(format!("node{id}")).join("clock");
         fs::write(&clock, "+0")?;
@@ -93,7 +94,7 @@ impl Tools {
     }
 
     /// Notes that the library is loaded into this process. Call it for each of them.
-    pub(in crate::chaos) fn is_loaded_into(&mut self, pid: u32) {
+    pub(crate) fn is_loaded_into(&mut self, pid: u32) {
         self.faked.push(pid);
     }
 }
@@ -113,13 +114,13 @@ impl Drop for Tools {
 
 /// An strace that injects faults into a process. Drop kills it, which detaches it.
 #[derive(Debug)]
-pub(in crate::chaos) struct Trace {
+pub(crate) struct Trace {
     child: Child,
 }
 
 impl Trace {
     /// Attaches to all threads of the process. Fails without permission.
-    pub(in crate::chaos) async fn attach(tools: &Tools, pid: u32, arguments: &[&str]) -> io::Result<Self> {
+    pub(crate) async fn attach(tools: &Tools, pid: u32, arguments: &[&str]) -> io::Result<Self> {
         let strace = tools.strace.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let mut command = Command::new(strace);
         command.args(["-f", "-qq", "-o", "/dev/null"]).args(arguments).args(["-p", &pid.to_string()]);
@@ -133,7 +134,7 @@ impl Trace {
     }
 
     /// Ends the strace and waits for its exit.
-    pub(in crate::chaos) async fn detach(mut self) {
+    pub(crate) async fn detach(mut self) {
         if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
             let _ = kill_process(pid, Signal::TERM);
         }

@@ -1,7 +1,7 @@
 //! The bystander of a run: a client of its own with one session and one lock, which it never uses.
 //!
 //! It reaches the nodes directly, not through the links of the clients, so it can reach a quorum whenever there is one. Its session must
-//! live through the whole run: see the property [`Bystander`](crate::chaos::checker::Property::Bystander). The session ends only with the
+//! live through the whole run: see the property [`Bystander`](crate::checker::Property::Bystander). The session ends only with the
 //! cluster that is lost in a restore, or where faults left no quorum for too long. Then the bystander begins again, with another session
 //! and another lock.
 
@@ -10,13 +10,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+use lockkeeper_client::{Guard, Session};
+
 use super::operator::{Operator, PROBE_TTL};
 use crate::{
-    chaos::{
-        history::{Fact, Mode},
-        workload::{holder, locks::Lock, outcomes},
-    },
-    client::{Guard, Session},
+    history::{Fact, Mode},
+    workload::{holder, locks::Lock, outcomes},
 };
 
 /// The TTL of its session, which is far above the longest time for which a fault leaves no quorum. A restored cluster grants nothing for
@@ -24,26 +23,26 @@ use crate::{
 const TTL: Duration = PROBE_TTL;
 /// Time limit of a renewal's acknowledgement while there is a quorum, in milliseconds. Together with the longest time for which a fault
 /// leaves no quorum, it fits into the TTL.
-pub(in crate::chaos) const RENEWAL_BOUND_MS: u64 = 8_000;
+pub(crate) const RENEWAL_BOUND_MS: u64 = 8_000;
 const BETWEEN_TRIES: Duration = Duration::from_millis(250);
 
 /// The bystander. If it is dropped, it ends without a trace.
 #[derive(Debug)]
-pub(in crate::chaos) struct Bystander {
+pub(crate) struct Bystander {
     task: AbortOnDropHandle<()>,
     finish: CancellationToken,
 }
 
 impl Bystander {
     /// Starts it in the background. Only the bystander uses this operator, which has a recorder of its own.
-    pub(in crate::chaos) fn start(operator: Operator) -> Self {
+    pub(crate) fn start(operator: Operator) -> Self {
         let finish = CancellationToken::new();
         let task = tokio::spawn(stand_by(operator, finish.clone()));
         Self { task: AbortOnDropHandle::new(task), finish }
     }
 
     /// Lets it give back its lock and its session.
-    pub(in crate::chaos) async fn finish(self) {
+    pub(crate) async fn finish(self) {
         self.finish.cancel();
         // If it panicked, stderr has the panic.
         let _ = self.task.await;

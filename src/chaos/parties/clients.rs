@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::chaos::{
+use crate::{
     dial::Dial,
     history::Fact,
     record::{Recorder, Timeline},
@@ -30,22 +30,22 @@ use crate::chaos::{
 
 /// The settings common to all client processes of a run.
 #[derive(Clone, Debug)]
-pub(in crate::chaos) struct Setting {
-    pub(in crate::chaos) program: PathBuf,
-    pub(in crate::chaos) endpoints: String,
-    pub(in crate::chaos) dial: Dial,
-    pub(in crate::chaos) socket: PathBuf,
+pub(crate) struct Setting {
+    pub(crate) program: PathBuf,
+    pub(crate) endpoints: String,
+    pub(crate) dial: Dial,
+    pub(crate) socket: PathBuf,
     /// The directory of their parts of the history.
-    pub(in crate::chaos) parts: PathBuf,
+    pub(crate) parts: PathBuf,
     /// The file for their stderr.
-    pub(in crate::chaos) log: PathBuf,
-    pub(in crate::chaos) timeline: Timeline,
-    pub(in crate::chaos) seed: u64,
+    pub(crate) log: PathBuf,
+    pub(crate) timeline: Timeline,
+    pub(crate) seed: u64,
 }
 
 /// The client processes. Their number is constant: a killed client is replaced.
 #[derive(Debug)]
-pub(in crate::chaos) struct Clients {
+pub(crate) struct Clients {
     setting: Setting,
     running: Vec<Client>,
     recorder: Recorder,
@@ -54,10 +54,10 @@ pub(in crate::chaos) struct Clients {
 
 /// Operations and grants of all client processes so far, including those that were killed.
 #[derive(Clone, Debug, Default)]
-pub(in crate::chaos) struct Totals(Arc<(AtomicU64, AtomicU64)>);
+pub(crate) struct Totals(Arc<(AtomicU64, AtomicU64)>);
 
 impl Totals {
-    pub(in crate::chaos) fn get(&self) -> (u64, u64) {
+    pub(crate) fn get(&self) -> (u64, u64) {
         (self.0.0.load(Ordering::Relaxed), self.0.1.load(Ordering::Relaxed))
     }
 }
@@ -72,7 +72,7 @@ struct Client {
 }
 
 impl Clients {
-    pub(in crate::chaos) fn start(setting: Setting, count: usize, recorder: Recorder) -> io::Result<Self> {
+    pub(crate) fn start(setting: Setting, count: usize, recorder: Recorder) -> io::Result<Self> {
         let mut clients = Self { setting, running: Vec::new(), recorder, totals: Totals::default() };
         for number in 1..=count {
             let client = clients.spawn(number, 1, count)?;
@@ -119,16 +119,16 @@ impl Clients {
     }
 
     /// Sets the addresses of the nodes for clients that start from now on.
-    pub(in crate::chaos) fn set_endpoints(&mut self, endpoints: String) {
+    pub(crate) fn set_endpoints(&mut self, endpoints: String) {
         self.setting.endpoints = endpoints;
     }
 
-    pub(in crate::chaos) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         self.totals.clone()
     }
 
     /// Kills a client at any point of its work, and starts another in its place.
-    pub(in crate::chaos) async fn replace(&mut self, place: usize) -> io::Result<()> {
+    pub(crate) async fn replace(&mut self, place: usize) -> io::Result<()> {
         let count = self.running.len();
         let client = &mut self.running[place];
         client.child.start_kill()?;
@@ -141,31 +141,31 @@ impl Clients {
     }
 
     /// Draws the places of `count` clients.
-    pub(in crate::chaos) fn some(&self, count: usize, random: &mut StdRng) -> Vec<usize> {
+    pub(crate) fn some(&self, count: usize, random: &mut StdRng) -> Vec<usize> {
         rand::seq::index::sample(random, self.running.len(), count.min(self.running.len())).into_vec()
     }
 
-    pub(in crate::chaos) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.running.len()
     }
 
-    pub(in crate::chaos) fn name(&self, place: usize) -> String {
+    pub(crate) fn name(&self, place: usize) -> String {
         self.running[place].name()
     }
 
     /// Signals a client. Returns whether the process exists.
-    pub(in crate::chaos) fn signal(&self, place: usize, signal: Signal) -> bool {
+    pub(crate) fn signal(&self, place: usize, signal: Signal) -> bool {
         self.running[place].signal(signal)
     }
 
-    pub(in crate::chaos) fn signal_all(&self, signal: Signal) {
+    pub(crate) fn signal_all(&self, signal: Signal) {
         for client in &self.running {
             client.signal(signal);
         }
     }
 
     /// Returns a client that exited by itself, which is an error.
-    pub(in crate::chaos) fn exited_client(&mut self) -> Option<String> {
+    pub(crate) fn exited_client(&mut self) -> Option<String> {
         self.running.iter_mut().find_map(|client| match client.child.try_wait() {
             Ok(None) => None,
             Ok(Some(status)) => Some(format!("client {} exited by itself: {status}", client.name())),
@@ -174,7 +174,7 @@ impl Clients {
     }
 
     /// Tells all clients to finish, and waits for them. Returns the errors of those that did not.
-    pub(in crate::chaos) async fn finish(&mut self, by: Instant) -> Vec<String> {
+    pub(crate) async fn finish(&mut self, by: Instant) -> Vec<String> {
         self.running.iter_mut().for_each(|client| client.stdin = None);
         let mut troubles = Vec::new();
         for client in &mut self.running {
@@ -216,7 +216,7 @@ fn name(number: usize, generation: u32) -> String {
 }
 
 /// The file with a process's part of the history.
-pub(in crate::chaos) fn part(parts: &Path, name: &str) -> PathBuf {
+pub(crate) fn part(parts: &Path, name: &str) -> PathBuf {
     parts.join(format!("{name}.jsonl"))
 }
 
@@ -238,4 +238,4 @@ async fn listen(stdout: ChildStdout, totals: Totals) {
 }
 
 /// Time limit for clients to finish: a call with its retries, plus a margin.
-pub(in crate::chaos) const FINISH: Duration = Duration::from_secs(30);
+pub(crate) const FINISH: Duration = Duration::from_secs(30);

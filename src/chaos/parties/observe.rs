@@ -10,11 +10,10 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 
-use crate::{
-    chaos::{dial::Dial, history::Fact, record::Recorder},
-    local::{LocalCluster, Node},
-    proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
-};
+use lockkeeper_local::{LocalCluster, Node};
+use lockkeeper_proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient};
+
+use crate::{dial::Dial, history::Fact, record::Recorder};
 
 /// Interval of the requests to a node.
 const EVERY: Duration = Duration::from_millis(60);
@@ -37,7 +36,7 @@ pub struct Observer {
 
 /// The latest observations. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(in crate::chaos) struct Observations(Arc<Mutex<LastStatuses>>);
+pub(crate) struct Observations(Arc<Mutex<LastStatuses>>);
 
 #[derive(Debug, Default)]
 struct LastStatuses {
@@ -47,7 +46,7 @@ struct LastStatuses {
 }
 
 impl Observer {
-    pub(in crate::chaos) fn for_cluster(cluster: &LocalCluster, dial: Dial, recorder: Recorder) -> Self {
+    pub(crate) fn for_cluster(cluster: &LocalCluster, dial: Dial, recorder: Recorder) -> Self {
         let mut observer = Self { dial, ..Self::watch(BTreeMap::new(), recorder) };
         cluster.nodes().for_each(|node| observer.add(node));
         observer
@@ -71,7 +70,7 @@ impl Observer {
     }
 
     /// Observes one more node.
-    pub(in crate::chaos) fn add(&mut self, node: &Node) {
+    pub(crate) fn add(&mut self, node: &Node) {
         self.insert(node.id(), self.dial.channel(&node.config().client_listen, ANSWER_TIMEOUT));
     }
 
@@ -83,7 +82,7 @@ impl Observer {
     }
 
     /// Forgets the terms of the elections: a cluster that was made from a backup may elect a node in a term in which the lost one did.
-    pub(in crate::chaos) fn forget_terms(&self) {
+    pub(crate) fn forget_terms(&self) {
         self.seen.lock().elected.clear();
         self.seen.lock().installed.clear();
     }
@@ -108,7 +107,7 @@ impl Observer {
         self.seen.lock().statuses.values().all(|(_, status)| status.snapshot_index >= index)
     }
 
-    pub(in crate::chaos) fn observations(&self) -> Observations {
+    pub(crate) fn observations(&self) -> Observations {
         self.seen.clone()
     }
 
@@ -139,7 +138,7 @@ impl Observer {
 }
 
 impl Observations {
-    pub(in crate::chaos) fn leader(&self) -> Option<u64> {
+    pub(crate) fn leader(&self) -> Option<u64> {
         let seen = self.lock();
         let fresh = seen.statuses.values().filter(|(at, _)| at.elapsed() < FRESH).map(|(_, status)| status);
         let leaders = fresh.filter(|status| status.role() == Role::Leader && status.serving);
@@ -147,7 +146,7 @@ impl Observations {
     }
 
     /// The voters and all members, as the leader knows them.
-    pub(in crate::chaos) fn members(&self) -> Option<(BTreeSet<u64>, BTreeSet<u64>)> {
+    pub(crate) fn members(&self) -> Option<(BTreeSet<u64>, BTreeSet<u64>)> {
         let leader = self.leader()?;
         let seen = self.lock();
         let members = &seen.statuses.get(&leader)?.1.members;
@@ -159,7 +158,7 @@ impl Observations {
     }
 
     /// Number of observed elections.
-    pub(in crate::chaos) fn elections(&self) -> usize {
+    pub(crate) fn elections(&self) -> usize {
         self.lock().elected.len()
     }
 

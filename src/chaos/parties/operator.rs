@@ -13,15 +13,14 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 
+use lockkeeper_client::{Backup, Client, Error, Guard, Holder, LockInfo, Session, SessionOptions};
+use lockkeeper_machine::Token;
+
 use crate::{
-    chaos::{
-        dial::Dial,
-        history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
-        record::Recorder,
-        workload::{ATTEMPT_LIMIT, CALL_LIMIT, channels, locks, outcomes, resource::Place, writes::Writes},
-    },
-    client::{Backup, Client, Error, Guard, Holder, LockInfo, Session, SessionOptions},
-    machine::Token,
+    dial::Dial,
+    history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
+    record::Recorder,
+    workload::{ATTEMPT_LIMIT, CALL_LIMIT, channels, locks, outcomes, resource::Place, writes::Writes},
 };
 
 const EVERY: std::ops::Range<u64> = 150..600;
@@ -29,29 +28,29 @@ const REASON: &str = "the run has it so";
 /// A wait that is longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
 const TAKE_OVER_WAIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
 /// A TTL that is longer than all probes of one heal.
-pub(in crate::chaos) const PROBE_TTL: Duration = Duration::from_secs(20);
+pub(crate) const PROBE_TTL: Duration = Duration::from_secs(20);
 /// A TTL that is longer than the time before a fault, its duration and the recovery.
-pub(in crate::chaos) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
+pub(crate) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3);
 
 /// The channels to the nodes by id. Clones share them, because nodes come and go.
 #[derive(Clone, Debug, Default)]
-pub(in crate::chaos) struct Nodes(Arc<Mutex<BTreeMap<u64, Channel>>>);
+pub(crate) struct Nodes(Arc<Mutex<BTreeMap<u64, Channel>>>);
 
 impl Nodes {
-    pub(in crate::chaos) fn insert(&self, node: u64, channel: Channel) {
+    pub(crate) fn insert(&self, node: u64, channel: Channel) {
         self.lock().insert(node, channel);
     }
 
-    pub(in crate::chaos) fn remove(&self, node: u64) {
+    pub(crate) fn remove(&self, node: u64) {
         self.lock().remove(&node);
     }
 
     /// The channel to this node. Panics if the node does not exist.
-    pub(in crate::chaos) fn channel(&self, node: u64) -> Channel {
+    pub(crate) fn channel(&self, node: u64) -> Channel {
         self.lock()[&node].clone()
     }
 
-    pub(in crate::chaos) fn all(&self) -> Vec<Channel> {
+    pub(crate) fn all(&self) -> Vec<Channel> {
         self.lock().values().cloned().collect()
     }
 
@@ -63,10 +62,10 @@ impl Nodes {
 /// The runner's own client.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    pub(in crate::chaos) client: Client,
-    pub(in crate::chaos) recorder: Recorder,
+    pub(crate) client: Client,
+    pub(crate) recorder: Recorder,
     /// A channel to each node.
-    pub(in crate::chaos) nodes: Nodes,
+    pub(crate) nodes: Nodes,
     /// The protected registers.
     place: Place,
 }
@@ -88,19 +87,14 @@ impl Operator {
         self.nodes.remove(node);
     }
 
-    pub(in crate::chaos) fn for_cluster(
-        dial: &Dial,
-        endpoints: &str,
-        socket: &Path,
-        recorder: Recorder,
-    ) -> Result<Self, Error> {
+    pub(crate) fn for_cluster(dial: &Dial, endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
         let nodes = channels(dial, endpoints);
         let client = dial.client(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
         Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
     }
 
     /// Saves a backup of the cluster as it is now.
-    pub(in crate::chaos) async fn backup(&self) -> Result<Backup, Error> {
+    pub(crate) async fn backup(&self) -> Result<Backup, Error> {
         self.client.backup(false).await
     }
 
@@ -123,12 +117,12 @@ impl Operator {
     }
 
     /// Returns the holders of the lock, or none if there was no answer.
-    pub(in crate::chaos) async fn holders(&self, lock: &str) -> Vec<Holder> {
+    pub(crate) async fn holders(&self, lock: &str) -> Vec<Holder> {
         self.look(lock).await.map_or_else(Vec::new, |lock| lock.holders)
     }
 
     /// Returns the state of the lock, or `None` if there was no answer.
-    pub(in crate::chaos) async fn look(&self, lock: &str) -> Option<LockInfo> {
+    pub(crate) async fn look(&self, lock: &str) -> Option<LockInfo> {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Get {});
         match self.client.get(lock).await {
             Ok(answer) => {
@@ -154,7 +148,7 @@ impl Operator {
         futures::future::join_all(looks).await.into_iter().flatten().collect()
     }
 
-    pub(in crate::chaos) async fn force_release(&self, lock: &str, token: u64, now: bool) {
+    pub(crate) async fn force_release(&self, lock: &str, token: u64, now: bool) {
         let begun = self.recorder.begin(&[lock.to_owned()], Call::ForceRelease { token: Some(token), now });
         let release = self.client.force_release(lock, REASON).token(Token(token));
         match if now { release.now() } else { release }.await {
@@ -208,7 +202,7 @@ impl Operator {
         all
     }
 
-    pub(in crate::chaos) async fn close(&self, session: Session) {
+    pub(crate) async fn close(&self, session: Session) {
         let begun = self.recorder.begin(&[], Call::Close { session: session.id().to_string() });
         match session.close().await {
             Ok(()) => begun.ok(Answer::Close {}),
@@ -220,7 +214,7 @@ impl Operator {
         self.open_for(PROBE_TTL, by).await
     }
 
-    pub(in crate::chaos) async fn open_for(&self, ttl: Duration, by: Instant) -> Option<Session> {
+    pub(crate) async fn open_for(&self, ttl: Duration, by: Instant) -> Option<Session> {
         loop {
             let options = SessionOptions { ttl, label: "probe".to_owned() };
             if let Ok(session) = self.client.open(options).await {
@@ -254,7 +248,7 @@ impl Operator {
         }
     }
 
-    pub(in crate::chaos) async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         session: &Session,
         lock: &locks::Lock,
@@ -287,7 +281,7 @@ impl Operator {
         }
     }
 
-    pub(in crate::chaos) async fn release(&self, guard: Guard) {
+    pub(crate) async fn release(&self, guard: Guard) {
         let names: Vec<_> = guard.names().iter().map(|name| name.as_str().to_owned()).collect();
         let call = Call::Release { session: guard.session().id().to_string(), token: guard.token().0 };
         let begun = self.recorder.begin(&names, call);

@@ -27,36 +27,36 @@ use tokio::{
 };
 
 use super::clients::part;
-use crate::chaos::record::Timeline;
+use crate::record::Timeline;
 
 /// The first part of the names of their histories. A number follows.
-pub(in crate::chaos) const PROGRAM: &str = "program";
+pub(crate) const PROGRAM: &str = "program";
 
 /// The settings of all programs of a run.
 #[derive(Clone, Debug)]
-pub(in crate::chaos) struct Surroundings {
-    pub(in crate::chaos) endpoints: String,
-    pub(in crate::chaos) dynamodb_endpoints: String,
-    pub(in crate::chaos) etcd_endpoints: String,
+pub(crate) struct Surroundings {
+    pub(crate) endpoints: String,
+    pub(crate) dynamodb_endpoints: String,
+    pub(crate) etcd_endpoints: String,
     /// The directory of their parts of the history.
-    pub(in crate::chaos) parts: PathBuf,
+    pub(crate) parts: PathBuf,
     /// The file for their stdout and stderr.
-    pub(in crate::chaos) log: PathBuf,
-    pub(in crate::chaos) timeline: Timeline,
+    pub(crate) log: PathBuf,
+    pub(crate) timeline: Timeline,
 }
 
 /// The programs in a run. They end with the run.
 #[derive(Debug)]
-pub(in crate::chaos) struct Programs(Vec<(String, Child)>);
+pub(crate) struct Programs(Vec<(String, Child)>);
 
 impl Programs {
-    pub(in crate::chaos) fn start(commands: &[String], surroundings: &Surroundings) -> io::Result<Self> {
+    pub(crate) fn start(commands: &[String], surroundings: &Surroundings) -> io::Result<Self> {
         let start = |(number, command): (usize, &String)| Ok((command.clone(), spawn(number, command, surroundings)?));
         (1..).zip(commands).map(start).collect::<io::Result<_>>().map(Self)
     }
 
     /// Tells all programs to finish, and waits for them. Returns the errors of those that did not, or that ended by themselves before.
-    pub(in crate::chaos) async fn finish(&mut self, by: Instant) -> Vec<String> {
+    pub(crate) async fn finish(&mut self, by: Instant) -> Vec<String> {
         let mut troubles = Vec::new();
         self.0.retain_mut(|(command, child)| {
             let exited = child.try_wait().ok().flatten();

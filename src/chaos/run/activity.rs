@@ -2,7 +2,7 @@
 //!
 //! The verdict of a property tells whether it had evidence. This module is about the run as a whole.
 
-use crate::chaos::report::Summary;
+use crate::report::Summary;
 
 /// The activities that did not occur, although a meaningful run has them all.
 pub fn missing(summary: &Summary) -> Vec<&'static str> {
@@ -19,7 +19,7 @@ pub fn missing(summary: &Summary) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chaos::{
+    use crate::{
         history::History,
         report::{About, Report},
     };

@@ -11,14 +11,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::transport::Channel;
 
+use lockkeeper_client::Session;
+use lockkeeper_proto::v1::{GetRequest, locks_client::LocksClient};
+
 use super::super::parties::operator::{Operator, PROBE_TTL};
 use crate::{
-    chaos::{
-        history::{Answer, Call, Mode},
-        workload::{ATTEMPT_LIMIT, locks::Lock, outcomes},
-    },
-    client::Session,
-    proto::v1::{GetRequest, locks_client::LocksClient},
+    history::{Answer, Call, Mode},
+    workload::{ATTEMPT_LIMIT, locks::Lock, outcomes},
 };
 
 const EVERY: Duration = Duration::from_millis(250);

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use lockkeeper_client::{AttachedSession, Error, SessionOptions};
+use lockkeeper_machine::{self, LockName, Mode, Token, Want};
+
 use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
-    chaos::{
-        history::{Acquire, Answer, Call, Fact, Lease},
-        workload::outcomes,
-    },
-    client::{AttachedSession, Error, SessionOptions},
-    machine::{self, LockName, Mode, Token, Want},
+    history::{Acquire, Answer, Call, Fact, Lease},
+    workload::outcomes,
 };
 
 const BETWEEN_RENEWALS: Duration = Duration::from_millis(100);
@@ -39,7 +38,7 @@ impl Operator {
             must_exist: false,
         };
 
-        let wanted = machine::Acquire::new(vec![want], machine::Wait::Never, 0).ok()?;
+        let wanted = lockkeeper_machine::Acquire::new(vec![want], lockkeeper_machine::Wait::Never, 0).ok()?;
 
         let call = Acquire { session: session.id().to_string(), ..Acquire::default() };
         let begun = self.recorder.begin(&[lock.to_owned()], Call::Acquire(call));

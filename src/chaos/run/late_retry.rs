@@ -10,20 +10,19 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::transport::Channel;
 
+use lockkeeper_local::free_port;
+use lockkeeper_machine::SessionId;
+use lockkeeper_proto::v1::{OpenSessionRequest, locks_client::LocksClient, sessions_client::SessionsClient};
+
 use super::super::parties::{
     EXPIRY_BOUND_MS,
     operator::{Operator, PROBE_TTL},
 };
 use crate::{
-    chaos::{
-        dial::Dial,
-        history::{Answer, Call, Lease, Mode},
-        links::{Direction, Link},
-        workload::{ATTEMPT_LIMIT, TTLS, locks::Lock, outcomes},
-    },
-    local::free_port,
-    machine::SessionId,
-    proto::v1::{OpenSessionRequest, locks_client::LocksClient, sessions_client::SessionsClient},
+    dial::Dial,
+    history::{Answer, Call, Lease, Mode},
+    links::{Direction, Link},
+    workload::{ATTEMPT_LIMIT, TTLS, locks::Lock, outcomes},
 };
 
 const TTL: Duration = TTLS[0];

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 
-use crate::chaos::{
+use crate::{
     history::{Event, Fact, History, Meta, ReadError, What, Writer},
     parties::programs::PROGRAM,
 };

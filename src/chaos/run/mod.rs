@@ -40,6 +40,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+use lockkeeper_client as client;
+use lockkeeper_config::RaftConfig;
+use lockkeeper_local::{self, LocalCluster, LocalError};
+
 pub use self::{retried_request::RetriedRequest, sentinel::Sentinel, two_leaders::TwoLeaders};
 pub use super::parties::{observe::Observer, operator::Operator};
 use super::{
@@ -60,11 +64,6 @@ use super::{
     },
     record::{Recorder, Timeline},
     workload::resource::Resource,
-};
-use crate::{
-    client,
-    local::{self, LocalCluster, LocalError},
-    server::config::RaftConfig,
 };
 
 /// Time before each fault. It is long enough for the locks of a dead client to be granted to others.
@@ -508,7 +507,7 @@ impl Run {
         let by = Instant::now() + SNAPSHOT_BOUND;
         operator.renew_until(by, async || observer.snapshots_reach(index)).await;
 
-        let nodes = self.world.cluster.nodes().map(local::Node::id).collect();
+        let nodes = self.world.cluster.nodes().map(lockkeeper_local::Node::id).collect();
         self.world.recorder.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
         let restarted = self.world.restart_all().await;
         self.world.recorder.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
@@ -611,14 +610,14 @@ fn no_restore(options: &Options) -> Option<&'static str> {
 /// Founds the cluster with direct addresses, on which its nodes must agree. Then routes it through the links.
 async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
-    let mut cluster = LocalCluster::start(local::Options {
+    let mut cluster = LocalCluster::start(lockkeeper_local::Options {
         nodes: Some(options.nodes),
         directory: Some(options.directory.join("nodes")),
         raft,
         tls: options.tls,
         dynamodb: !options.programs.is_empty(),
         etcd: !options.programs.is_empty(),
-        ..local::Options::new(&options.program)
+        ..lockkeeper_local::Options::new(&options.program)
     })
     .await?;
     let mut tools = Tools::find(no_restore(options));
@@ -633,7 +632,7 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
     let links = Links::with_spares(&members, &spares, options.seed)?;
     cluster.foresee(&spares)?;
     cluster.route(|node, member| links.member(node, member))?;
-    let ids: Vec<u64> = cluster.nodes().map(local::Node::id).collect();
+    let ids: Vec<u64> = cluster.nodes().map(lockkeeper_local::Node::id).collect();
     for id in ids {
         tools.fake_clock(&mut cluster, id)?;
         inject::start(&mut cluster, id, &mut tools, recorder)?;

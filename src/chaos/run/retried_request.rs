@@ -9,14 +9,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
+use lockkeeper_client::Session;
+use lockkeeper_proto::v1::{AcquireRequest, RequestId, Want, acquire_response::Outcome, locks_client::LocksClient};
+
 use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
-    chaos::{
-        history::{Acquire, Answer, Call},
-        workload::{ATTEMPT_LIMIT, outcomes},
-    },
-    client::Session,
-    proto::v1::{AcquireRequest, RequestId, Want, acquire_response::Outcome, locks_client::LocksClient},
+    history::{Acquire, Answer, Call},
+    workload::{ATTEMPT_LIMIT, outcomes},
 };
 
 /// The only request id of its session, in which the library sends no other requests.

@@ -8,18 +8,17 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
+use lockkeeper_client::{Guard, Session};
+use lockkeeper_machine::{SessionId, Token};
+
 use super::{forced::Forced, retried_request::RetriedRequest};
 use crate::{
-    chaos::{
-        history::{Answer, Call, Mode},
-        parties::{
-            HANDOVER_BOUND_MS, LIVENESS_BOUND,
-            operator::{LASTING_TTL, Operator},
-        },
-        workload::{holder, locks::Lock, outcomes},
+    history::{Answer, Call, Mode},
+    parties::{
+        HANDOVER_BOUND_MS, LIVENESS_BOUND,
+        operator::{LASTING_TTL, Operator},
     },
-    client::{Guard, Session},
-    machine::{SessionId, Token},
+    workload::{holder, locks::Lock, outcomes},
 };
 
 /// The modes of the waiters behind a shared holder. The later shared waiter must not overtake the exclusive one before it.

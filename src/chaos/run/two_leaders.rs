@@ -8,17 +8,16 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status, transport::Channel};
 
+use lockkeeper_client::{Error, Session};
+use lockkeeper_machine::{DATA_BYTES_MAX, Data, LockName, Mode, WANTS_MAX, Want};
+use lockkeeper_proto::v1::{
+    self, AcquireRequest, acquire_response::Outcome, cluster_client::ClusterClient, locks_client::LocksClient,
+};
+
 use super::super::parties::operator::{LASTING_TTL, Operator};
 use crate::{
-    chaos::{
-        history::{Acquire, Answer, Call},
-        workload::{ATTEMPT_LIMIT, outcomes},
-    },
-    client::{Error, Session},
-    machine::{DATA_BYTES_MAX, Data, LockName, Mode, WANTS_MAX, Want},
-    proto::v1::{
-        self, AcquireRequest, acquire_response::Outcome, cluster_client::ClusterClient, locks_client::LocksClient,
-    },
+    history::{Acquire, Answer, Call},
+    workload::{ATTEMPT_LIMIT, outcomes},
 };
 
 /// Time limit for a node to answer from local state.

@@ -7,20 +7,19 @@ use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::timeout;
 use tonic::{Code, Status, transport::Channel};
 
+use lockkeeper_machine::SessionId;
+use lockkeeper_proto::v1::{
+    AcquireRequest, CloseSessionRequest, OpenSessionRequest, Reason, ReleaseRequest, Released, RenewSessionRequest,
+    RequestId, Want, acquire_request, acquire_response::Outcome, locks_client::LocksClient, release_request::Target,
+    sessions_client::SessionsClient,
+};
+
 use super::{
     ATTEMPT_LIMIT, TTLS, TasksState,
     locks::{self, EXCLUSIVE},
     outcomes, percent, some_ms,
 };
-use crate::{
-    chaos::history::{self, Answer, Call, CancelFound, Fact, Lease, Modes, Wait},
-    machine::SessionId,
-    proto::v1::{
-        AcquireRequest, CloseSessionRequest, OpenSessionRequest, Reason, ReleaseRequest, Released, RenewSessionRequest,
-        RequestId, Want, acquire_request, acquire_response::Outcome, locks_client::LocksClient,
-        release_request::Target, sessions_client::SessionsClient,
-    },
-};
+use crate::history::{self, Answer, Call, CancelFound, Fact, Lease, Modes, Wait};
 
 /// Number of answered requests of a session that are retried much later.
 const ANSWERED_MAX: usize = 3;
@@ -392,12 +391,12 @@ impl Caller {
     }
 }
 
-fn refused(begun: crate::chaos::record::Begun, reason: &str) -> Attempt<Option<u64>> {
+fn refused(begun: crate::record::Begun, reason: &str) -> Attempt<Option<u64>> {
     begun.failed(reason);
     Attempt::Answered(None)
 }
 
-fn sent<A>(begun: crate::chaos::record::Begun, status: &Status) -> Attempt<A> {
+fn sent<A>(begun: crate::record::Begun, status: &Status) -> Attempt<A> {
     if outcomes::is_decided(status) {
         outcomes::end_call(begun, status);
         return Attempt::Refused(outcomes::reason_of(status));

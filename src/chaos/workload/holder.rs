@@ -5,6 +5,9 @@ use std::{sync::Arc, time::Duration};
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio_util::task::AbortOnDropHandle;
 
+use lockkeeper_client::{self, Guard, Loss, NewData, Session, SessionOptions};
+use lockkeeper_machine::{Permits, Token, Want};
+
 use super::{
     TTLS, TasksState,
     locks::{self, EXCLUSIVE, Lock},
@@ -12,12 +15,8 @@ use super::{
     writes::Writes,
 };
 use crate::{
-    chaos::{
-        history::{self, Answer, Call, Fact, Lease, Mode, Modes, Wait},
-        record::Recorder,
-    },
-    client::{self, Guard, Loss, NewData, Session, SessionOptions},
-    machine::{Permits, Token, Want},
+    history::{self, Answer, Call, Fact, Lease, Mode, Modes, Wait},
+    record::Recorder,
 };
 
 /// The budget of operations of one hold, on each of its locks.
@@ -193,7 +192,7 @@ impl Holder {
             }
             Err(error) => {
                 outcomes::end(begun, &error);
-                if !matches!(error, client::Error::NotAcquired(_)) {
+                if !matches!(error, lockkeeper_client::Error::NotAcquired(_)) {
                     self.shared.pause(AFTER_ERROR).await;
                 }
                 None
@@ -251,7 +250,7 @@ impl Holder {
 }
 
 /// Records that an operator revoked the grant, when its holder is told.
-pub(in crate::chaos) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
+pub(crate) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
     let session = name(guard.session());
     let token = Some(guard.token().0);
     guard.on_danger(Duration::ZERO, move |danger| {
@@ -262,7 +261,7 @@ pub(in crate::chaos) fn tell_of_loss(recorder: Recorder, guard: &Guard) {
 }
 
 /// Records the session's renewals and its loss.
-pub(in crate::chaos) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<()> {
+pub(crate) fn watch(recorder: Recorder, session: &Session) -> AbortOnDropHandle<()> {
     // The task keeps only a clone, which it drops when the session is lost.
     let mut renewals = session.renewals();
     let session = session.clone();
@@ -299,11 +298,11 @@ fn wants(locks: &[Lock]) -> Option<Vec<Want>> {
 
 fn want(lock: &Lock) -> Option<Want> {
     let mode = match lock.mode {
-        Mode::Exclusive => crate::machine::Mode::Exclusive,
-        Mode::Shared => crate::machine::Mode::Shared,
-        Mode::Permits(limit) => crate::machine::Mode::Permit(Permits::new(limit).ok()?),
+        Mode::Exclusive => lockkeeper_machine::Mode::Exclusive,
+        Mode::Shared => lockkeeper_machine::Mode::Shared,
+        Mode::Permits(limit) => lockkeeper_machine::Mode::Permit(Permits::new(limit).ok()?),
     };
-    let name = crate::machine::LockName::new(&lock.name).ok()?;
+    let name = lockkeeper_machine::LockName::new(&lock.name).ok()?;
     Some(Want { name, mode, data: None, keep_data: false, must_exist: false })
 }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, ops::Range, sync::Mutex, time::Duration};
 
-use crate::chaos::{history::Mode, record::Timeline};
+use crate::{history::Mode, record::Timeline};
 
 /// How long one set of locks is in use.
 const ROUND: Duration = Duration::from_secs(3);
@@ -25,15 +25,15 @@ pub struct Lock {
 /// The places of locks with exclusive mode.
 pub(super) const EXCLUSIVE: Range<usize> = 0..4;
 /// Number of locks in a set.
-pub(in crate::chaos) const COUNT: usize = MODES.len();
+pub(crate) const COUNT: usize = MODES.len();
 
 /// The number of the current set. All processes change to the next one at the same time.
-pub(in crate::chaos) fn round(timeline: Timeline) -> u64 {
+pub(crate) fn round(timeline: Timeline) -> u64 {
     timeline.now_ns() / u64::try_from(ROUND.as_nanos()).expect("a few seconds")
 }
 
 /// Returns the lock at this place of a set.
-pub(in crate::chaos) fn lock_at(round: u64, place: usize) -> Lock {
+pub(crate) fn lock_at(round: u64, place: usize) -> Lock {
     let mode = MODES[place % COUNT];
     let kind = match mode {
         Mode::Exclusive => "exclusive",

@@ -37,13 +37,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
+use lockkeeper_client::Client;
+
 pub use self::locks::Lock;
 use self::resource::Place;
 use super::{
     dial::Dial,
     record::{Recorder, Timeline},
 };
-use crate::client::Client;
 
 /// TTLs of sessions. They are short, so that sessions expire during a run.
 pub(super) const TTLS: [Duration; 3] =

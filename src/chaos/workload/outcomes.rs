@@ -3,18 +3,17 @@
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
+use lockkeeper_client::{Error, LockInfo, Loss};
+use lockkeeper_machine as machine;
+use lockkeeper_proto::v1::{self, GetResponse, Reason, mode::Kind};
+
 use crate::{
-    chaos::{
-        history::{self, Mode, View},
-        record::Begun,
-    },
-    client::{Error, LockInfo, Loss},
-    machine,
-    proto::v1::{self, GetResponse, Reason, mode::Kind},
+    history::{self, Mode, View},
+    record::Begun,
 };
 
 /// Ends an operation that failed.
-pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
+pub(crate) fn end(begun: Begun, error: &Error) {
     match error {
         Error::Invalid(_) | Error::Endpoint(_) | Error::NoAuthorities(_) | Error::BearerToken => {
             begun.failed("invalid")
@@ -33,7 +32,7 @@ pub(in crate::chaos) fn end(begun: Begun, error: &Error) {
 }
 
 /// Ends an operation that was one call to one node.
-pub(in crate::chaos) fn end_call(begun: Begun, status: &Status) {
+pub(crate) fn end_call(begun: Begun, status: &Status) {
     match retry(status).as_deref() {
         Some("safe") => begun.failed("unavailable"),
         // The request was executed, and its grant is over.
@@ -49,7 +48,7 @@ pub(super) fn is_safe(status: &Status) -> bool {
 }
 
 /// Whether the refusal is final: a retry would get it again.
-pub(in crate::chaos) fn is_decided(status: &Status) -> bool {
+pub(crate) fn is_decided(status: &Status) -> bool {
     retry(status).as_deref() == Some("no")
 }
 
@@ -73,7 +72,7 @@ fn reason(name: &str) -> String {
 }
 
 /// The reason of a session's loss, unless its holder ended it.
-pub(in crate::chaos) fn loss(loss: &Loss) -> Option<&'static str> {
+pub(crate) fn loss(loss: &Loss) -> Option<&'static str> {
     match loss {
         Loss::Closed | Loss::Released => None,
         Loss::Expired => Some("expired"),
@@ -84,8 +83,8 @@ pub(in crate::chaos) fn loss(loss: &Loss) -> Option<&'static str> {
 }
 
 /// The view that a linearizable read of the client returns.
-pub(in crate::chaos) fn view(lock: &LockInfo) -> View {
-    let holder = |holder: &crate::client::Holder| history::Holder {
+pub(crate) fn view(lock: &LockInfo) -> View {
+    let holder = |holder: &lockkeeper_client::Holder| history::Holder {
         token: holder.token.0,
         session: holder.session_id.to_string(),
         mode: match holder.mode {
@@ -95,7 +94,7 @@ pub(in crate::chaos) fn view(lock: &LockInfo) -> View {
         },
     };
 
-    let waiter = |waiter: &crate::client::Waiter| history::Waiter {
+    let waiter = |waiter: &lockkeeper_client::Waiter| history::Waiter {
         session: waiter.session_id.to_string(),
         ticket: Some(waiter.ticket.0),
     };
@@ -109,7 +108,7 @@ pub(in crate::chaos) fn view(lock: &LockInfo) -> View {
 }
 
 /// The view that a linearizable read of one node returns.
-pub(in crate::chaos) fn view_of_node(answer: &GetResponse) -> View {
+pub(crate) fn view_of_node(answer: &GetResponse) -> View {
     let empty = v1::LockInfo::default();
     let lock = answer.lock.as_ref().unwrap_or(&empty);
 

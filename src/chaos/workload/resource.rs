@@ -27,11 +27,10 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{
-    chaos::history::Mode,
-    fence::{Error, Fence, Hold, Memory, Seen},
-    machine::Token,
-};
+use lockkeeper_fence::{Error, Fence, Hold, Memory, Seen};
+use lockkeeper_machine::Token;
+
+use crate::history::Mode;
 
 /// Maximum number of concurrent client connections.
 const CONNECTIONS_MAX: usize = 1_024;
@@ -58,7 +57,7 @@ pub enum Written {
 
 /// A server of the registers.
 #[derive(Debug)]
-pub(in crate::chaos) struct Resource {
+pub(crate) struct Resource {
     registers: Arc<Registers>,
     _serving: AbortOnDropHandle<()>,
 }
@@ -74,7 +73,7 @@ pub struct Registers {
 
 impl Resource {
     /// Serves on this socket until it is dropped.
-    pub(in crate::chaos) fn serve(socket: &Path) -> io::Result<Self> {
+    pub(crate) fn serve(socket: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(socket)?;
         let registers = Arc::new(Registers::new()?);
         let serving = tokio::spawn(accept(listener, Arc::clone(&registers)));
@@ -82,12 +81,12 @@ impl Resource {
     }
 
     /// Number of writes that fenced registers refused.
-    pub(in crate::chaos) fn refused(&self) -> u64 {
+    pub(crate) fn refused(&self) -> u64 {
         self.registers.refused()
     }
 
     /// Number of late writes that unfenced registers accepted. Each overwrote a newer write.
-    pub(in crate::chaos) fn late(&self) -> u64 {
+    pub(crate) fn late(&self) -> u64 {
         self.registers.late()
     }
 }

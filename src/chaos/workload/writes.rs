@@ -4,14 +4,14 @@ use super::{
     locks::Lock,
     resource::{Access, Place, Written},
 };
-use crate::chaos::{
+use crate::{
     history::{Answer, Call, Mode},
     record::Recorder,
 };
 
 /// A writer with a recorder.
 #[derive(Debug)]
-pub(in crate::chaos) struct Writes {
+pub(crate) struct Writes {
     place: Place,
     recorder: Recorder,
     access: Option<Access>,
@@ -19,12 +19,12 @@ pub(in crate::chaos) struct Writes {
 
 impl Writes {
     /// Makes a writer to the registers at this place.
-    pub(in crate::chaos) fn new(place: &Place, recorder: Recorder) -> Self {
+    pub(crate) fn new(place: &Place, recorder: Recorder) -> Self {
         Self { place: place.clone(), recorder, access: None }
     }
 
     /// Writes to the unfenced and to the fenced register of each lock. Permits have no order, so they have no fenced write.
-    pub(in crate::chaos) async fn write_all(&mut self, locks: &[Lock], token: u64) {
+    pub(crate) async fn write_all(&mut self, locks: &[Lock], token: u64) {
         for lock in locks {
             for fenced in [false, true] {
                 if !(fenced && matches!(lock.mode, Mode::Permits(_))) {

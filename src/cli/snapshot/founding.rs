@@ -17,6 +17,7 @@ use super::super::{
     show,
 };
 use crate::{
+    config::is_cluster_id,
     environment::Environment,
     machine::{Machine, Record, Restore, TTL_MS_MAX, Token, WallTime},
     raft::{
@@ -25,7 +26,6 @@ use crate::{
         table::Applied,
         types::Node,
     },
-    server::config::is_cluster_id,
 };
 
 /// The new cluster.

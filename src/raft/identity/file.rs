@@ -14,7 +14,7 @@ use super::{IdentityError, IdentityRecord};
 use lockkeeper_storage::files::create_directory;
 
 /// The name of the file in the data directory.
-pub const FILE_NAME: &str = "identity.toml";
+pub const FILE_NAME: &str = lockkeeper_storage::IDENTITY_FILE;
 /// The name under which a new version is written before it is renamed.
 const ASIDE: &str = "identity.toml.new";
 /// The version of the format. Fields are added, never changed; a node refuses a later version. Every later one keeps the checksum at the

@@ -15,10 +15,12 @@ use std::{
 
 use tokio::time::sleep;
 
-use crate::{api::Error, config::EarlierClusterConfig};
+use lockkeeper_config::EarlierClusterConfig;
 use lockkeeper_environment::Clock;
 use lockkeeper_machine::Identity;
 use lockkeeper_transport::LogThrottle;
+
+use crate::api::Error;
 
 /// Identities that are remembered, so that each is logged once. Beyond them, none is logged.
 const IDENTITIES_MAX: usize = 1024;

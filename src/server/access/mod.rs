@@ -33,14 +33,13 @@ use std::{
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
-use self::{calls::Calls, connections::Connections, earlier::EarlierClients};
-use super::{
-    api::{Caller, Error},
-    config::AuthConfig,
-};
+use lockkeeper_config::AuthConfig;
 use lockkeeper_machine::Identity;
 use lockkeeper_policy::{FileError, Limits, Policy, Right, TokenHash, Tokens, What};
 use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
+
+use self::{calls::Calls, connections::Connections, earlier::EarlierClients};
+use super::api::{Caller, Error};
 
 /// Interval at which the files are read again. They are small, and comparing their text finds each change, even one within the resolution
 /// of a file's time.

@@ -7,14 +7,8 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::sync::Notify;
 use tonic_health::server::HealthReporter;
 
-use super::{Node, NodeTasks, ServeError, ending::Ending, stopped, unapplied};
-use crate::{
-    cluster::Cluster,
-    config::RaftConfig,
-    health, joining,
-    service::{self, waiting},
-};
 use lockkeeper_audit::Sink;
+use lockkeeper_config::RaftConfig;
 use lockkeeper_environment::Blocking;
 use lockkeeper_raft::{
     Replica, compared_starts, compared_tables, disk_watch, fast_election,
@@ -25,6 +19,13 @@ use lockkeeper_raft::{
     versions::PeerVersions,
 };
 use lockkeeper_transport::Connect;
+
+use super::{Node, NodeTasks, ServeError, ending::Ending, stopped, unapplied};
+use crate::{
+    cluster::Cluster,
+    health, joining,
+    service::{self, waiting},
+};
 
 /// How often a node records, outside of its log, how far its log and those of its peers are; and after what time first.
 const NOTE_PROGRESS: Duration = Duration::from_secs(10);

@@ -7,8 +7,7 @@ use std::{
 
 use tokio::{net::TcpListener, task::spawn_blocking};
 
-use super::{ServeError, stopped};
-use crate::config::{Config, TlsConfig};
+use lockkeeper_config::{Config, TlsConfig};
 use lockkeeper_environment::Environment;
 use lockkeeper_raft::{
     identity::{ClusterId, Identity},
@@ -20,6 +19,8 @@ use lockkeeper_storage::{
     files,
 };
 use lockkeeper_transport::tls::{Subject, Tls, TlsError, TlsFiles};
+
+use super::{ServeError, stopped};
 
 /// Reads the certificates, if the configuration names some.
 pub(super) async fn load_certificates(config: &Config) -> Result<Option<Tls>, ServeError> {

@@ -9,9 +9,16 @@ use tokio_util::sync::CancellationToken;
 use tonic_health::server::HealthReporter;
 use tower::Layer as _;
 
+use lockkeeper_config::Config;
+use lockkeeper_environment::{Environment, Tasks};
+use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
+use lockkeeper_transport::{
+    Connect, Listen, Settings,
+    tls::{Acceptor, Port, Tls, TlsError},
+};
+
 use super::{Node, NodeTasks, ServeError, services::listen_to};
 use crate::{
-    config::Config,
     connections::{Counted, CountedPort},
     console::Console,
     dynamodb as dynamodb_endpoint, etcd as etcd_endpoint,
@@ -19,12 +26,6 @@ use crate::{
     node_calls::{self, NodeCalls},
     v1::maintenance::Maintenance,
     web::{self, Web},
-};
-use lockkeeper_environment::{Environment, Tasks};
-use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
-use lockkeeper_transport::{
-    Connect, Listen, Settings,
-    tls::{Acceptor, Port, Tls, TlsError},
 };
 
 /// The listeners of a node. An optional port without a listener is not served.

@@ -8,19 +8,8 @@ use futures::future::BoxFuture;
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Foundation, Node, Parts, ServeError,
-    ports::{Acceptors, Listeners},
-    replication::Replication,
-    services::Services,
-    stopped,
-};
-use crate::{
-    access::{Access, earlier::EarlierClients},
-    config::{AuditConfig, Config, Member, TracesConfig},
-    service::Local,
-};
 use lockkeeper_audit::{Rotation, Sink};
+use lockkeeper_config::{AuditConfig, Config, Member, TracesConfig};
 use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_planted::VERSION;
 use lockkeeper_raft::{
@@ -34,6 +23,18 @@ use lockkeeper_raft::{
 };
 use lockkeeper_traces::{Settings as TraceSettings, Traces};
 use lockkeeper_transport::{Connect, Listen};
+
+use super::{
+    Foundation, Node, Parts, ServeError,
+    ports::{Acceptors, Listeners},
+    replication::Replication,
+    services::Services,
+    stopped,
+};
+use crate::{
+    access::{Access, earlier::EarlierClients},
+    service::Local,
+};
 
 impl<C: Connect> Node<C> {
     /// Makes a node of its parts, with Raft running. Returns what its ports need beside it.

@@ -5,8 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use openraft::{SnapshotPolicy, storage::RaftLogStorage};
 use tokio::sync::Notify;
 
-use super::{Foundation, ServeError, stopped, unapplied};
-use crate::config::{Config, RaftConfig};
+use lockkeeper_config::{Config, RaftConfig};
 use lockkeeper_environment::Blocking;
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
@@ -27,6 +26,8 @@ use lockkeeper_raft::{
     versions::PeerVersions,
 };
 use lockkeeper_transport::Connect;
+
+use super::{Foundation, ServeError, stopped, unapplied};
 
 /// openraft's deadline for installing a snapshot. The transfer has deadlines of its own, which grow with its size.
 const INSTALL_SNAPSHOT_MS: u64 = 10 * 60 * 1000;

@@ -3,11 +3,12 @@
 //! Any node answers from its own table, as a stale read does. So it still shows what it knew when its cluster has no leader, and the leader
 //! pays nothing for people who watch. The number of names that a look visits is bounded ([`LOOK_MAX`]), whatever the size of the table.
 
+use lockkeeper_machine::{LockName, Machine, NAME_BYTES_MAX, Page, Ticket, Token};
+
 use crate::{
     access::{Access, guard::Guarded},
     api::{Caller, Error, requests::*},
 };
-use lockkeeper_machine::{LockName, Machine, NAME_BYTES_MAX, Page, Ticket, Token};
 
 /// Maximum number of names that one look visits. It takes some milliseconds.
 const LOOK_MAX: usize = 20_000;
@@ -189,7 +190,7 @@ mod tests {
     fn the_pages_of_a_level_have_each_child_once() {
         let names = ["a", "a/", "a/1", "a/2/x", "a0", "b/1", "b/2", "c", "c-", "c/d/e", "d"];
         let machine = table(names.map(str::to_owned));
-        let access = Access::open(&crate::config::AuthConfig::default(), false).expect("no files");
+        let access = Access::open(&lockkeeper_config::AuthConfig::default(), false).expect("no files");
         let level = |prefix: &str, size: usize| {
             let mut found = Vec::new();
             let mut after = None;

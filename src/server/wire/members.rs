@@ -2,13 +2,12 @@
 
 use tonic::{Response, Status, transport::Channel};
 
-use super::{Encode, Forward, ReplyMessage};
-use crate::{
-    api::{Error, requests::*},
-    config::reachable,
-};
+use lockkeeper_config::check_reachable;
 use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 use lockkeeper_raft::identity::Incarnation;
+
+use super::{Encode, Forward, ReplyMessage};
+use crate::api::{Error, requests::*};
 
 /// Calls the leader.
 macro_rules! forwarded_by {
@@ -42,7 +41,7 @@ impl Encode for AddMember {
         };
 
         for (field, address) in [("client_address", &client_address), ("peer_address", &peer_address)] {
-            reachable(address).map_err(|why| Error::invalid(field, why))?;
+            check_reachable(address).map_err(|why| Error::invalid(field, why))?;
         }
         Ok(Self { node_id: member_id("node_id", node_id)?, client_address, peer_address, incarnation, stays_learner })
     }

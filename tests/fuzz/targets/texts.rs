@@ -4,9 +4,9 @@ use std::fmt::{Debug, Display};
 
 use lockkeeper::{
     cli::fuzzing::VALUES,
+    config::{Config, Overrides},
     machine::{Address, Identity, SessionId},
     raft::identity::{Acknowledged, ClusterId, Incarnation, Start},
-    server::config::{Config, Overrides},
     transport::tls::Subject,
 };
 use lockkeeper_checker::history::History;

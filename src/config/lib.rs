@@ -13,8 +13,7 @@ mod file;
 mod tests;
 mod validate;
 
-pub use validate::is_cluster_id;
-pub(crate) use validate::reachable;
+pub use validate::{check_reachable, is_cluster_id};
 
 use std::{
     fmt, fs,

@@ -177,7 +177,7 @@ fn members(members: &[Member], problems: &mut Vec<Problem>) {
 
         let both = [("client_address", &member.client_address), ("peer_address", &member.peer_address)];
         for (field, address) in both {
-            if let Err(what) = reachable(address) {
+            if let Err(what) = check_reachable(address) {
                 problems.push(Problem::new(key(field), what));
             } else if let Some(first) = addresses.insert(address, key(field)) {
                 let what = format!("{address:?} is {first} already: give each its own host or port");
@@ -189,7 +189,7 @@ fn members(members: &[Member], problems: &mut Vec<Problem>) {
 
 fn join(config: &Config, problems: &mut Vec<Problem>) {
     for endpoint in &config.join {
-        if let Err(what) = reachable(endpoint) {
+        if let Err(what) = check_reachable(endpoint) {
             problems.push(Problem::new("join", what));
         }
     }
@@ -361,7 +361,11 @@ fn limits(limits: &LimitsConfig, problems: &mut Vec<Problem>) {
 }
 
 /// Checks an address to which others connect.
-pub(crate) fn reachable(address: &str) -> Result<(), String> {
+///
+/// # Errors
+///
+/// What is wrong with it and what to write instead: it is not host:port, has port 0, or is a wildcard, at which nobody can be reached.
+pub fn check_reachable(address: &str) -> Result<(), String> {
     let (host, port) = host_and_port(address)?;
     if port == 0 {
         return Err(format!("{address:?} has port 0, at which nobody can be reached: name the port"));

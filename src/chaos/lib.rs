@@ -13,7 +13,7 @@
 //!
 //! The first three are plain libraries without network, clock or tokio. So `lockkeeper chaos check FILE` checks histories in the same way,
 //! whether they come from real processes, from a simulation, or were written by hand. The others use
-//! [`crate::client`] and [`crate::local`].
+//! [`lockkeeper_client`] and [`lockkeeper_local`].
 
 #![warn(clippy::match_bool)]
 

@@ -39,6 +39,7 @@
 //! latency at a fixed rate below the limit, except for renewals.
 
 #![warn(clippy::match_bool)]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time, and its locks have names of their own")]
 
 mod background;
 mod closed_loop;
@@ -73,8 +74,9 @@ pub use report::Report;
 pub use target::Where;
 pub use usage::resident_bytes;
 
-use crate::{client, local::LocalError};
 use background::Background;
+use lockkeeper_client as client;
+use lockkeeper_local::LocalError;
 use target::Target;
 
 /// What is measured.

@@ -1,9 +1,9 @@
-//! Tells the program the name of the profile that it was built with, so that figures can name it.
+//! Tells the benchmarks the name of the profile that they were built with, so that figures can name it.
 
 use std::{env, path::Path};
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/build.rs");
+    println!("cargo:rerun-if-changed=build.rs");
 
     // Cargo's own variable says `release` for each profile that inherits it. The directory is TARGET/PROFILE/build/PACKAGE/out.
     let out = env::var_os("OUT_DIR").expect("cargo sets it");

@@ -34,18 +34,16 @@ use std::{
 use futures::{StreamExt as _, future, stream::FuturesUnordered};
 use tokio::time::{self, Instant};
 
-use crate::{
-    proto::v1 as pb,
-    server::config::{
-        AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, Member, RaftConfig,
-        TracesConfig,
-    },
-};
 use directory::Directory;
 pub use error::LocalError;
+use lockkeeper_config::{
+    AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, Member, RaftConfig,
+    TracesConfig,
+};
+use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::tls::TlsFiles;
 pub use node::{Node, Signal};
-pub(crate) use ports::any_free as free_port;
+pub use ports::any_free as free_port;
 
 /// The exit code of a node that finds one of its addresses in use.
 pub const EXIT_ADDRESS_IN_USE: u8 = 21;
@@ -289,9 +287,12 @@ impl LocalCluster {
         self.directory.write(self.node(node_id).config())
     }
 
-    /// Changes the cluster's id in the configurations of all nodes. Call it while no node runs, for data of another
-    /// cluster.
-    pub(crate) fn set_cluster_id(&mut self, cluster_id: &str) -> Result<(), LocalError> {
+    /// Changes the cluster's id in the configurations of all nodes. Call it while no node runs, for data of another cluster.
+    ///
+    /// # Errors
+    ///
+    /// A configuration file cannot be written; those of earlier nodes have the new id.
+    pub fn set_cluster_id(&mut self, cluster_id: &str) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.set_cluster_id(cluster_id);
             self.directory.write(node.config())?;
