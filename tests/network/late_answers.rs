@@ -69,10 +69,12 @@ async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [
     }
     let raft = l.raft.clone();
     tokio::spawn(async move { raft.client_write(Payload(vec![b'a'; LARGE].into())).await });
-    until("A at all nodes", || {
+    // A follower answers when A is on its disk. One that learns of a later term before that never answers.
+    let flushed = |node: &TestNode| node.raft.watch_log_progress().get().and_then(|point| point.last_log_id);
+    until("A on the disks of F and G", || {
         let last = l.metrics().last_log_index;
         last > f.metrics().last_applied.map(|id| id.index)
-            && [f, g].iter().all(|other| other.metrics().last_log_index == last)
+            && [f, g].iter().all(|other| flushed(other).map(|id| id.index) == last)
     })
     .await;
     for other in [f, g] {
@@ -87,15 +89,23 @@ async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [
         other.raft.handle_transfer_leader(handed_over).await.expect("it runs").expect("it follows L");
     }
     g.raft.trigger().elect(true).await.expect("it runs");
-    until("G leads", || g.metrics().current_leader == Some(g.id)).await;
+    // F skips the lease too, and on a busy machine its own election timeout may end first. Whichever leads is G.
+    let leads = |node: &TestNode| node.metrics().current_leader == Some(node.id);
+    until("F or G leads", || leads(f) || leads(g)).await;
+    let [f, g] = if leads(f) { [g, f] } else { [f, g] };
     g.write(b"W".to_vec()).await;
     assert_eq!(l.metrics().current_leader, Some(l.id), "L does not know of the election");
     let ids = [l.id, f.id, g.id];
     (nodes, ids)
 }
 
-/// Starts `read` at L, then delivers the answers (steps 4 and 5), then all else. `None`: the answers came too late.
-async fn deliver<T>(lab: &Lab, nodes: &[TestNode], [l, f, g]: [u64; 3], read: impl Future<Output = T>) -> Option<T> {
+/// Starts `read` at L, then delivers the answers (steps 4 and 5), then all else. The error says what came too late for that order.
+async fn deliver<T>(
+    lab: &Lab,
+    nodes: &[TestNode],
+    [l, f, g]: [u64; 3],
+    read: impl Future<Output = T>,
+) -> Result<T, String> {
     let mut read = pin!(read);
     assert!(poll!(&mut read).is_pending(), "no answer has confirmed it");
     let leader = split(nodes, l).0;
@@ -106,20 +116,25 @@ async fn deliver<T>(lab: &Lab, nodes: &[TestNode], [l, f, g]: [u64; 3], read: im
     let a = leader.metrics().last_log_index.expect("A");
     lab.wires.hold_answers(l, g, false);
     let is_committed = || leader.metrics().last_applied.is_some_and(|id| id.index == a);
-    if !comes_true(STEP, is_committed).await
-        || !comes_true(STEP, || lab.wires.holds_something_after_a_large_request(l, f)).await
-    {
-        return None;
+    if !comes_true(STEP, is_committed).await {
+        return Err(format!(
+            "G's answer did not commit A at L: {:?}; G: {:?}",
+            leader.metrics(),
+            split(nodes, g).0.raft.watch_log_progress().get()
+        ));
+    }
+    if !comes_true(STEP, || lab.wires.holds_something_after_a_large_request(l, f)).await {
+        return Err(format!("L sent F nothing after A: {:?}", leader.metrics()));
     }
     lab.wires.hold_answers(l, f, false);
     if !comes_true(STEP, || matched(f).is_some_and(|id| id.index == a)).await {
-        return None;
+        return Err(format!("F's answer was not taken: {:?}", leader.metrics()));
     }
     for other in [f, g] {
         lab.wires.hold_requests(l, other, false);
         lab.wires.hold_requests(other, l, false);
     }
-    Some(timeout(SOON, read).await.expect("in time"))
+    Ok(timeout(SOON, read).await.expect("in time"))
 }
 
 fn shows_w(node: &TestNode) -> bool {
@@ -128,6 +143,7 @@ fn shows_w(node: &TestNode) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_answer_confirms_no_read() {
+    let mut late = Vec::new();
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
         let (nodes, ids) = two_leaders(&lab, None).await;
@@ -140,18 +156,22 @@ async fn a_late_answer_confirms_no_read() {
         })
         .await;
         end_all(nodes).await;
-        if let Some(answer) = answer {
-            assert!(matches!(answer, Ok(true) | Err(ReadError::Deposed { .. })), "a stale read: {answer:?}");
-            return;
+        match answer {
+            Ok(answer) => {
+                assert!(matches!(answer, Ok(true) | Err(ReadError::Deposed { .. })), "a stale read: {answer:?}");
+                return;
+            }
+            Err(what) => late.push(what),
         }
     }
-    panic!("the answers came too late, {ATTEMPTS} times");
+    panic!("the answers came too late, {ATTEMPTS} times: {late:#?}");
 }
 
 /// The same with a learner that hears L alone, and so confirms whatever L sends: it must not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "seldom comes to its order of events beside other tests; the calibration runs it alone, with its bug and without"]
 async fn a_learners_answers_confirm_no_read() {
+    let mut late = Vec::new();
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
         let (disk, plan) = (Disk::new(), FormingConfig { bootstrap: false, members: members(1..=LEARNER) });
@@ -166,19 +186,23 @@ async fn a_learners_answers_confirm_no_read() {
         .await;
         learner.end().await;
         end_all(nodes).await;
-        if let Some(answer) = answer {
-            let is_right = matches!(answer, Ok(true) | Err(ReadError::Deposed { .. }));
-            assert!(is_right, "a stale read, confirmed by a learner: {answer:?}");
-            return;
+        match answer {
+            Ok(answer) => {
+                let is_right = matches!(answer, Ok(true) | Err(ReadError::Deposed { .. }));
+                assert!(is_right, "a stale read, confirmed by a learner: {answer:?}");
+                return;
+            }
+            Err(what) => late.push(what),
         }
     }
-    panic!("the answers came too late, {ATTEMPTS} times");
+    panic!("the answers came too late, {ATTEMPTS} times: {late:#?}");
 }
 
 /// The control for the first test above: in this order of events, openraft's own read index confirms a stale read. If this test fails,
 /// openraft has fixed the bug.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_alone_confirms_a_stale_read() {
+    let mut late = Vec::new();
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
         let (nodes, ids) = two_leaders(&lab, None).await;
@@ -189,10 +213,17 @@ async fn openraft_alone_confirms_a_stale_read() {
         })
         .await;
         end_all(nodes).await;
-        if let Some(confirmed) = confirmed {
-            assert_eq!(confirmed, Some(false), "openraft no longer confirms a read that misses an acknowledged write");
-            return;
+        match confirmed {
+            Ok(confirmed) => {
+                assert_eq!(
+                    confirmed,
+                    Some(false),
+                    "openraft no longer confirms a read that misses an acknowledged write"
+                );
+                return;
+            }
+            Err(what) => late.push(what),
         }
     }
-    panic!("the answers came too late, {ATTEMPTS} times");
+    panic!("the answers came too late, {ATTEMPTS} times: {late:#?}");
 }
