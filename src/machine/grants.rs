@@ -2,23 +2,14 @@
 
 use std::num::NonZeroU64;
 
-use super::{bytes::of_lock, *};
-
-/// A grant that is held.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub(super) session: SessionId,
-    /// The request that it was granted to, whose reply may be remembered. Not part of a record: it follows from the reply.
-    pub(super) request: Option<NonZeroU64>,
-    /// Sorted. The mode is stored with each lock.
-    pub(super) names: Names,
-    pub(super) since: WallTime,
-    pub(super) lock_delay_ms: u32,
-}
+use crate::{
+    table::{Due, GrantNames, HeldGrant, RevokedGrant, Weight, data_bytes},
+    *,
+};
 
 /// How a grant ends.
 #[derive(Clone, Copy)]
-pub(super) enum GrantEnd<'a> {
+pub(super) enum GrantEnding<'a> {
     /// Its holder released it.
     Released,
     /// Its session expired.
@@ -30,30 +21,34 @@ pub(super) enum GrantEnd<'a> {
 /// A grant that was taken out of the table, and leaves its locks.
 struct EndedGrant<'g> {
     token: Token,
-    held: &'g Held,
-    end: GrantEnd<'g>,
+    held: &'g HeldGrant,
+    ending: GrantEnding<'g>,
     /// Its locks are in the table for this grant alone.
     leaves_nothing: bool,
 }
 
-impl GrantEnd<'_> {
+impl GrantEnding<'_> {
     /// How a session's grants end with the session.
-    pub(super) fn of_session(end: SessionEnd) -> Self {
+    pub(super) fn with_session(end: SessionEnd) -> Self {
         match end {
             SessionEnd::Closed => Self::Released,
             SessionEnd::Expired | SessionEnd::Unknown => Self::Expired,
         }
     }
+
+    /// The change of a lock that a grant with this end leaves.
+    fn change(self, token: Token, held: &HeldGrant) -> ChangeKind {
+        let HeldGrant { session, since, .. } = *held;
+        let lost = |reason, by| ChangeKind::Lost { token, session, since, reason, by };
+        match self {
+            Self::Released => ChangeKind::Released { token, session, since },
+            Self::Expired => lost(None, None),
+            Self::Forced(reason, by) => lost(Some(reason.clone()), by.cloned()),
+        }
+    }
 }
 
 impl Machine {
-    /// The next number from the counter that grants and writes of the keyspace share.
-    pub(super) fn issue_token(&mut self) -> Token {
-        let last = self.last_token.0;
-        self.last_token = Token(last.checked_add(1).expect("2^64 grants take longer than any cluster exists"));
-        self.last_token
-    }
-
     /// Grants locks under the next token. The caller has checked that all of them can be had. If they `are_new`, none of them is in the
     /// table, so they need not be looked for.
     pub(super) fn grant(
@@ -64,93 +59,92 @@ impl Machine {
         are_new: bool,
         events: &mut Vec<Event>,
     ) -> Grant {
-        self.spend(acquire.wants().len());
-        let token = self.issue_token();
-        let weight = Weight::of_grant(acquire.wants().iter().map(|want| &want.name));
-        let label = self.add_with(session, weight, |owner| {
-            owner.grants.insert(token);
-            owner.label.clone()
-        });
+        let wants = acquire.wants();
+        self.batch.spend(wants.len());
+        let token = self.issued.issue_token();
+        let weight = Weight::for_grant(wants.iter().map(|want| &want.name));
+        let label = self.sessions.begin_grant(session, token, weight, wants.len());
 
-        let has_data = |want: &Want| want.data.is_some() || !are_new && self.has_data(&want.name);
-        let is_charged = acquire.wants().iter().any(has_data);
+        // Data is charged to the only holder, and the holders change.
+        let has_data = |want: &Want| want.data.is_some() || !are_new && self.locks.has_data(&want.name);
+        let is_charged = wants.iter().any(has_data);
         if is_charged {
-            acquire.wants().iter().for_each(|want| self.uncharge_data(&want.name));
+            wants.iter().for_each(|want| self.refund_data(&want.name));
         }
 
-        let mut names = Vec::with_capacity(acquire.wants().len());
-        for want in acquire.wants() {
+        let mut names = Vec::with_capacity(wants.len());
+        for want in wants {
             let (name, mode) = if are_new {
-                (want.name.clone(), self.add_lock(&want.name, token, want.mode))
+                (want.name.clone(), self.locks.add(&want.name, token, want.mode))
             } else {
-                self.add_holder(&want.name, token, want.mode)
+                self.locks.add_holder(&want.name, token, want.mode)
             };
             let kind = ChangeKind::Granted { token, session, label: label.clone(), mode, ticket: None };
-            events.push(changed(&name, kind));
+            events.push(lock_changed(&name, kind));
             self.set_data_on_grant(want, events);
             names.push(name);
         }
 
-        let names = Names::from(names);
+        let names = GrantNames::from(names);
         let grant = Grant { token, session, names: names.to_shared() };
-        self.count(session, |usage| usage.locks += names.len() as u64);
-        let held = Held {
+        let held = HeldGrant {
             session,
             request: request.and_then(NonZeroU64::new),
             names,
-            since: self.wall,
+            since: self.clock.wall(),
             lock_delay_ms: acquire.lock_delay_ms,
         };
-        let same = self.grants.insert(token, held);
-        assert!(same.is_none(), "tokens rise: a fence would admit both holders of {token:?} (M2)");
+        let is_known = self.grants.insert(token, held);
+        assert!(!is_known, "tokens rise: a fence would admit both holders of {token:?} (M2)");
         if is_charged {
             grant.names.iter().for_each(|name| self.charge_data(name));
         }
         grant
     }
 
-    /// Returns the interned name, so that the grant shares the table's allocation; and the mode in which the lock is held.
-    pub(super) fn add_holder(&mut self, name: &LockName, token: Token, mode: Mode) -> (LockName, Mode) {
-        let known = self.locks.get_key_value(name).map(|(name, _)| name.clone());
-        match known {
-            Some(name) => {
-                let mode = self.change(&name, |lock| lock.add_holder(token, mode));
-                (name, mode)
-            }
-            None => (name.clone(), self.add_lock(name, token, mode)),
-        }
-    }
-
-    /// Adds a lock that is not in the table, with its first holder. Returns the mode in which it is held.
-    fn add_lock(&mut self, name: &LockName, token: Token, mode: Mode) -> Mode {
-        let mut lock = Lock::default();
-        let mode = lock.add_holder(token, mode);
-        self.bytes += of_lock(name, &lock);
-        let same = self.locks.insert(name.clone(), lock);
-        assert!(same.is_none(), "the lock {name} was taken for a new one, and its holders would be forgotten (M1)");
-        mode
-    }
-
     /// The acquire that sets data decides whether it is kept; an acquire without data can still ask to keep the present data.
     fn set_data_on_grant(&mut self, want: &Want, events: &mut Vec<Event>) {
-        match &want.data {
-            Some(data) => self.set_data(&want.name, Some(data.clone()), want.keep_data, events),
-            None if want.keep_data => self.change(&want.name, |lock| lock.set_data(lock.data().cloned(), true)),
-            None => {}
+        if want.data.is_some() {
+            self.set_data(&want.name, want.data.clone(), want.keep_data, events);
+        } else if want.keep_data {
+            self.locks.change(&want.name, |lock| lock.set_data(lock.data().cloned(), true));
         }
     }
 
     pub(super) fn set_data(&mut self, name: &LockName, data: Option<Data>, keep: bool, events: &mut Vec<Event>) {
-        self.uncharge_data(name);
-        let differs = self.change(name, |lock| {
+        self.refund_data(name);
+        let differs = self.locks.change(name, |lock| {
             let differs = lock.data() != data.as_ref();
             lock.set_data(data.clone(), keep);
             differs
         });
         self.charge_data(name);
+
         if differs {
-            events.push(changed(name, ChangeKind::Data(data)));
+            events.push(lock_changed(name, ChangeKind::Data(data)));
         }
+    }
+
+    /// Takes the data of this lock off the sum of its only holder. Call it before the lock or the holder changes; then
+    /// [`Self::charge_data`].
+    fn refund_data(&mut self, name: &LockName) {
+        if let Some((session, weight)) = self.held_data(name) {
+            self.sessions.refund(session, weight);
+        }
+    }
+
+    /// Charges the lock's data to its only holder, after the change.
+    fn charge_data(&mut self, name: &LockName) {
+        if let Some((session, weight)) = self.held_data(name) {
+            self.sessions.charge(session, weight);
+        }
+    }
+
+    /// What the only holder of a lock is charged for its data. There is no such holder while a grant that begins or ends is not among the
+    /// grants.
+    pub(super) fn held_data(&self, name: &LockName) -> Option<(SessionId, Weight)> {
+        let (only, bytes) = self.locks.data_of_only_holder(name)?;
+        Some((self.grants.get(only)?.session, Weight::for_held_data(bytes)))
     }
 
     /// Sets the data on a lock that the session holds by this token.
@@ -163,11 +157,12 @@ impl Machine {
         if let Some(revoked) = self.taken(session, update.token) {
             return Err(revoked);
         }
-        let held = self.grants.get(&update.token).ok_or(Refusal::NotHeld)?;
+        let held = self.grants.get(update.token).ok_or(Refusal::NotHeld)?;
         if held.session != session || held.names.binary_search(&update.name).is_err() {
             return Err(Refusal::NotHeld);
         }
-        self.ensure_room_for_data(session, &update.name, update.data.as_ref())?;
+
+        self.ensure_room_for_data(session, &update.name, data_bytes(update.data.as_ref()))?;
         self.set_data(&update.name, update.data.clone(), update.keep_data, events);
         Ok(Reply::Updated)
     }
@@ -176,18 +171,19 @@ impl Machine {
     pub(super) fn release(
         &mut self,
         session: SessionId,
-        token: Token,
+        mut token: Token,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        if !self.sessions[&session].grants.contains(token) {
+        let owner = self.sessions.existing(session);
+        if !owner.grants.contains(token) {
             return Err(self.forget_taken(session, token).unwrap_or(Refusal::NotHeld));
         }
-        let token = match Planted::ReleaseIgnoresToken.is_on() {
-            true => self.session_mut(session).grants.iter().next().unwrap_or(token),
-            false => token,
-        };
+        if Planted::ReleaseIgnoresToken.is_on() {
+            token = owner.grants.first().unwrap_or(token);
+        }
+
         let mut freed = Vec::new();
-        self.end_grant(token, GrantEnd::Released, &mut freed, events);
+        self.end_grant(token, GrantEnding::Released, &mut freed, events);
         self.hand_on(freed, events);
         Ok(Reply::Released(Released::Grant))
     }
@@ -197,28 +193,29 @@ impl Machine {
     pub(super) fn end_grant(
         &mut self,
         token: Token,
-        end: GrantEnd<'_>,
+        ending: GrantEnding<'_>,
         freed: &mut Vec<LockName>,
         events: &mut Vec<Event>,
     ) {
-        let held = self.grants.remove(&token).expect("only a grant that is held ends");
+        let held = self.grants.remove(token);
+        let session = held.session;
         // The usual case: nobody waits, and nothing but the grant keeps its locks in the table.
         let leaves_nothing = held.names.iter().all(|name| self.locks.get(name).is_some_and(|lock| lock.is_only(token)));
-        let is_charged = !leaves_nothing && held.names.iter().any(|name| self.has_data(name));
+        // Data is charged to the only holder: that was this grant, or will be the one that is left.
+        let is_charged = !leaves_nothing && held.names.iter().any(|name| self.locks.has_data(name));
         if is_charged {
-            // The charge of data is found by the grant.
-            self.grants.insert(token, held.clone());
-            held.names.iter().for_each(|name| self.uncharge_data(name));
-            self.grants.remove(&token);
+            let own = |name: &LockName| self.locks.data_of_only_holder(name).filter(|(only, _)| *only == token);
+            let bytes = held.names.iter().filter_map(own).map(|(_, bytes)| bytes).sum();
+            self.sessions.refund(session, Weight::for_held_data(bytes));
         }
 
-        self.subtract_with(held.session, Weight::of_grant(held.names.iter()), |owner| owner.grants.remove(token));
-        self.count(held.session, |usage| usage.locks -= held.names.len() as u64);
-        if let Some(Revoked { deadline: Some(deadline), .. }) = self.remove_revoked(held.session, token) {
-            self.due.remove(&(deadline, Due::Revocation(token)));
+        self.sessions.end_grant(session, token, Weight::for_grant(held.names.iter()), held.names.len());
+        if let Some(RevokedGrant { deadline: Some(deadline), .. }) = self.remove_revoked(session, token) {
+            self.clock.cancel(deadline, Due::Revocation(token));
         }
-        self.spend(held.names.len());
-        let ended = EndedGrant { token, held: &held, end, leaves_nothing };
+
+        self.batch.spend(held.names.len());
+        let ended = EndedGrant { token, held: &held, ending, leaves_nothing };
         for name in held.names.iter() {
             self.leave(name, &ended, freed, events);
             if is_charged {
@@ -229,44 +226,43 @@ impl Machine {
 
     /// Removes a grant that ends from one of its locks.
     fn leave(&mut self, name: &LockName, ended: &EndedGrant<'_>, freed: &mut Vec<LockName>, events: &mut Vec<Event>) {
-        let EndedGrant { token, held, end, leaves_nothing } = *ended;
-        let Held { session, since, .. } = *held;
-        events.push(changed(
-            name,
-            match end {
-                GrantEnd::Released => ChangeKind::Released { token, session, since },
-                GrantEnd::Expired => ChangeKind::Lost { token, session, since, reason: None, by: None },
-                GrantEnd::Forced(reason, by) => {
-                    ChangeKind::Lost { token, session, since, reason: Some(reason.clone()), by: by.cloned() }
-                }
-            },
-        ));
-        let mut awaited = false;
-        if leaves_nothing {
-            self.remove_lock(name);
-        } else {
-            let drop_data = self.change(name, |lock| {
-                lock.remove_holder(token);
-                awaited = lock.queue_length() > 0;
-                let drop_data = !lock.is_held() && lock.data().is_some() && !lock.keeps_data();
-                if drop_data {
-                    lock.set_data(None, false);
-                }
-                drop_data
-            });
-            if drop_data {
-                events.push(changed(name, ChangeKind::Data(None)));
-            }
-        }
+        let EndedGrant { token, held, ending, leaves_nothing } = *ended;
+        events.push(lock_changed(name, ending.change(token, held)));
 
-        let lost = matches!(end, GrantEnd::Expired | GrantEnd::Forced(..));
-        if lost && held.lock_delay_ms > 0 {
+        let is_awaited = if leaves_nothing {
+            self.locks.remove(name);
+            false
+        } else {
+            self.remove_holder(name, token, events)
+        };
+
+        let is_lost = matches!(ending, GrantEnding::Expired | GrantEnding::Forced(..));
+        if is_lost && held.lock_delay_ms > 0 {
             // The holder was lost when its session ended, however late the backlog reaches this lock.
-            let at = self.session_mut(session).ending.map_or(self.moment, |ending| ending.at);
+            let ending = self.sessions.existing(held.session).ending;
+            let at = ending.map_or(self.clock.moment(), |ending| ending.at);
             self.delay(name, Stamp(at.0.saturating_add(held.lock_delay_ms.into())), events);
         }
-        if awaited {
+        if is_awaited {
             freed.push(name.clone());
         }
+    }
+
+    /// Removes a holder from a lock, and with the last one the data that was not to be kept. Returns whether others await the lock.
+    fn remove_holder(&mut self, name: &LockName, token: Token, events: &mut Vec<Event>) -> bool {
+        let (is_awaited, drops_data) = self.locks.change(name, |lock| {
+            lock.remove_holder(token);
+            let is_awaited = lock.queue_length() > 0;
+            let drops_data = !lock.is_held() && lock.data().is_some() && !lock.keeps_data();
+            if drops_data {
+                lock.set_data(None, false);
+            }
+            (is_awaited, drops_data)
+        });
+
+        if drops_data {
+            events.push(lock_changed(name, ChangeKind::Data(None)));
+        }
+        is_awaited
     }
 }

@@ -7,16 +7,16 @@
 //!
 //! The files, in reading order:
 //!
+//! * `table`: what the table stores, in parts that guard their indexes, counters and sums; all other files are rules;
 //! * `sessions`: opened, renewed, closed; what ends with a session;
 //! * `replies`: each request takes effect once, however often it is sent;
-//! * `locks`: one lock: its holders, its queue, its data, its lock-delay;
 //! * `queue`: acquires: granted, refused or queued, and the next waiter;
 //! * `grants`: tokens: granted, released, lost; data set by their holders;
+//! * `delays`: a lock whose holder was lost stays closed for a while;
 //! * `force`: an operator revokes a grant;
-//! * `undo`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
+//! * `operator_calls`: an operator removes a waiter, lifts a lock-delay, drops kept data, resizes a semaphore;
 //! * `keyspace`: entries with revisions and leases, transactions on them, their history, and the locks that entries claim;
-//! * `bytes`: how much memory the table takes;
-//! * `tokens`: compact sets, for the many that have one member;
+//! * `bytes`: how much memory the table takes, and the limits of it;
 //! * `time`: deadlines that pass;
 //! * `backlog`: work that is due and not done yet, since one batch does a bounded amount;
 //! * `views`: what queries show to people;
@@ -61,115 +61,69 @@
 
 mod backlog;
 mod bytes;
-mod capacity;
 mod check;
+mod delays;
 mod digest;
 mod force;
 mod grants;
 mod keyspace;
-mod locks;
-mod owners;
+mod operator_calls;
 mod queue;
 mod records;
 mod replies;
 mod restored;
 mod sessions;
+mod table;
 #[cfg(test)]
 mod tests;
 mod time;
-mod tokens;
 mod types;
-mod undo;
 mod versions;
 mod views;
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
-use imbl::{OrdMap, OrdSet};
-
 use lockkeeper_planted::Planted;
 
-pub use backlog::Work;
 pub use check::BrokenInvariant;
 pub use digest::HASH_FORM;
-pub use keyspace::{EntryHistory, PastEntries};
-pub use owners::Usage;
+pub use keyspace::PastEntries;
 pub use records::Record;
-pub use replies::Asked;
 pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, Restore, first_at};
+pub use table::{Asked, EntryHistory, Usage, Work};
 pub use types::*;
 pub use versions::{Version, Versions};
 
 use self::{
-    backlog::{Backlog, Ending, Piece},
-    bytes::Weight,
-    capacity::Capacity,
-    force::Revoked,
-    grants::{GrantEnd, Held},
-    keyspace::{Claimed, Claims, Temporaries},
-    locks::{Lock, changed},
-    queue::Waiting,
-    replies::{RememberedReply, Replies},
-    sessions::{Ended, Session},
-    time::Due,
-    tokens::{Names, Tokens},
+    delays::lock_changed,
+    grants::GrantEnding,
+    table::{
+        Backlog, BatchBudget, ClaimTable, EntryTable, GrantTable, IssuedNumbers, LockTable, SessionTable,
+        TableCapacity, TableClock, WaitTable,
+    },
 };
 
-/// The replicated table. See the [module](self).
+/// The replicated table. See the [module](self); what each part promises is said in the folder `table`.
 #[derive(Clone, Default)]
 pub struct Machine {
     version: Version,
-    now: Stamp,
-    /// Wall time of the command that is being applied. Not part of a record: the next command brings its own.
-    wall: WallTime,
-    last_token: Token,
-    last_ticket: Ticket,
-    /// The cluster was restored, and grants no lock before. It may have passed: see [`Machine::closed_until`].
-    closed_until: Option<Stamp>,
+    clock: TableClock,
+    issued: IssuedNumbers,
 
-    sessions: OrdMap<SessionId, Session>,
-    ended: Ended,
-
-    locks: OrdMap<LockName, Lock>,
-    grants: OrdMap<Token, Held>,
-    revoked: OrdMap<(SessionId, Token), Revoked>,
-
-    waits: OrdMap<Ticket, Waiting>,
-    awaited_by: OrdSet<(SessionId, Ticket)>,
+    sessions: SessionTable,
+    locks: LockTable,
+    grants: GrantTable,
+    waits: WaitTable,
 
     /// The keyspace.
-    entries: OrdMap<Key, Arc<Entry>>,
-    /// The entries that have a lease, by their lease.
-    leased: OrdSet<(SessionId, Key)>,
-    /// The entries that claim a lock, by their lock.
-    claims: Claims,
-    /// The sessions of temporary entries. Not part of a record: it follows from the others.
-    temporaries: Temporaries,
-    /// Those that the transaction that is being applied opens. Not part of a record.
-    opening_temporaries: BTreeSet<SessionId>,
-
-    /// What happened to the entries lately.
+    entries: EntryTable,
+    claims: ClaimTable,
     history: EntryHistory,
 
-    /// All deadlines, in the order in which they fall due.
-    due: OrdSet<(Stamp, Due)>,
-    /// Whether deadlines have passed that were not handled yet, because the budget ended first.
-    is_behind: bool,
     backlog: Backlog,
-
-    /// Bytes of all records together.
-    bytes: usize,
-    /// What each owner's sessions have together. Not part of a record: it follows from the others.
-    owners: OrdMap<Identity, Usage>,
-
-    /// Limits of the batch that is being applied. Not part of a record: the next batch brings its own.
-    limits: Limits,
-    /// Units of work that the current part of the batch may still do. Not part of a record.
-    budget: usize,
-    /// The moment at which the current work counts as done: the deadline that is being handled, or else now. Not part of a record.
-    moment: Stamp,
-
-    capacity: Capacity,
+    /// Not part of a record.
+    batch: BatchBudget,
+    capacity: TableCapacity,
     /// Commands to apply before the next check. Not part of a record.
     #[cfg(debug_assertions)]
     unchecked: usize,
@@ -178,8 +132,8 @@ pub struct Machine {
 impl fmt::Debug for Machine {
     /// A summary: the tables may hold millions of entries.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { now, last_token, sessions, locks, waits, .. } = self;
-        write!(f, "Machine({now:?}, {last_token:?}, ")?;
+        let Self { sessions, locks, waits, .. } = self;
+        write!(f, "Machine({:?}, {:?}, ", self.now(), self.last_token())?;
         write!(f, "{} sessions, {} locks, {} waiters)", sessions.len(), locks.len(), waits.len())
     }
 }
@@ -217,6 +171,7 @@ impl Machine {
 
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
+
         let result = match command {
             Command::Open { session, ttl, label, address, owner } => {
                 self.open(NewSession { session, ttl, label, address, owner })
@@ -237,6 +192,7 @@ impl Machine {
             Command::Note(_) | Command::BeginAudit => Ok(Reply::Noted),
             Command::Probe => Ok(Reply::Probed),
         };
+
         #[cfg(debug_assertions)]
         self.check_now_and_then();
         result.unwrap_or_else(Reply::Refused)
@@ -244,16 +200,16 @@ impl Machine {
 
     /// Cluster time, as of the last command.
     pub fn now(&self) -> Stamp {
-        self.now
+        self.clock.now()
     }
 
     /// The highest ticket that was ever issued; 0 if none was.
     pub fn last_ticket(&self) -> Ticket {
-        self.last_ticket
+        self.issued.last_ticket()
     }
 
     /// The highest token that was ever issued; 0 if none was.
     pub fn last_token(&self) -> Token {
-        self.last_token
+        self.issued.last_token()
     }
 }

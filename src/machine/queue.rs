@@ -5,24 +5,13 @@
 //! locks cannot deadlock among themselves. The price is that a waiter for two locks keeps others from the one that is free. No acquire
 //! overtakes: neither one that does not wait, nor a reader behind a writer.
 
-use super::*;
-
-/// An acquire that waits.
-#[derive(Clone, Debug)]
-pub(super) struct Waiting {
-    pub(super) session: SessionId,
-    /// The request whose remembered reply becomes the end of this wait.
-    pub(super) request: Option<u64>,
-    pub(super) acquire: Acquire,
-    /// `None`: it waits as long as its session lives.
-    pub(super) deadline: Option<Stamp>,
-    pub(super) since: WallTime,
-    /// How often its request was repeated while it waited.
-    pub(super) repeats: u64,
-}
+use crate::{
+    table::{ActiveLock, Due, WaitingAcquire, Weight},
+    *,
+};
 
 /// The state of the locks that an acquire wants.
-struct Survey {
+struct AcquireSurvey {
     /// The first lock that cannot be had now.
     obstacle: Option<LockName>,
     /// How many of the locks are not in the table yet.
@@ -37,7 +26,7 @@ impl Machine {
         acquire: &Acquire,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        let owner = &self.sessions[&session];
+        let owner = self.sessions.existing(session);
         if owner.taken >= self.capacity.taken_per_session {
             return Err(Refusal::Limit(Limit::TakenPerSession));
         }
@@ -45,10 +34,11 @@ impl Machine {
         if let (Some(name), Wait::Never) = (&survey.obstacle, acquire.wait) {
             return Ok(Reply::Busy(self.busy(name)));
         }
+
         if self.locks.len() + survey.new_locks > self.capacity.locks {
             return Err(Refusal::Limit(Limit::Locks));
         }
-        if owner.grants.len() + owner.waits as usize >= self.limits.grants_per_session {
+        if owner.grants.len() + owner.waits as usize >= self.batch.limits().grants_per_session {
             return Err(Refusal::Limit(Limit::GrantsPerSession));
         }
         self.ensure_room_for_acquire(owner, acquire)?;
@@ -56,6 +46,7 @@ impl Machine {
             let are_new = survey.new_locks == acquire.wants().len();
             return Ok(Reply::Acquired(WaitEnd::Granted(self.grant(session, request, acquire, are_new, events))));
         }
+
         if self.waits.len() >= self.capacity.waiters {
             return Err(Refusal::Limit(Limit::Waiters));
         }
@@ -66,38 +57,34 @@ impl Machine {
         Ok(Reply::Queued(self.enqueue(session, request, acquire.clone(), events)))
     }
 
-    fn survey(&self, acquire: &Acquire) -> Result<Survey, Refusal> {
-        let mut survey = Survey { obstacle: None, new_locks: 0 };
+    /// Looks at each lock that an acquire wants. Refuses what could never be granted.
+    fn survey(&self, acquire: &Acquire) -> Result<AcquireSurvey, Refusal> {
+        let mut survey = AcquireSurvey { obstacle: None, new_locks: 0 };
+        let is_closed = self.closed_until().is_some();
         for want in acquire.wants() {
-            let is_closed = self.closed_until().is_some();
-            let Some(lock) = self.locks.get(&want.name) else {
-                // The service reserves the names that adapters claim. What passes it all the same must not hold a lock beside an entry.
-                if self.is_claimed(&want.name) {
-                    return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: None });
-                }
-                if want.must_exist {
-                    return Err(Refusal::LockUnknown { name: want.name.clone() });
-                }
+            let is_blocked = if let Some(lock) = self.locks.get(&want.name) {
+                check_mode(lock, want)?;
+                let is_awaited = lock.queue_length() > 0 && !Planted::ReaderOvertakes.is_on();
+                is_closed || is_awaited || !lock.admits(want.mode)
+            } else {
+                self.check_absent(want)?;
                 survey.new_locks += 1;
-                if is_closed && survey.obstacle.is_none() {
-                    survey.obstacle = Some(want.name.clone());
-                }
-                continue;
+                is_closed
             };
-            if let Some(mode) = lock.mode()
-                && mode.permits() != lock.as_used(want.mode).permits()
-            {
-                return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: mode.permits() });
-            }
-            if survey.obstacle.is_none()
-                && (is_closed
-                    || lock.queue_length() > 0 && !Planted::ReaderOvertakes.is_on()
-                    || !lock.admits(want.mode))
-            {
+            if is_blocked && survey.obstacle.is_none() {
                 survey.obstacle = Some(want.name.clone());
             }
         }
         Ok(survey)
+    }
+
+    /// Refuses a lock that is not in the table, if it must be there, or may not.
+    fn check_absent(&self, want: &Want) -> Result<(), Refusal> {
+        // The service reserves the names that adapters claim. What passes it all the same must not hold a lock beside an entry.
+        if self.is_claimed(&want.name) {
+            return Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: None });
+        }
+        if want.must_exist { Err(Refusal::LockUnknown { name: want.name.clone() }) } else { Ok(()) }
     }
 
     fn enqueue(
@@ -107,52 +94,48 @@ impl Machine {
         acquire: Acquire,
         events: &mut Vec<Event>,
     ) -> Ticket {
-        self.last_ticket.0 += 1;
-        let ticket = self.last_ticket;
-        let label = self.session_mut(session).label.clone();
+        let ticket = self.issued.issue_ticket();
+        let label = self.sessions.begin_wait(session, Weight::for_wait(&acquire));
         for want in acquire.wants() {
-            let mode = self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
+            let mode = self.locks.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
             let kind = ChangeKind::Queued { ticket, session, label: label.clone(), mode };
-            events.push(changed(&want.name, kind));
+            events.push(lock_changed(&want.name, kind));
             // So a restored cluster grants it when its time has come, within the budget, as after any lock-delay.
             if let Some(until) = self.closed_until() {
                 self.delay(&want.name, until, events);
             }
         }
+
         let deadline = match acquire.wait {
             Wait::Never | Wait::Forever => None,
-            Wait::Millis(ms) => Some(self.after_ms(ms)),
+            Wait::Millis(ms) => Some(self.clock.after_ms(ms)),
         };
         if let Some(deadline) = deadline {
-            self.due.insert((deadline, Due::Wait(ticket)));
+            self.clock.schedule(deadline, Due::Wait(ticket));
         }
-        self.add(session, Weight::of_wait(&acquire));
-        self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since: self.wall, repeats: 0 });
-        self.awaited_by.insert((session, ticket));
-        self.session_mut(session).waits += 1;
-        self.count(session, |usage| usage.waiters += 1);
+        let since = self.clock.wall();
+        self.waits.insert(ticket, WaitingAcquire { session, request, acquire, deadline, since, repeats: 0 });
         ticket
     }
 
     /// Takes a wait out of the table and its queues. Grants nothing yet: the locks that others still await go to `freed`.
-    fn dequeue(&mut self, ticket: Ticket, freed: &mut Vec<LockName>) -> Waiting {
-        let waiting = self.waits.remove(&ticket).expect("only an acquire that waits leaves the queue");
-        self.awaited_by.remove(&(waiting.session, ticket));
-        self.session_mut(waiting.session).waits -= 1;
-        self.count(waiting.session, |usage| usage.waiters -= 1);
-        self.subtract(waiting.session, Weight::of_wait(&waiting.acquire));
+    fn dequeue(&mut self, ticket: Ticket, freed: &mut Vec<LockName>) -> WaitingAcquire {
+        let waiting = self.waits.remove(ticket);
+        self.sessions.end_wait(waiting.session, Weight::for_wait(&waiting.acquire));
         if let Some(deadline) = waiting.deadline {
-            self.due.remove(&(deadline, Due::Wait(ticket)));
+            self.clock.cancel(deadline, Due::Wait(ticket));
         }
-        self.spend(waiting.acquire.wants().len());
+        self.batch.spend(waiting.acquire.wants().len());
+
         for want in waiting.acquire.wants() {
-            let awaited = self.change(&want.name, |lock| {
+            let is_awaited = self.locks.change(&want.name, |lock| {
                 lock.remove_waiter(ticket);
                 lock.queue_length() > 0
             });
-            match awaited {
-                true => freed.push(want.name.clone()),
-                false => self.cancel_hand_on(&want.name),
+            if is_awaited {
+                freed.push(want.name.clone());
+            } else {
+                self.backlog.remove_lock(&want.name);
             }
         }
         waiting
@@ -174,7 +157,7 @@ impl Machine {
     /// afterwards.
     pub(super) fn time_out(&mut self, ticket: Ticket, events: &mut Vec<Event>) {
         let mut freed = Vec::new();
-        if let Some(end) = self.over(self.waits[&ticket].session) {
+        if let Some(end) = self.over(self.waits.existing(ticket).session) {
             self.end_wait(ticket, WaitEnd::SessionEnded(end), &mut freed, events);
             return self.hand_on(freed, events);
         }
@@ -182,22 +165,16 @@ impl Machine {
             // One of its locks is in the backlog: it is granted as it would have been with a larger budget.
             return self.grant_waiters(BTreeSet::from([ticket]), events);
         };
+
         let waiting = self.dequeue(ticket, &mut freed);
         let busy = self.busy(&obstacle);
         self.report_left(ticket, &waiting, WaitEnd::TimedOut(busy), events);
         self.hand_on(freed, events);
     }
 
-    /// Counts a repeat of the wait's request: another call waits for it now.
-    pub(super) fn repeated(&mut self, ticket: Ticket) {
-        if let Some(waiting) = self.waits.get_mut(&ticket) {
-            waiting.repeats += 1;
-        }
-    }
-
-    /// How often the request of a wait was repeated. `None`: there is no such wait.
+    /// How often the request of a wait was repeated, if there is such a wait.
     pub fn repeats(&self, ticket: Ticket) -> Option<u64> {
-        self.waits.get(&ticket).map(|waiting| waiting.repeats)
+        self.waits.get(ticket).map(|waiting| waiting.repeats)
     }
 
     /// Ends a wait whose call broke off. A wait that is over keeps its end: a grant stays with its session. A wait goes on if its request
@@ -212,10 +189,10 @@ impl Machine {
         Reply::WaitCancelled(waits)
     }
 
-    fn report_left(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
+    fn report_left(&mut self, ticket: Ticket, waiting: &WaitingAcquire, end: WaitEnd, events: &mut Vec<Event>) {
         let session = waiting.session;
         for want in waiting.acquire.wants() {
-            events.push(changed(&want.name, ChangeKind::Left { ticket, session }));
+            events.push(lock_changed(&want.name, ChangeKind::Left { ticket, session }));
             self.forget_closed(&want.name, events);
         }
         self.report_wait_end(ticket, waiting, end, events);
@@ -224,7 +201,7 @@ impl Machine {
     /// Nobody waits any more for a lock that a restored cluster keeps closed, and it has nothing else to remember.
     fn forget_closed(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let until = self.closed_until();
-        let is_left = |lock: &Lock| {
+        let is_left = |lock: &ActiveLock| {
             lock.closed_until() == until && !lock.is_held() && lock.queue_length() == 0 && lock.data().is_none()
         };
         if until.is_some() && self.locks.get(name).is_some_and(is_left) {
@@ -232,7 +209,7 @@ impl Machine {
         }
     }
 
-    fn report_wait_end(&mut self, ticket: Ticket, waiting: &Waiting, end: WaitEnd, events: &mut Vec<Event>) {
+    fn report_wait_end(&mut self, ticket: Ticket, waiting: &WaitingAcquire, end: WaitEnd, events: &mut Vec<Event>) {
         if let Some(request) = waiting.request {
             self.remember_wait_end(waiting.session, request, &end);
         }
@@ -247,20 +224,22 @@ impl Machine {
     }
 
     fn grant_waiters(&mut self, mut candidates: BTreeSet<Ticket>, events: &mut Vec<Event>) {
-        while !self.is_spent()
+        while !self.batch.is_spent()
             && let Some(ticket) = candidates.pop_first()
         {
-            self.spend(1);
+            self.batch.spend(1);
             // The session ends in this batch or is being cleared away; its end moves the queue on.
-            let over = self.waits.get(&ticket).is_some_and(|waiting| self.is_over(waiting.session));
-            if over || self.obstacle(ticket).is_some() {
+            let is_over = self.waits.get(ticket).is_some_and(|waiting| self.is_over(waiting.session));
+            if is_over || self.obstacle(ticket).is_some() {
                 continue;
             }
-            let before = events.len();
+
             // Granted before it leaves its queues: a semaphore whose only waiter leaves would be out of use, and forget its size.
-            let Waiting { session, request, acquire, .. } = self.waits[&ticket].clone();
+            let before = events.len();
+            let WaitingAcquire { session, request, acquire, .. } = self.waits.existing(ticket).clone();
             let grant = self.grant(session, request, &acquire, false, events);
             set_ticket(&mut events[before..], ticket);
+
             let mut next = Vec::new();
             let waiting = self.dequeue(ticket, &mut next);
             self.report_wait_end(ticket, &waiting, WaitEnd::Granted(grant), events);
@@ -276,11 +255,20 @@ impl Machine {
     /// The first lock that blocks a waiter.
     pub(super) fn obstacle(&self, ticket: Ticket) -> Option<&LockName> {
         let blocks = |want: &&Want| {
-            let lock = self.locks.get(&want.name).expect("a lock that is awaited is in the table");
+            let lock = self.locks.existing(&want.name);
             lock.first_waiter() != Some(ticket) || !lock.admits(want.mode)
         };
-        self.waits.get(&ticket)?.acquire.wants().iter().find(blocks).map(|want| &want.name)
+        self.waits.get(ticket)?.acquire.wants().iter().find(blocks).map(|want| &want.name)
     }
+}
+
+/// Refuses an acquire that would use a lock in another way than its holders and waiters do.
+fn check_mode(lock: &ActiveLock, want: &Want) -> Result<(), Refusal> {
+    let Some(mode) = lock.mode() else { return Ok(()) };
+    if mode.permits() == lock.as_used(want.mode).permits() {
+        return Ok(());
+    }
+    Err(Refusal::ModeMismatch { name: want.name.clone(), in_use: mode.permits() })
 }
 
 /// Sets the ticket of the wait that a grant ended, for clients that watch the queue.

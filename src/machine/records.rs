@@ -3,9 +3,13 @@
 //! Each fact is in one record: indexes, counters, the holders and the queue of a lock follow from them. Records come in a fixed order,
 //! each after those that it refers to, one at a time, so that neither side needs the whole table in memory.
 
-use std::num::NonZeroU64;
-
-use super::*;
+use crate::{
+    table::{
+        ActiveLock, BacklogKey, Due, GrantNames, HeldGrant, RememberedReply, RevokedGrant, SessionEnding, SessionState,
+        WaitingAcquire, Weight,
+    },
+    *,
+};
 
 /// One piece of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,7 +89,7 @@ pub enum Record {
         lock_delay_ms: u32,
         /// When it was granted.
         since: WallTime,
-        /// `Some`: an operator revoked it, for this reason; it ends at this stamp.
+        /// Why an operator revoked it, if one did, and the stamp at which it ends.
         revoked: Option<(Reason, Stamp)>,
         /// The operator, if it was revoked and the operator is known. Since version 2 of the cluster.
         revoked_by: Option<Identity>,
@@ -152,7 +156,7 @@ pub enum Record {
         revision: Revision,
         /// The key.
         key: Key,
-        /// The entry before; `None`: there was none.
+        /// The entry before, if there was one.
         before: Option<Arc<Entry>>,
     },
     /// Last: the backlog, in its order.
@@ -166,39 +170,39 @@ const COUNTERS_MAX: u64 = u64::MAX >> 1;
 impl Machine {
     /// The whole table, in a fixed order.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let Self { now, mut last_token, last_ticket, is_behind, .. } = *self;
-        if Planted::TokenNotInSnapshot.is_on() {
-            last_token = self.grants.get_max().map_or(Token(0), |(token, _)| *token);
-        }
         let queue = !Planted::QueueNotInSnapshot.is_on();
         let replies = !Planted::RepliesNotInSnapshot.is_on();
         let version = (self.version > Version::FIRST).then_some(Record::Version { version: self.version });
-        std::iter::once(Record::Clock { now, last_token, last_ticket, is_behind })
+        let locks = self.locks.iter();
+        let sizes = self
+            .locks
+            .iter()
+            .filter_map(|(name, lock)| lock.resized().map(|permits| Record::Resized { name: name.clone(), permits }));
+        let is_kept = move |remembered: &RememberedReply| queue || !matches!(remembered.reply, Reply::Queued(_));
+
+        std::iter::once(self.clock_record())
             .chain(version)
             .chain(self.closed_until().map(|until| Record::Closed { until }))
-            .chain(self.ended.iter().map(|(session, end)| Record::Ended { session, end }))
-            .chain(self.sessions.iter().map(|(id, session)| session_record(*id, session)))
-            .chain(self.locks.iter().filter_map(|(name, lock)| lock_record(name, lock)))
-            .chain(self.grants.iter().map(|(token, held)| self.grant_record(*token, held)))
-            .chain(self.revoked.iter().filter_map(|(key, revoked)| taken_record(*key, revoked)))
-            .chain(self.waits.iter().filter(move |_| queue).map(|(ticket, waiting)| wait_record(*ticket, waiting)))
-            .chain(self.locks.iter().filter_map(|(name, lock)| {
-                lock.resized().map(|permits| Record::Resized { name: name.clone(), permits })
-            }))
-            .chain(
-                self.replies()
-                    .filter(move |_| replies)
-                    .filter(move |(.., remembered)| queue || !matches!(remembered.reply, Reply::Queued(_)))
-                    .map(|(session, request, remembered)| Record::Reply {
-                        session,
-                        request,
-                        asked: remembered.asked.clone(),
-                        reply: remembered.reply.clone(),
-                    }),
-            )
+            .chain(self.sessions.ended().iter().map(|(session, end)| Record::Ended { session, end }))
+            .chain(self.sessions.iter().map(|(id, session)| session_record(id, session)))
+            .chain(locks.filter_map(|(name, lock)| lock_record(name, lock)))
+            .chain(self.grants.iter().map(|(token, held)| self.grant_record(token, held)))
+            .chain(self.grants.all_revoked().filter_map(|(id, token, revoked)| taken_record(id, token, revoked)))
+            .chain(self.waits.iter().filter(move |_| queue).map(|(ticket, waiting)| wait_record(ticket, waiting)))
+            .chain(sizes)
+            .chain(self.replies().filter(move |(.., it)| replies && is_kept(it)).map(reply_record))
             .chain(self.entries.iter().map(|(key, entry)| Record::Entry { key: key.clone(), entry: entry.clone() }))
             .chain(self.history_records())
             .chain(self.work().map(Record::Work))
+    }
+
+    fn clock_record(&self) -> Record {
+        let mut last_token = self.last_token();
+        if Planted::TokenNotInSnapshot.is_on() {
+            last_token = self.grants.last_token().unwrap_or(Token(0));
+        }
+        let now = self.now();
+        Record::Clock { now, last_token, last_ticket: self.last_ticket(), is_behind: self.clock.is_behind() }
     }
 
     fn history_records(&self) -> impl Iterator<Item = Record> + '_ {
@@ -212,14 +216,14 @@ impl Machine {
 
     /// The remembered replies, ordered by session and request id.
     pub(super) fn replies(&self) -> impl Iterator<Item = (SessionId, u64, &RememberedReply)> {
-        self.sessions
-            .iter()
-            .flat_map(|(session, it)| it.replies.iter().map(move |(id, remembered)| (*session, id, remembered)))
+        self.sessions.iter().flat_map(|(id, session)| {
+            session.replies.iter().map(move |(request, remembered)| (id, request, remembered))
+        })
     }
 
-    fn grant_record(&self, token: Token, held: &Held) -> Record {
-        let mode = |name| self.locks[name].mode().expect("a lock that is held is held in some way");
-        let revoked = self.revoked.get(&(held.session, token));
+    fn grant_record(&self, token: Token, held: &HeldGrant) -> Record {
+        let mode = |name| self.locks.existing(name).mode().expect("a lock that is held is held in some way");
+        let revoked = self.grants.revoked(held.session, token);
         Record::Grant {
             token,
             session: held.session,
@@ -241,38 +245,32 @@ impl Machine {
         if last_token.0.max(last_ticket.0) > COUNTERS_MAX {
             return Err(BrokenInvariant::new("the tokens or tickets are beyond all that a cluster can issue"));
         }
-        machine.now = now;
-        machine.last_token = last_token;
-        machine.last_ticket = last_ticket;
-        machine.is_behind = is_behind;
-        machine.moment = now;
+
+        machine.clock = TableClock::restored(now, is_behind);
+        machine.issued = IssuedNumbers::restored(last_token, last_ticket);
         for record in records {
-            machine.restore(record)?;
+            if machine.restore(record)? {
+                return Err(BrokenInvariant::new("a record is there twice"));
+            }
         }
+
+        // What follows from all records together.
         machine.history.link(&machine.entries);
-        let (bytes, charged) = machine.count_bytes();
-        machine.bytes = bytes;
-        for (id, charged) in charged {
-            machine.known(id)?.charged = charged;
-        }
-        machine.owners = machine.count_owners();
-        machine.temporaries = machine.count_temporaries();
+        let charges = machine.count_charges();
+        machine.sessions.restore_charges(&charges);
         machine.check()?;
         Ok(machine)
     }
 
-    fn restore(&mut self, record: Record) -> Result<(), BrokenInvariant> {
-        let twice = match record {
+    /// Adds a record to the table. Returns whether it was there already.
+    fn restore(&mut self, record: Record) -> Result<bool, BrokenInvariant> {
+        let is_twice = match record {
             Record::Clock { .. } => true,
             Record::Version { version } => std::mem::replace(&mut self.version, version) != Version::FIRST,
-            Record::Closed { until } => self.closed_until.replace(until).is_some(),
-            Record::Ended { session, end } => {
-                let twice = self.ended.get(session).is_some();
-                self.ended.push(session, end);
-                twice
-            }
+            Record::Closed { until } => self.clock.close_until(until),
+            Record::Ended { session, end } => self.sessions.restore_ended(session, end),
             Record::Session {
-                session: id,
+                session,
                 label,
                 ttl,
                 deadline,
@@ -283,79 +281,47 @@ impl Machine {
                 is_of_entries,
                 is_temporary,
             } => {
-                self.due.insert((deadline, Due::Session(id)));
-                let (grants, replies, waits, taken, claims) =
-                    (Tokens::None, Replies::default(), 0, 0, Claimed::default());
-                let session = Session {
-                    label,
-                    ttl,
-                    deadline,
-                    opened,
-                    address,
-                    owner,
-                    is_of_entries,
-                    is_temporary,
-                    open,
-                    grants,
-                    replies,
-                    waits,
-                    taken,
-                    claims,
-                    ending: None,
-                    charged: 0,
-                };
-                self.sessions.insert(id, session).is_some()
+                self.clock.schedule(deadline, Due::Session(session));
+                let new = NewSession { session, ttl, label, address, owner };
+                let state = SessionState::new(new, deadline, opened, open);
+                self.sessions.insert(session, SessionState { is_of_entries, is_temporary, ..state })
             }
             Record::Lock { name, data, keep_data, closed_until } => {
                 self.restore_lock(&name, data, keep_data, closed_until)
             }
             Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
-                self.known(session)?.grants.insert(token);
+                self.known(session)?;
                 if let Some((reason, deadline)) = revoked {
-                    self.due.insert((deadline, Due::Revocation(token)));
-                    self.revoked.insert((session, token), Revoked { reason, by: revoked_by, deadline: Some(deadline) });
+                    self.clock.schedule(deadline, Due::Revocation(token));
+                    let revoked = RevokedGrant { reason, by: revoked_by, deadline: Some(deadline) };
+                    self.grants.insert_revoked(session, token, revoked);
                 }
                 let names = self.restore_holder(token, &locks)?;
-                self.grants.insert(token, Held { session, request: None, names, since, lock_delay_ms }).is_some()
+                self.restore_grant(token, HeldGrant { session, request: None, names, since, lock_delay_ms })
             }
             Record::Taken { token, session, reason } => {
-                self.known(session)?.taken += 1;
-                self.revoked.insert((session, token), Revoked { reason, by: None, deadline: None }).is_some()
+                self.known(session)?;
+                self.sessions.begin_taken(session);
+                self.grants.insert_revoked(session, token, RevokedGrant { reason, by: None, deadline: None })
             }
             Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
-                self.known(session)?.waits += 1;
-                if let Some(deadline) = deadline {
-                    self.due.insert((deadline, Due::Wait(ticket)));
-                }
-                self.awaited_by.insert((session, ticket));
-                for want in acquire.wants() {
-                    self.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
-                }
-                self.waits.insert(ticket, Waiting { session, request, acquire, deadline, since, repeats }).is_some()
+                self.known(session)?;
+                self.restore_wait(ticket, WaitingAcquire { session, request, acquire, deadline, since, repeats })
             }
-            Record::Resized { name, permits } => {
-                let lock = self.locks.get(&name).ok_or_else(|| {
-                    BrokenInvariant::new(format!("the lock {name:?} was resized, and nobody uses it"))
-                })?;
-                let twice = lock.resized().is_some();
-                self.change(&name, |lock| lock.resize(permits));
-                twice
-            }
+            Record::Resized { name, permits } => self.restore_size(&name, permits)?,
             Record::Reply { session, request, asked, reply } => {
-                if let Reply::Acquired(WaitEnd::Granted(grant)) = &reply
-                    && let Some(held) = self.grants.get_mut(&grant.token)
-                {
-                    held.request = NonZeroU64::new(request);
+                self.known(session)?;
+                if let Reply::Acquired(WaitEnd::Granted(grant)) = &reply {
+                    self.grants.set_request(grant.token, request);
                 }
-                self.known(session)?.replies.insert(request, RememberedReply { asked, reply })
+                self.sessions.remember(session, request, RememberedReply { asked, reply })
             }
             Record::Entry { key, entry } => {
                 if let Some(lease) = entry.lease {
                     self.known(lease.session)?;
-                    self.leased.insert((lease.session, key.clone()));
                 }
                 self.restore_claim(&key, &entry)?;
-                self.entries.insert(key, entry).is_some()
+                self.entries.insert(key, entry)
             }
             Record::Compacted { revision } => self.history.restore_compacted(revision) != Revision(0),
             // Whether it is there twice shows in the order of the history.
@@ -363,57 +329,81 @@ impl Machine {
                 self.history.restore(revision, key, before);
                 false
             }
-            Record::Work(Work::HandOn { name }) => !self.backlog.push(Piece::Lock(name)),
+            Record::Work(Work::HandOn { name }) => !self.backlog.push(BacklogKey::Lock(name)),
             Record::Work(Work::EndSession { session, end, at }) => {
-                let ending = self.known(session)?;
-                ending.ending = Some(Ending { end, at });
-                let deadline = ending.deadline;
-                self.due.remove(&(deadline, Due::Session(session)));
-                !self.backlog.push(Piece::Session(session))
+                self.known(session)?;
+                let deadline = self.sessions.begin_end(session, SessionEnding { end, at });
+                self.clock.cancel(deadline, Due::Session(session));
+                !self.backlog.push(BacklogKey::Session(session))
             }
         };
-        match twice {
-            true => Err(BrokenInvariant::new("a record is there twice")),
-            false => Ok(()),
-        }
+        Ok(is_twice)
     }
 
-    fn known(&mut self, session: SessionId) -> Result<&mut Session, BrokenInvariant> {
-        self.sessions
-            .get_mut(&session)
-            .ok_or_else(|| BrokenInvariant::new(format!("a record names the session {session}, which is not alive")))
+    /// Fails unless the session is in the table.
+    fn known(&self, session: SessionId) -> Result<(), BrokenInvariant> {
+        if self.sessions.contains(session) {
+            return Ok(());
+        }
+        Err(BrokenInvariant::new(format!("a record names the session {session}, which is not alive")))
+    }
+
+    fn restore_grant(&mut self, token: Token, held: HeldGrant) -> bool {
+        // The charges are counted at the end.
+        self.sessions.begin_grant(held.session, token, Weight::default(), 0);
+        self.grants.insert(token, held)
+    }
+
+    fn restore_wait(&mut self, ticket: Ticket, waiting: WaitingAcquire) -> bool {
+        self.sessions.begin_wait(waiting.session, Weight::default());
+        if let Some(deadline) = waiting.deadline {
+            self.clock.schedule(deadline, Due::Wait(ticket));
+        }
+        for want in waiting.acquire.wants() {
+            self.locks.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
+        }
+        self.waits.insert(ticket, waiting)
+    }
+
+    fn restore_size(&mut self, name: &LockName, permits: Permits) -> Result<bool, BrokenInvariant> {
+        let Some(lock) = self.locks.get(name) else {
+            return Err(BrokenInvariant::new(format!("the lock {name:?} was resized, and nobody uses it")));
+        };
+        let is_twice = lock.resized().is_some();
+        self.locks.change(name, |lock| lock.resize(permits));
+        Ok(is_twice)
     }
 
     fn restore_lock(&mut self, name: &LockName, data: Option<Data>, keep: bool, closed_until: Option<Stamp>) -> bool {
         if let Some(until) = closed_until {
-            self.due.insert((until, Due::Delay(name.clone())));
+            self.clock.schedule(until, Due::Delay(name.clone()));
         }
-        let twice = self.locks.contains_key(name);
-        self.change(name, |lock| {
+        let is_twice = self.locks.contains(name);
+        self.locks.change(name, |lock| {
             lock.set_data(data, keep);
             lock.set_closed_until(closed_until);
         });
-        twice
+        is_twice
     }
 
     /// Fails on a mode that differs from that of the other holders: the table stores one mode per lock, so the difference would be lost.
-    /// Fails on a second holder of an exclusive lock: [`Lock::add_holder`] asserts that there is none.
-    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<Names, BrokenInvariant> {
+    /// Fails on a second holder of an exclusive lock: [`ActiveLock::add_holder`] asserts that there is none.
+    fn restore_holder(&mut self, token: Token, locks: &[(LockName, Mode)]) -> Result<GrantNames, BrokenInvariant> {
         let mut names = Vec::with_capacity(locks.len());
         for (name, mode) in locks {
-            if self.locks.get(name).and_then(Lock::mode).is_some_and(|held| held != *mode) {
+            if self.locks.get(name).and_then(ActiveLock::mode).is_some_and(|held| held != *mode) {
                 return Err(BrokenInvariant::new(format!("the holders of the lock {name:?} disagree on its mode")));
             }
-            if *mode == Mode::Exclusive && self.locks.get(name).is_some_and(Lock::is_held) {
+            if *mode == Mode::Exclusive && self.locks.get(name).is_some_and(ActiveLock::is_held) {
                 return Err(BrokenInvariant::new(format!("the exclusive lock {name:?} has two holders (M1)")));
             }
-            names.push(self.add_holder(name, token, *mode).0);
+            names.push(self.locks.add_holder(name, token, *mode).0);
         }
         Ok(names.into())
     }
 }
 
-fn session_record(id: SessionId, session: &Session) -> Record {
+fn session_record(id: SessionId, session: &SessionState) -> Record {
     Record::Session {
         session: id,
         label: session.label.clone(),
@@ -428,7 +418,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
     }
 }
 
-fn lock_record(name: &LockName, lock: &Lock) -> Option<Record> {
+fn lock_record(name: &LockName, lock: &ActiveLock) -> Option<Record> {
     if lock.data().is_none() && lock.closed_until().is_none() {
         return None;
     }
@@ -440,12 +430,17 @@ fn lock_record(name: &LockName, lock: &Lock) -> Option<Record> {
     })
 }
 
-fn taken_record((session, token): (SessionId, Token), revoked: &Revoked) -> Option<Record> {
+fn taken_record(session: SessionId, token: Token, revoked: &RevokedGrant) -> Option<Record> {
     let reason = revoked.reason.clone();
     revoked.deadline.is_none().then_some(Record::Taken { token, session, reason })
 }
 
-fn wait_record(ticket: Ticket, waiting: &Waiting) -> Record {
-    let Waiting { session, request, acquire, deadline, since, repeats } = waiting.clone();
+fn wait_record(ticket: Ticket, waiting: &WaitingAcquire) -> Record {
+    let WaitingAcquire { session, request, acquire, deadline, since, repeats } = waiting.clone();
     Record::Wait { ticket, session, request, acquire, deadline, since, repeats }
+}
+
+fn reply_record((session, request, remembered): (SessionId, u64, &RememberedReply)) -> Record {
+    let RememberedReply { asked, reply } = remembered.clone();
+    Record::Reply { session, request, asked, reply }
 }

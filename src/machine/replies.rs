@@ -40,94 +40,7 @@
 
 use std::num::NonZeroU64;
 
-use super::{bytes::of_reply, *};
-
-/// A reply, and what its request asked for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct RememberedReply {
-    pub(super) asked: Asked,
-    pub(super) reply: Reply,
-}
-
-/// The replies that a session remembers, by request id. There are few: the client closes an id soon after it has the reply.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Replies {
-    by_id: Vec<(u64, Arc<RememberedReply>)>,
-    /// Bytes of all replies.
-    bytes: usize,
-}
-
-impl Replies {
-    pub(super) fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &RememberedReply)> {
-        self.by_id.iter().map(|(id, remembered)| (*id, &**remembered))
-    }
-
-    fn get(&self, id: u64) -> Option<&Arc<RememberedReply>> {
-        self.place(id).ok().map(|place| &self.by_id[place].1)
-    }
-
-    /// Replaces the reply to a remembered request. Has no effect on one that is not remembered.
-    fn replace(&mut self, id: u64, reply: Reply) {
-        let Ok(place) = self.place(id) else { return };
-        let remembered = Arc::make_mut(&mut self.by_id[place].1);
-        let before = of_reply(remembered);
-        remembered.reply = reply;
-        self.bytes = self.bytes - before + of_reply(remembered);
-    }
-
-    /// Returns whether a reply was remembered under this id already.
-    pub(super) fn insert(&mut self, id: u64, remembered: RememberedReply) -> bool {
-        self.bytes += of_reply(&remembered);
-        let remembered = Arc::new(remembered);
-        match self.place(id) {
-            Ok(place) => {
-                let before = std::mem::replace(&mut self.by_id[place].1, remembered);
-                self.bytes -= of_reply(&before);
-                true
-            }
-            Err(place) => {
-                self.by_id.insert(place, (id, remembered));
-                false
-            }
-        }
-    }
-
-    fn forget(&mut self, which: impl Fn(u64) -> bool) {
-        let bytes = &mut self.bytes;
-        self.by_id.retain(|(id, remembered)| {
-            let stays = !which(*id);
-            if !stays {
-                *bytes -= of_reply(remembered);
-            }
-            stays
-        });
-    }
-
-    fn place(&self, id: u64) -> Result<usize, usize> {
-        self.by_id.binary_search_by_key(&id, |(id, _)| *id)
-    }
-}
-
-/// What a remembered request asked for, in enough detail to tell a retry from another request under the same id.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Asked {
-    /// An acquire of these locks, in order.
-    Acquire(Arc<[LockName]>),
-    /// A release.
-    Release(Target),
-    /// An update by this token, of this lock.
-    Update(Token, LockName),
-    /// An acquire that was released before it arrived.
-    Abandoned,
-}
+use crate::{table::RememberedReply, *};
 
 impl Asked {
     /// Shares the names with the grant, if there is one.
@@ -164,43 +77,48 @@ impl Machine {
         operation: &Operation,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        let Some(Request { id, open }) = request else {
+        let Some(request) = request else {
             self.alive(session)?;
             return self.run_operation(session, None, operation, events);
         };
-        let asked = self.change_if_alive(session, |asking| {
-            asking.narrow(&open);
-            asking.check_open(id).map(|()| (asking.replies.get(id).cloned(), asking.replies.len()))
-        });
-        let (remembered, count) = asked.ok_or_else(|| self.ended(session))??;
-        if let Some(remembered) = remembered {
-            if !remembered.asked.is_asked_again(operation) {
-                return Err(Refusal::RequestReused);
-            }
-            let reply = remembered.reply.clone();
-            if let Reply::Queued(ticket) = &reply {
-                self.repeated(*ticket);
-            }
-            return Ok(reply);
+        let known = self.sessions.begin_request(session, self.clock.now(), &request);
+        let known = known.ok_or_else(|| self.ended(session))??;
+        if let Some(remembered) = known.remembered {
+            return self.repeat_reply(&remembered, operation);
         }
-        let (acquires, all) = (self.capacity.replies_per_session, self.capacity.all_replies_per_session);
-        let has_place = match operation {
-            Operation::Acquire(_) => count < acquires,
-            Operation::Release(_) | Operation::Update(_) => count < all,
+
+        let most = match operation {
+            Operation::Acquire(_) => self.capacity.replies_per_session,
+            Operation::Release(_) | Operation::Update(_) => self.capacity.all_replies_per_session,
         };
+        let has_place = known.replies < most;
         if !has_place && !matches!(operation, Operation::Release(_)) {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
-        let reply = self.run_operation(session, Some(id), operation, events).unwrap_or_else(Reply::Refused);
+
+        let reply = self.run_operation(session, Some(request.id), operation, events).unwrap_or_else(Reply::Refused);
         if has_place {
-            self.remember(session, id, Asked::by(operation, &reply), reply.clone());
+            let asked = Asked::by(operation, &reply);
+            self.sessions.remember(session, request.id, RememberedReply { asked, reply: reply.clone() });
         }
         Ok(reply)
     }
 
+    /// The reply to a request that ran before. It is refused if it asks for something else now.
+    fn repeat_reply(&mut self, remembered: &RememberedReply, operation: &Operation) -> Result<Reply, Refusal> {
+        if !remembered.asked.is_asked_again(operation) {
+            return Err(Refusal::RequestReused);
+        }
+        // Another call waits for the same acquire now.
+        if let Reply::Queued(ticket) = remembered.reply {
+            self.waits.count_repeat(ticket);
+        }
+        Ok(remembered.reply.clone())
+    }
+
     /// Whether the session remembers the reply to this request: to send the request again then adds nothing to the table.
     pub fn remembers(&self, session: SessionId, request: u64) -> bool {
-        self.sessions.get(&session).is_some_and(|session| session.replies.get(request).is_some())
+        self.sessions.get(session).is_some_and(|session| session.replies.get(request).is_some())
     }
 
     fn run_operation(
@@ -226,7 +144,7 @@ impl Machine {
         acquire: u64,
         events: &mut Vec<Event>,
     ) -> Result<Reply, Refusal> {
-        let asking = self.session_mut(session);
+        let asking = self.sessions.existing(session);
         asking.check_open(acquire)?;
         if request == Some(acquire) {
             return Err(Refusal::RequestReused);
@@ -237,14 +155,15 @@ impl Machine {
         if !matches!(remembered.asked, Asked::Acquire(_) | Asked::Abandoned) {
             return Err(Refusal::RequestReused);
         }
+
         let mut freed = Vec::new();
         let found = if let Reply::Queued(ticket) = &remembered.reply {
             self.end_wait(*ticket, WaitEnd::Abandoned, &mut freed, events);
             Released::Wait
         } else if let Reply::Acquired(WaitEnd::Granted(grant)) = &remembered.reply
-            && self.grants.contains_key(&grant.token)
+            && self.grants.contains(grant.token)
         {
-            self.end_grant(grant.token, GrantEnd::Released, &mut freed, events);
+            self.end_grant(grant.token, GrantEnding::Released, &mut freed, events);
             Released::Grant
         } else if let Reply::Refused(Refusal::Revoked { token, .. }) = &remembered.reply
             && let Some(revoked) = self.forget_taken(session, *token)
@@ -253,6 +172,7 @@ impl Machine {
         } else {
             Released::Nothing
         };
+
         self.hand_on(freed, events);
         Ok(Reply::Released(found))
     }
@@ -260,26 +180,24 @@ impl Machine {
     /// Marks an acquire that has not arrived yet, so that it is refused when it does.
     fn abandon(&mut self, session: SessionId, request: Option<u64>, acquire: u64) -> Result<Reply, Refusal> {
         // The reply to this release will be remembered too.
-        let replies = self.session_mut(session).replies.len() + usize::from(request.is_some());
+        let replies = self.sessions.existing(session).replies.len() + usize::from(request.is_some());
         if replies >= self.capacity.all_replies_per_session {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
-        self.remember(session, acquire, Asked::Abandoned, Reply::Refused(Refusal::Abandoned));
-        Ok(Reply::Released(Released::Nothing))
-    }
 
-    fn remember(&mut self, session: SessionId, id: u64, asked: Asked, reply: Reply) {
-        self.change_session(session, |session| session.replies.insert(id, RememberedReply { asked, reply }));
+        let reply = Reply::Refused(Refusal::Abandoned);
+        self.sessions.remember(session, acquire, RememberedReply { asked: Asked::Abandoned, reply });
+        Ok(Reply::Released(Released::Nothing))
     }
 
     /// Replaces the reply "queued" by the end of the wait, unless the client closed the id. A wait that ended with its session is
     /// forgotten, since no retry can be answered.
     pub(super) fn remember_wait_end(&mut self, session: SessionId, id: u64, end: &WaitEnd) {
-        let session_ended = matches!(end, WaitEnd::SessionEnded(_));
-        self.change_session(session, |session| match session_ended {
-            true => session.replies.forget(|forgotten| forgotten == id),
-            false => session.replies.replace(id, Reply::Acquired(end.clone())),
-        });
+        if matches!(end, WaitEnd::SessionEnded(_)) {
+            self.sessions.forget_reply(session, id);
+        } else {
+            self.sessions.replace_reply(session, id, Reply::Acquired(end.clone()));
+        }
     }
 
     /// An operator took the grant of this request: retries are told so.
@@ -292,24 +210,6 @@ impl Machine {
     ) {
         let Some(request) = request else { return };
         let reply = Reply::Refused(Refusal::Revoked { token, reason: reason.clone() });
-        self.change_session(session, |session| session.replies.replace(request.get(), reply));
-    }
-}
-
-impl Session {
-    /// Closes the ids that the client no longer needs, and forgets the replies to them.
-    fn narrow(&mut self, view: &OpenIds) {
-        let open = self.open.intersection(view);
-        if open != self.open {
-            self.replies.forget(|id| !open.contains(id));
-            self.open = open;
-        }
-    }
-
-    fn check_open(&self, id: u64) -> Result<(), Refusal> {
-        match self.open.contains(id) {
-            true => Ok(()),
-            false => Err(Refusal::RequestStale { lowest: self.open.lowest() }),
-        }
+        self.sessions.replace_reply(session, request.get(), reply);
     }
 }

@@ -25,7 +25,7 @@
 //!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.
 
-use super::*;
+use crate::{table::ActiveLock, *};
 
 /// Tokens and tickets for each millisecond of wall time: 2^12. No cluster issues 4,096,000 of them a second.
 const PER_MS: u64 = 1 << 12;
@@ -49,9 +49,9 @@ pub struct Restore {
     pub at: WallTime,
     /// A random number: what each session id is moved by.
     pub draw: u128,
-    /// The token of the first grant; `None`: the one that belongs to the time, [`first_at`].
+    /// The token of the first grant. Without one, it is the one that belongs to the time, [`first_at`].
     pub first_token: Option<Token>,
-    /// For how long no lock is granted, milliseconds of cluster time; longer if a session of the copy has a longer TTL. `None`: locks
+    /// For how long no lock is granted, milliseconds of cluster time; longer if a session of the copy has a longer TTL. Without it, locks
     /// that are free are granted at once.
     pub closed_ms: Option<u64>,
 }
@@ -117,6 +117,7 @@ impl Machine {
     pub fn restored(&self, restore: &Restore) -> Result<Self, FirstTokenError> {
         let first = self.first_token(restore)?;
         let records = self.records().filter_map(|record| self.restored_record(record, first, restore));
+
         // After the clock and the version, as in every table.
         let (head, rest): (Vec<_>, Vec<_>) = records.partition(|record| matches!(record, Record::Clock { .. }));
         let closed = self.restored_closed_until(restore).map(|until| Record::Closed { until });
@@ -128,13 +129,13 @@ impl Machine {
     /// Until when the restored cluster grants nothing: at least for the longest TTL in the copy, since the sessions that came after it will
     /// have been of the same clients.
     fn restored_closed_until(&self, restore: &Restore) -> Option<Stamp> {
-        let longest = self.sessions.values().map(|session| u64::from(session.ttl.as_millis())).max().unwrap_or(0);
+        let longest = self.sessions.iter().map(|(_, session)| u64::from(session.ttl.as_millis())).max().unwrap_or(0);
         let closed_ms = restore.closed_ms?.max(longest);
-        Some(Stamp(self.now.0.saturating_add(closed_ms)))
+        Some(Stamp(self.now().0.saturating_add(closed_ms)))
     }
 
     fn first_token(&self, restore: &Restore) -> Result<Token, FirstTokenError> {
-        let last = self.last_token.0;
+        let last = self.last_token().0;
         let Some(Token(first)) = restore.first_token else {
             let now = first_at(restore.at);
             return if now > last { Ok(Token(now)) } else { Err(FirstTokenError::Clock { last, now }) };
@@ -152,19 +153,16 @@ impl Machine {
     /// After the copy, the old cluster may have written at revisions below the first one of the new cluster. To a watch that resumes there,
     /// the events of the copy would be a history with a gap.
     fn restored_history(&self, first: Token) -> Option<Record> {
-        let had_writes = self.version >= Version::KEYSPACE || !self.entries.is_empty() || self.history.len() > 0;
+        let had_writes = self.version >= Version::KEYSPACE || self.entries.len() > 0 || self.history.len() > 0;
         let revision = Revision(self.restored_last_token(first).0);
         had_writes.then_some(Record::Compacted { revision })
     }
 
     fn restored_last_token(&self, first: Token) -> Token {
-        match Planted::RestoreForgetsTokenOffset.is_on() {
-            true => self.last_token,
-            false => Token(first.0 - 1),
-        }
+        if Planted::RestoreForgetsTokenOffset.is_on() { self.last_token() } else { Token(first.0 - 1) }
     }
 
-    /// The record in the restored table; `None`: it is dropped.
+    /// The record in the restored table, unless it is dropped.
     fn restored_record(&self, record: Record, first: Token, restore: &Restore) -> Option<Record> {
         // No client may know the new id: the draw is never 0 here.
         let another = |id: SessionId| SessionId(id.0.wrapping_add(restore.draw.max(1)));
@@ -193,9 +191,10 @@ impl Machine {
                     label,
                     ttl,
                     // A session that is over stays over: the end of its TTL may have been told.
-                    deadline: match self.is_over(id) {
-                        true => deadline,
-                        false => Stamp(self.now.0.saturating_add(ttl.as_millis().into())),
+                    deadline: if self.is_over(id) {
+                        deadline
+                    } else {
+                        Stamp(self.now().0.saturating_add(ttl.as_millis().into()))
                     },
                     opened,
                     address,
@@ -213,7 +212,7 @@ impl Machine {
                 Record::Entry { key, entry: Arc::new(Entry { lease, ..Entry::clone(&entry) }) }
             }
             Record::Resized { ref name, .. } => {
-                let is_used = |lock: &Lock| lock.is_held() || lock.data().is_some();
+                let is_used = |lock: &ActiveLock| lock.is_held() || lock.data().is_some();
                 return self.locks.get(name).is_some_and(is_used).then_some(record);
             }
             Record::Work(Work::EndSession { session, end, at }) => {
@@ -300,7 +299,7 @@ mod tests {
     }
 
     fn sessions(machine: &Machine) -> Vec<SessionId> {
-        machine.sessions.keys().copied().collect()
+        machine.sessions.iter().map(|(id, _)| id).collect()
     }
 
     #[test]
@@ -357,7 +356,7 @@ mod tests {
     }
 
     fn granted(machine: &Machine, name: &str) -> bool {
-        machine.locks.get(&LockName::new(name).unwrap()).is_some_and(Lock::is_held)
+        machine.locks.get(&LockName::new(name).unwrap()).is_some_and(ActiveLock::is_held)
     }
 
     /// A lock that the old cluster granted after the copy is free in the restored table, and its holder trusts it.
@@ -399,7 +398,7 @@ mod tests {
             // The locks of the copy were held by sessions that are over after their TTL.
             assert!(!granted(&machine, "c") && !granted(&machine, "d"), "{stamp}");
         }
-        assert!(!machine.locks.contains_key(&LockName::new("e").unwrap()));
+        assert!(!machine.locks.contains(&LockName::new("e").unwrap()));
         assert_eq!(machine.counts().grants, 0);
         let replies = apply(&mut machine, opens - 1, [acquire(3, 4, "a", Wait::Never)]);
         assert!(matches!(&replies[0], Reply::Busy(busy) if busy.delay_remaining_ms == 1), "{replies:?}");

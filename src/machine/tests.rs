@@ -1,6 +1,6 @@
 //! Cases that the golden scripts cannot reach: the limits of the table, damaged records, the hash as a constant.
 
-use super::*;
+use crate::{table::ActiveLock, *};
 
 fn session(number: u128) -> SessionId {
     SessionId(number)
@@ -46,7 +46,8 @@ fn is_granted(reply: &Reply) -> bool {
 
 #[test]
 fn sessions_are_limited_until_one_ends() {
-    let mut machine = Machine { capacity: Capacity { sessions: 2, ..Capacity::default() }, ..Machine::default() };
+    let mut machine =
+        Machine { capacity: TableCapacity { sessions: 2, ..TableCapacity::default() }, ..Machine::default() };
     open(&mut machine, 1);
     open(&mut machine, 2);
     assert_eq!(open(&mut machine, 3), limit(Limit::Sessions));
@@ -57,7 +58,8 @@ fn sessions_are_limited_until_one_ends() {
 
 #[test]
 fn locks_are_limited_by_the_number_that_an_acquire_adds() {
-    let mut machine = Machine { capacity: Capacity { locks: 2, ..Capacity::default() }, ..Machine::default() };
+    let mut machine =
+        Machine { capacity: TableCapacity { locks: 2, ..TableCapacity::default() }, ..Machine::default() };
     open(&mut machine, 1);
     assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))));
     assert_eq!(ask(&mut machine, 1, None, acquire(&["b", "c"], Wait::Never)), limit(Limit::Locks));
@@ -69,7 +71,8 @@ fn locks_are_limited_by_the_number_that_an_acquire_adds() {
 
 #[test]
 fn waiters_are_limited_until_one_leaves() {
-    let mut machine = Machine { capacity: Capacity { waiters: 1, ..Capacity::default() }, ..Machine::default() };
+    let mut machine =
+        Machine { capacity: TableCapacity { waiters: 1, ..TableCapacity::default() }, ..Machine::default() };
     open(&mut machine, 1);
     ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
     assert_eq!(ask(&mut machine, 1, None, acquire(&["a"], Wait::Forever)), Reply::Queued(Ticket(1)));
@@ -159,7 +162,7 @@ fn a_session_at_its_limit_of_waits_can_still_release() {
 
 #[test]
 fn waits_of_a_session_are_limited_also_without_request_ids() {
-    let capacity = Capacity { waits_per_session: 2, ..Capacity::default() };
+    let capacity = TableCapacity { waits_per_session: 2, ..TableCapacity::default() };
     let mut machine = Machine { capacity, ..Machine::default() };
     open(&mut machine, 1);
     open(&mut machine, 2);
@@ -318,7 +321,7 @@ fn force(machine: &mut Machine, text: &str) -> Reply {
 
 #[test]
 fn a_session_with_too_many_unreleased_taken_grants_is_granted_nothing_more() {
-    let capacity = Capacity { taken_per_session: 2, ..Capacity::default() };
+    let capacity = TableCapacity { taken_per_session: 2, ..TableCapacity::default() };
     let mut machine = Machine { capacity, ..Machine::default() };
     open(&mut machine, 1);
     for name in ["a", "b", "c"] {
@@ -337,7 +340,7 @@ fn a_session_with_too_many_unreleased_taken_grants_is_granted_nothing_more() {
 
 #[test]
 fn a_renewal_names_the_first_taken_grants_and_says_whether_there_are_more() {
-    let capacity = Capacity { taken_per_session: usize::MAX, ..Capacity::default() };
+    let capacity = TableCapacity { taken_per_session: usize::MAX, ..TableCapacity::default() };
     let mut machine = Machine { capacity, ..Machine::default() };
     open(&mut machine, 1);
     let renewal = |machine: &mut Machine, taken: usize| {
@@ -555,7 +558,7 @@ fn a_clone_stays_as_it_was() {
 #[test]
 #[should_panic(expected = "an exclusive lock has one holder (M1)")]
 fn a_second_holder_of_an_exclusive_lock_stops_the_node() {
-    let mut lock = Lock::default();
+    let mut lock = ActiveLock::default();
     lock.add_holder(Token(1), Mode::Exclusive);
     lock.add_holder(Token(2), Mode::Shared);
 }
@@ -566,20 +569,26 @@ fn a_token_that_is_issued_again_stops_the_node() {
     let mut machine = Machine::default();
     open(&mut machine, 1);
     ask(&mut machine, 1, None, acquire(&["a"], Wait::Never));
-    machine.last_token = Token(0);
+    machine.issued = IssuedNumbers::default();
     ask(&mut machine, 1, None, acquire(&["b"], Wait::Never));
 }
 
 /// A client trusts its lease until the deadline that it was given, whoever made it longer than the TTL.
 #[test]
 fn a_renewal_never_shortens_a_lease() {
-    let mut machine = Machine::default();
-    open(&mut machine, 1);
+    let mut before = Machine::default();
+    open(&mut before, 1);
     let longer = Stamp(5000);
-    machine.due = std::iter::once((longer, Due::Session(session(1)))).collect();
-    machine.session_mut(session(1)).deadline = longer;
+    assert!(before.sessions.existing(session(1)).deadline < longer);
+    let records = before.records().map(|mut record| {
+        if let Record::Session { deadline, .. } = &mut record {
+            *deadline = longer;
+        }
+        record
+    });
+    let mut machine = Machine::from_records(records).unwrap();
     run(&mut machine, Command::Renew { sessions: vec![session(1)] });
-    assert_eq!(machine.session_mut(session(1)).deadline, longer);
+    assert_eq!(machine.sessions.existing(session(1)).deadline, longer);
     machine.check().unwrap();
 }
 

@@ -55,7 +55,7 @@ impl Version {
     const CLOSING: Self = Self(4);
 
     /// The version that a command or a record needs for this field.
-    fn of_identity(identity: Option<&Identity>) -> Self {
+    fn for_identity(identity: Option<&Identity>) -> Self {
         identity.map_or(Self::FIRST, |_| Self::IDENTITIES)
     }
 }
@@ -88,9 +88,10 @@ impl Versions {
 
 impl fmt::Display for Versions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.lowest == self.highest {
-            true => write!(f, "version {}", self.lowest),
-            false => write!(f, "versions {} to {}", self.lowest, self.highest),
+        if self.lowest == self.highest {
+            write!(f, "version {}", self.lowest)
+        } else {
+            write!(f, "versions {} to {}", self.lowest, self.highest)
         }
     }
 }
@@ -106,7 +107,7 @@ impl Command {
             | Self::RemoveWaiter { by, .. }
             | Self::LiftDelay { by, .. }
             | Self::DropData { by, .. }
-            | Self::Resize { by, .. } => Version::of_identity(by.as_ref()),
+            | Self::Resize { by, .. } => Version::for_identity(by.as_ref()),
             // A member that does not support the new version must stop here, not at the first command of that version.
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
@@ -123,7 +124,7 @@ impl Record {
         match self {
             Self::Version { version } => (*version).max(Version::RAISING),
             Self::Session { owner: identity, .. } | Self::Grant { revoked_by: identity, .. } => {
-                Version::of_identity(identity.as_ref())
+                Version::for_identity(identity.as_ref())
             }
             Self::Entry { .. } | Self::Compacted { .. } | Self::EntryEvent { .. } => Version::KEYSPACE,
             Self::Closed { .. } => Version::CLOSING,

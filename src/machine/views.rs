@@ -2,7 +2,10 @@
 
 use std::ops::Bound;
 
-use super::*;
+use crate::{
+    table::{ActiveLock, SessionState},
+    *,
+};
 
 impl Machine {
     /// A lock with one page of its holders and waiters. A free lock is an empty view.
@@ -10,24 +13,18 @@ impl Machine {
         if let Some(view) = self.claimed_lock(name, page) {
             return view;
         }
-        let free = Lock::default();
+
+        let free = ActiveLock::default();
         let lock = self.locks.get(name).unwrap_or(&free);
+        let holders = lock.holders().after(page.holders_after).take(page.size);
+        let waiters = lock.waiters_after(page.waiters_after).take(page.size);
         LockView {
             name: name.clone(),
             kind: LockKind::Lock,
             mode: lock.mode(),
-            holders: lock
-                .holders()
-                .after(page.holders_after)
-                .take(page.size)
-                .map(|token| self.holder_view(lock, token))
-                .collect(),
+            holders: holders.map(|token| self.holder_view(lock, token)).collect(),
             holder_count: lock.holders().len() as u64,
-            waiters: lock
-                .waiters_after(page.waiters_after)
-                .take(page.size)
-                .map(|(ticket, mode)| self.waiter_view(ticket, mode))
-                .collect(),
+            waiters: waiters.map(|(ticket, mode)| self.waiter_view(ticket, mode)).collect(),
             queue_length: lock.queue_length() as u64,
             data: lock.data().cloned(),
             keep_data: lock.keeps_data(),
@@ -36,8 +33,8 @@ impl Machine {
         }
     }
 
-    /// The same of a lock with at most `most` holders and waiters together: whoever holds up others meanwhile is soon done. `None`: it has
-    /// more, or entries claim it.
+    /// The same of a lock with at most `most` holders and waiters together, so that the caller does not hold up others for long. There is
+    /// no view of a lock that has more, or that entries claim.
     pub fn lock_of_few(&self, name: &LockName, page: Page, most: usize) -> Option<LockView> {
         let is_small = match self.locks.get(name) {
             Some(lock) => lock.holders().len() + lock.queue_length() <= most,
@@ -53,7 +50,7 @@ impl Machine {
         after: Option<&LockName>,
     ) -> impl Iterator<Item = &'a LockName> + use<'a> {
         let mut locks = self.table_locks(prefix, after).peekable();
-        let mut claimed = self.claimed_names(prefix, after).peekable();
+        let mut claimed = self.claims.names_under(prefix, after).peekable();
         // No name is in both.
         std::iter::from_fn(move || match (locks.peek(), claimed.peek()) {
             (Some(lock), Some(other)) if other < lock => claimed.next(),
@@ -68,17 +65,12 @@ impl Machine {
         prefix: &'a str,
         after: Option<&LockName>,
     ) -> impl Iterator<Item = &'a LockName> + use<'a> {
-        let from = match after {
-            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
-            _ => Bound::Included(prefix),
-        };
-        self.locks
-            .range::<_, str>((from, Bound::Unbounded))
-            .map(|(name, _)| name)
-            .take_while(move |name| name.as_str().starts_with(prefix))
+        let after = after.map(LockName::as_str).filter(|after| *after >= prefix);
+        let from = after.map_or(Bound::Included(prefix), Bound::Excluded);
+        self.locks.names_from(from).take_while(move |name| name.as_str().starts_with(prefix))
     }
 
-    /// The holder of the lock with this token; `None` if there is none.
+    /// The holder of the lock with this token, if there is one.
     pub fn holder(&self, name: &LockName, token: Token) -> Option<HolderView> {
         let Some(lock) = self.locks.get(name) else {
             return self.claim_holder(name).filter(|holder| holder.token == token);
@@ -88,73 +80,67 @@ impl Machine {
 
     /// A session that is alive.
     pub fn session(&self, id: SessionId) -> Option<SessionView> {
-        self.sessions.get(&id).filter(|_| !self.is_over(id)).map(|session| self.session_view(id, session))
+        self.sessions.get(id).filter(|_| !self.is_over(id)).map(|session| self.session_view(id, session))
     }
 
     /// Whether a session is in the table: alive, or over and not cleared away yet.
     pub fn has_session(&self, id: SessionId) -> bool {
-        self.sessions.contains_key(&id)
+        self.sessions.contains(id)
     }
 
-    /// The owner of a session that is in the table, alive or being cleared away; `Some(None)`: it has none.
+    /// The owner of a session that is in the table, alive or being cleared away: `Some(None)` if it has none.
     pub fn owner(&self, id: SessionId) -> Option<Option<&Identity>> {
-        self.sessions.get(&id).map(|session| session.owner.as_ref())
+        self.sessions.get(id).map(|session| session.owner.as_ref())
     }
 
-    /// How a session ended; `None` while it is alive.
+    /// How a session ended, unless it is alive.
     pub fn session_end(&self, id: SessionId) -> Option<SessionEnd> {
-        match self.alive(id) {
-            Err(Refusal::SessionEnded(end)) => Some(end),
-            _ => None,
-        }
+        self.is_over(id).then(|| self.how_ended(id))
     }
 
     /// The sessions that are alive, in the order of their ids, above `after`.
     pub fn sessions(&self, after: Option<SessionId>) -> impl Iterator<Item = SessionView> + '_ {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let alive = |(_, session): &(&SessionId, &Session)| session.over(self.now).is_none();
-        let sessions = self.sessions.range((from, Bound::Unbounded)).filter(alive);
-        sessions.map(|(id, session)| self.session_view(*id, session))
+        let alive = |(_, session): &(SessionId, &SessionState)| session.over(self.clock.now()).is_none();
+        self.sessions.after(after).filter(alive).map(|(id, session)| self.session_view(id, session))
     }
 
     /// The grants of a session above this token, in the order of their tokens. Locks that its entries claim are not among them.
     pub fn grants_of(&self, session: SessionId, after: Token) -> impl Iterator<Item = GrantView> + '_ {
-        let tokens = self.sessions.get(&session).into_iter().flat_map(move |session| session.grants.after(after));
+        let tokens = self.sessions.get(session).into_iter().flat_map(move |session| session.grants.after(after));
         tokens.map(|token| {
-            let held = &self.grants[&token];
-            let revoked = self.revoked.get(&(held.session, token)).map(|revoked| revoked.reason.clone());
+            let held = self.grants.existing(token);
+            let revoked = self.grants.revoked(held.session, token).map(|revoked| revoked.reason.clone());
             GrantView { token, since: held.since, names: held.names.to_vec(), revoked }
         })
     }
 
     /// The waits of a session, in the order of arrival. Entries that wait are not among them.
     pub fn waits_of(&self, session: SessionId) -> impl Iterator<Item = WaitView> + '_ {
-        let tickets = self.awaited_by.range((session, Ticket(0))..).take_while(move |(of, _)| *of == session);
-        tickets.map(|(_, ticket)| {
-            let waiting = &self.waits[ticket];
+        self.waits.tickets(session).map(|ticket| {
+            let waiting = self.waits.existing(ticket);
             let names = waiting.acquire.wants().iter().map(|want| want.name.clone()).collect();
-            WaitView { ticket: *ticket, since: waiting.since, names }
+            WaitView { ticket, since: waiting.since, names }
         })
     }
 
     /// Whether a session is over, and some of what it held is not cleared away yet.
     pub fn is_clearing_away(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(|session| session.ending.is_some())
+        self.sessions.get(session).is_some_and(|session| session.ending.is_some())
     }
 
     /// The acquires that wait, in the order of arrival.
     pub fn waits(&self) -> impl Iterator<Item = Ticket> + '_ {
-        self.waits.keys().copied()
+        self.waits.iter().map(|(ticket, _)| ticket)
     }
 
     /// Those of them whose requests have no id: nobody can repeat them.
     pub fn waits_without_request(&self) -> impl Iterator<Item = Ticket> + '_ {
-        self.waits.iter().filter(|(_, waiting)| waiting.request.is_none()).map(|(ticket, _)| *ticket)
+        self.waits.iter().filter(|(_, waiting)| waiting.request.is_none()).map(|(ticket, _)| ticket)
     }
 
     /// The acquires that wait, in the order of arrival, each with the locks that it wants.
     pub fn queued(&self) -> impl Iterator<Item = (Ticket, &[Want])> {
-        self.waits.iter().map(|(ticket, waiting)| (*ticket, waiting.acquire.wants()))
+        self.waits.iter().map(|(ticket, waiting)| (ticket, waiting.acquire.wants()))
     }
 
     /// The sizes of the tables.
@@ -170,7 +156,7 @@ impl Machine {
 
     /// What a client is told of a lock that it cannot have.
     pub(super) fn busy(&self, name: &LockName) -> Busy {
-        let free = Lock::default();
+        let free = ActiveLock::default();
         let lock = self.locks.get(name).unwrap_or(&free);
         Busy {
             name: name.clone(),
@@ -180,45 +166,49 @@ impl Machine {
         }
     }
 
-    fn delay_remaining_ms(&self, lock: &Lock) -> u64 {
-        lock.closed_until().max(self.closed_until()).map_or(0, |until| self.remaining_ms(until))
+    fn delay_remaining_ms(&self, lock: &ActiveLock) -> u64 {
+        lock.closed_until().max(self.closed_until()).map_or(0, |until| self.clock.remaining_ms(until))
     }
 
-    fn holder_view(&self, lock: &Lock, token: Token) -> HolderView {
-        let held = &self.grants[&token];
-        let session = &self.sessions[&held.session];
-        let revoked = self.revoked.get(&(held.session, token));
+    fn holder_view(&self, lock: &ActiveLock, token: Token) -> HolderView {
+        let held = self.grants.existing(token);
+        let session = self.sessions.existing(held.session);
+
+        // The holder may trust the lock until the earlier of two deadlines; until none, once its session is being cleared away.
+        let revoked = self.grants.revoked(held.session, token);
         let revoked_until = revoked.and_then(|revoked| revoked.deadline);
         let deadline = revoked_until.map_or(session.deadline, |until| until.min(session.deadline));
+        let remaining_ms = if session.ending.is_some() { 0 } else { self.clock.remaining_ms(deadline) };
+
         HolderView {
             token,
             session: held.session,
             label: session.label.clone(),
             mode: lock.mode().expect("a lock that is held is held in some way"),
             since: held.since,
-            remaining_ms: if session.ending.is_some() { 0 } else { self.remaining_ms(deadline) },
+            remaining_ms,
             revoked: revoked.map(|revoked| revoked.reason.clone()),
         }
     }
 
     pub(super) fn waiter_view(&self, ticket: Ticket, mode: Mode) -> WaiterView {
-        let waiting = &self.waits[&ticket];
+        let waiting = self.waits.existing(ticket);
         WaiterView {
             ticket,
             session: waiting.session,
-            label: self.sessions[&waiting.session].label.clone(),
+            label: self.sessions.existing(waiting.session).label.clone(),
             mode,
             since: waiting.since,
-            remaining_ms: waiting.deadline.map(|deadline| self.remaining_ms(deadline)),
+            remaining_ms: waiting.deadline.map(|deadline| self.clock.remaining_ms(deadline)),
         }
     }
 
-    fn session_view(&self, id: SessionId, session: &Session) -> SessionView {
+    fn session_view(&self, id: SessionId, session: &SessionState) -> SessionView {
         SessionView {
             session: id,
             label: session.label.clone(),
             ttl: session.ttl,
-            remaining_ms: self.remaining_ms(session.deadline),
+            remaining_ms: self.clock.remaining_ms(session.deadline),
             opened: session.opened,
             grants: session.grants.len() as u32 + session.claims.held,
             waits: session.waits + session.claims.waiting,

@@ -20,113 +20,14 @@
 //! kept, as its put said, and is marked as revoked if it is kept: its adapter then refuses what the former holder does by its right as the
 //! holder, such as a heartbeat. The lease itself lives on if its client opened it as a session, or other entries have it.
 
-use std::ops::Bound;
+use std::sync::Arc;
 
-use crate::{bytes::Weight, *};
+use imbl::OrdMap;
 
-/// The claims by lock: the one that holds it first, then those that wait, by token.
-#[derive(Clone, Default)]
-pub(crate) struct Claims {
-    keys: OrdMap<(LockName, Place), Key>,
-    /// How many wait for each lock for which some do.
-    queues: OrdMap<LockName, u64>,
-    names: usize,
-    held: usize,
-}
-
-/// A place among the claims of one lock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Place {
-    is_waiting: bool,
-    token: Token,
-}
-
-/// Number of the claims of one session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Claimed {
-    pub(crate) held: u32,
-    pub(crate) waiting: u32,
-}
-
-impl Place {
-    const FIRST: Self = Self { is_waiting: false, token: Token(0) };
-    const FIRST_WAITING: Self = Self { is_waiting: true, token: Token(0) };
-    /// Above all places: no token is as high.
-    const LAST: Self = Self { is_waiting: true, token: Token(u64::MAX) };
-}
-
-impl Claims {
-    /// Locks that are claimed.
-    pub(crate) fn names(&self) -> usize {
-        self.names
-    }
-
-    /// Claims that hold their lock.
-    pub(crate) fn held(&self) -> usize {
-        self.held
-    }
-
-    /// Claims that do not.
-    pub(crate) fn waiting(&self) -> usize {
-        self.keys.len() - self.held
-    }
-
-    /// The claims of a lock from a place on.
-    fn of<'a>(&'a self, lock: &LockName, from: Place) -> impl Iterator<Item = (Place, &'a Key)> + use<'a> {
-        let range = (lock.clone(), from)..(lock.clone(), Place::LAST);
-        self.keys.range(range).map(|((_, place), key)| (*place, key))
-    }
-
-    fn contains(&self, lock: &LockName) -> bool {
-        self.of(lock, Place::FIRST).next().is_some()
-    }
-
-    fn holder(&self, lock: &LockName) -> Option<&Key> {
-        self.of(lock, Place::FIRST).next().filter(|(place, _)| !place.is_waiting).map(|(_, key)| key)
-    }
-
-    /// The first lock from a bound on.
-    fn first_from(&self, from: Bound<(LockName, Place)>) -> Option<&LockName> {
-        self.keys.range((from, Bound::Unbounded)).next().map(|((name, _), _)| name)
-    }
-
-    /// Returns whether the place was taken.
-    fn insert(&mut self, lock: &LockName, place: Place, key: Key) -> bool {
-        self.names += usize::from(!self.contains(lock));
-        let is_taken = self.keys.insert((lock.clone(), place), key).is_some();
-        match place.is_waiting {
-            false => self.held += 1,
-            true => *self.queues.entry(lock.clone()).or_default() += 1,
-        }
-        is_taken
-    }
-
-    fn remove(&mut self, lock: &LockName, place: Place) -> Option<Key> {
-        let key = self.keys.remove(&(lock.clone(), place))?;
-        if !place.is_waiting {
-            self.held -= 1;
-        } else if let Some(length) = self.queues.get_mut(lock) {
-            *length -= 1;
-            if *length == 0 {
-                self.queues.remove(lock);
-            }
-        }
-        self.names -= usize::from(!self.contains(lock));
-        Some(key)
-    }
-}
-
-impl Claimed {
-    fn of(&mut self, place: Place) -> &mut u32 {
-        if place.is_waiting { &mut self.waiting } else { &mut self.held }
-    }
-}
-
-impl Claim {
-    fn place(&self) -> Place {
-        Place { is_waiting: !self.is_held, token: self.token }
-    }
-}
+use crate::{
+    table::{BacklogKey, ClaimCount, ClaimPlace, ClaimTable, SessionState, Weight},
+    *,
+};
 
 impl Machine {
     /// Whether entries claim this lock.
@@ -144,11 +45,11 @@ impl Machine {
     ) -> Option<Arc<Claim>> {
         let kept = before.filter(|before| before.lease.is_some_and(|before| before.session == lease.session));
         let kept = kept.and_then(|before| before.claim.clone()).filter(|claim| claim.lock == lock);
-        if kept.is_some() || self.locks.contains_key(&lock) {
+        if kept.is_some() || self.locks.contains(&lock) {
             return kept;
         }
         let token = Token(revision.0);
-        Some(Arc::new(Claim { lock, token, since: self.wall, is_held: false }))
+        Some(Arc::new(Claim { lock, token, since: self.clock.wall(), is_held: false }))
     }
 
     /// The claim of an entry ends, unless the entry after it has the same one.
@@ -163,22 +64,27 @@ impl Machine {
         if is_same(before, after) {
             return;
         }
-        let (name, token, since, place) = (&claim.lock, claim.token, claim.since, claim.place());
+
+        let Claim { lock: name, token, since, is_held: _ } = &**claim;
+        let place = ClaimPlace::from(&**claim);
         self.claims.remove(name, place).expect("each claim has its place");
-        *self.session_mut(session).claims.of(place) -= 1;
+        self.sessions.end_claim(session, place.is_waiting);
         if place.is_waiting {
             if !self.claims.contains(name) {
-                self.cancel_hand_on(name);
+                self.backlog.remove_lock(name);
             }
-            return events.push(of_entry(name, ChangeKind::Left { ticket: Ticket(token.0), session }));
+            return events.push(claim_changed(name, ChangeKind::Left { ticket: Ticket(token.0), session }));
         }
-        let lost = |reason, by| ChangeKind::Lost { token, session, since, reason, by };
+
+        let lost = |reason, by| ChangeKind::Lost { token: *token, session, since: *since, reason, by };
         let kind = match (self.over(session), forced) {
             (Some(SessionEnd::Expired | SessionEnd::Unknown), _) => lost(None, None),
             (None, Some(force)) => lost(Some(force.reason.clone()), force.by.clone()),
-            (Some(SessionEnd::Closed), _) | (None, None) => ChangeKind::Released { token, session, since },
+            (Some(SessionEnd::Closed), _) | (None, None) => {
+                ChangeKind::Released { token: *token, session, since: *since }
+            }
         };
-        events.push(of_entry(name, kind));
+        events.push(claim_changed(name, kind));
         self.grant_claim(name, events);
     }
 
@@ -199,20 +105,19 @@ impl Machine {
             }
             return;
         }
-        let is_held = self.claims.holder(&claim.lock).is_none() && !self.is_in_backlog(&claim.lock);
+
+        let is_held = self.claims.holder(&claim.lock).is_none() && !self.backlog.contains_lock(&claim.lock);
         let claim = Claim { is_held, ..Claim::clone(claim) };
-        let (name, place) = (claim.lock.clone(), claim.place());
-        self.claims.insert(&name, place, key.clone());
-        let owner = self.session_mut(session);
-        *owner.claims.of(place) += 1;
-        let (label, mode) = (owner.label.clone(), Mode::Exclusive);
-        events.push(of_entry(
-            &name,
-            match is_held {
-                true => ChangeKind::Granted { token: claim.token, session, label, mode, ticket: None },
-                false => ChangeKind::Queued { ticket: Ticket(claim.token.0), session, label, mode },
-            },
-        ));
+        self.claims.insert(&claim.lock, ClaimPlace::from(&claim), key.clone());
+        let label = self.sessions.begin_claim(session, !is_held);
+
+        let mode = Mode::Exclusive;
+        let kind = if is_held {
+            ChangeKind::Granted { token: claim.token, session, label, mode, ticket: None }
+        } else {
+            ChangeKind::Queued { ticket: Ticket(claim.token.0), session, label, mode }
+        };
+        events.push(claim_changed(&claim.lock, kind));
         Arc::make_mut(entry).claim = Some(Arc::new(claim));
     }
 
@@ -220,8 +125,8 @@ impl Machine {
     /// goes to the backlog.
     pub(crate) fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let first = |machine: &Self| {
-            let (place, key) = machine.claims.of(name, Place::FIRST_WAITING).next()?;
-            let Lease { session, .. } = machine.entries[key].lease?;
+            let (place, key) = machine.claims.waiting_from(name, Token(0)).next()?;
+            let Lease { session, .. } = machine.entries.existing(key).lease?;
             Some((place, key.clone(), session))
         };
         let (place, key, session) = loop {
@@ -229,43 +134,46 @@ impl Machine {
             if !self.is_over(session) {
                 break (place, key, session);
             }
-            if self.is_spent() {
-                self.backlog.push(Piece::Lock(name.clone()));
+            if self.batch.is_spent() {
+                self.backlog.push(BacklogKey::Lock(name.clone()));
                 return;
             }
             self.leave_queue(name, place, &key, session, events);
         };
-        self.spend(1);
+        self.batch.spend(1);
 
-        let granted = Place { is_waiting: false, ..place };
         self.claims.remove(name, place);
-        self.claims.insert(name, granted, key.clone());
-        let since = self.wall;
-        let entry = Arc::make_mut(self.entries.get_mut(&key).expect("each claim is that of an entry"));
-        if let Some(claim) = &mut entry.claim {
-            *claim = Arc::new(Claim { is_held: true, since, ..Claim::clone(claim) });
-        }
-        let owner = self.session_mut(session);
-        owner.claims.waiting -= 1;
-        owner.claims.held += 1;
-        let (label, mode, token) = (owner.label.clone(), Mode::Exclusive, place.token);
-        let kind = ChangeKind::Granted { token, session, label, mode, ticket: Some(Ticket(token.0)) };
-        events.push(of_entry(name, kind));
+        self.claims.insert(name, ClaimPlace { is_waiting: false, ..place }, key.clone());
+        let label = self.sessions.grant_claim(session);
+        let since = self.clock.wall();
+        self.entries.set_claim(&key, |claim| Some(Claim { is_held: true, since, ..claim.clone() }));
+
+        let token = place.token;
+        let ticket = Some(Ticket(token.0));
+        let kind = ChangeKind::Granted { token, session, label, mode: Mode::Exclusive, ticket };
+        events.push(claim_changed(name, kind));
     }
 
     /// Takes a claim out of the queue whose lease is over. Its entry stays until the end of its session is handled.
-    fn leave_queue(&mut self, name: &LockName, place: Place, key: &Key, session: SessionId, events: &mut Vec<Event>) {
-        self.spend(1);
+    fn leave_queue(
+        &mut self,
+        name: &LockName,
+        place: ClaimPlace,
+        key: &Key,
+        session: SessionId,
+        events: &mut Vec<Event>,
+    ) {
+        self.batch.spend(1);
         self.claims.remove(name, place);
-        self.session_mut(session).claims.waiting -= 1;
+        self.sessions.end_claim(session, true);
 
-        let entry = Arc::make_mut(self.entries.get_mut(key).expect("each claim is that of an entry"));
-        let claiming = Weight::of_entry(key, entry);
-        entry.claim = None;
-        let bare = Weight::of_entry(key, entry);
-        self.subtract(session, Weight { own: claiming.own - bare.own, all: claiming.all - bare.all });
+        // The session was charged for the claim with its entry.
+        let claiming = Weight::for_entry(key, self.entries.existing(key));
+        self.entries.set_claim(key, |_| None);
+        let bare = Weight::for_entry(key, self.entries.existing(key));
+        self.sessions.refund(session, Weight { own: claiming.own - bare.own, all: claiming.all - bare.all });
 
-        events.push(of_entry(name, ChangeKind::Left { ticket: Ticket(place.token.0), session }));
+        events.push(claim_changed(name, ChangeKind::Left { ticket: Ticket(place.token.0), session }));
     }
 
     /// Ends the lease of the entry that holds a lock, if the command means it.
@@ -275,6 +183,7 @@ impl Machine {
             && token > force.after
             && force.up_to.is_none_or(|up_to| token <= up_to);
         let key = self.claims.holder(&force.name).filter(|_| meant)?.clone();
+
         self.end_lease(key, Some(force), events);
         self.close_without_entries(session, events);
         Some(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 })
@@ -283,92 +192,68 @@ impl Machine {
     /// A record's claim. Fails on one that contradicts others.
     pub(crate) fn restore_claim(&mut self, key: &Key, entry: &Entry) -> Result<(), BrokenInvariant> {
         let Some(claim) = &entry.claim else { return Ok(()) };
-        let lease = entry.lease.filter(|lease| self.sessions.contains_key(&lease.session));
+        let lease = entry.lease.filter(|lease| self.sessions.contains(lease.session));
         let Some(Lease { session, .. }) = lease else {
             return Err(BrokenInvariant::new(format!("{key:?} claims a lock and has no lease (M12)")));
         };
-        *self.session_mut(session).claims.of(claim.place()) += 1;
-        match self.claims.insert(&claim.lock, claim.place(), key.clone()) {
-            true => Err(BrokenInvariant::new(format!("{key:?} claims a lock as another entry does (M12)"))),
-            false => Ok(()),
-        }
-    }
 
-    /// **M12**
-    pub(crate) fn check_claims(&self) -> Result<(), BrokenInvariant> {
-        let mut expected = Claims::default();
-        let mut of_sessions: OrdMap<SessionId, Claimed> = OrdMap::new();
-        for (key, entry) in &self.entries {
-            let Some(claim) = &entry.claim else { continue };
-            let Some(Lease { session, .. }) = entry.lease else {
-                return Err(BrokenInvariant::new(format!("{key:?} claims a lock and has no lease (M12)")));
-            };
-            let written = (entry.created.0..=entry.modified.0).contains(&claim.token.0);
-            if !written || self.locks.contains_key(&claim.lock) {
-                return Err(BrokenInvariant::new(format!("{key:?} claims what it cannot: {claim:?} (M12)")));
-            }
-            expected.insert(&claim.lock, claim.place(), key.clone());
-            *of_sessions.entry(session).or_default().of(claim.place()) += 1;
-        }
-        let Claims { keys, queues, names, held } = &self.claims;
-        let is_expected =
-            (keys, queues, *names, *held) == (&expected.keys, &expected.queues, expected.names, expected.held);
-        if !is_expected {
-            return Err(BrokenInvariant::new("the claims differ from those of the entries (M12)"));
-        }
-        let counted =
-            |(id, session): (&SessionId, &Session)| session.claims == of_sessions.get(id).copied().unwrap_or_default();
-        if !self.sessions.iter().all(counted) {
-            return Err(BrokenInvariant::new("a session's number of claims is not that of its entries (M12)"));
-        }
-        for name in self.claimed_names("", None) {
-            let mut claims = self.claims.of(name, Place::FIRST);
-            let first = claims.next().is_some_and(|(place, _)| !place.is_waiting);
-            let is_held = |(place, _): (Place, &Key)| !place.is_waiting;
-            let waits = |(_, key): (Place, &Key)| self.entries[key].lease.is_some_and(|it| !self.is_over(it.session));
-            let broken = match first {
-                true => claims.any(is_held),
-                false => self.claims.of(name, Place::FIRST).any(waits) && !self.is_in_backlog(name),
-            };
-            if broken {
-                return Err(BrokenInvariant::new(format!(
-                    "the lock {name:?} has two holders, or none and could (M12)"
-                )));
-            }
+        let place = ClaimPlace::from(&**claim);
+        self.sessions.begin_claim(session, place.is_waiting);
+        if self.claims.insert(&claim.lock, place, key.clone()) {
+            return Err(BrokenInvariant::new(format!("{key:?} claims a lock as another entry does (M12)")));
         }
         Ok(())
     }
 
-    /// The locks under a prefix that are claimed, sorted, above `after`.
-    pub(crate) fn claimed_names<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&LockName>,
-    ) -> impl Iterator<Item = &'a LockName> + use<'a> {
-        let from = match (after.filter(|after| after.as_str() >= prefix), LockName::new(prefix)) {
-            (Some(after), _) => Bound::Excluded((after.clone(), Place::LAST)),
-            (None, Ok(prefix)) => Bound::Included((prefix, Place::FIRST)),
-            // The empty prefix, that of all names; and one that no name has.
-            (None, Err(_)) => Bound::Unbounded,
+    /// **M12**
+    pub(crate) fn check_claims(&self) -> Result<(), BrokenInvariant> {
+        let mut expected = ClaimTable::default();
+        let mut counts: OrdMap<SessionId, ClaimCount> = OrdMap::new();
+        for (key, entry) in self.entries.iter() {
+            let Some(claim) = &entry.claim else { continue };
+            let Some(Lease { session, .. }) = entry.lease else {
+                return Err(BrokenInvariant::new(format!("{key:?} claims a lock and has no lease (M12)")));
+            };
+            let is_written = (entry.created.0..=entry.modified.0).contains(&claim.token.0);
+            if !is_written || self.locks.contains(&claim.lock) {
+                return Err(BrokenInvariant::new(format!("{key:?} claims what it cannot: {claim:?} (M12)")));
+            }
+            let place = ClaimPlace::from(&**claim);
+            expected.insert(&claim.lock, place, key.clone());
+            *counts.entry(session).or_default().get_mut(place.is_waiting) += 1;
+        }
+
+        if self.claims != expected {
+            return Err(BrokenInvariant::new("the claims differ from those of the entries (M12)"));
+        }
+        let is_counted =
+            |(id, session): (SessionId, &SessionState)| session.claims == counts.get(&id).copied().unwrap_or_default();
+        if !self.sessions.iter().all(is_counted) {
+            return Err(BrokenInvariant::new("a session's number of claims is not that of its entries (M12)"));
+        }
+        self.claims.names_under("", None).try_for_each(|name| self.check_claim_queue(name))
+    }
+
+    /// Checks that at most one claim of a lock holds it, and that none waits that could have it.
+    fn check_claim_queue(&self, name: &LockName) -> Result<(), BrokenInvariant> {
+        let waits = |(_, key): (ClaimPlace, &Key)| {
+            self.entries.existing(key).lease.is_some_and(|lease| !self.is_over(lease.session))
         };
-        let first = self.claims.first_from(from);
-        // From lock to lock: one may have thousands of claims.
-        let next = |name: &&'a LockName| self.claims.first_from(Bound::Excluded(((*name).clone(), Place::LAST)));
-        std::iter::successors(first, next).take_while(move |name| name.as_str().starts_with(prefix))
+        let holders = self.claims.places(name).filter(|(place, _)| !place.is_waiting).count();
+        let is_broken = match holders {
+            0 => self.claims.places(name).any(waits) && !self.backlog.contains_lock(name),
+            one_or_more => one_or_more > 1,
+        };
+        if is_broken {
+            return Err(BrokenInvariant::new(format!("the lock {name:?} has two holders, or none and could (M12)")));
+        }
+        Ok(())
     }
 
     /// The claims of locks whose names begin so, by lock, each with its ticket if it waits.
     pub fn claims<'a>(&'a self, prefix: &str) -> impl Iterator<Item = (&'a LockName, Option<Ticket>)> + use<'a> {
-        let from = match LockName::new(prefix) {
-            Ok(prefix) => Bound::Included((prefix, Place::FIRST)),
-            // The empty prefix, that of all names; and one that no name has.
-            Err(_) => Bound::Unbounded,
-        };
-        let ticket = |place: &Place| place.is_waiting.then_some(Ticket(place.token.0));
-        let claims = self.claims.keys.range((from, Bound::Unbounded));
-        let prefix = prefix.to_owned();
-        let claims = claims.take_while(move |((name, _), _)| name.as_str().starts_with(&prefix));
-        claims.map(move |((lock, place), _)| (lock, ticket(place)))
+        let ticket = |place: ClaimPlace| place.is_waiting.then_some(Ticket(place.token.0));
+        self.claims.places_under(prefix).map(move |(lock, place)| (lock, ticket(place)))
     }
 
     /// A lock that is claimed, with one page of its queue.
@@ -376,22 +261,18 @@ impl Machine {
         if !self.is_claimed(name) {
             return None;
         }
+
         let holder = self.claim_holder(name);
-        let above = Place { is_waiting: true, token: Token(page.waiters_after.0.saturating_add(1)) };
-        let queue_length = self.claims.queues.get(name).copied().unwrap_or_default();
+        let above = Token(page.waiters_after.0.saturating_add(1));
+        let waiters = self.claims.waiting_from(name, above).take(page.size);
         Some(LockView {
             name: name.clone(),
             kind: LockKind::Entry,
             mode: Some(Mode::Exclusive),
             holder_count: holder.iter().count() as u64,
             holders: holder.into_iter().filter(|holder| holder.token > page.holders_after).take(page.size).collect(),
-            waiters: self
-                .claims
-                .of(name, above)
-                .take(page.size)
-                .filter_map(|(_, key)| self.claim_waiter(key))
-                .collect(),
-            queue_length,
+            waiters: waiters.filter_map(|(_, key)| self.claim_waiter(key)).collect(),
+            queue_length: self.claims.queue_length(name),
             data: None,
             keep_data: false,
             delay_remaining_ms: 0,
@@ -401,27 +282,29 @@ impl Machine {
 
     /// The holder of a lock that is claimed.
     pub(crate) fn claim_holder(&self, name: &LockName) -> Option<HolderView> {
-        let entry = &self.entries[self.claims.holder(name)?];
-        let (claim, Lease { session: id, .. }) = (entry.claim.as_ref()?, entry.lease?);
-        let session = &self.sessions[&id];
+        let entry = self.entries.existing(self.claims.holder(name)?);
+        let claim = entry.claim.as_ref()?;
+        let id = entry.lease?.session;
+        let session = self.sessions.existing(id);
         Some(HolderView {
             token: claim.token,
             session: id,
             label: session.label.clone(),
             mode: Mode::Exclusive,
             since: claim.since,
-            remaining_ms: if session.ending.is_some() { 0 } else { self.remaining_ms(session.deadline) },
+            remaining_ms: if session.ending.is_some() { 0 } else { self.clock.remaining_ms(session.deadline) },
             revoked: None,
         })
     }
 
     fn claim_waiter(&self, key: &Key) -> Option<WaiterView> {
-        let entry = &self.entries[key];
-        let (claim, Lease { session, .. }) = (entry.claim.as_ref()?, entry.lease?);
+        let entry = self.entries.existing(key);
+        let claim = entry.claim.as_ref()?;
+        let session = entry.lease?.session;
         Some(WaiterView {
             ticket: Ticket(claim.token.0),
             session,
-            label: self.sessions[&session].label.clone(),
+            label: self.sessions.existing(session).label.clone(),
             mode: Mode::Exclusive,
             since: claim.since,
             remaining_ms: None,
@@ -431,13 +314,15 @@ impl Machine {
 
 /// Whether both entries have the same claim.
 fn is_same(before: &Entry, after: Option<&Entry>) -> bool {
-    let of =
-        |entry: &Entry| Some((entry.claim.as_ref()?.token, entry.claim.as_ref()?.lock.clone(), entry.lease?.session));
-    after.and_then(of).is_some_and(|after| of(before) == Some(after))
+    let claim = |entry: &Entry| {
+        let claim = entry.claim.as_ref()?;
+        Some((claim.token, claim.lock.clone(), entry.lease?.session))
+    };
+    after.and_then(claim).is_some_and(|after| claim(before) == Some(after))
 }
 
 /// The event that a lock of entries changed.
-fn of_entry(name: &LockName, kind: ChangeKind) -> Event {
+fn claim_changed(name: &LockName, kind: ChangeKind) -> Event {
     Event::Changed(Change { name: name.clone(), of: LockKind::Entry, kind })
 }
 

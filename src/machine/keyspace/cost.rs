@@ -47,7 +47,7 @@ impl Machine {
             return Ok(());
         }
         let RangeCost { visits, values, .. } = self.cost_of_ranges(txn, 2 * TXN_READS_MAX);
-        self.spend(visits + values);
+        self.batch.spend(visits + values);
         if values > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
 
@@ -59,7 +59,7 @@ impl Machine {
             let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
             self.count_range(&range, matches!(compare.operand, Operand::Value(_)), limit, &mut cost);
         }
-        let of_branch = |branch: &[TxnOperation]| {
+        let cost_of_branch = |branch: &[TxnOperation]| {
             let mut cost = RangeCost::default();
             for operation in branch {
                 match operation {
@@ -72,7 +72,7 @@ impl Machine {
             }
             cost
         };
-        let (then, otherwise) = (of_branch(txn.then()), of_branch(txn.otherwise()));
+        let (then, otherwise) = (cost_of_branch(txn.then()), cost_of_branch(txn.otherwise()));
         RangeCost {
             ranges: cost.ranges + then.ranges.max(otherwise.ranges),
             visits: cost.visits + then.visits.max(otherwise.visits),
@@ -82,7 +82,7 @@ impl Machine {
 
     fn count_range(&self, range: &KeyRange, compares_values: bool, limit: usize, cost: &mut RangeCost) {
         cost.ranges += 1;
-        let mut entries = self.stored(range);
+        let mut entries = self.entries.range(range);
         while cost.visits + cost.values < limit
             && let Some((_, entry)) = entries.next()
         {
@@ -218,6 +218,6 @@ mod tests {
         let limits = Limits { work: 1000, ..Limits::NONE };
         machine.begin_batch(Time { stamp: Stamp(0), wall: WallTime(0) }, limits, &mut Vec::new());
         machine.step(txn(vec![compare(Operand::Version(0))], vec![], vec![]), &mut Vec::new());
-        assert!(machine.is_spent());
+        assert!(machine.batch.is_spent());
     }
 }

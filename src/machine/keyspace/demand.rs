@@ -34,7 +34,7 @@ impl Machine {
     /// such as an acquire that waits, does not: refused, its client would lose its place, or not learn that it holds the lock.
     pub fn asks_for_more(&self, command: &Command) -> bool {
         match command {
-            Command::Open { session, .. } if self.sessions.contains_key(session) => false,
+            Command::Open { session, .. } if self.sessions.contains(*session) => false,
             Command::Session { session, request: Some(request), .. } if self.remembers(*session, request.id) => false,
             Command::Open { .. } | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. } => {
                 true
@@ -88,7 +88,7 @@ impl Machine {
             }
         }
         // The memory of a write that does nothing.
-        !temporaries.is_empty() && !written.iter().any(|key| self.entries.contains_key(*key))
+        !temporaries.is_empty() && !written.iter().any(|key| self.entries.contains(key))
     }
 
     fn renews_or_gives_back(&self, put: &Put) -> bool {
@@ -109,12 +109,10 @@ impl Machine {
     pub(crate) fn commit_within_limits(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
         self.charge_ranges(txn)?;
         let (sessions, bytes) = self.plan_temporaries(txn)?;
-        let limits = self.limits;
-        self.opening_temporaries = sessions;
-        self.limits.table_bytes = limits.table_bytes.saturating_add(bytes);
+        let limits = self.batch.limits();
+        self.batch.begin_temporaries(sessions, bytes);
         let committed = self.commit_or_use_reserve(txn, events);
-        self.limits = limits;
-        self.opening_temporaries.clear();
+        self.batch.end_temporaries(limits);
         committed
     }
 
@@ -126,9 +124,11 @@ impl Machine {
         }
 
         // A transaction that is refused has changed nothing.
-        for bytes in [&mut self.limits.table_bytes, &mut self.limits.session_bytes] {
+        let mut limits = self.batch.limits();
+        for bytes in [&mut limits.table_bytes, &mut limits.session_bytes] {
             *bytes = bytes.saturating_add(*bytes / RESERVE);
         }
+        self.batch.set_limits(limits);
         self.commit(txn, events)
     }
 }
@@ -277,12 +277,12 @@ mod tests {
     #[test]
     fn a_full_table_has_room_for_the_growth_of_renewals_and_releases() {
         let mut machine = table();
-        let full = Limits { table_bytes: machine.bytes, ..Limits::NONE };
+        let full = Limits { table_bytes: machine.table_bytes(), ..Limits::NONE };
         let refused = Reply::Refused(Refusal::Limit(Limit::TableBytes));
         let heartbeat = |bytes| [put("held", bytes, PutLease::Renewed, None)];
         assert_eq!(apply(&mut machine, full, 2000, &[put("absent", 1, PutLease::None, None)]), refused);
         assert_eq!(apply(&mut machine, full, 2000, &heartbeat(101 + GROWTH_MAX)), refused);
-        let reserve = machine.bytes / RESERVE;
+        let reserve = machine.table_bytes() / RESERVE;
         assert!(0 < reserve && reserve < GROWTH_MAX);
         assert_eq!(apply(&mut machine, full, 2000, &heartbeat(101 + reserve)), refused);
         for _ in 0..2 {

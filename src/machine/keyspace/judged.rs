@@ -1,6 +1,6 @@
 //! A transaction is judged by the table that it leaves, and then it runs: at every limit, with every room that is left.
 
-use crate::{capacity::Capacity, *};
+use crate::*;
 
 const ANN: SessionId = SessionId(1);
 const BOB: SessionId = SessionId(2);
@@ -62,7 +62,7 @@ fn a_smaller_entry_with_a_new_session_replaces_a_larger_one_in_a_full_table() {
 #[test]
 fn a_session_that_is_left_makes_room_for_the_one_that_replaces_it() {
     let mut before = with(vec![opens(ANN), put("a", 1, Some(ANN))]);
-    before.capacity = Capacity { sessions: 1, ..Capacity::default() };
+    before.capacity = TableCapacity { sessions: 1, ..TableCapacity::default() };
     let replace = || vec![opens(BOB), put("a", 1, Some(BOB))];
     let full = with_room(&before, 0);
     let mut machine = before.clone();
@@ -81,7 +81,7 @@ fn a_session_that_is_left_makes_room_for_the_one_that_replaces_it() {
 #[test]
 fn a_repeated_open_needs_no_room() {
     let mut machine = with(vec![opens(ANN), put("a", 5, Some(ANN))]);
-    machine.capacity = Capacity { sessions: 1, entries: 1, ..Capacity::default() };
+    machine.capacity = TableCapacity { sessions: 1, entries: 1, ..TableCapacity::default() };
     let full = with_room(&machine, 0);
     let reply = run(&mut machine, full, 900, vec![opens(ANN), put("a", 5, Some(ANN))]);
     assert!(is_committed(&reply), "{reply:?}");
@@ -123,11 +123,12 @@ fn leases_that_are_over_end_before_the_operations_see_their_entries() {
         let mut machine = before.clone();
         // The deadline was not reached by the budget: the session is over, and its end was not handled.
         let limits = Limits { work: 1, ..with_room(&machine, room) };
-        (machine.now, machine.moment, machine.is_behind) = (Stamp(1_000), Stamp(1_000), true);
+        machine.clock.arrive(Stamp(1_000));
+        assert!(machine.clock.is_behind());
         let get = || TxnOperation::Get(key("b"));
         let then = vec![get(), opens(BOB), put("a", 1, Some(BOB)), put("b", 1, None), put("c", 1, Some(BOB)), get()];
         let txn = Txn::new(vec![], then, vec![]).unwrap();
-        machine.limits = limits;
+        machine.batch.set_limits(limits);
         let reply = machine.commit(&txn, &mut Vec::new()).unwrap();
 
         let Reply::Committed(Committed { revision: at, results, .. }) = reply else { panic!("{reply:?}") };

@@ -39,7 +39,4 @@ mod temporary;
 mod tests;
 mod transactions;
 
-pub(super) use claims::{Claimed, Claims};
-pub(super) use events::unclaimed;
-pub use events::{EntryHistory, PastEntries};
-pub(super) use temporary::Temporaries;
+pub use events::PastEntries;

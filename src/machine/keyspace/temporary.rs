@@ -9,20 +9,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::{bytes::of_new_session, *};
+use crate::{
+    table::{Temporaries, new_session_bytes},
+    *,
+};
 
 /// Temporary entries and their sessions have this part of the limit of the table's bytes, in addition to it.
 const PART: usize = 4;
 /// What a temporary entry takes at the most beside its key and value.
 const FIXED: usize = 320;
-
-/// The sessions of temporary entries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Temporaries {
-    pub(crate) sessions: usize,
-    /// Their bytes, and those of their entries.
-    pub(crate) bytes: usize,
-}
 
 impl Machine {
     /// The sessions that a transaction opens for temporary entries, and their bytes at the most. Refuses what exceeds their limits.
@@ -36,9 +31,10 @@ impl Machine {
             [&then, &otherwise].map(|(sessions, branch)| self.new_temporaries(sessions, branch));
         let count = in_then.sessions.max(in_otherwise.sessions);
         let bytes = in_then.bytes.max(in_otherwise.bytes);
-        let bytes_max = self.limits.table_bytes / PART;
-        let are_too_many = self.temporaries.sessions + count > self.capacity.temporary_entries;
-        if count > 0 && (are_too_many || self.temporaries.bytes.saturating_add(bytes) > bytes_max) {
+        let bytes_max = self.batch.limits().table_bytes / PART;
+        let present = self.sessions.ledger().temporaries();
+        let are_too_many = present.sessions + count > self.capacity.temporary_entries;
+        if count > 0 && (are_too_many || present.bytes.saturating_add(bytes) > bytes_max) {
             return Err(Refusal::Limit(Limit::TemporaryEntries));
         }
 
@@ -58,9 +54,9 @@ impl Machine {
         for operation in branch {
             match operation {
                 TxnOperation::Open(opened) if sessions.contains(&opened.session) => {
-                    if !self.sessions.contains_key(&opened.session) {
+                    if !self.sessions.contains(opened.session) {
                         new.sessions += 1;
-                        new.bytes += of_new_session(&opened.label, opened.owner.as_ref());
+                        new.bytes += new_session_bytes(&opened.label, opened.owner.as_ref());
                     }
                 }
                 TxnOperation::Put(put) if put.lease.given().is_some_and(|it| sessions.contains(&it.session)) => {
@@ -72,22 +68,12 @@ impl Machine {
         }
         new
     }
-
-    /// Recounts everything.
-    pub(crate) fn count_temporaries(&self) -> Temporaries {
-        let mut counted = Temporaries::default();
-        for session in self.sessions.values().filter(|session| session.is_temporary) {
-            counted.sessions += 1;
-            counted.bytes += session.bytes();
-        }
-        counted
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capacity::Capacity;
+    use crate::table::TableCapacity;
 
     fn key(number: u128) -> Key {
         Key::new(format!("{number:06}").as_bytes()).unwrap()
@@ -126,7 +112,7 @@ mod tests {
 
     #[test]
     fn temporary_entries_take_no_session_from_others_and_others_none_from_them() {
-        let capacity = Capacity { sessions: 2, temporary_entries: 3, ..Capacity::default() };
+        let capacity = TableCapacity { sessions: 2, temporary_entries: 3, ..TableCapacity::default() };
         let mut machine = Machine { capacity, ..Machine::default() };
         for id in 1..=3 {
             assert!(matches!(apply(&mut machine, Limits::NONE, 0, temporary(id, 1)), Reply::Committed(_)));
@@ -143,11 +129,11 @@ mod tests {
         assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 2);
 
         let mut restored = Machine { capacity, ..Machine::from_records(machine.records()).unwrap() };
-        assert_eq!(restored.temporaries, machine.temporaries);
+        assert_eq!(restored.sessions.ledger().temporaries(), machine.sessions.ledger().temporaries());
         assert_eq!(apply(&mut restored, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
         // Their time is over.
         apply(&mut machine, Limits::NONE, 1000, Command::Tick);
-        assert_eq!(machine.temporaries, Temporaries::default());
+        assert_eq!(machine.sessions.ledger().temporaries(), Temporaries::default());
         assert!(matches!(apply(&mut machine, Limits::NONE, 1000, temporary(4, 1)), Reply::Committed(_)));
     }
 
@@ -157,12 +143,12 @@ mod tests {
         let limits = Limits { table_bytes: 8000, ..Limits::NONE };
         assert!(matches!(apply(&mut machine, limits, 0, temporary(1, 1000)), Reply::Committed(_)));
         assert_eq!(apply(&mut machine, limits, 0, temporary(2, 1000)), refused(Limit::TemporaryEntries));
-        let taken = machine.bytes;
+        let taken = machine.table_bytes();
         let mut opened = 0;
         while matches!(apply(&mut machine, limits, 0, open(100 + opened)), Reply::Opened(_)) {
             opened += 1;
         }
-        assert!(opened > 0 && machine.bytes - taken + 500 > limits.table_bytes, "{opened} are open");
+        assert!(opened > 0 && machine.table_bytes() - taken + 500 > limits.table_bytes, "{opened} are open");
         apply(&mut machine, limits, 1000, Command::Tick);
         for id in 200..200 + opened {
             assert!(matches!(apply(&mut machine, limits, 1000, open(id)), Reply::Opened(_)));
@@ -185,6 +171,6 @@ mod tests {
         }
         apply(&mut machine, Limits::NONE, 0, temporary(7, 1));
         apply(&mut machine, Limits::NONE, 1000, Command::Tick);
-        assert_eq!(machine.ended.iter().collect::<Vec<_>>(), [(SessionId(1), SessionEnd::Closed)]);
+        assert_eq!(machine.sessions.ended().iter().collect::<Vec<_>>(), [(SessionId(1), SessionEnd::Closed)]);
     }
 }

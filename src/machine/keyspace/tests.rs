@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{bytes::of_event, capacity::Capacity, *};
+use crate::*;
 
 const ANN: SessionId = SessionId(1);
 
@@ -90,7 +90,8 @@ fn a_transaction_out_of_its_limits_cannot_be_made() {
 
 #[test]
 fn entries_are_limited_until_one_is_deleted() {
-    let mut machine = Machine { capacity: Capacity { entries: 2, ..Capacity::default() }, ..Machine::default() };
+    let mut machine =
+        Machine { capacity: TableCapacity { entries: 2, ..TableCapacity::default() }, ..Machine::default() };
     let refused = Reply::Refused(Refusal::Limit(Limit::Entries));
     assert_ne!(run(&mut machine, txn(vec![put("a", 1, None), put("b", 1, None)])), refused);
     assert_eq!(run(&mut machine, txn(vec![put("c", 1, None)])), refused);
@@ -153,7 +154,8 @@ fn a_transaction_reads_a_bounded_number_of_entries() {
 
 #[test]
 fn sessions_of_entries_count_for_the_limits() {
-    let mut machine = Machine { capacity: Capacity { sessions: 2, ..Capacity::default() }, ..Machine::default() };
+    let mut machine =
+        Machine { capacity: TableCapacity { sessions: 2, ..TableCapacity::default() }, ..Machine::default() };
     let of = |id: u128| {
         let lease = Some(Lease { session: SessionId(id), at_end: AtLeaseEnd::Keep });
         [open_for_entries(SessionId(id)), put(&id.to_string(), 1, lease)]
@@ -438,7 +440,7 @@ fn a_compaction_refuses_the_future_and_does_not_go_back() {
 #[test]
 fn the_history_drops_whole_revisions_and_keeps_the_last_one() {
     const EVENTS: usize = 10;
-    let capacity = Capacity { events: EVENTS, event_bytes: 4000, ..Capacity::default() };
+    let capacity = TableCapacity { events: EVENTS, event_bytes: 4000, ..TableCapacity::default() };
     let mut machine = Machine { capacity, ..Machine::default() };
     let keys = ["a", "b", "c"];
     for round in 1..=20 {
@@ -453,7 +455,7 @@ fn the_history_drops_whole_revisions_and_keeps_the_last_one() {
     let before = machine.history().len();
     run(&mut machine, txn(vec![put("a", 1, None)]));
     assert!(machine.history().len() < before && machine.history().bytes() <= 4000, "{:?}", machine.history());
-    let bytes: usize = machine.history().stored().map(|event| of_event(event)).sum();
+    let bytes = machine.history().count_bytes();
     assert_eq!(machine.history().bytes(), bytes);
     // A revision that exceeds the limit alone.
     let many: Vec<_> = (0..3 * EVENTS).map(|number| put(&format!("many/{number}"), 1, None)).collect();

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    bytes::{Weight, of_new_session},
+    table::{Weight, new_session_bytes},
     *,
 };
 
@@ -17,7 +17,7 @@ struct Draft {
     revision: Revision,
     /// The entries whose leases are over, and that it writes: each lease ends first, at this revision.
     ended: BTreeMap<Key, Revision>,
-    /// The entries that it writes; `None`: deletes.
+    /// The entries that it writes, without one where it deletes.
     writes: BTreeMap<Key, Option<Arc<Entry>>>,
     renewals: Vec<SessionId>,
     openings: Vec<NewSession>,
@@ -43,7 +43,7 @@ struct Difference {
     sessions: Balance,
     bytes: Balance,
     /// The bytes of each session.
-    of_sessions: BTreeMap<SessionId, Balance>,
+    by_session: BTreeMap<SessionId, Balance>,
 }
 
 impl Machine {
@@ -59,11 +59,12 @@ impl Machine {
     /// Plans the operations, and refuses them if the table that they leave is beyond a limit. Changes nothing.
     fn judge(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
         let (mut draft, mut results) = self.plan_all(operations, BTreeMap::new())?;
+
         let over: Vec<_> = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect();
         if !over.is_empty() {
             // The end of a lease is a change of its own, though it is handled late: whoever watches is told of it before the new entry.
             // So the writes have a later revision, and the operations see the entries as these ends leave them.
-            let revisions = (self.last_token.0.saturating_add(1)..).map(Revision);
+            let revisions = (self.last_token().0.saturating_add(1)..).map(Revision);
             (draft, results) = self.plan_all(operations, over.into_iter().zip(revisions).collect())?;
         }
 
@@ -76,9 +77,9 @@ impl Machine {
         for key in draft.ended.into_keys() {
             self.end_lease(key, None, events);
         }
-        self.spend(draft.writes.len().max(draft.visited).max(draft.openings.len()));
+        self.batch.spend(draft.writes.len().max(draft.visited).max(draft.openings.len()));
         if !draft.writes.is_empty() {
-            let issued = self.issue_token();
+            let issued = self.issued.issue_token();
             debug_assert_eq!(Revision(issued.0), draft.revision, "the planned entries have this revision");
         }
 
@@ -105,19 +106,17 @@ impl Machine {
     fn all_hold(&self, compares: &[Compare]) -> Result<bool, Refusal> {
         let mut read = 0;
         for compare in compares {
-            let holds = match &compare.up_to {
-                None => compare.operand.holds(compare.relation, self.entry(&compare.key).as_deref()),
-                Some(up_to) => {
-                    let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
-                    self.count_read(&range, &mut read)?;
-                    let mut entries = self.entries(&range).peekable();
-                    match entries.peek() {
-                        None => compare.operand.holds(compare.relation, None),
-                        Some(_) => entries.all(|(_, entry)| compare.operand.holds(compare.relation, Some(&entry))),
-                    }
-                }
+            let holds = |entry: Option<&Entry>| compare.operand.holds(compare.relation, entry);
+            let does_hold = if let Some(up_to) = &compare.up_to {
+                let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
+                self.count_read(&range, &mut read)?;
+                // A range without entries is compared as a key without an entry.
+                let mut entries = self.entries(&range).peekable();
+                if entries.peek().is_some() { entries.all(|(_, entry)| holds(Some(&entry))) } else { holds(None) }
+            } else {
+                holds(self.entry(&compare.key).as_deref())
             };
-            if !holds {
+            if !does_hold {
                 return Ok(false);
             }
         }
@@ -126,7 +125,7 @@ impl Machine {
 
     /// Counts the entries of a range that is read. They are visited while the table is locked, and so have a limit.
     fn count_read(&self, range: &KeyRange, read: &mut usize) -> Result<(), Refusal> {
-        *read += self.stored(range).take(TXN_READS_MAX + 1).count();
+        *read += self.entries.range(range).take(TXN_READS_MAX + 1).count();
         if *read > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
 
@@ -136,7 +135,7 @@ impl Machine {
         operations: &[TxnOperation],
         ended: BTreeMap<Key, Revision>,
     ) -> Result<(Draft, Vec<TxnResult>), Refusal> {
-        let revision = Revision(self.last_token.0.saturating_add(1).saturating_add(ended.len() as u64));
+        let revision = Revision(self.last_token().0.saturating_add(1).saturating_add(ended.len() as u64));
         let mut draft = Draft { revision, ended, ..Draft::default() };
         let results = operations.iter().map(|operation| self.plan(operation, &mut draft)).collect::<Result<_, _>>()?;
         Ok((draft, results))
@@ -176,18 +175,20 @@ impl Machine {
         self.count_read(range, &mut draft.read)?;
         let is_written = draft.writes.keys().any(|key| range.contains(key));
         let present = self.entries(range).map(|(key, entry)| (key, draft.with_end(key, entry)));
-        let selected = match is_written {
-            false => select.from(present),
-            true => {
-                let mut entries: BTreeMap<&Key, Arc<Entry>> = present.collect();
-                for (key, entry) in draft.writes.iter().filter(|(key, _)| range.contains(key)) {
-                    _ = match entry {
-                        Some(entry) => entries.insert(key, Arc::clone(entry)),
-                        None => entries.remove(key),
-                    };
+
+        // The usual case is read without a copy of the range.
+        let selected = if !is_written {
+            select.from(present)
+        } else {
+            let mut entries: BTreeMap<&Key, Arc<Entry>> = present.collect();
+            for (key, entry) in draft.writes.iter().filter(|(key, _)| range.contains(key)) {
+                if let Some(entry) = entry {
+                    entries.insert(key, Arc::clone(entry));
+                } else {
+                    entries.remove(key);
                 }
-                select.from(entries.into_iter())
             }
+            select.from(entries.into_iter())
         };
         draft.show(selected.bytes())?;
         Ok(TxnResult::Selected(selected))
@@ -195,7 +196,7 @@ impl Machine {
 
     fn plan_open(&self, new: &NewSession, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         self.can_open(new)?;
-        if self.sessions.get(&new.session).is_some_and(|session| !session.is_of_entries) {
+        if self.sessions.get(new.session).is_some_and(|session| !session.is_of_entries) {
             return Err(Refusal::SessionExists);
         }
         draft.openings.push(new.clone());
@@ -203,47 +204,55 @@ impl Machine {
     }
 
     fn plan_put(&self, put: &Put, draft: &mut Draft) -> Result<TxnResult, Refusal> {
-        let Put { key, value, lease, claims } = put.clone();
-        let modified = draft.revision;
-        let before = self.drafted(&key, draft);
-        let (created, version) =
-            before.as_ref().map_or((modified, 1), |entry| (entry.created, entry.version.saturating_add(1)));
-        let (is_expired, is_revoked) = (false, false);
-        let bare = Entry { created, modified, version, lease: None, claim: None, is_expired, is_revoked, value };
-        let entry = match (lease, before) {
+        let before = self.drafted(&put.key, draft);
+        let bare = draft.bare_entry(put, before.as_deref());
+        let entry = match (put.lease, before) {
             (PutLease::None, _) | (PutLease::Kept | PutLease::Renewed, None) => bare,
             (PutLease::Given(lease), before) => {
-                if claims.is_some()
-                    && let Some(until) = self.closed_until()
-                {
-                    return Err(Refusal::Closed { remaining_ms: self.remaining_ms(until) });
-                }
-                if !draft.opens(lease.session) {
-                    self.alive(lease.session)?;
-                }
-                let claim = claims.and_then(|lock| self.plan_claim(lock, lease, before.as_deref(), modified));
+                let claim = self.plan_lease(put, lease, before.as_deref(), draft)?;
                 Entry { lease: Some(lease), claim, ..bare }
             }
             (PutLease::Kept | PutLease::Renewed, Some(before)) => {
-                let Entry { lease: kept, claim, is_expired, is_revoked, .. } = Entry::clone(&before);
-                if let Some(Lease { session, .. }) = kept.filter(|_| lease == PutLease::Renewed)
-                    && self.sessions.get(&session).is_some_and(|session| session.is_of_entries)
+                let Entry { lease, claim, is_expired, is_revoked, .. } = Entry::clone(&before);
+                if let Some(Lease { session, .. }) = lease.filter(|_| put.lease == PutLease::Renewed)
+                    && self.sessions.get(session).is_some_and(|session| session.is_of_entries)
                 {
                     draft.renewals.push(session);
                 }
-                Entry { lease: kept, claim, is_expired, is_revoked, ..bare }
+                Entry { lease, claim, is_expired, is_revoked, ..bare }
             }
         };
-        draft.write(key, Some(Arc::new(entry)))?;
+
+        draft.write(put.key.clone(), Some(Arc::new(entry)))?;
         Ok(TxnResult::Put)
+    }
+
+    /// Plans the lease that a put gives its entry. Returns the claim that comes with it.
+    fn plan_lease(
+        &self,
+        put: &Put,
+        lease: Lease,
+        before: Option<&Entry>,
+        draft: &Draft,
+    ) -> Result<Option<Arc<Claim>>, Refusal> {
+        if put.claims.is_some()
+            && let Some(until) = self.closed_until()
+        {
+            return Err(Refusal::Closed { remaining_ms: self.clock.remaining_ms(until) });
+        }
+        if !draft.opens(lease.session) {
+            self.alive(lease.session)?;
+        }
+        Ok(put.claims.clone().and_then(|lock| self.plan_claim(lock, lease, before, draft.revision)))
     }
 
     /// Entries of the range whose lease is over count for the limit, since they are visited; they are left to the end of their session.
     fn plan_delete(&self, range: &KeyRange, draft: &mut Draft) -> Result<TxnResult, Refusal> {
-        draft.visited += self.stored(range).take(TXN_WRITES_MAX + 1).count();
+        draft.visited += self.entries.range(range).take(TXN_WRITES_MAX + 1).count();
         if draft.visited > TXN_WRITES_MAX {
             return Err(Refusal::Limit(Limit::TxnWrites));
         }
+
         let put = draft.writes.iter().filter(|(key, entry)| entry.is_some() && range.contains(key));
         let mut keys: Vec<Key> = put.map(|(key, _)| key.clone()).collect();
         let present = self.entries(range).filter(|(key, _)| !draft.writes.contains_key(*key));
@@ -256,11 +265,11 @@ impl Machine {
     /// Refuses a transaction that would leave the table beyond a limit. One that takes no more than it replaces is never refused, also in a
     /// table that is beyond a limit already.
     fn ensure_room_for(&self, draft: &Draft) -> Result<(), Refusal> {
-        let Difference { entries, sessions, bytes, of_sessions } = self.difference(draft);
+        let Difference { entries, sessions, bytes, by_session } = self.difference(draft);
         let exceeds = |balance: Balance, present: usize, capacity: usize| {
             balance.more().is_some_and(|more| present.saturating_add(more) > capacity)
         };
-        if exceeds(sessions, self.sessions.len() - self.temporaries.sessions, self.capacity.sessions) {
+        if exceeds(sessions, self.sessions.ordinary(), self.capacity.sessions) {
             return Err(Refusal::Limit(Limit::Sessions));
         }
         if exceeds(entries, self.entries.len(), self.capacity.entries) {
@@ -270,9 +279,9 @@ impl Machine {
         if let Some(more) = bytes.more() {
             self.ensure_room_in_table(more)?;
         }
-        for (session, balance) in of_sessions {
+        for (session, balance) in by_session {
             if let Some(more) = balance.more() {
-                self.ensure_room_of(session, more)?;
+                self.ensure_room_in_session(session, more)?;
             }
         }
         Ok(())
@@ -280,7 +289,8 @@ impl Machine {
 
     fn difference(&self, draft: &Draft) -> Difference {
         let mut difference = Difference::default();
-        let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+        let mut before = BTreeSet::new();
+        let mut after = BTreeSet::new();
         for (key, written) in &draft.writes {
             if let Some(entry) = self.entries.get(key) {
                 before.extend(difference.remove_entry(key, entry));
@@ -291,30 +301,30 @@ impl Machine {
         }
 
         // One that none of its entries remains with is closed again.
-        let opened = draft.openings.iter().filter(|new| !self.sessions.contains_key(&new.session));
+        let opened = draft.openings.iter().filter(|new| !self.sessions.contains(new.session));
         for NewSession { session, label, owner, .. } in opened.filter(|new| after.contains(&new.session)) {
-            let is_temporary = self.opening_temporaries.contains(session);
-            difference.add_session(*session, of_new_session(label, owner.as_ref()), is_temporary);
+            let is_temporary = self.batch.opens_temporary(*session);
+            difference.add_session(*session, new_session_bytes(label, owner.as_ref()), is_temporary);
         }
         for session in before.difference(&after) {
-            let is_temporary = self.sessions.get(session).is_some_and(|session| session.is_temporary);
+            let is_temporary = self.sessions.get(*session).is_some_and(|session| session.is_temporary);
             difference.remove_session(self.bytes_if_left(*session, draft), is_temporary);
         }
         difference
     }
 
     /// The bytes of a session that is closed at once when the transaction writes its entries: it has no others, and holds and awaits
-    /// nothing. `None`: it stays.
+    /// nothing. There are none if it stays.
     fn bytes_if_left(&self, id: SessionId, draft: &Draft) -> Option<usize> {
-        let session = self.sessions.get(&id).filter(|session| session.is_of_entries && session.is_idle())?;
-        let mut leased = self.leased.range((id, Key::first())..).take_while(|(lease, _)| *lease == id);
-        let is_left = session.over(self.now).is_none() && leased.all(|(_, key)| draft.writes.contains_key(key));
+        let session = self.sessions.get(id).filter(|session| session.is_of_entries && session.is_idle())?;
+        let is_alive = session.over(self.now()).is_none();
+        let is_left = is_alive && self.entries.leased(id).all(|key| draft.writes.contains_key(key));
         is_left.then(|| session.bare_bytes())
     }
 }
 
 impl Balance {
-    /// By how much it grows. `None`: not at all.
+    /// By how much it grows, if it does.
     fn more(self) -> Option<usize> {
         self.added.checked_sub(self.removed).filter(|more| *more > 0)
     }
@@ -323,21 +333,21 @@ impl Balance {
 impl Difference {
     /// Returns the session that it is the lease of.
     fn add_entry(&mut self, key: &Key, entry: &Entry) -> Option<SessionId> {
-        let weight = Weight::of_entry(key, entry);
+        let weight = Weight::for_entry(key, entry);
         self.entries.added += 1;
         self.bytes.added += weight.all;
         let session = entry.lease?.session;
-        self.of_sessions.entry(session).or_default().added += weight.own;
+        self.by_session.entry(session).or_default().added += weight.own;
         Some(session)
     }
 
     /// Returns the session that was its lease.
     fn remove_entry(&mut self, key: &Key, entry: &Entry) -> Option<SessionId> {
-        let weight = Weight::of_entry(key, entry);
+        let weight = Weight::for_entry(key, entry);
         self.entries.removed += 1;
         self.bytes.removed += weight.all;
         let session = entry.lease?.session;
-        self.of_sessions.entry(session).or_default().removed += weight.own;
+        self.by_session.entry(session).or_default().removed += weight.own;
         Some(session)
     }
 
@@ -345,10 +355,10 @@ impl Difference {
     fn add_session(&mut self, session: SessionId, bytes: usize, is_temporary: bool) {
         self.sessions.added += usize::from(!is_temporary);
         self.bytes.added += bytes;
-        self.of_sessions.entry(session).or_default().added += bytes;
+        self.by_session.entry(session).or_default().added += bytes;
     }
 
-    /// `None`: it stays.
+    /// A session without bytes stays.
     fn remove_session(&mut self, bytes: Option<usize>, is_temporary: bool) {
         self.sessions.removed += usize::from(bytes.is_some() && !is_temporary);
         self.bytes.removed += bytes.unwrap_or_default();
@@ -364,6 +374,21 @@ impl Draft {
         }
     }
 
+    /// The entry that a put leaves, without what it keeps of the lease before.
+    fn bare_entry(&self, put: &Put, before: Option<&Entry>) -> Entry {
+        let modified = self.revision;
+        Entry {
+            created: before.map_or(modified, |before| before.created),
+            modified,
+            version: before.map_or(1, |before| before.version.saturating_add(1)),
+            lease: None,
+            claim: None,
+            is_expired: false,
+            is_revoked: false,
+            value: put.value.clone(),
+        }
+    }
+
     fn opens(&self, session: SessionId) -> bool {
         self.openings.iter().any(|new| new.session == session)
     }
@@ -375,9 +400,6 @@ impl Draft {
 
     fn write(&mut self, key: Key, entry: Option<Arc<Entry>>) -> Result<(), Refusal> {
         self.writes.insert(key, entry);
-        match self.writes.len() > TXN_WRITES_MAX {
-            true => Err(Refusal::Limit(Limit::TxnWrites)),
-            false => Ok(()),
-        }
+        if self.writes.len() > TXN_WRITES_MAX { Err(Refusal::Limit(Limit::TxnWrites)) } else { Ok(()) }
     }
 }

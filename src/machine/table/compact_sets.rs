@@ -3,13 +3,15 @@
 //! There may be millions of each, and nearly all have one member. A set of one costs no allocation here; a tree's smallest node has room
 //! for 16.
 
-use std::ops::Deref;
+use std::{ops::Deref, sync::Arc};
 
-use super::*;
+use imbl::OrdSet;
 
-/// Tokens, in order.
+use crate::types::*;
+
+/// TokenSet, in order.
 #[derive(Clone, Default, Debug)]
-pub(super) enum Tokens {
+pub(crate) enum TokenSet {
     #[default]
     None,
     One(Token),
@@ -17,8 +19,8 @@ pub(super) enum Tokens {
     Many(Arc<OrdSet<Token>>),
 }
 
-impl Tokens {
-    pub(super) fn len(&self) -> usize {
+impl TokenSet {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::None => 0,
             Self::One(_) => 1,
@@ -27,7 +29,7 @@ impl Tokens {
     }
 
     /// The lowest.
-    pub(super) fn first(&self) -> Option<Token> {
+    pub(crate) fn first(&self) -> Option<Token> {
         match self {
             Self::None => None,
             Self::One(token) => Some(*token),
@@ -35,7 +37,7 @@ impl Tokens {
         }
     }
 
-    pub(super) fn contains(&self, token: Token) -> bool {
+    pub(crate) fn contains(&self, token: Token) -> bool {
         match self {
             Self::None => false,
             Self::One(one) => *one == token,
@@ -44,12 +46,12 @@ impl Tokens {
     }
 
     /// All of them, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Token> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Token> + '_ {
         self.after(Token(0))
     }
 
     /// The tokens above `after`, in order. 0 is below all.
-    pub(super) fn after(&self, after: Token) -> impl Iterator<Item = Token> + '_ {
+    pub(crate) fn after(&self, after: Token) -> impl Iterator<Item = Token> + '_ {
         let (one, many) = match self {
             Self::None => (None, None),
             Self::One(token) => (Some(*token), None),
@@ -59,7 +61,7 @@ impl Tokens {
         one.into_iter().filter(move |token| *token > after).chain(many)
     }
 
-    pub(super) fn insert(&mut self, token: Token) {
+    pub(crate) fn insert(&mut self, token: Token) {
         match self {
             Self::None => *self = Self::One(token),
             Self::One(one) => *self = Self::Many(Arc::new([*one, token].into_iter().collect())),
@@ -67,7 +69,7 @@ impl Tokens {
         }
     }
 
-    pub(super) fn remove(&mut self, token: Token) {
+    pub(crate) fn remove(&mut self, token: Token) {
         match self {
             Self::One(one) if *one == token => *self = Self::None,
             Self::None | Self::One(_) => {}
@@ -86,12 +88,12 @@ impl Tokens {
 
 /// The locks of a grant, in the order of their names.
 #[derive(Clone, Debug)]
-pub(super) enum Names {
+pub(crate) enum GrantNames {
     One(LockName),
     Many(Arc<[LockName]>),
 }
 
-impl From<Vec<LockName>> for Names {
+impl From<Vec<LockName>> for GrantNames {
     fn from(mut names: Vec<LockName>) -> Self {
         match (names.len(), names.pop()) {
             (1, Some(one)) => Self::One(one),
@@ -100,7 +102,7 @@ impl From<Vec<LockName>> for Names {
     }
 }
 
-impl Deref for Names {
+impl Deref for GrantNames {
     type Target = [LockName];
 
     fn deref(&self) -> &[LockName] {
@@ -111,9 +113,9 @@ impl Deref for Names {
     }
 }
 
-impl Names {
+impl GrantNames {
     /// The names for the reply; several names are shared with it.
-    pub(super) fn to_shared(&self) -> Arc<[LockName]> {
+    pub(crate) fn to_shared(&self) -> Arc<[LockName]> {
         match self {
             Self::One(name) => Arc::new([name.clone()]),
             Self::Many(names) => names.clone(),

@@ -1,25 +1,25 @@
 //! The capacity of the table.
 
-use lockkeeper_types::*;
+use crate::types::*;
 
 /// The capacity of the table: the constants of `limits.rs`, in every build. A type of its own only so that a test can reach the limits.
 #[derive(Clone, Copy)]
-pub(super) struct Capacity {
-    pub(super) sessions: usize,
-    pub(super) waiters: usize,
-    pub(super) locks: usize,
-    pub(super) entries: usize,
-    pub(super) temporary_entries: usize,
-    pub(super) events: usize,
-    pub(super) event_bytes: usize,
-    pub(super) waits_per_session: usize,
-    pub(super) replies_per_session: usize,
+pub(crate) struct TableCapacity {
+    pub(crate) sessions: usize,
+    pub(crate) waiters: usize,
+    pub(crate) locks: usize,
+    pub(crate) entries: usize,
+    pub(crate) temporary_entries: usize,
+    pub(crate) events: usize,
+    pub(crate) event_bytes: usize,
+    pub(crate) waits_per_session: usize,
+    pub(crate) replies_per_session: usize,
     /// Including those to releases and updates.
-    pub(super) all_replies_per_session: usize,
-    pub(super) taken_per_session: usize,
+    pub(crate) all_replies_per_session: usize,
+    pub(crate) taken_per_session: usize,
 }
 
-impl Default for Capacity {
+impl Default for TableCapacity {
     fn default() -> Self {
         Self {
             sessions: SESSIONS_MAX,

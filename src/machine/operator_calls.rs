@@ -1,9 +1,9 @@
-//! Operators undo what clients did, except for grants: see `force` for these.
+//! What operators may do to locks beside a forced release of a grant: see `force` for that.
 //!
 //! Each of these commands does a bounded amount of work, like any other, and leaves its consequences (waiters that can be granted now) to
 //! the backlog when the budget ends.
 
-use super::*;
+use crate::{table::ActiveLock, *};
 
 impl Machine {
     /// Ends a wait for good: its client is told that it was removed, and not that it may come again.
@@ -21,8 +21,8 @@ impl Machine {
 
     /// Opens a lock whose lock-delay runs. Grants that are held keep their own lock-delays.
     pub(super) fn lift_delay(&mut self, name: &LockName, events: &mut Vec<Event>) -> Reply {
-        let until = self.locks.get(name).and_then(Lock::closed_until);
-        let lifted_ms = until.map(|until| self.remaining_ms(until));
+        let until = self.locks.get(name).and_then(ActiveLock::closed_until);
+        let lifted_ms = until.map(|until| self.clock.remaining_ms(until));
         if lifted_ms.is_some() {
             self.end_delay(name, events);
         }
@@ -35,14 +35,15 @@ impl Machine {
         let mut dropped = 0;
         let mut next = self.table_locks(prefix, after).next().cloned();
         let mut last = after.cloned();
-        while !self.is_spent()
+        while !self.batch.is_spent()
             && let Some(name) = next
         {
-            self.spend(1);
+            self.batch.spend(1);
             if self.locks.get(&name).is_some_and(|lock| !lock.is_held() && lock.data().is_some()) {
                 self.set_data(&name, None, false, events);
                 dropped += 1;
             }
+
             next = self.table_locks(prefix, Some(&name)).next().cloned();
             last = Some(name);
         }
@@ -64,18 +65,22 @@ impl Machine {
         let Some((Some(before), resized)) = known else {
             return Err(Refusal::NotSemaphore { name: name.clone() });
         };
-        self.spend(1);
+
+        self.batch.spend(1);
         if resized != Some(permits) {
-            self.change(name, |lock| lock.resize(permits));
-            events.push(changed(name, ChangeKind::Resized(permits)));
+            self.locks.change(name, |lock| lock.resize(permits));
+            events.push(lock_changed(name, ChangeKind::Resized(permits)));
         }
         self.hand_on(vec![name.clone()], events);
-        let count = |count: fn(&Lock) -> usize| self.locks.get(name).map_or(0, count) as u64;
-        Ok(Reply::Resized { before, holders: count(|lock| lock.holders().len()), waiters: count(Lock::queue_length) })
+
+        let count = |count: fn(&ActiveLock) -> usize| self.locks.get(name).map_or(0, count) as u64;
+        let holders = count(|lock| lock.holders().len());
+        let waiters = count(ActiveLock::queue_length);
+        Ok(Reply::Resized { before, holders, waiters })
     }
 
     fn removable(&self, name: &LockName, ticket: Ticket) -> Option<WaiterView> {
-        let waiting = self.waits.get(&ticket).filter(|waiting| !self.is_over(waiting.session))?;
+        let waiting = self.waits.get(ticket).filter(|waiting| !self.is_over(waiting.session))?;
         let want = waiting.acquire.wants().iter().find(|want| want.name == *name)?;
         let mode = self.locks.get(name)?.as_used(want.mode);
         Some(self.waiter_view(ticket, mode))

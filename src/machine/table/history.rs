@@ -1,0 +1,179 @@
+//! The history of the keyspace: its latest events, in the order of their revisions.
+
+use std::{cmp::Ordering, collections::BTreeMap, fmt, ops::Bound, sync::Arc};
+
+use imbl::{OrdMap, Vector};
+
+use super::{capacity::TableCapacity, entries::EntryTable, weights::event_bytes};
+use crate::types::*;
+
+/// The latest events of the keyspace. A clone is cheap.
+#[derive(Clone, Default)]
+pub struct EntryHistory {
+    /// Ordered by revision, and within one by key. Each key is once in a revision.
+    events: Vector<Arc<EntryEvent>>,
+    /// The same events, by key.
+    by_key: OrdMap<(Key, Revision), Arc<EntryEvent>>,
+    /// Events up to this revision are forgotten, though some may still be here.
+    compacted: Revision,
+    /// The sum of [`event_bytes`].
+    bytes: usize,
+}
+
+impl fmt::Debug for EntryHistory {
+    /// A summary: there may be many events.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntryHistory({} events after {:?})", self.events.len(), self.compacted)
+    }
+}
+
+impl EntryHistory {
+    /// The revision of the last event that is forgotten; 0: none is. All later ones are known, and the state at this revision.
+    pub fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
+    /// The events after a revision; with a key, those of that revision with higher keys as well. Fails below the compacted revision.
+    pub fn after(
+        &self,
+        revision: Revision,
+        key: Option<&Key>,
+    ) -> Result<impl Iterator<Item = &Arc<EntryEvent>> + use<'_>, RevisionError> {
+        // The revision of a key that was shown is not complete.
+        let complete = Revision(revision.0.saturating_sub(key.is_some().into()));
+        if complete < self.compacted {
+            return Err(RevisionError::Compacted { compacted: self.compacted });
+        }
+        let begins = |event: &EntryEvent| match key {
+            Some(key) => (event.revision, &event.key) > (revision, key),
+            None => event.revision > revision,
+        };
+        Ok(self.events.focus().narrow(self.first(begins)..).into_iter())
+    }
+
+    /// The place of the first event for which this holds. It holds for all later ones.
+    fn first(&self, begins: impl Fn(&EntryEvent) -> bool) -> usize {
+        let place = |event: &Arc<EntryEvent>| if begins(event) { Ordering::Greater } else { Ordering::Less };
+        self.events.binary_search_by(place).unwrap_or_else(|first| first)
+    }
+
+    /// All events that are here, those among them that nobody sees any more.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &Arc<EntryEvent>> {
+        self.events.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The sum of the bytes, counted anew.
+    pub(crate) fn count_bytes(&self) -> usize {
+        self.events.iter().map(|event| event_bytes(event)).sum()
+    }
+
+    /// Forgets the events up to a revision.
+    pub(crate) fn compact(&mut self, revision: Revision) {
+        let later = self.first(|event| event.revision > revision);
+        let last = later.checked_sub(1).and_then(|last| self.events.get(last));
+        self.compacted = self.compacted.max(last.map_or(Revision(0), |event| event.revision));
+    }
+
+    /// The compacted revision, and that of the last event, if any is known. They change with the history.
+    pub fn place(&self) -> (Revision, Option<Revision>) {
+        (self.compacted, self.events.back().map(|event| event.revision))
+    }
+
+    /// Adds the latest event.
+    pub(crate) fn push(&mut self, event: EntryEvent) {
+        self.bytes += event_bytes(&event);
+        let event = Arc::new(event);
+        self.by_key.insert((event.key.clone(), event.revision), Arc::clone(&event));
+        self.events.push_back(event);
+    }
+
+    /// The first event of a key after a revision.
+    pub(crate) fn first_of_key(&self, key: &Key, after: Revision) -> Option<&Arc<EntryEvent>> {
+        let from = Bound::Excluded((key.clone(), after));
+        let to = Bound::Included((key.clone(), Revision(u64::MAX)));
+        self.by_key.range((from, to)).next().map(|(_, event)| event)
+    }
+
+    /// The next key of a range that has an event; backwards, the one before. `last`: the one that was found last.
+    pub(crate) fn next_key(&self, range: &KeyRange, last: Option<&Key>, backwards: bool) -> Option<&Key> {
+        const ABOVE: Revision = Revision(u64::MAX);
+        if range.is_empty() {
+            return None;
+        }
+        let bound = |key: &Option<Key>| key.clone().map(|key| (key, Revision(0)));
+        let mut from = bound(&range.from).map_or(Bound::Unbounded, Bound::Included);
+        let mut to = bound(&range.to).map_or(Bound::Unbounded, Bound::Excluded);
+        match (last.cloned(), backwards) {
+            (None, _) => {}
+            (Some(last), false) => from = Bound::Excluded((last, ABOVE)),
+            (Some(last), true) => to = Bound::Excluded((last, Revision(0))),
+        }
+        let mut keys = self.by_key.range((from, to)).map(|((key, _), _)| key);
+        if backwards { keys.next_back() } else { keys.next() }
+    }
+
+    /// Whether it has events to drop.
+    pub(crate) fn exceeds(&self, capacity: &TableCapacity) -> bool {
+        let (Some(first), Some(last)) = (self.events.front(), self.events.back()) else { return false };
+        let is_large = self.events.len() > capacity.events || self.bytes > capacity.event_bytes;
+        first.revision <= self.compacted || is_large && first.revision < last.revision
+    }
+
+    /// Drops the events of the earliest revision. Returns their number.
+    pub(crate) fn drop_first(&mut self) -> usize {
+        let Some(revision) = self.events.front().map(|first| first.revision) else { return 0 };
+        let mut dropped = 0;
+        while let Some(event) = self.events.front().filter(|event| event.revision == revision).cloned() {
+            self.bytes -= event_bytes(&event);
+            self.events.pop_front();
+            self.by_key.remove(&(event.key.clone(), revision));
+            dropped += 1;
+        }
+        self.compacted = self.compacted.max(revision);
+        dropped
+    }
+
+    pub(crate) fn restore_compacted(&mut self, compacted: Revision) -> Revision {
+        std::mem::replace(&mut self.compacted, compacted)
+    }
+
+    /// Adds an event of a snapshot: what came after it is known only once all are there. See [`Self::link`].
+    pub(crate) fn restore(&mut self, revision: Revision, key: Key, before: Option<Arc<Entry>>) {
+        self.push(EntryEvent { revision, key, before, after: None });
+    }
+
+    /// Completes the events of a snapshot: after an event there is what the next one of its key has before it, or what the table has.
+    pub(crate) fn link(&mut self, entries: &EntryTable) {
+        let mut later: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
+        let mut linked = Vector::new();
+        self.by_key.clear();
+        while let Some(event) = self.events.pop_back() {
+            let EntryEvent { revision, key, before, .. } = Arc::unwrap_or_clone(event);
+            let after = match later.insert(key.clone(), before.clone()) {
+                Some(after) => after,
+                None => entries.get(&key).map(unclaimed),
+            };
+            let event = Arc::new(EntryEvent { revision, key, before, after });
+            self.by_key.insert((event.key.clone(), revision), Arc::clone(&event));
+            linked.push_front(event);
+        }
+        self.events = linked;
+    }
+}
+
+/// The entry without the lock that it claims: a claim may be granted its lock without a write of its entry, so it is no part of the
+/// history.
+pub(crate) fn unclaimed(entry: &Arc<Entry>) -> Arc<Entry> {
+    match entry.claim {
+        None => Arc::clone(entry),
+        Some(_) => Arc::new(Entry { claim: None, ..Entry::clone(entry) }),
+    }
+}
