@@ -314,7 +314,7 @@ impl Machine {
                 if let Reply::Acquired(WaitEnd::Granted(grant)) = &reply {
                     self.grants.set_request(grant.token, request);
                 }
-                self.sessions.remember(session, request, RememberedReply { asked, reply })
+                self.sessions.remember(session, request, Arc::new(RememberedReply { asked, reply }))
             }
             Record::Entry { key, entry } => {
                 if let Some(lease) = entry.lease {

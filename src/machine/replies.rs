@@ -99,7 +99,8 @@ impl Machine {
         let reply = self.run_operation(session, Some(request.id), operation, events).unwrap_or_else(Reply::Refused);
         if has_place {
             let asked = Asked::by(operation, &reply);
-            self.sessions.remember(session, request.id, RememberedReply { asked, reply: reply.clone() });
+            let remembered = RememberedReply { asked, reply: reply.clone() };
+            self.sessions.remember(session, request.id, Arc::new(remembered));
         }
         Ok(reply)
     }
@@ -186,7 +187,8 @@ impl Machine {
         }
 
         let reply = Reply::Refused(Refusal::Abandoned);
-        self.sessions.remember(session, acquire, RememberedReply { asked: Asked::Abandoned, reply });
+        let remembered = RememberedReply { asked: Asked::Abandoned, reply };
+        self.sessions.remember(session, acquire, Arc::new(remembered));
         Ok(Reply::Released(Released::Nothing))
     }
 

@@ -77,9 +77,8 @@ impl RememberedReplies {
     }
 
     /// Returns whether a reply was remembered under this id already.
-    pub(super) fn insert(&mut self, id: u64, remembered: RememberedReply) -> bool {
+    pub(super) fn insert(&mut self, id: u64, remembered: Arc<RememberedReply>) -> bool {
         self.bytes += remembered.bytes();
-        let remembered = Arc::new(remembered);
         match self.place(id) {
             Ok(place) => {
                 let before = std::mem::replace(&mut self.by_id[place].1, remembered);

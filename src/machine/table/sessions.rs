@@ -280,7 +280,7 @@ impl SessionTable {
     }
 
     /// Returns whether a reply to this request was remembered already.
-    pub(crate) fn remember(&mut self, session: SessionId, request: u64, remembered: RememberedReply) -> bool {
+    pub(crate) fn remember(&mut self, session: SessionId, request: u64, remembered: Arc<RememberedReply>) -> bool {
         self.change_replies(session, |session| session.replies.insert(request, remembered))
     }
 
