@@ -60,7 +60,7 @@ impl Machine {
         self.ensure_room_beside(self.sessions.get(session).map_or(0, SessionState::bytes), more)
     }
 
-    /// The same of a session with so many bytes.
+    /// The same of a session that has `own` bytes.
     fn ensure_room_beside(&self, own: usize, more: usize) -> Result<(), Refusal> {
         if own.saturating_add(more) > self.batch.limits().session_bytes {
             return Err(Refusal::Limit(Limit::SessionBytes));
@@ -74,7 +74,7 @@ impl Machine {
         self.ensure_room_beside(session.bytes(), more)
     }
 
-    /// Refuses so many bytes of data on a lock beyond a limit. Data that is no longer than that which it replaces is never refused.
+    /// Refuses data of this length on a lock, if it exceeds a limit. Data that is not longer than the present data is never refused.
     pub(super) fn ensure_room_for_data(
         &self,
         session: SessionId,

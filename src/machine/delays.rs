@@ -7,7 +7,7 @@ use crate::{
 
 impl Machine {
     /// Closes a lock, whose holder was lost, until this moment. A longer delay that runs already stays; a delay that would have ended by
-    /// now is none.
+    /// now has no effect.
     pub(super) fn delay(&mut self, name: &LockName, until: Stamp, events: &mut Vec<Event>) {
         if until <= self.clock.now() {
             return;

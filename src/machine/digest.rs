@@ -2,7 +2,8 @@
 //!
 //! FNV-1a over every field of every record: integers in little-endian order, a number before each variant, a length before each sequence.
 //! Not `std::hash`: its hashers and `derive(Hash)` differ between builds and platforms, and nodes of neighbouring versions are compared.
-//! The hash finds bugs, not forgeries.
+//! Nor the bytes of the records in a snapshot: their messages belong to another crate, and another hash is another form, so that nodes of
+//! this release and of the last one could not be compared while a cluster is upgraded. The hash finds bugs, not forgeries.
 
 use super::*;
 
@@ -62,7 +63,39 @@ macro_rules! digest_structs {
     )*};
 }
 
+/// Types that are told by the text or the bytes in them.
+macro_rules! digest_contents {
+    ($get:ident: $($name:ty),*) => {$(
+        impl Digest for $name {
+            fn digest(&self, into: &mut Fnv) {
+                self.$get().digest(into);
+            }
+        }
+    )*};
+}
+
+/// Enums, each with the number and the fields of its variants. A number never changes.
+macro_rules! digest_enums {
+    ($($name:ident {
+        $($number:literal: $variant:ident $(($($unnamed:ident),*))? $({ $($named:ident),* })?,)*
+    })*) => {$(
+        impl Digest for $name {
+            fn digest(&self, into: &mut Fnv) {
+                match self {
+                    $(Self::$variant $(($($unnamed),*))? $({ $($named),* })? => {
+                        into.variant($number, &[$($($unnamed,)*)? $($($named,)*)?]);
+                    })*
+                }
+            }
+        }
+    )*};
+}
+
 digest_integers!(u8, u32, u64, u128);
+digest_contents!(as_str: LockName, Label, Identity, Reason);
+digest_contents!(as_bytes: str, Data, Key, Value);
+digest_contents!(as_millis: Ttl);
+digest_contents!(get: Permits);
 
 digest_structs! {
     Token { 0 }
@@ -78,6 +111,55 @@ digest_structs! {
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }
     Want { name, mode, data, keep_data, must_exist }
+}
+
+digest_enums! {
+    AtLeaseEnd { 0: Delete, 1: Keep, }
+    Mode { 0: Exclusive, 1: Shared, 2: Permit(permits), }
+    Wait { 0: Never, 1: Millis(ms), 2: Forever, }
+    Target { 0: Grant(token), 1: Acquire(id), }
+    SessionEnd { 0: Closed, 1: Expired, 2: Unknown, }
+    Released { 0: Grant, 1: Wait, 2: Nothing, }
+    Asked { 0: Acquire(names), 1: Release(target), 2: Update(token, name), 3: Abandoned, }
+    WaitEnd {
+        0: Granted(grant),
+        1: TimedOut(busy),
+        2: Cancelled,
+        3: Abandoned,
+        4: SessionEnded(end),
+        5: Removed,
+    }
+    Refusal {
+        0: SessionEnded(end),
+        1: SessionExists,
+        2: NotHeld,
+        3: ModeMismatch { name, in_use },
+        4: Abandoned,
+        5: RequestStale { lowest },
+        6: RequestReused,
+        7: Limit(limit),
+        8: LockUnknown { name },
+        9: Revoked { token, reason },
+        10: NotSemaphore { name },
+        11: RevisionFuture { present },
+        12: Closed { remaining_ms },
+    }
+    Limit {
+        0: Sessions,
+        1: Waiters,
+        2: Locks,
+        3: RepliesPerSession,
+        4: TakenPerSession,
+        5: WaitsPerSession,
+        6: GrantsPerSession,
+        7: TableBytes,
+        8: SessionBytes,
+        9: Entries,
+        10: TxnWrites,
+        11: TxnBytes,
+        12: TxnReads,
+        13: TemporaryEntries,
+    }
 }
 
 impl Digest for SessionId {
@@ -123,75 +205,6 @@ impl<A: Digest, B: Digest> Digest for (A, B) {
     }
 }
 
-impl Digest for str {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_bytes().digest(into);
-    }
-}
-
-impl Digest for LockName {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_str().digest(into);
-    }
-}
-
-impl Digest for Label {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_str().digest(into);
-    }
-}
-
-impl Digest for Identity {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_str().digest(into);
-    }
-}
-
-impl Digest for Reason {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_str().digest(into);
-    }
-}
-
-impl Digest for Data {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_bytes().digest(into);
-    }
-}
-
-impl Digest for Key {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_bytes().digest(into);
-    }
-}
-
-impl Digest for Value {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_bytes().digest(into);
-    }
-}
-
-impl Digest for AtLeaseEnd {
-    fn digest(&self, into: &mut Fnv) {
-        into.bytes(&[match self {
-            Self::Delete => 0,
-            Self::Keep => 1,
-        }]);
-    }
-}
-
-impl Digest for Ttl {
-    fn digest(&self, into: &mut Fnv) {
-        self.as_millis().digest(into);
-    }
-}
-
-impl Digest for Permits {
-    fn digest(&self, into: &mut Fnv) {
-        self.get().digest(into);
-    }
-}
-
 impl Digest for OpenIds {
     fn digest(&self, into: &mut Fnv) {
         self.lowest().digest(into);
@@ -204,120 +217,6 @@ impl Digest for Acquire {
         self.wants().digest(into);
         self.wait.digest(into);
         self.lock_delay_ms.digest(into);
-    }
-}
-
-impl Digest for Mode {
-    fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::Exclusive => into.variant(0, &[]),
-            Self::Shared => into.variant(1, &[]),
-            Self::Permit(permits) => into.variant(2, &[permits]),
-        }
-    }
-}
-
-impl Digest for Wait {
-    fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::Never => into.variant(0, &[]),
-            Self::Millis(ms) => into.variant(1, &[ms]),
-            Self::Forever => into.variant(2, &[]),
-        }
-    }
-}
-
-impl Digest for Target {
-    fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::Grant(token) => into.variant(0, &[token]),
-            Self::Acquire(id) => into.variant(1, &[id]),
-        }
-    }
-}
-
-impl Digest for SessionEnd {
-    fn digest(&self, into: &mut Fnv) {
-        into.bytes(&[match self {
-            Self::Closed => 0,
-            Self::Expired => 1,
-            Self::Unknown => 2,
-        }]);
-    }
-}
-
-impl Digest for Released {
-    fn digest(&self, into: &mut Fnv) {
-        into.bytes(&[match self {
-            Self::Grant => 0,
-            Self::Wait => 1,
-            Self::Nothing => 2,
-        }]);
-    }
-}
-
-impl Digest for Limit {
-    fn digest(&self, into: &mut Fnv) {
-        into.bytes(&[match self {
-            Self::Sessions => 0,
-            Self::Waiters => 1,
-            Self::Locks => 2,
-            Self::RepliesPerSession => 3,
-            Self::TakenPerSession => 4,
-            Self::WaitsPerSession => 5,
-            Self::GrantsPerSession => 6,
-            Self::TableBytes => 7,
-            Self::SessionBytes => 8,
-            Self::Entries => 9,
-            Self::TxnWrites => 10,
-            Self::TxnBytes => 11,
-            Self::TxnReads => 12,
-            Self::TemporaryEntries => 13,
-        }]);
-    }
-}
-
-impl Digest for Refusal {
-    fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::SessionEnded(end) => into.variant(0, &[end]),
-            Self::SessionExists => into.variant(1, &[]),
-            Self::NotHeld => into.variant(2, &[]),
-            Self::ModeMismatch { name, in_use } => into.variant(3, &[name, in_use]),
-            Self::Abandoned => into.variant(4, &[]),
-            Self::RequestStale { lowest } => into.variant(5, &[lowest]),
-            Self::RequestReused => into.variant(6, &[]),
-            Self::Limit(limit) => into.variant(7, &[limit]),
-            Self::LockUnknown { name } => into.variant(8, &[name]),
-            Self::Revoked { token, reason } => into.variant(9, &[token, reason]),
-            Self::NotSemaphore { name } => into.variant(10, &[name]),
-            Self::RevisionFuture { present } => into.variant(11, &[present]),
-            Self::Closed { remaining_ms } => into.variant(12, &[remaining_ms]),
-        }
-    }
-}
-
-impl Digest for WaitEnd {
-    fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::Granted(grant) => into.variant(0, &[grant]),
-            Self::TimedOut(busy) => into.variant(1, &[busy]),
-            Self::Cancelled => into.variant(2, &[]),
-            Self::Abandoned => into.variant(3, &[]),
-            Self::SessionEnded(end) => into.variant(4, &[end]),
-            Self::Removed => into.variant(5, &[]),
-        }
-    }
-}
-
-impl Digest for Asked {
-    fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::Acquire(names) => into.variant(0, &[names]),
-            Self::Release(target) => into.variant(1, &[target]),
-            Self::Update(token, name) => into.variant(2, &[token, name]),
-            Self::Abandoned => into.variant(3, &[]),
-        }
     }
 }
 

@@ -71,6 +71,7 @@ impl Machine {
                 survey.new_locks += 1;
                 is_closed
             };
+
             if is_blocked && survey.obstacle.is_none() {
                 survey.obstacle = Some(want.name.clone());
             }

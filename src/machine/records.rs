@@ -145,7 +145,7 @@ pub enum Record {
         /// What is under it.
         entry: Arc<Entry>,
     },
-    /// The revision of the last event of the keyspace that is forgotten, unless there is none.
+    /// The revision of the last event of the keyspace that was forgotten, if any was.
     Compacted {
         /// The revision.
         revision: Revision,
@@ -337,6 +337,7 @@ impl Machine {
                 !self.backlog.push(BacklogKey::Session(session))
             }
         };
+
         Ok(is_twice)
     }
 

@@ -166,6 +166,7 @@ impl Machine {
     fn restored_record(&self, record: Record, first: Token, restore: &Restore) -> Option<Record> {
         // No client may know the new id: the draw is never 0 here.
         let another = |id: SessionId| SessionId(id.0.wrapping_add(restore.draw.max(1)));
+
         Some(match record {
             Record::Clock { now, last_token: _, last_ticket, is_behind } => Record::Clock {
                 now,

@@ -52,6 +52,7 @@ impl OpenIds {
             }
             after = *id;
         }
+
         Ok(Self::from_kept(lowest, kept))
     }
 

@@ -193,9 +193,10 @@ impl Identity {
     /// Fails on an empty identity, one over [`IDENTITY_BYTES_MAX`], one with another character than the allowed ones, and on
     /// [`Identity::ANONYMOUS`].
     pub fn new(identity: &str) -> Result<Self, Invalid> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:/".contains(c);
         length("the identity", identity.len(), IDENTITY_BYTES_MAX)?;
         let checked = Self::from_log(identity)?;
+
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-@:/".contains(c);
         if let Some(bad) = identity.chars().find(|c| !allowed(*c)) {
             return Err(Invalid(format!(
                 "the identity {identity:?} contains {bad:?}: use ASCII letters, digits and the characters . _ - @ : /"

@@ -1,7 +1,7 @@
 //! Locks that are held by entries, under the names that their adapters give them.
 //!
 //! Protocols that lock by writing have no lock but what their clients agree to see in their entries. So the machine decides nothing about
-//! such a lock: whoever may write an entry is the protocol's matter. A claim *reports* it: a put names the lock that its entry stands for
+//! such a lock: the protocol says who may write an entry. A claim *reports* it: a put names the lock that its entry stands for
 //! while its lease lasts. One entry claims a lock of DynamoDB's clients; several may claim one of etcd's, where the oldest is the holder
 //! and the others are its queue.
 //!
@@ -48,6 +48,7 @@ impl Machine {
         if kept.is_some() || self.locks.contains(&lock) {
             return kept;
         }
+
         let token = Token(revision.0);
         Some(Arc::new(Claim { lock, token, since: self.clock.wall(), is_held: false }))
     }
@@ -286,6 +287,7 @@ impl Machine {
         let claim = entry.claim.as_ref()?;
         let id = entry.lease?.session;
         let session = self.sessions.existing(id);
+
         Some(HolderView {
             token: claim.token,
             session: id,

@@ -34,7 +34,7 @@ impl RangeCost {
 
 impl Machine {
     /// Units of work that a command costs to apply, as the table is now, counted up to `limit`. A command that costs more costs `limit` or
-    /// a little more: whoever asks does not visit all that it would.
+    /// a little more, so that the caller does not visit all entries that the command would visit.
     pub fn cost(&self, command: &Command, limit: usize) -> usize {
         let Command::Txn(txn) = command else { return command.units() };
         let ranges = if txn.reads_ranges() { self.cost_of_ranges(txn, limit).units() } else { 0 };
@@ -51,7 +51,7 @@ impl Machine {
         if values > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
 
-    /// Of the more expensive branch.
+    /// The ranges of all compares, and those of the more expensive branch.
     fn cost_of_ranges(&self, txn: &Txn, limit: usize) -> RangeCost {
         let mut cost = RangeCost::default();
         for compare in txn.compares() {
@@ -59,6 +59,7 @@ impl Machine {
             let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
             self.count_range(&range, matches!(compare.operand, Operand::Value(_)), limit, &mut cost);
         }
+
         let cost_of_branch = |branch: &[TxnOperation]| {
             let mut cost = RangeCost::default();
             for operation in branch {
@@ -72,7 +73,9 @@ impl Machine {
             }
             cost
         };
-        let (then, otherwise) = (cost_of_branch(txn.then()), cost_of_branch(txn.otherwise()));
+
+        let then = cost_of_branch(txn.then());
+        let otherwise = cost_of_branch(txn.otherwise());
         RangeCost {
             ranges: cost.ranges + then.ranges.max(otherwise.ranges),
             visits: cost.visits + then.visits.max(otherwise.visits),

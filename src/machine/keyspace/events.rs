@@ -52,7 +52,7 @@ impl Machine {
         Ok(PastEntries { machine: self, range: range.clone(), revision })
     }
 
-    /// What was under a key at a revision that is not the present one. `now`: what is there now.
+    /// The entry under a key at a revision that is not the present one; `now` is the present entry.
     fn entry_before(&self, key: &Key, now: Option<&Arc<Entry>>, revision: Revision) -> Option<Arc<Entry>> {
         match self.history.first_of_key(key, revision) {
             // The first event since tells what was there.

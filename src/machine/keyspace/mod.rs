@@ -20,9 +20,15 @@
 //! * **An entry with a lease may claim a lock**: an adapter names the lock under which people know the entry. So operators see it, watch
 //!   it, take it back and find it in the audit as any other lock, with no rule of the protocol in the machine. See `claims`.
 //!
-//! `entries`: the table of entries, and the end of leases; `transactions`: compares and operations; `events`: the history, for watches and
-//! for reads of the past; `claims`: the locks of entries; `demand`: what renews or gives back, and so is refused last;
-//! `cost`: how much work a command is; `temporary`: what adapters remember for a time, within limits of its own.
+//! The files:
+//!
+//! * `entries`: an entry as everybody sees it, and the end of leases;
+//! * `transactions`: compares and operations;
+//! * `events`: the history, for watches and for reads of the past;
+//! * `claims`: the locks of entries;
+//! * `demand`: whether a command asks for more, or renews or gives back, and so is refused last;
+//! * `cost`: how much work a command is;
+//! * `temporary`: what adapters remember for a time, within limits of its own.
 //!
 //! Left out: the request ids of sessions. A transaction that compares what it replaces takes effect once by itself; one that does not may
 //! take effect again when it is repeated.

@@ -62,7 +62,7 @@ impl Machine {
 
         let over: Vec<_> = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect();
         if !over.is_empty() {
-            // The end of a lease is a change of its own, though it is handled late: whoever watches is told of it before the new entry.
+            // The end of a lease is a change of its own, though it is handled late: watchers are told of it before the new entry.
             // So the writes have a later revision, and the operations see the entries as these ends leave them.
             let revisions = (self.last_token().0.saturating_add(1)..).map(Revision);
             (draft, results) = self.plan_all(operations, over.into_iter().zip(revisions).collect())?;
@@ -116,6 +116,7 @@ impl Machine {
             } else {
                 holds(self.entry(&compare.key).as_deref())
             };
+
             if !does_hold {
                 return Ok(false);
             }
@@ -240,6 +241,8 @@ impl Machine {
         {
             return Err(Refusal::Closed { remaining_ms: self.clock.remaining_ms(until) });
         }
+
+        // A lease that the transaction itself opens is not in the table yet.
         if !draft.opens(lease.session) {
             self.alive(lease.session)?;
         }
@@ -300,7 +303,7 @@ impl Machine {
             }
         }
 
-        // One that none of its entries remains with is closed again.
+        // A session that is opened and is the lease of no entry afterwards is closed again.
         let opened = draft.openings.iter().filter(|new| !self.sessions.contains(new.session));
         for NewSession { session, label, owner, .. } in opened.filter(|new| after.contains(&new.session)) {
             let is_temporary = self.batch.opens_temporary(*session);

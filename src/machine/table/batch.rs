@@ -23,7 +23,7 @@ impl BatchBudget {
         self.limits = limits;
     }
 
-    /// Begins a part of the batch, which may do so many units of work.
+    /// Begins a part of the batch, with a budget of its own in units of work.
     pub(crate) fn allow(&mut self, units: usize) {
         self.units = units;
     }

@@ -57,6 +57,7 @@ impl EntryTable {
             (_, _, Some(to)) => Bound::Excluded(to),
             (_, _, None) => Bound::Unbounded,
         };
+
         self.by_key.range::<_, Key>((from, to))
     }
 
@@ -85,6 +86,7 @@ impl EntryTable {
             Some(to) => Bound::Excluded((session, to.clone())),
             None => next.map_or(Bound::Unbounded, Bound::Excluded),
         };
+
         self.leased.range((Bound::Included(from), to)).map(|(_, key)| key)
     }
 

@@ -44,6 +44,7 @@ impl EntryHistory {
         if complete < self.compacted {
             return Err(RevisionError::Compacted { compacted: self.compacted });
         }
+
         let begins = |event: &EntryEvent| match key {
             Some(key) => (event.revision, &event.key) > (revision, key),
             None => event.revision > revision,
@@ -102,12 +103,13 @@ impl EntryHistory {
         self.by_key.range((from, to)).next().map(|(_, event)| event)
     }
 
-    /// The next key of a range that has an event; backwards, the one before. `last`: the one that was found last.
+    /// The next key of a range that has an event; backwards, the one before. `last` is the one that was found last.
     pub(crate) fn next_key(&self, range: &KeyRange, last: Option<&Key>, backwards: bool) -> Option<&Key> {
         const ABOVE: Revision = Revision(u64::MAX);
         if range.is_empty() {
             return None;
         }
+
         let bound = |key: &Option<Key>| key.clone().map(|key| (key, Revision(0)));
         let mut from = bound(&range.from).map_or(Bound::Unbounded, Bound::Included);
         let mut to = bound(&range.to).map_or(Bound::Unbounded, Bound::Excluded);
@@ -116,6 +118,7 @@ impl EntryHistory {
             (Some(last), false) => from = Bound::Excluded((last, ABOVE)),
             (Some(last), true) => to = Bound::Excluded((last, Revision(0))),
         }
+
         let mut keys = self.by_key.range((from, to)).map(|((key, _), _)| key);
         if backwards { keys.next_back() } else { keys.next() }
     }
@@ -161,6 +164,7 @@ impl EntryHistory {
                 Some(after) => after,
                 None => entries.get(&key).map(unclaimed),
             };
+
             let event = Arc::new(EntryEvent { revision, key, before, after });
             self.by_key.insert((event.key.clone(), revision), Arc::clone(&event));
             linked.push_front(event);

@@ -185,7 +185,7 @@ impl SessionTable {
 
 /// What sessions hold and await.
 impl SessionTable {
-    /// Adds a grant of so many locks. Returns the session's label.
+    /// Adds a grant; `locks` is the number of its locks. Returns the session's label.
     pub(crate) fn begin_grant(&mut self, id: SessionId, token: Token, weight: Weight, locks: usize) -> Label {
         let session = self.charged(id, weight, |usage| usage.locks += locks as u64);
         session.grants.insert(token);
@@ -263,8 +263,8 @@ impl SessionTable {
 
 /// The requests of sessions, and the replies to them.
 impl SessionTable {
-    /// Closes the request ids that a session no longer needs, and looks for the reply to a request. There is none of a session that is
-    /// over or unknown; a request whose id is closed is refused.
+    /// Closes the request ids that a session no longer needs, and looks for the reply to a request. Returns nothing for a session that is
+    /// over or unknown, and refuses a request whose id is closed.
     pub(crate) fn begin_request(
         &mut self,
         session: SessionId,

@@ -41,17 +41,17 @@ pub enum Operation {
 pub struct ForceRelease {
     /// The lock.
     pub name: LockName,
-    /// Only this grant; `None`: all of the lock's.
+    /// Only this grant; without a token, all of the lock's.
     pub token: Option<Token>,
     /// Only grants above this token: continues where another command ended.
     pub after: Token,
-    /// Only grants up to this token: later ones are not concerned. `None`: all that are held now.
+    /// Only grants up to this token: later ones are not concerned. Without it, all that are held now.
     pub up_to: Option<Token>,
     /// The operator's reason.
     pub reason: Reason,
     /// Open at once, rather than at the deadline that the holder's session has now.
     pub now: bool,
-    /// The operator; `None`: not known, and in logs of versions without it.
+    /// The operator, if known. Logs of versions without it have none.
     pub by: Option<Identity>,
 }
 
@@ -62,7 +62,7 @@ pub const NOTE_BYTES_MAX: usize = 256;
 /// [`NOTE_BYTES_MAX`] bytes each.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Note {
-    /// Who acted, or was refused; `None`: not known.
+    /// Who acted, or was refused, if known.
     pub who: Option<String>,
     /// The act, as `refused` or `snapshot-saved`.
     pub act: String,
@@ -103,7 +103,7 @@ pub enum Command {
         label: Label,
         /// The client's address; `None` if unknown, and in logs of versions without it. A repeat does not change it.
         address: Option<Address>,
-        /// The client that it belongs to; `None`: an anonymous one, and in logs of versions without it. A repeat names the same one.
+        /// The client that it belongs to. Anonymous clients have none, nor have logs of versions without it. A repeat names the same one.
         owner: Option<Identity>,
     },
     /// Renews sessions.
@@ -115,7 +115,7 @@ pub enum Command {
     Close {
         /// The session's id.
         session: SessionId,
-        /// `Some`: an operator, who closes the session of another client.
+        /// The operator, if one closes the session of another client.
         by: Option<Identity>,
         /// An operator's reason. The table does not need it; the audit does.
         reason: Option<Reason>,
@@ -124,7 +124,7 @@ pub enum Command {
     Session {
         /// The session's id.
         session: SessionId,
-        /// `None`: a retry may take effect again.
+        /// Without one, a retry may take effect again.
         request: Option<Request>,
         /// What it asks for.
         operation: Operation,
@@ -145,14 +145,14 @@ pub enum Command {
         name: LockName,
         /// The wait's ticket.
         ticket: Ticket,
-        /// The operator; `None`: not known, and in logs of versions without it.
+        /// The operator, if known. Logs of versions without it have none.
         by: Option<Identity>,
     },
     /// Ends the lock-delay of a lock, by an operator.
     LiftDelay {
         /// The lock's name.
         name: LockName,
-        /// The operator; `None`: not known, and in logs of versions without it.
+        /// The operator, if known. Logs of versions without it have none.
         by: Option<Identity>,
     },
     /// Drops the data of locks that are not held, by an operator: as many as the budget of one command allows.
@@ -161,7 +161,7 @@ pub enum Command {
         prefix: String,
         /// Only of locks above this name: continues where another command ended.
         after: Option<LockName>,
-        /// The operator; `None`: not known, and in logs of versions without it.
+        /// The operator, if known. Logs of versions without it have none.
         by: Option<Identity>,
     },
     /// Gives a semaphore in use another size, by an operator: see [`crate`] for the meaning of that size and for its end.
@@ -170,7 +170,7 @@ pub enum Command {
         name: LockName,
         /// The number of holders that it may have from now on.
         permits: Permits,
-        /// The operator; `None`: not known, and in logs of versions without it.
+        /// The operator, if known. Logs of versions without it have none.
         by: Option<Identity>,
     },
     /// Reads and writes the keyspace, at one moment.

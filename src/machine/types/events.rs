@@ -54,7 +54,7 @@ pub enum ChangeKind {
         label: Label,
         /// The mode in which it holds the lock.
         mode: Mode,
-        /// The wait that it ended; `None`: it was granted at once.
+        /// The wait that it ended, unless it was granted at once.
         ticket: Option<Ticket>,
     },
     /// A holder released the lock, or closed its session.
@@ -74,7 +74,7 @@ pub enum ChangeKind {
         session: SessionId,
         /// When it was granted.
         since: WallTime,
-        /// `Some`: an operator forced it. `None`: its session expired.
+        /// Why an operator forced it. Without a reason, its session expired.
         reason: Option<Reason>,
         /// The operator, if one forced it and is known.
         by: Option<Identity>,

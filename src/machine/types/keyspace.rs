@@ -77,9 +77,9 @@ pub struct EntryEvent {
     pub revision: Revision,
     /// The key.
     pub key: Key,
-    /// The entry before; `None`: there was none.
+    /// The entry before, if there was one.
     pub before: Option<Arc<Entry>>,
-    /// The entry since; `None`: it was deleted.
+    /// The entry since, unless it was deleted.
     pub after: Option<Arc<Entry>>,
 }
 
@@ -103,9 +103,9 @@ pub enum RevisionError {
 /// The keys from one on, up to another.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KeyRange {
-    /// The first key, included; `None`: from the first of all.
+    /// The first key, included. Without one, the range begins with the first of all.
     pub from: Option<Key>,
-    /// The end, excluded; `None`: to the last of all. Not above `from`: the range is empty.
+    /// The end, excluded. Without one, the range ends with the last of all; with one that is not above `from`, it is empty.
     pub to: Option<Key>,
 }
 

@@ -148,7 +148,7 @@ pub enum Refusal {
     ModeMismatch {
         /// The lock's name.
         name: LockName,
-        /// `Some`: it is a semaphore of this size. `None`: it is exclusive or shared.
+        /// The size of the semaphore that it is; an exclusive or shared lock has none.
         in_use: Option<Permits>,
     },
     /// The lock does not exist, though the acquire required it.
@@ -227,7 +227,7 @@ pub enum Reply {
     Forced {
         /// The revoked grants, in the order of their tokens.
         grants: Vec<Forced>,
-        /// `Some`: there are more, above the last one's token and up to this one, for another command.
+        /// If there are more for another command: they are above the last one's token and up to this one.
         more_up_to: Option<Token>,
     },
     /// To [`Command::RemoveWaiter`]: the waiter; `None` if there was no such wait.
@@ -238,7 +238,7 @@ pub enum Reply {
     DataDropped {
         /// Number of locks whose data was dropped.
         dropped: u64,
-        /// `Some`: there are more locks under the prefix, above this one, for another command.
+        /// If there are more locks under the prefix for another command: they are above this one.
         more_after: Option<LockName>,
     },
     /// To [`Command::Resize`].

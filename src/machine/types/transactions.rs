@@ -33,7 +33,7 @@ pub enum Operand {
     Version(u64),
     /// [`Entry::value`], ordered byte by byte.
     Value(Value),
-    /// The session of [`Entry::lease`]; `None`: no lease, less than any session.
+    /// The session of [`Entry::lease`]. No lease is less than any session.
     Lease(Option<SessionId>),
 }
 
@@ -42,7 +42,7 @@ pub enum Operand {
 pub struct Compare {
     /// The key.
     pub key: Key,
-    /// `Some`: all keys from `key` up to this one, excluded. A condition on a range without entries is one on an absent key.
+    /// If set, the condition is on all keys from `key` up to this one, excluded. On a range without entries it is one on an absent key.
     pub up_to: Option<Key>,
     /// How its entry, or each of them, must relate to the operand.
     pub relation: Relation,
@@ -89,7 +89,7 @@ pub struct NewSession {
     pub label: Label,
     /// The client's address.
     pub address: Option<Address>,
-    /// The client that it belongs to; `None`: an anonymous one.
+    /// The client that it belongs to, unless that is anonymous.
     pub owner: Option<Identity>,
 }
 
@@ -112,7 +112,7 @@ pub struct Select {
     pub shows: Shows,
 }
 
-/// Bounds of a revision, both included; `None`: none.
+/// Bounds of a revision, both included, where there are any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bounds {
     /// The least.
@@ -228,7 +228,7 @@ pub enum InvalidTxn {
         /// The session.
         session: SessionId,
     },
-    /// A branch opens a session that nothing of it has as its lease afterwards.
+    /// A branch opens a session that is the lease of none of its entries.
     #[error("a transaction opens the session {session} and puts nothing with it: give it as the lease of an entry")]
     NothingLeased {
         /// The session.
@@ -245,7 +245,7 @@ pub enum InvalidTxn {
 /// The result of one operation of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TxnResult {
-    /// To [`TxnOperation::Get`]: the entry as this operation sees it; `None`: there is none.
+    /// To [`TxnOperation::Get`]: the entry as this operation sees it, if there is one.
     Got(Option<Arc<Entry>>),
     /// To [`TxnOperation::Select`].
     Selected(Selected),
@@ -269,9 +269,10 @@ pub struct Committed {
 }
 
 impl Operand {
-    /// Whether the property of this entry relates to it so; `None`: there is no entry.
+    /// Whether the property of this entry relates to it so. An absent entry has properties as well.
     pub fn holds(&self, relation: Relation, entry: Option<&Entry>) -> bool {
-        let number = |of: fn(&Entry) -> u64| entry.map_or(0, of);
+        // An absent entry has numbers of 0 and no lease, and no value to compare with.
+        let number = |property: fn(&Entry) -> u64| entry.map_or(0, property);
         let ordering = match self {
             Self::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
             Self::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
@@ -282,6 +283,7 @@ impl Operand {
                 None => return false,
             },
         };
+
         match relation {
             Relation::Equal => ordering.is_eq(),
             Relation::NotEqual => ordering.is_ne(),
@@ -343,6 +345,7 @@ impl Select {
         let entries = entries.inspect(|_| count += 1);
         let is_within = |entry: &Entry| self.created.contain(entry.created) && self.modified.contain(entry.modified);
         let mut within: Vec<_> = entries.filter(|(_, entry)| is_within(entry)).collect();
+
         let limit = match self.limit {
             0 => within.len(),
             limit => within.len().min(limit as usize),
@@ -351,15 +354,18 @@ impl Select {
         if self.shows == Shows::Count {
             return Selected { entries: Vec::new(), count, more };
         }
+
         let order = |one: &(&Key, Arc<Entry>), other: &(&Key, Arc<Entry>)| {
             let order = self.by.order(one, other);
             if self.is_descending { order.reverse() } else { order }.then_with(|| one.0.cmp(other.0))
         };
+        // Sorting costs more than finding the first ones, and the rest is not shown.
         if 0 < limit && more {
             within.select_nth_unstable_by(limit - 1, order);
             within.truncate(limit);
         }
         within.sort_unstable_by(order);
+
         let shown = |(key, entry): (&Key, Arc<Entry>)| match self.shows {
             Shows::Entries | Shows::Count => (key.clone(), entry),
             Shows::Keys => (key.clone(), Arc::new(Entry { value: Value::default(), ..Entry::clone(&entry) })),
@@ -415,6 +421,7 @@ impl Txn {
             if let Some(put) = puts(branch).find(|put| !keys.insert(&put.key)) {
                 return Err(InvalidTxn::PutTwice { key: put.key.clone() });
             }
+
             let mut locks = BTreeSet::new();
             for (put, lock) in puts(branch).filter_map(|put| Some((put, put.claims.as_ref()?))) {
                 if put.lease.given().is_none() {
@@ -424,6 +431,7 @@ impl Txn {
                     return Err(InvalidTxn::ClaimedTwice { lock: lock.clone() });
                 }
             }
+
             let mut opened = BTreeSet::new();
             if let Some(new) = opens(branch).find(|new| !opened.insert(new.session)) {
                 return Err(InvalidTxn::OpenedTwice { session: new.session });
@@ -538,6 +546,7 @@ impl Txn {
             let value = if let Operand::Value(value) = &compare.operand { value.as_bytes().len() } else { 0 };
             compare.key.as_bytes().len() + compare.up_to.as_ref().map_or(0, |key| key.as_bytes().len()) + value
         };
+
         let operation = |operation: &TxnOperation| match operation {
             TxnOperation::Get(key) | TxnOperation::Delete(key) => key.as_bytes().len(),
             TxnOperation::Put(Put { key, value, claims, .. }) => {
@@ -548,6 +557,7 @@ impl Txn {
                 label.as_str().len() + owner.as_ref().map_or(0, |owner| owner.as_str().len())
             }
         };
+
         self.compares.iter().map(compare).sum::<usize>() + self.operations().map(operation).sum::<usize>()
     }
 }

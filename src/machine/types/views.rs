@@ -17,7 +17,7 @@ pub struct HolderView {
     pub since: WallTime,
     /// Milliseconds until the grant is lost if its session is not renewed.
     pub remaining_ms: u64,
-    /// `Some`: an operator revoked it.
+    /// Why an operator revoked it, if one did.
     pub revoked: Option<Reason>,
 }
 
@@ -34,7 +34,7 @@ pub struct WaiterView {
     pub mode: Mode,
     /// When it began to wait.
     pub since: WallTime,
-    /// Milliseconds until it times out; `None`: it has no time limit.
+    /// Milliseconds until it times out, if it has a time limit.
     pub remaining_ms: Option<u64>,
 }
 
@@ -95,7 +95,7 @@ pub struct SessionView {
     pub waits: u32,
     /// The address from which it was opened, if known.
     pub address: Option<Address>,
-    /// The client that it belongs to; `None`: an anonymous one.
+    /// The client that it belongs to, unless that is anonymous.
     pub owner: Option<Identity>,
     /// Its estimated size in the table in bytes: with its grants, waits and replies, their names and data.
     pub bytes: u64,
@@ -110,7 +110,7 @@ pub struct GrantView {
     pub since: WallTime,
     /// The locks that it holds, sorted.
     pub names: Vec<LockName>,
-    /// `Some`: an operator revoked it.
+    /// Why an operator revoked it, if one did.
     pub revoked: Option<Reason>,
 }
 
