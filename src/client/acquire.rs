@@ -61,7 +61,7 @@ impl Session {
     /// # }
     /// ```
     pub fn acquire_wants(&self, wants: Vec<Want>) -> Acquire {
-        Acquire::of_wants(self.clone(), wants)
+        Acquire::from_wants(self.clone(), wants)
     }
 }
 
@@ -107,13 +107,13 @@ enum WaitLimit {
 impl Acquire {
     pub(super) fn new<'a>(session: Session, names: impl IntoIterator<Item = &'a str>) -> Self {
         let want = |name| {
-            let (name, mode) = (LockName::new(name)?, Mode::Exclusive);
-            Ok(Want { name, mode, data: None, keep_data: false, must_exist: false })
+            let name = LockName::new(name)?;
+            Ok(Want { name, mode: Mode::Exclusive, data: None, keep_data: false, must_exist: false })
         };
-        Self { wants: names.into_iter().map(want).collect(), ..Self::of_wants(session, Vec::new()) }
+        Self { wants: names.into_iter().map(want).collect(), ..Self::from_wants(session, Vec::new()) }
     }
 
-    pub(super) fn of_wants(session: Session, wants: Vec<Want>) -> Self {
+    pub(super) fn from_wants(session: Session, wants: Vec<Want>) -> Self {
         Self { session, wants: Ok(wants), wait: WaitLimit::Forever, lock_delay: Duration::ZERO }
     }
 
@@ -201,6 +201,7 @@ impl Acquire {
         };
         let lock_delay_ms = u32::try_from(self.lock_delay.as_millis()).unwrap_or(u32::MAX);
         let acquire = lockkeeper_types::Acquire::new(self.wants?, wait, lock_delay_ms)?;
+
         let mut pending = Pending::new(self.session.core());
         let answer = pending.send_until_decided(&acquire).await?;
         match answer.outcome {
@@ -245,6 +246,7 @@ impl Pending {
     async fn send_until_decided(&mut self, acquire: &lockkeeper_types::Acquire) -> Result<AcquireResponse, Error> {
         let began = Instant::now();
         let mut backoff = Backoff::default();
+
         loop {
             match self.send(acquire, began).await {
                 Err(Error::Refused(refused))
@@ -267,6 +269,8 @@ impl Pending {
             node.pipeline.acquire(message)
         });
         let answer = self.core.while_alive(call).await;
+
+        // An answer that tells the outcome is settled by the caller. One that is unknown may be a grant, which is released on drop.
         let undecided = matches!(answer, Ok(_) | Err(Error::Unknown { .. }));
         if !undecided {
             self.settled();
@@ -329,15 +333,18 @@ pub(super) fn message(
     acquire: &lockkeeper_types::Acquire,
     elapsed: Duration,
 ) -> AcquireRequest {
+    let wait = match acquire.wait {
+        Wait::Never => None,
+        // Zero would mean "do not wait".
+        Wait::Millis(ms) => Some(acquire_request::Wait::WaitMs(ms.saturating_sub(millis(elapsed)).max(1))),
+        Wait::Forever => Some(acquire_request::Wait::WaitForever(true)),
+    };
+
     AcquireRequest {
         session_id: session.to_string(),
         request: Some(request),
         locks: acquire.wants().iter().map(want).collect(),
-        wait: match acquire.wait {
-            Wait::Never => None,
-            Wait::Millis(ms) => Some(acquire_request::Wait::WaitMs(ms.saturating_sub(millis(elapsed)).max(1))),
-            Wait::Forever => Some(acquire_request::Wait::WaitForever(true)),
-        },
+        wait,
         lock_delay_ms: acquire.lock_delay_ms,
     }
 }

@@ -37,7 +37,7 @@ impl Client {
 }
 
 impl Backup {
-    /// The next bytes of the file; `None`: it is complete. After an error, what arrived is of no use.
+    /// The next bytes of the file, until it is complete. After an error, the bytes that arrived are of no use.
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {

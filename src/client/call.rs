@@ -21,7 +21,8 @@ use super::{
 /// Calls one method of a service on a node, with a copy of the request.
 macro_rules! with {
     ($service:ident, $node:expr, $method:ident, $request:expr) => {{
-        let (channel, request) = ($node.channel.clone(), $request.clone());
+        let channel = $node.channel.clone();
+        let request = $request.clone();
         async move { $service::new(channel).$method(request).await }
     }};
 }
@@ -45,8 +46,8 @@ pub(crate) struct Caller {
 pub(crate) struct RetryPolicy {
     /// Limit of the whole call, retries included.
     pub(crate) limit: Option<Duration>,
-    /// Limit of one attempt. `None`: the call may wait on the server; only a broken connection or a change of leader
-    /// ends the attempt.
+    /// Limit of one attempt. Without a limit the call may wait on the server; only a broken connection or a change of
+    /// leader ends the attempt.
     pub(crate) attempt_limit: Option<Duration>,
     /// Also retry when the outcome of an attempt is unknown: the request is idempotent or has a request id.
     pub(crate) repeat_unknown: bool,
@@ -97,7 +98,8 @@ impl Caller {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let until = policy.limit.map(|limit| Instant::now() + limit);
-        let (mut progress, mut said) = (Progress::default(), None);
+        let mut progress = Progress::default();
+        let mut said = None;
         loop {
             let node = self.nodes.preferred();
             let why = match self.attempt(&node, policy, until, &send).await {
@@ -117,6 +119,7 @@ impl Caller {
             if progress.unknown && !policy.repeat_unknown {
                 return Err(Error::Unknown { why });
             }
+
             // An attempt that the deadline cut short says less than the one before it.
             let was_cut = until.is_some_and(|until| Instant::now() >= until);
             let why = said.take().filter(|_| was_cut).unwrap_or(why);
@@ -146,26 +149,25 @@ impl Caller {
             () = expire(policy.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
             () = self.moved_on(node), if policy.attempt_limit.is_none() => return Err(Failure::leader_moved()),
         };
-        match answer {
+
+        let status = match answer {
             Ok(answer) => {
                 self.contact.answered();
                 self.nodes.note_leader(answer.metadata());
-                Ok(answer.into_inner())
+                return Ok(answer.into_inner());
             }
-            Err(status) => {
-                let metadata = status.metadata().clone();
-                let failure = Failure::from(status);
-                match &failure {
-                    Failure::Again { why, .. } => {
-                        self.contact.failed(began, &format!("{}: {why}", node.address));
-                        self.nodes.pass_over(node);
-                    }
-                    Failure::Refused(_) | Failure::NotNow(_) => self.contact.answered(),
-                }
-                self.nodes.note_leader(&metadata);
-                Err(failure)
-            }
+            Err(status) => status,
+        };
+        let metadata = status.metadata().clone();
+        let failure = Failure::from(status);
+        if let Failure::Again { why, .. } = &failure {
+            self.contact.failed(began, &format!("{}: {why}", node.address));
+            self.nodes.pass_over(node);
+        } else {
+            self.contact.answered();
         }
+        self.nodes.note_leader(&metadata);
+        Err(failure)
     }
 
     async fn moved_on(&self, node: &Node) {
@@ -188,6 +190,7 @@ impl Caller {
             Ok(Err(status)) => Failure::from(status),
             Err(_) => Failure::timed_out(),
         };
+
         Err(match failure {
             Failure::Refused(refused) | Failure::NotNow(refused) => Error::Refused(refused),
             Failure::Again { why, .. } => Error::NoCluster { why },
@@ -236,15 +239,14 @@ impl Progress {
         if (1..nodes).contains(&self.passed_over) {
             return Duration::ZERO;
         }
-        (self.passed_over, self.followed) = (0, 0);
+
+        self.passed_over = 0;
+        self.followed = 0;
         self.backoff.next(jitter())
     }
 
     fn give_up(&self, why: String) -> Error {
-        match self.unknown {
-            true => Error::Unknown { why },
-            false => Error::NoCluster { why },
-        }
+        if self.unknown { Error::Unknown { why } } else { Error::NoCluster { why } }
     }
 }
 

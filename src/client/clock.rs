@@ -46,7 +46,8 @@ impl Clock for BootClock {
     fn now(&self) -> Moment {
         #[expect(clippy::disallowed_methods, reason = "the real clock behind the trait `Clock`")]
         let time = clock_gettime(CLOCK);
-        let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-        Moment(Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default()))
+        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+        let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
+        Moment(Duration::new(seconds, nanos))
     }
 }

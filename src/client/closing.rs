@@ -13,6 +13,7 @@ pub(crate) fn close_session(
 ) -> impl Future<Output = Result<Response<CloseSessionResponse>, Status>> + use<> {
     let mut service = SessionsClient::new(node.channel.clone());
     let request = request.clone();
+
     async move {
         match service.close_session(request.clone()).await {
             Err(status) if status.code() == Code::Unimplemented => {

@@ -125,7 +125,7 @@ impl Client {
         LockAnswer::of(answer.await?)
     }
 
-    /// A page of the locks under a prefix, in the order of their names. `page_token`: empty for the first page, then
+    /// A page of the locks under a prefix, in the order of their names. `page_token` is empty for the first page, then
     /// `next_page_token` of the page before, which is `None` after the last page. Each page is linearizable; several
     /// pages are not one consistent snapshot.
     ///
@@ -143,13 +143,14 @@ impl Client {
     /// # }
     /// ```
     pub async fn list(&self, prefix: &str, page_token: &str) -> Result<LockPage, Error> {
-        let (prefix, page_token) = (prefix.to_owned(), page_token.to_owned());
+        let prefix = prefix.to_owned();
+        let page_token = page_token.to_owned();
         let request = v1::ListRequest { prefix, page_token, page_size: 0, stale: self.stale };
         let answer = self.caller.call(self.caller.read_policy(), |node| with!(LocksClient, node, list, request));
         LockPage::of(answer.await?)
     }
 
-    /// A page of the sessions. `page_token`: empty for the first page, then `next_page_token` of the page before.
+    /// A page of the sessions. `page_token` is empty for the first page, then `next_page_token` of the page before.
     pub async fn sessions(&self, page_token: &str) -> Result<SessionPage, Error> {
         let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
         let answer = self.caller.call(self.caller.read_policy(), |node| with!(SessionsClient, node, list, request));
@@ -175,7 +176,7 @@ impl Client {
         CheckAnswer::of(answer.await?)
     }
 
-    /// The status of one node and its view of the cluster. `address`: host:port. Asks only this node, once. Fails with
+    /// The status of one node and its view of the cluster. `address` is host:port. Asks only this node, once. Fails with
     /// [`Error::NoCluster`] if it does not answer within `limit`. Cancel safe.
     ///
     /// ```no_run

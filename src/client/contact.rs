@@ -63,7 +63,7 @@ impl Contact {
         *self.state() = State::Answered;
     }
 
-    /// How long there was no answer. `Err`: a node has answered; this never changes back.
+    /// How long there was no answer. Fails once a node has answered; this never changes back.
     pub(super) fn silence(&self) -> Result<Option<Silence>, Answered> {
         match &*self.state() {
             State::Unknown => Ok(None),

@@ -29,8 +29,8 @@ pub(crate) struct Core {
 
 impl Core {
     pub(super) fn new(client: &Client, id: SessionId, ttl: Duration, lease: Lease) -> Self {
-        let (client, requests, runtime) = (client.clone(), Requests::default(), Runtime::current());
-        Self { client, id, ttl, lease, requests, runtime }
+        let runtime = Runtime::current();
+        Self { client: client.clone(), id, ttl, lease, requests: Requests::default(), runtime }
     }
 
     /// Runs the task in the background. Works also from threads that do not belong to tokio.
@@ -52,13 +52,9 @@ impl Core {
     /// A refusal can be the first report that the session is over.
     fn learn(&self, error: Error) -> Error {
         let loss = if let Error::Refused(refused) = &error { loss_of(&refused.reason) } else { None };
-        match loss {
-            Some(loss) => {
-                self.lease.end(loss.clone());
-                Error::Lost(loss)
-            }
-            None => error,
-        }
+        let Some(loss) = loss else { return error };
+        self.lease.end(loss.clone());
+        Error::Lost(loss)
     }
 
     pub(super) async fn renew(&self) -> Result<(), Error> {
@@ -98,6 +94,7 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
         with!(SessionsClient, node, renew, request)
     });
     let v1::RenewSessionResponse { ttl_ms, revoked, more_revoked } = call.await?;
+
     let sent = *sent.lock().expect("no code panics while it holds this lock");
     let sent = counted_from(sent, &*caller.clock);
     let revoked = revoked.into_iter().map(Revocation::of).collect();

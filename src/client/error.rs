@@ -102,17 +102,14 @@ impl From<Refused> for Error {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.message.is_empty() {
-            false => f.write_str(&self.message),
-            true => self.reason.fmt(f),
-        }
+        if self.message.is_empty() { self.reason.fmt(f) } else { f.write_str(&self.message) }
     }
 }
 
 /// Why an acquire did not get its locks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotAcquired {
-    /// Whether its wait reached its limit. `false`: it was not to wait.
+    /// Whether its wait reached its limit. Otherwise it was not to wait.
     pub waited: bool,
     /// As [`super::Guard::place_lost`].
     pub place_lost: bool,
@@ -198,12 +195,14 @@ impl From<Status> for Failure {
         let Some(info) = status.get_details_error_info().filter(|info| info.domain == DOMAIN) else {
             return without_details(&status);
         };
+
         let why = status.message().to_owned();
         let refused = |info: tonic_types::ErrorInfo, message| Refused {
-            reason: Refusal::of(&info.reason),
+            reason: Refusal::from_name(&info.reason),
             message,
             details: info.metadata.into_iter().filter(|(key, _)| key != "retry").collect(),
         };
+
         match info.metadata.get("retry").map(String::as_str) {
             Some("safe") if info.reason == DISK_SPACE_LOW => Self::NotNow(refused(info, why)),
             Some("safe") => Self::Again { unknown: false, node_answers: true, why },
@@ -220,6 +219,7 @@ fn without_details(status: &Status) -> Failure {
     if let Some(cause) = std::error::Error::source(status) {
         return Failure::Again { unknown: !never_sent(status), node_answers: false, why: innermost(cause) };
     }
+
     let why = status.message().to_owned();
     match status.code() {
         Code::Unavailable

@@ -60,20 +60,24 @@ impl ForceRelease {
     }
 
     async fn run(self) -> Result<Vec<Forced>, Error> {
-        let (name, reason) = (LockName::new(&self.name)?, Reason::new(&self.reason)?);
-        let (name, reason) = (name.as_str().to_owned(), reason.as_str().to_owned());
+        let name = LockName::new(&self.name)?.as_str().to_owned();
+        let reason = Reason::new(&self.reason)?.as_str().to_owned();
         let caller = &self.client.caller;
         let policy = if self.token.is_some() { caller.policy() } else { caller.once_policy() };
         let token = self.token.map_or(0, |token| token.0);
         let mut request =
             v1::ForceReleaseRequest { name, token, reason, now: self.now, after_token: 0, up_to_token: 0 };
+
+        // A node answers for a bounded number of grants, so all of them may take several requests.
         let mut forced: Vec<force_release_response::Forced> = Vec::new();
         loop {
             let part = caller.call(policy, |node| with!(LocksClient, node, force_release, request)).await?;
             forced.extend(part.forced);
             let Some(last) = forced.last().filter(|_| part.more_up_to_token != 0) else { break };
-            (request.after_token, request.up_to_token) = (last.token, part.more_up_to_token);
+            request.after_token = last.token;
+            request.up_to_token = part.more_up_to_token;
         }
+
         // At the end: a malformed value must not leave the later grants unrevoked.
         forced.into_iter().map(Forced::of).collect()
     }

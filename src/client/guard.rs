@@ -77,9 +77,9 @@ impl NewData<'_> {
 /// Why [`Guard::danger`] returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Danger {
-    /// How long the locks may still be trusted. Zero: they are lost.
+    /// How long the locks may still be trusted; zero if they are lost.
     pub left: Duration,
-    /// How they were lost. `None`: they are held, but renewals are not acknowledged and the deadline is near.
+    /// How they were lost. Otherwise they are held, but renewals are not acknowledged and the deadline is near.
     pub loss: Option<Loss>,
 }
 
@@ -258,6 +258,7 @@ impl Guard {
             data,
             keep_data,
         };
+
         let caller = &core.client.caller;
         let call = caller.call(caller.policy(), |node| with!(LocksClient, node, update, request));
         let answer = core.while_alive(call).await;
@@ -304,6 +305,7 @@ impl Guard {
             if !Planted::TrustedWhileReleasing.is_on() {
                 grant.let_go.cancel();
             }
+
             self.grant.core.spawn(async move {
                 let outcome = match release(&grant.core, Target::Token(grant.token)).await {
                     // A grant taken by force is not held. Once its release is acknowledged, the cluster does not report
@@ -327,17 +329,11 @@ impl Drop for Guard {
 
 impl Grant {
     fn remaining(&self) -> Duration {
-        match self.let_go.is_cancelled() {
-            true => Duration::ZERO,
-            false => self.core.lease.remaining(Some(self.token)),
-        }
+        if self.let_go.is_cancelled() { Duration::ZERO } else { self.core.lease.remaining(Some(self.token)) }
     }
 
     fn loss(&self) -> Option<Loss> {
-        match self.let_go.is_cancelled() {
-            true => Some(Loss::Released),
-            false => self.core.lease.loss(Some(self.token)),
-        }
+        if self.let_go.is_cancelled() { Some(Loss::Released) } else { self.core.lease.loss(Some(self.token)) }
     }
 
     /// The error for a grant that is not held.

@@ -66,12 +66,17 @@ async fn acknowledge(core: &Core) {
 /// Renews the session until it has ended, on each node for as long as it answers. Does not watch the deadline.
 pub(super) async fn keep_alive(core: &Core) {
     let nodes = &core.client.caller.nodes;
-    let (mut backoff, mut failed) = (Backoff::default(), 0);
+    let mut backoff = Backoff::default();
+    let mut failed = 0;
     while !core.lease.is_ended() {
         let node = nodes.preferred();
         let answered = follow(core, &node).await;
         nodes.pass_over(&node);
-        (backoff, failed) = if answered { (Backoff::default(), 0) } else { (backoff, failed + 1) };
+        failed += 1;
+        if answered {
+            backoff = Backoff::default();
+            failed = 0;
+        }
         if failed >= nodes.count() {
             failed = 0;
             sleep(backoff.next(core.client.caller.jitter()).min(interval(core.ttl))).await;
@@ -162,6 +167,7 @@ impl<'a> Renewals<'a> {
                     self.renew()
                 }
             };
+
             if let Err(why) = step {
                 return why;
             }

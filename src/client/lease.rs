@@ -31,10 +31,7 @@ pub(super) fn deadline(sent: Moment, ttl: Duration) -> Moment {
 /// The start of the TTL for an open or renewal that was sent at `sent` and is answered now: the sending, unless
 /// [`Planted::DeadlineFromReceipt`] is on.
 pub(super) fn counted_from(sent: Moment, clock: &dyn Clock) -> Moment {
-    match Planted::DeadlineFromReceipt.is_on() {
-        true => clock.now(),
-        false => sent,
-    }
+    if Planted::DeadlineFromReceipt.is_on() { clock.now() } else { sent }
 }
 
 /// An open or a renewal that the cluster acknowledged.
@@ -124,15 +121,19 @@ impl Lease {
     }
 
     /// The lease of an existing session that was renewed just now.
-    pub(crate) fn of(clock: Arc<dyn Clock>, renewed: Renewed) -> Self {
+    pub(crate) fn from_renewal(clock: Arc<dyn Clock>, renewed: Renewed) -> Self {
         let lease = Self::begun(clock, renewed.acknowledged());
         lease.renewed(renewed);
         lease
     }
 
     fn begun(clock: Arc<dyn Clock>, acknowledged: Acknowledged) -> Self {
-        let (revoked, to_acknowledge) = (BTreeMap::new(), BTreeSet::new());
-        let state = State { deadline: acknowledged.deadline, ended: None, revoked, to_acknowledge };
+        let state = State {
+            deadline: acknowledged.deadline,
+            ended: None,
+            revoked: BTreeMap::new(),
+            to_acknowledge: BTreeSet::new(),
+        };
         Self { clock, state: watch::Sender::new(state), acknowledged: watch::Sender::new(acknowledged) }
     }
 
@@ -156,6 +157,7 @@ impl Lease {
             // Without a revocation no waiting task has to wake earlier.
             is_any_revoked
         });
+
         self.acknowledged.send_if_modified(|known| {
             let is_newer = known.deadline < renewal.deadline && !renewed.more_revoked;
             *known = if is_newer { renewal } else { *known };
@@ -180,6 +182,7 @@ impl Lease {
         let mut changes = self.state.subscribe();
         loop {
             changes.mark_unchanged();
+
             let mut taken = None;
             self.state.send_if_modified(|state| {
                 taken = state.to_acknowledge.pop_first();
@@ -400,7 +403,7 @@ mod tests {
         assert_eq!(lease.deadline(Some(8)), at(4_500), "counted from the sending, not from the answer");
         assert_eq!(lease.deadline(Some(9)), at(12_900));
         let clock = Arc::new(Hand::default());
-        let lease = Lease::of(clock, Renewed { revoked: vec![revoked(7, 1_000)], ..renewed(0) });
+        let lease = Lease::from_renewal(clock, Renewed { revoked: vec![revoked(7, 1_000)], ..renewed(0) });
         assert_eq!((lease.deadline(Some(7)), lease.deadline(None)), (at(1_000), at(9_900)));
     }
 

@@ -72,13 +72,13 @@ mod keep_alive;
 mod lease;
 mod members;
 mod nodes;
+mod operator_calls;
 mod pipeline;
 mod reentrant;
 mod refusal;
 mod release;
 mod requests;
 mod session;
-mod undo;
 mod views;
 mod watch;
 

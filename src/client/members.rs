@@ -50,8 +50,9 @@ impl Client {
         self.caller.call(policy, |node| with!(ClusterClient, node, remove_member, request)).await.map(drop)
     }
 
-    /// Marks a voter, such as one on a dead machine: the next learner that has caught up takes its place, in one change. `with`: this
-    /// member; if it is a voter already, the old one is only removed. Fails and is repeated as [`add_member`](Self::add_member).
+    /// Marks a voter, such as one on a dead machine: the next learner that has caught up takes its place, in one change. If `with` names a
+    /// member, that one does; if it is a voter already, the old one is only removed. Fails and is repeated as
+    /// [`add_member`](Self::add_member).
     pub async fn replace_member(&self, node_id: u64, with: Option<u64>) -> Result<(), Error> {
         let request = v1::ReplaceMemberRequest { node_id, with_node_id: with.unwrap_or_default(), keep: false };
         let call = self.caller.call(self.caller.policy(), |node| with!(ClusterClient, node, replace_member, request));
@@ -65,7 +66,8 @@ impl Client {
         call.await.map(drop)
     }
 
-    /// Hands the leadership to a voter that answers and is caught up; `None`: to the one whose log is furthest. Returns the new leader.
+    /// Hands the leadership to a voter that answers and is caught up: to this one, or to the one whose log is furthest. Returns the new
+    /// leader.
     ///
     /// Fails with [`Error::Refused`] if that voter, or every other voter, cannot take over, and else as the calls of [`Client`] do. It is
     /// not repeated once its outcome is unknown. If the future is dropped before it completes, the request may have taken effect.

@@ -81,9 +81,16 @@ impl Nodes {
         if configured.is_empty() {
             return Err(Error::Endpoint(endpoints.to_owned()));
         }
-        let next = AtomicUsize::new(first % configured.len());
-        let (leader, learned, members) = (watch::Sender::new(None), Mutex::default(), Mutex::default());
-        Ok(Self { configured, members, learned, leader, next, connect, credentials })
+
+        Ok(Self {
+            next: AtomicUsize::new(first % configured.len()),
+            configured,
+            members: Mutex::default(),
+            learned: Mutex::default(),
+            leader: watch::Sender::new(None),
+            connect,
+            credentials,
+        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -123,10 +130,12 @@ impl Nodes {
         if let Some(node) = self.configured.iter().find(|node| *node.address == *address) {
             return Ok(node.clone());
         }
+
         let mut learned = self.learned.lock().expect("no code panics while it holds this lock");
         if let Some(node) = learned.get(address) {
             return Ok(node.clone());
         }
+
         let node = node(address, &self.connect, &self.credentials)?;
         if learned.len() >= LEARNED_MAX {
             learned.clear();

@@ -80,6 +80,7 @@ macro_rules! method {
             request: $request,
         ) -> impl Future<Output = Result<Response<$response>, Status>> + Send + use<> {
             let shared = Arc::clone(&self.shared);
+
             async move {
                 if !shared.is_unknown_there.load(Ordering::Relaxed) && shared.credentials.traceparent().is_none() {
                     match shared.ask(Asked::$kind(request.clone())).await {
@@ -115,6 +116,7 @@ impl Shared {
         let mut pending = self.send(asked);
         let answer = (&mut pending.answer).await;
         pending.is_answered = true;
+
         let PipelineResponse { what, leader, .. } = answer.unwrap_or_else(|_| Err(broken()))?;
         match what {
             Some(Answer::Failure(Failure { code, message, details })) => {
@@ -205,16 +207,16 @@ impl Drop for Pending {
         if state.answers.remove(&self.number).is_none() {
             return;
         }
-        match state.to_send.iter().rposition(|request| request.number == self.number) {
-            // It was not sent yet.
-            Some(place) => drop(state.to_send.remove(place)),
-            None => {
-                let cancel = PipelineRequest { number: self.number, what: Some(Asked::Cancel(Cancel {})) };
-                state.to_send.push_back(cancel);
-                drop(state);
-                self.open.changed.notify_one();
-            }
+
+        let unsent = state.to_send.iter().rposition(|request| request.number == self.number);
+        if let Some(place) = unsent {
+            state.to_send.remove(place);
+            return;
         }
+        let cancel = PipelineRequest { number: self.number, what: Some(Asked::Cancel(Cancel {})) };
+        state.to_send.push_back(cancel);
+        drop(state);
+        self.open.changed.notify_one();
     }
 }
 
@@ -232,6 +234,8 @@ fn requests(open: Arc<OpenStream>) -> impl Stream<Item = PipelineRequest> + Send
                     return None;
                 }
             }
+
+            // A notification that comes before this line is kept for it.
             open.changed.notified().await;
         }
     })
@@ -252,6 +256,7 @@ async fn serve(channel: Authorized, open: Arc<OpenStream>) {
         }
         Err(why) => why,
     };
+
     open.end(&why);
 }
 

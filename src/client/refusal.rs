@@ -114,8 +114,8 @@ const KNOWN: &[(Reason, Refusal)] = &[
 const PREFIX: &str = "REASON_";
 
 impl Refusal {
-    /// `name`: as in an `ErrorInfo`, which is the name in the protocol without `REASON_`.
-    pub(crate) fn of(name: &str) -> Self {
+    /// The refusal of this name, as in an `ErrorInfo`: the name in the protocol without `REASON_`.
+    pub(crate) fn from_name(name: &str) -> Self {
         let known = KNOWN.iter().find(|(reason, _)| reason.as_str_name().strip_prefix(PREFIX) == Some(name));
         known.map_or_else(|| Self::Other(name.to_owned()), |(_, refusal)| refusal.clone())
     }
@@ -145,7 +145,7 @@ mod tests {
     fn every_reason_of_the_protocol_is_known_and_displayed_by_its_name() {
         for reason in (1..1_000).filter_map(|number| Reason::try_from(number).ok()) {
             let name = reason.as_str_name().strip_prefix(PREFIX).unwrap();
-            let refusal = Refusal::of(name);
+            let refusal = Refusal::from_name(name);
             // Both enumerations have the same names.
             assert_eq!(format!("{refusal:?}"), format!("{reason:?}"));
             assert_eq!(refusal.to_string(), reason.as_str_name());
@@ -154,12 +154,12 @@ mod tests {
 
     #[test]
     fn a_reason_of_a_later_version_keeps_its_name() {
-        let later = Refusal::of("MOON_PHASE");
+        let later = Refusal::from_name("MOON_PHASE");
         assert_eq!(
             (&later, later.to_string()),
             (&Refusal::Other("MOON_PHASE".to_owned()), "REASON_MOON_PHASE".to_owned())
         );
-        assert_eq!(Refusal::of(""), Refusal::unspecified());
+        assert_eq!(Refusal::from_name(""), Refusal::unspecified());
         assert_eq!(Refusal::unspecified().to_string(), "REASON_UNSPECIFIED");
     }
 }

@@ -14,9 +14,10 @@ pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
     let caller = &core.client.caller;
     let policy = RetryPolicy { limit: None, ..caller.policy() };
     let mut backoff = Backoff::default();
+
     loop {
-        let (session_id, request) = (core.id.to_string(), Some(outstanding.message()));
-        let request = ReleaseRequest { session_id, request, target: Some(target) };
+        let session_id = core.id.to_string();
+        let request = ReleaseRequest { session_id, request: Some(outstanding.message()), target: Some(target) };
         let answer = core.while_alive(caller.call(policy, |node| node.pipeline.release(request.clone()))).await;
         match answer {
             Err(Error::Refused(refused)) if !says_that_nothing_is_held(&refused.reason) => {

@@ -204,6 +204,7 @@ where
             Err(Error::Lost(loss)) => Error::Lost(loss),
             answer => return answer,
         };
+
         if Instant::now() >= until {
             return Err(ended);
         }

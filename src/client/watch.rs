@@ -113,7 +113,8 @@ impl Watch {
     }
 
     fn open(&self) -> BoxFuture<'static, Result<Streaming<WatchResponse>, Error>> {
-        let (client, request) = (self.client.clone(), self.request.clone());
+        let client = self.client.clone();
+        let request = self.request.clone();
         Box::pin(async move {
             client.caller.call(client.caller.read_policy(), |node| with!(LocksClient, node, watch, request)).await
         })

@@ -44,6 +44,7 @@ impl AttachedAcquire {
     pub async fn granted(&mut self) -> Result<Token, Error> {
         let began = *self.began.get_or_insert_with(Instant::now);
         let mut backoff = Backoff::default();
+
         loop {
             match self.send(began).await {
                 // The cluster cancels a wait whose call was broken for too long. The caller still wants the locks, so
@@ -51,7 +52,8 @@ impl AttachedAcquire {
                 Err(Error::Refused(refused))
                     if refused.reason == Refusal::WaitCancelled && in_time(self.acquire.wait, began) =>
                 {
-                    (self.request, self.place_lost) = (None, true);
+                    self.request = None;
+                    self.place_lost = true;
                     sleep(backoff.next(self.session.client.caller.jitter())).await;
                 }
                 answer => return answer,
@@ -60,7 +62,8 @@ impl AttachedAcquire {
     }
 
     async fn send(&mut self, began: Instant) -> Result<Token, Error> {
-        let (caller, session) = (&self.session.client.caller, self.session.id);
+        let caller = &self.session.client.caller;
+        let session = self.session.id;
         let request = self.request.get_or_insert_with(|| Numbered::begin(caller));
         let answer = request.send(caller, waiting_policy(caller.policy(), self.acquire.wait), |node, request| {
             // The first attempt that arrives sets the wait's limit; a retry must not extend it.
@@ -68,6 +71,7 @@ impl AttachedAcquire {
             node.pipeline.acquire(message)
         });
         let answer = answer.await.map_err(super::lost)?;
+
         match answer.outcome {
             Some(Outcome::Granted(grant)) => Ok(Token(grant.token)),
             Some(Outcome::Busy(busy)) => Err(not_acquired(false, self.place_lost, busy)),
@@ -84,11 +88,13 @@ impl AttachedAcquire {
         let caller = &self.session.client.caller;
         let session_id = self.session.id.to_string();
         let target = Some(Target::AcquireRequestId(acquire.id()));
+
         let mut release = Numbered::begin(caller);
         let answer = release.send(caller, caller.policy(), |node, request| {
             let request = ReleaseRequest { session_id: session_id.clone(), request: Some(request), target };
             node.pipeline.release(request.clone())
         });
+
         match answer.await.map_err(super::lost) {
             // The end of the session released everything.
             Ok(_) | Err(Error::Lost(_)) => Ok(()),

@@ -118,7 +118,7 @@ impl AttachedSession {
     }
 
     /// Keeps the session alive until it is lost, or cannot be renewed and may be trusted for at most `margin`; returns
-    /// which. The margin is the time in which the users of the session can stop. `None`: a fifth of the TTL.
+    /// which. The margin is the time in which the users of the session can stop; without one it is a fifth of the TTL.
     /// `on_revoked` is called once for each grant that an operator revokes, with its token and the reason; the locks of
     /// that grant stay closed until it is released, or to the deadline that the session had then.
     ///
@@ -135,13 +135,16 @@ impl AttachedSession {
             Err(Error::Lost(loss)) => return Ok(Danger { left: Duration::ZERO, loss: Some(loss) }),
             Err(error) => return Err(error),
         };
+
         let ttl = renewed.ttl;
         let margin = margin.unwrap_or(ttl / 5);
         if margin > ttl / 2 {
             return Err(Error::NotEnsured { left: ttl / 2, min_left: margin });
         }
-        let lease = Lease::of(self.client.caller.clock.clone(), renewed);
+
+        let lease = Lease::from_renewal(self.client.caller.clock.clone(), renewed);
         let core = Core::new(&self.client, self.id, ttl, lease);
+
         let mut renewals = pin!(keep_alive::keep_alive(&core));
         let mut told = BTreeSet::new();
         loop {
@@ -171,11 +174,12 @@ impl AttachedSession {
     /// [`Error::Unknown`] if no node answers within the client's call limit. If the future is dropped before it
     /// completes, the release may or may not have taken effect.
     pub async fn release(&self, token: Token) -> Result<(), Error> {
-        let (caller, session_id) = (&self.client.caller, self.id.to_string());
+        let caller = &self.client.caller;
+        let session_id = self.id.to_string();
+        let target = Some(Target::Token(token.0));
         let answer = Numbered::begin(caller)
             .send(caller, caller.policy(), |node, request| {
-                let (session_id, target) = (session_id.clone(), Some(Target::Token(token.0)));
-                let request = ReleaseRequest { session_id, request: Some(request), target };
+                let request = ReleaseRequest { session_id: session_id.clone(), request: Some(request), target };
                 node.pipeline.release(request.clone())
             })
             .await;
@@ -189,7 +193,8 @@ impl AttachedSession {
     pub async fn update(&self, token: Token, name: &str, data: NewData<'_>) -> Result<(), Error> {
         let name = LockName::new(name)?.as_str().to_owned();
         let (data, keep_data) = data.checked()?;
-        let (caller, session_id) = (&self.client.caller, self.id.to_string());
+        let caller = &self.client.caller;
+        let session_id = self.id.to_string();
         let template = UpdateRequest { session_id, request: None, token: token.0, name, data, keep_data };
         let answer = Numbered::begin(caller)
             .send(caller, caller.policy(), |node, request| {
@@ -210,7 +215,7 @@ impl AttachedSession {
     }
 }
 
-/// `reason`: an operator's reason, or empty.
+/// Closes a session. `reason` is an operator's reason, or empty.
 pub(super) async fn close(client: &Client, id: SessionId, reason: &str) -> Result<(), Error> {
     let request = CloseSessionRequest { session_id: id.to_string(), reason: reason.to_owned() };
     let call = client.caller.call(client.caller.policy(), |node| close_session(node, &request));

@@ -68,10 +68,12 @@ impl Numbered {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let (mut ages, mut later_ids) = (AGES_S.into_iter(), 0..LATER_IDS_MAX);
+        let mut ages = AGES_S.into_iter();
+        let mut later_ids = 0..LATER_IDS_MAX;
         loop {
             let answer = self.send_as_it_is(caller, policy, &send).await;
             let Err(Error::Refused(refused)) = &answer else { return answer };
+
             if refused.is_memory_full()
                 && let Some(age_s) = ages.next()
             {
@@ -104,12 +106,15 @@ impl Numbered {
             send(node, message.clone())
         });
         let answer = answer.await;
-        match answer {
-            Err(Error::Unknown { .. }) => {}
+
+        let unanswered = match &answer {
+            Err(Error::Unknown { .. }) => return answer,
             // No attempt was executed.
-            Err(Error::NoCluster { .. }) => sendings.count.store(0, Ordering::Relaxed),
-            _ => _ = sendings.count.fetch_sub(1, Ordering::Relaxed),
-        }
+            Err(Error::NoCluster { .. }) => 0,
+            // The last attempt was answered.
+            Ok(_) | Err(_) => sendings.count.load(Ordering::Relaxed).saturating_sub(1),
+        };
+        sendings.count.store(unanswered, Ordering::Relaxed);
         answer
     }
 

@@ -107,13 +107,15 @@ impl Client {
 
     /// As [`super::Client::get`].
     pub fn get(&self, name: &str) -> Result<LockAnswer, Error> {
-        let (client, name) = (self.client.clone(), name.to_owned());
+        let client = self.client.clone();
+        let name = name.to_owned();
         self.runtime.run(async move { client.get(&name).await })
     }
 
     /// As [`super::Client::check`].
     pub fn check(&self, name: &str, token: Token) -> Result<CheckAnswer, Error> {
-        let (client, name) = (self.client.clone(), name.to_owned());
+        let client = self.client.clone();
+        let name = name.to_owned();
         self.runtime.run(async move { client.check(&name, token).await })
     }
 
@@ -278,13 +280,16 @@ impl Guard {
 
     /// As [`super::Guard::update`].
     pub fn update(&self, name: &str, data: NewData<'_>) -> Result<(), Error> {
-        let (guard, name) = (Arc::clone(&self.guard), name.to_owned());
+        let guard = Arc::clone(&self.guard);
+        let name = name.to_owned();
         let bytes = |data: &[u8]| data.to_vec();
         let (data, keep) = match data {
             NewData::Held(data) => (Some(bytes(data)), false),
             NewData::Kept(data) => (Some(bytes(data)), true),
             NewData::None => (None, false),
         };
+
+        // The data must outlive this call: the future runs on another thread.
         self.runtime.run(async move {
             let data = match &data {
                 Some(data) if keep => NewData::Kept(data),

@@ -124,7 +124,7 @@ impl Election {
         Campaign::new(session.acquire(self.name.as_str()).data(value.as_ref()))
     }
 
-    /// The current leader; `None`: there is none. Linearizable: the answer is at least as new as the call. Fails as
+    /// The current leader, if there is one. Linearizable: the answer is at least as new as the call. Fails as
     /// [`Client::get`] does. Cancel safe.
     ///
     /// ```no_run
@@ -140,7 +140,7 @@ impl Election {
         let request = GetRequest { name: self.name.as_str().to_owned(), page_size: 1, ..GetRequest::default() };
         let caller = &self.client.caller;
         let answer = caller.call(caller.policy(), |node| node.pipeline.get(request.clone())).await?;
-        Ok(Leader::of(LockAnswer::of(answer)?.lock))
+        Ok(Leader::from_lock(LockAnswer::of(answer)?.lock))
     }
 
     /// The current leader, then every change. See [`Observe`].
@@ -151,7 +151,7 @@ impl Election {
 
 impl Leader {
     /// A sharer or a holder of a permit is one of several, and no leader.
-    fn of(lock: LockInfo) -> Option<Self> {
+    fn from_lock(lock: LockInfo) -> Option<Self> {
         let holder = lock.holders.into_iter().next()?;
         (holder.mode == Some(Mode::Exclusive)).then(|| Self {
             epoch: holder.token,

@@ -49,7 +49,7 @@ pub struct Observe {
     client: Client,
     name: LockName,
     seen: Option<WatchStream<Seen>>,
-    /// The state returned last; `None`: no state yet, or an error.
+    /// The state returned last, unless there was none yet, or an error since.
     told: Option<Option<Leader>>,
 }
 
@@ -107,6 +107,7 @@ fn start(client: Client, name: LockName) -> WatchStream<Seen> {
 async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
     let mut messages = client.watch(name.as_str());
     let mut watched = LockState::new(name);
+
     loop {
         match messages.next().await {
             Ok(message) => {
@@ -138,7 +139,7 @@ impl LockState {
         Self { name, holder: None, data: None, epoch_max: Token::default() }
     }
 
-    /// The leader after this message; `None`: the message does not concern the lock.
+    /// The leader after this message, if the message concerns the lock.
     fn hear(&mut self, message: WatchMessage) -> Option<Option<Leader>> {
         match message {
             WatchMessage::State(state) if state.first => self.begin(state),
@@ -152,6 +153,7 @@ impl LockState {
             }
             WatchMessage::State(_) | WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } => return None,
         }
+
         let leader = self.leader();
         let epoch = leader.as_ref().map_or(self.epoch_max, |leader| leader.epoch);
         // Servers do not go back behind a delivered state. If one did, nothing is reported until it has caught up.
@@ -171,15 +173,15 @@ impl LockState {
     fn begin(&mut self, state: StatePart) {
         let lock = state.locks.into_iter().next().filter(|lock| lock.name == self.name);
         self.data = lock.as_ref().and_then(|lock| lock.data.clone());
-        self.holder = lock.and_then(Leader::of);
+        self.holder = lock.and_then(Leader::from_lock);
     }
 
     fn change(&mut self, change: Change) {
         let Change { kind, token, session_id, label, data, mode, .. } = change;
         match (kind, token, session_id) {
             (ChangeKind::Granted, Some(epoch), Some(session_id)) if mode == Some(Mode::Exclusive) => {
-                let (label, value) = (label.unwrap_or_default(), Vec::new());
-                self.holder = Some(Leader { epoch, value, label, session_id });
+                let label = label.unwrap_or_default();
+                self.holder = Some(Leader { epoch, value: Vec::new(), label, session_id });
             }
             (ChangeKind::Released | ChangeKind::Lost, Some(token), _) => {
                 self.holder.take_if(|holder| holder.epoch == token);

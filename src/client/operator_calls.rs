@@ -1,4 +1,5 @@
-//! Operators' calls beside [`ForceRelease`](super::ForceRelease): remove a waiter, lift a lock-delay, drop kept data.
+//! Operators' calls beside [`ForceRelease`](super::ForceRelease): remove a waiter, lift a lock-delay, drop kept data, resize a
+//! semaphore, close a session.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ impl Client {
     /// operator's call. The acquire fails with the reason [`WaitRemoved`](super::Refusal::WaitRemoved) and is not retried
     /// by itself.
     ///
-    /// `ticket`: as [`Client::get`] shows it. Returns the removed waiter; `None` if the ticket does not wait for this
+    /// The ticket is the one that [`Client::get`] shows. Returns the removed waiter; `None` if the ticket does not wait for this
     /// lock: it may have been granted, or an earlier attempt of this request removed it and its answer was lost. Fails
     /// as the calls of [`Client`] do. If the future is dropped before it completes, the request may have taken effect.
     ///
@@ -46,9 +47,9 @@ impl Client {
         Ok(answer.lifted_ms.map(Duration::from_millis))
     }
 
-    /// Drops the data that were kept on unheld locks under a prefix: an operator's call. An empty prefix: on all locks.
+    /// Drops the data that were kept on unheld locks under a prefix: an operator's call. An empty prefix means all locks.
     ///
-    /// One call examines some hundreds of locks at most. `after`: empty for the first call, then `more_after` of the
+    /// One call examines some hundreds of locks at most. `after` is empty for the first call, then `more_after` of the
     /// answer before, which is `None` after the last call. It is not retried after an attempt of unknown outcome: by
     /// then a holder may have kept other data. Fails as the calls of [`Client`] do. If the future is dropped before it
     /// completes, the request may have taken effect.
@@ -58,7 +59,7 @@ impl Client {
         Ok(DroppedData::of(answer.await?))
     }
 
-    /// Changes the size of a semaphore that is held or awaited to `permits`, 1 to 1,000,000: an operator's act. A larger size is granted
+    /// Changes the size of a semaphore that is held or awaited to `permits`, 1 to 1,000,000: an operator's call. A larger size is granted
     /// to waiters at once; a smaller one revokes no grant, and no permit is granted until fewer than the new size are held.
     ///
     /// From then on an acquire that names another size is treated as if it named this one, until the semaphore has neither holders,
@@ -76,13 +77,14 @@ impl Client {
     /// # }
     /// ```
     pub async fn resize(&self, name: &str, permits: u32) -> Result<Resized, Error> {
-        let (name, permits) = (LockName::new(name)?.as_str().to_owned(), Permits::new(permits)?.get());
+        let name = LockName::new(name)?.as_str().to_owned();
+        let permits = Permits::new(permits)?.get();
         let request = v1::ResizeRequest { name, permits };
         let answer = self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, resize, request));
         Ok(Resized::of(answer.await?))
     }
 
-    /// Closes a session of others: an operator's act. All that it holds is released, all its waits are cancelled. To close it again is no
+    /// Closes a session of others: an operator's call. All that it holds is released, all its waits are cancelled. To close it again is no
     /// error. `reason`, 1 to 512 bytes, stands in the log of the node that leads.
     ///
     /// Fails with [`Error::Invalid`] for a reason that is empty or too long, with [`Error::Lost`] if the session expired before, and else
