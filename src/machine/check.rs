@@ -316,7 +316,7 @@ impl Machine {
         }
 
         for (key, after) in &known {
-            ensure(self.entries.get(*key).map(unclaimed) == **after, || {
+            ensure(self.entries.get(key).map(unclaimed) == **after, || {
                 format!("the table differs from the last event of {key:?} (M11)")
             })?;
         }

@@ -61,7 +61,7 @@ impl ClaimTable {
 
     /// The claims of a lock, in their order.
     pub(crate) fn places<'a>(&'a self, lock: &LockName) -> impl Iterator<Item = (ClaimPlace, &'a Key)> + use<'a> {
-        self.from_place(lock, ClaimPlace::FIRST)
+        self.places_from(lock, ClaimPlace::FIRST)
     }
 
     /// The claims that wait for a lock, with tokens from this one on.
@@ -70,10 +70,10 @@ impl ClaimTable {
         lock: &LockName,
         token: Token,
     ) -> impl Iterator<Item = (ClaimPlace, &'a Key)> + use<'a> {
-        self.from_place(lock, ClaimPlace::waiting(token))
+        self.places_from(lock, ClaimPlace::waiting(token))
     }
 
-    fn from_place<'a>(
+    fn places_from<'a>(
         &'a self,
         lock: &LockName,
         from: ClaimPlace,
