@@ -49,7 +49,7 @@
 //!
 //! # How to add a protocol
 //!
-//! A module beside `v1`, and in [`node`] a listener or a route for it. For each call it makes an `api::Caller`, builds a typed request from
+//! A module in `adapters`, and in [`node`] a listener or a route for it. For each call it makes an `api::Caller`, builds a typed request from
 //! its own message (`Form::Typed`), calls `service::Service`, takes the reply with `Form::typed`, and translates `api::Error` by its
 //! `reason` and `retry`. The service routes, waits and forwards. The adapter drops the call's future when its client goes away: that breaks
 //! off a wait. It needs nothing of `v1` or `wire`. What the protocol means by its operations is the adapter's business; that they are
@@ -66,12 +66,11 @@ pub mod node;
 mod node_calls;
 
 mod access;
+mod adapters;
 mod api;
 mod cluster;
 mod connections;
 mod console;
-mod dynamodb;
-mod etcd;
 mod gate;
 mod health;
 mod http_port;

@@ -19,9 +19,9 @@ use lockkeeper_transport::{
 
 use super::{Node, NodeTasks, ServeError, services::listen_to};
 use crate::{
+    adapters,
     connections::{Counted, CountedPort},
     console::Console,
-    dynamodb as dynamodb_endpoint, etcd as etcd_endpoint,
     gate::{Gated, Hosts},
     node_calls::{self, NodeCalls},
     v1::maintenance::Maintenance,
@@ -136,7 +136,7 @@ impl<C: Connect> Node<C> {
         tasks: &mut NodeTasks,
     ) -> Result<(), ServeError> {
         let Self { base, services, .. } = self;
-        let serving = dynamodb_endpoint::serve(
+        let serving = adapters::dynamodb::serve(
             &base.config.dynamodb,
             self.counted(listener, CountedPort::DynamoDb),
             acceptor,
@@ -157,9 +157,9 @@ impl<C: Connect> Node<C> {
     fn serve_etcd<L: Listen>(&self, listener: L, acceptor: Option<Acceptor>, hosts: Arc<Hosts>, tasks: &mut NodeTasks) {
         let Self { base, services, .. } = self;
         let random = Arc::clone(&base.environment.random);
-        let url = etcd_endpoint::url(&base.config, base.tls.is_some());
+        let url = adapters::etcd::url(&base.config, base.tls.is_some());
         let service = services.adapters_service.clone();
-        let store = etcd_endpoint::Keyspace::new(service, &services.cluster.cluster_id, random, &url);
+        let store = adapters::etcd::Keyspace::new(service, &services.cluster.cluster_id, random, &url);
 
         let announcing = store.clone().announce(self.stopping.clone());
         base.environment.adapters.spawn(&mut tasks.clients, async move {

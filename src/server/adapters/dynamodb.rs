@@ -7,10 +7,9 @@
 //! **An item that is a lock claims its name** (see `lockkeeper_machine`'s keyspace): operators list, watch and take back
 //! `dynamodb/TABLE/KEY`.
 
-use std::{collections::BTreeMap, fmt, fs, future::Future, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, fs, future::Future, path::Path, sync::Arc};
 
 use lockkeeper_dynamodb as dynamodb;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use lockkeeper_config::DynamodbConfig;
@@ -21,23 +20,21 @@ use lockkeeper_machine::{
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-use super::{
+use super::keyspace_client::{KeyspaceClient, this_node};
+use crate::{
     api::{
         Caller, Deadline, Error, Reason, Retry,
         requests::{GetEntries, ListEntries},
     },
     http_port::HttpPort,
-    service::{Serve, Service},
-    wire::Form,
+    service::Service,
 };
 
 /// Maximum number of bytes of the entries that one request names: four times that of the items of a transaction.
 const ENTRIES_BYTES_MAX: usize = 16 << 20;
-/// Pause between two attempts while no leader is known.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves the API until `stopping` is cancelled. Fails at once if the secrets cannot be read.
-pub(super) fn serve<L: Listen>(
+pub(crate) fn serve<L: Listen>(
     config: &DynamodbConfig,
     listener: L,
     acceptor: Option<Acceptor>,
@@ -59,7 +56,7 @@ pub(super) fn serve<L: Listen>(
         ..dynamodb::Options::new(move || clock.wall_ms(), seed)
     };
 
-    let store = Keyspace { service, random, proven: secrets.is_some() };
+    let store = Keyspace { client: KeyspaceClient::new(service), random, proven: secrets.is_some() };
     Ok(dynamodb::serve(HttpPort { listener, acceptor }, store, options, stopping))
 }
 
@@ -92,7 +89,7 @@ fn secrets(file: &Path) -> Result<dynamodb::Secrets, String> {
 /// The cluster's keyspace, as an adapter sees it.
 #[derive(Clone)]
 struct Keyspace {
-    service: Service,
+    client: KeyspaceClient,
     random: Arc<dyn Random>,
     /// Whether signatures are checked. Only then is an access key an identity.
     proven: bool,
@@ -122,7 +119,7 @@ impl dynamodb::Store for Keyspace {
         let request =
             ListEntries { range: KeyRange { from, to }, backwards, page_size: limit, at: None, leased_by: None };
 
-        let page = self.call(&self.caller(caller), request).await;
+        let page = self.client.call(&self.caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
 
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();
@@ -146,7 +143,7 @@ impl dynamodb::Store for Keyspace {
         let Plan { compares, operations } = plan;
         let txn = Txn::new(compares, operations, Vec::new()).map_err(too_large)?;
 
-        let committed = self.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
+        let committed = self.client.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
         Ok(dynamodb::Committed { succeeded: committed.succeeded, revision: committed.revision.0 })
     }
 }
@@ -156,29 +153,13 @@ impl Keyspace {
         if caller.is_endpoint {
             // This node's own work asks as a member does.
             let deadline = Some(Deadline::at(caller.deadline));
-            return Caller { is_peer: true, deadline, ..Caller::default() };
+            return Caller { deadline, ..this_node() };
         }
 
         // Without a checked signature, an access key is not an identity.
         let identity = caller.identity.as_deref().filter(|_| self.proven).and_then(|name| Identity::new(name).ok());
         let deadline = Some(Deadline::at(caller.deadline));
         Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
-    }
-
-    /// Answers a request. While no leader is known, waits for one until the caller's deadline: SDKs give up after some tens of
-    /// milliseconds, and an election takes longer.
-    async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, Error> {
-        loop {
-            let answer = self.service.call(caller, Form::Typed(request.clone())).await.and_then(Form::typed);
-            let is_over = caller.deadline.is_none_or(Deadline::has_passed);
-
-            match answer {
-                Err(error) if error.reason == Reason::NoLeader && error.retry == Retry::Safe && !is_over => {
-                    sleep(PAUSE).await;
-                }
-                answer => return answer,
-            }
-        }
     }
 
     /// Reads all entries of these keys. Each page of them is as of one moment.
@@ -191,7 +172,7 @@ impl Keyspace {
         let mut bytes = 0;
         while !keys.is_empty() {
             let request = GetEntries { keys: keys.clone(), at: None };
-            let found = self.call(caller, request).await.map_err(|error| failed(&error))?;
+            let found = self.client.call(caller, request).await.map_err(|error| failed(&error))?;
 
             bytes += found.entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
             if bytes > ENTRIES_BYTES_MAX {

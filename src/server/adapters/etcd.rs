@@ -10,7 +10,6 @@
 //! them. These keys are out of reach of the API.
 
 use std::{
-    future::Future,
     net::SocketAddr,
     sync::{
         Arc,
@@ -34,7 +33,8 @@ use lockkeeper_machine::{
 };
 use lockkeeper_transport::Remote;
 
-use super::{
+use super::keyspace_client::{KeyspaceClient, this_node};
+use crate::{
     api::{
         Caller, Deadline, Error, Reason, Retry,
         requests::{
@@ -50,8 +50,6 @@ use super::{
 const ADDRESSES: &str = "etcd-members/";
 /// Time limit of one call. etcd's own is 7 s.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two attempts while no leader is known.
-const PAUSE: Duration = Duration::from_millis(50);
 /// Pause between two checks whether this node has applied what the leader has.
 const COPY_PAUSE: Duration = Duration::from_millis(2);
 /// Pause between two attempts to write the node's address.
@@ -63,7 +61,7 @@ const BEARER: &str = "Bearer ";
 /// The cluster's keyspace, as an adapter sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
-    service: Service,
+    client: KeyspaceClient,
     cluster_id: u64,
     random: Arc<dyn Random>,
     /// The URL at which clients reach this node.
@@ -92,7 +90,8 @@ fn reachable(address: &str, own: &str) -> String {
 impl Keyspace {
     /// Makes a store. `url` is where clients reach this node.
     pub(crate) fn new(service: Service, cluster_id: &str, random: Arc<dyn Random>, url: &str) -> Self {
-        Self { service, cluster_id: number_of(cluster_id), random, url: url.into(), has_begun: Arc::default() }
+        let client = KeyspaceClient::new(service);
+        Self { client, cluster_id: number_of(cluster_id), random, url: url.into(), has_begun: Arc::default() }
     }
 
     /// Tells the other members where clients reach this node. Returns when the node stops.
@@ -109,7 +108,7 @@ impl Keyspace {
 
     async fn write_address(&self) -> Result<(), StoreError> {
         let invalid = |what: &dyn std::fmt::Display| StoreError::Other(what.to_string());
-        let key = address_key(self.service.replica().node_id())?;
+        let key = address_key(self.client.service().replica().node_id())?;
         let value = Value::new(self.url.as_bytes()).map_err(|error| invalid(&error))?;
 
         // The transaction writes only what has changed: nodes restart more often than they move.
@@ -118,7 +117,7 @@ impl Keyspace {
         let put = TxnOperation::Put(Put { key, value, lease: PutLease::None, claims: None });
 
         let txn = Txn::new(vec![unchanged], Vec::new(), vec![put]).map_err(|error| invalid(&error))?;
-        self.call(&itself(), txn).await.map(drop)
+        self.call(&this_node(), txn).await.map(drop)
     }
 
     /// Makes sure that the keyspace has a revision before a client writes.
@@ -131,7 +130,7 @@ impl Keyspace {
         }
 
         // The entry with a node's address gives the keyspace a revision, whenever it was written.
-        if self.service.replica().table().notified_revision() == Revision(0) {
+        if self.client.service().replica().table().notified_revision() == Revision(0) {
             self.write_address().await?;
         }
 
@@ -144,31 +143,8 @@ impl Keyspace {
         let deadline = Instant::now() + CALL_TIMEOUT;
         let caller = Caller { deadline: Some(Deadline::at(deadline)), ..caller.clone() };
 
-        let call = async {
-            loop {
-                let answer = self.service.call(&caller, Form::Typed(request.clone())).await.and_then(Form::typed);
-                match answer {
-                    Err(error) if is_leaderless(&error) && Instant::now() + PAUSE < deadline => sleep(PAUSE).await,
-                    answer => return answer.map_err(|error| failed(&error)),
-                }
-            }
-        };
-        timeout_at(deadline, call).await.unwrap_or(Err(StoreError::TimedOut))
-    }
-
-    /// Begins a stream. Waits for a leader while none is known.
-    async fn begin<T, F>(&self, mut begin: impl FnMut() -> F) -> Result<T, StoreError>
-    where
-        F: Future<Output = Result<T, Error>>,
-    {
-        let deadline = Instant::now() + CALL_TIMEOUT;
-        loop {
-            match timeout_at(deadline, begin()).await {
-                Err(_) => return Err(StoreError::TimedOut),
-                Ok(Err(error)) if is_leaderless(&error) && Instant::now() + PAUSE < deadline => sleep(PAUSE).await,
-                Ok(begun) => return begun.map_err(|error| failed(&error)),
-            }
-        }
+        let answer = timeout_at(deadline, self.client.call(&caller, request)).await;
+        answer.unwrap_or_else(|_| Err(Error::deadline_passed(true))).map_err(|error| failed(&error))
     }
 }
 
@@ -176,7 +152,7 @@ impl Store for Keyspace {
     type Caller = Caller;
 
     fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Caller, StoreError> {
-        let access = self.service.access();
+        let access = self.client.service().access();
         let remote = extensions.get::<Remote>();
         let (identity, token, is_of_earlier) = match token(headers) {
             Some(token) => {
@@ -196,7 +172,7 @@ impl Store for Keyspace {
             access.count_connection(who, remote).map_err(|error| failed(&error))?;
         }
 
-        let origin = self.service.traces().origin(headers);
+        let origin = self.client.service().traces().origin(headers);
         let remote = remote.map(|remote| remote.address.into());
         let caller = Caller { remote, identity, token, is_of_earlier, origin, ..Caller::default() };
         access.admit(&caller).map_err(|error| failed(&error))?;
@@ -204,7 +180,7 @@ impl Store for Keyspace {
     }
 
     fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, StoreError> {
-        let access = self.service.access();
+        let access = self.client.service().access();
         if !access.has_tokens() {
             return Err(StoreError::Anonymous);
         }
@@ -213,24 +189,24 @@ impl Store for Keyspace {
     }
 
     fn needs_identity(&self) -> bool {
-        !self.service.access().serves_anonymous()
+        !self.client.service().access().serves_anonymous()
     }
 
     fn facts(&self) -> Facts {
-        let replica = self.service.replica();
+        let replica = self.client.service().replica();
         let term = replica.raft().metrics().borrow_watched().current_term;
         let revision = replica.table().notified_revision();
         Facts { cluster_id: self.cluster_id, member_id: replica.node_id(), term, revision }
     }
 
     fn leader(&self) -> Option<u64> {
-        let replica = self.service.replica();
+        let replica = self.client.service().replica();
         let leader = replica.look_at_leader(|id, _| id);
         leader.filter(|id| *id == replica.node_id() || !replica.is_silent(*id))
     }
 
     fn condition(&self) -> Condition {
-        let replica = self.service.replica();
+        let replica = self.client.service().replica();
         let (index, is_learner) = {
             let metrics = replica.raft().metrics();
             let metrics = metrics.borrow_watched();
@@ -241,7 +217,7 @@ impl Store for Keyspace {
     }
 
     async fn members(&self, _caller: &Caller) -> Result<Vec<Member>, StoreError> {
-        let replica = self.service.replica();
+        let replica = self.client.service().replica();
         let metrics = replica.raft().metrics().borrow_watched().membership_config.membership().clone();
         let voters: Vec<u64> = metrics.voter_ids().collect();
 
@@ -254,7 +230,7 @@ impl Store for Keyspace {
         }
 
         let keys = members.iter().map(|member| address_key(member.id)).collect::<Result<Vec<_>, _>>()?;
-        let found = self.get(&itself(), keys, None).await?;
+        let found = self.get(&this_node(), keys, None).await?;
 
         // A cluster without TLS is without it at the ports of peers, too.
         for (member, entry) in members.iter_mut().zip(found.entries) {
@@ -329,7 +305,7 @@ impl Store for Keyspace {
         let EntriesCompacted { revision } = self.call(caller, CompactEntries { revision }).await?;
 
         // The leader has dropped the history. A watch is served from this node's copy: a client that has the answer must not find it there.
-        let history = self.service.replica().table().history_of_entries();
+        let history = self.client.service().replica().table().history_of_entries();
         while history.borrow().compacted() < revision {
             if Instant::now() >= deadline {
                 return Err(StoreError::TimedOut);
@@ -407,7 +383,7 @@ impl Store for Keyspace {
         let renewals = renewals.map(|session| Ok(Form::Typed(KeepAlive { session, sequence: 0 })));
 
         // Boxed, since the compiler cannot otherwise name the bounds of the stream in the future.
-        let began = self.service.keep_alive(&caller, renewals).boxed();
+        let began = self.client.service().keep_alive(&caller, renewals).boxed();
         let events = timeout_at(Instant::now() + CALL_TIMEOUT, began).await;
         let events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
 
@@ -423,7 +399,10 @@ impl Store for Keyspace {
         with_previous: bool,
     ) -> Result<BoxStream<'static, Result<Watched, StoreError>>, StoreError> {
         let request = WatchEntries { range, from, with_previous };
-        let events = self.begin(|| self.service.watch_entries(caller, request.clone())).await?;
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        let begin = || self.client.service().watch_entries(caller, request.clone());
+        let events = timeout_at(deadline, self.client.begin(Deadline::at(deadline), begin)).await;
+        let events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
 
         let events = events.map(|event| match event {
             Ok(event) => Ok(Watched { events: event.events, complete: event.complete }),
@@ -443,7 +422,7 @@ impl Keyspace {
         loop {
             let leased_by = Some(session);
             let request = ListEntries { range: range.clone(), backwards: false, page_size: 0, at: None, leased_by };
-            let page = self.call(&itself(), request).await?;
+            let page = self.call(&this_node(), request).await?;
             let last = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
 
             // A leader of an older version lists all keys.
@@ -459,11 +438,6 @@ impl Keyspace {
 
 fn address_key(node_id: u64) -> Result<Key, StoreError> {
     Key::new(format!("{ADDRESSES}{node_id}").as_bytes()).map_err(|invalid| StoreError::Other(invalid.to_string()))
-}
-
-/// The node's own requests.
-fn itself() -> Caller {
-    Caller { is_peer: true, ..Caller::default() }
 }
 
 /// Turns a cluster's id into a number, as etcd's ids are.
@@ -489,10 +463,6 @@ fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, Store
         KeepAliveEventKind::Ended(_) => Some(KeptAlive::Ended(session)),
         KeepAliveEventKind::Revoked(_) => None,
     })
-}
-
-fn is_leaderless(error: &Error) -> bool {
-    error.reason == Reason::NoLeader && error.retry == Retry::Safe
 }
 
 /// Translates an error of the service into one of etcd's API.

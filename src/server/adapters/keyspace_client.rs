@@ -1,0 +1,113 @@
+//! Requests of adapters.
+//!
+//! A client of `lockkeeper.v1` is told that no leader is known, and its library tries again. Clients of other protocols give up, some after
+//! tens of milliseconds, and an election may take longer. So an adapter waits for the leader in its client's place, until the deadline of
+//! the call.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::{
+    api::{Caller, Deadline, Error, Reason, Retry},
+    service::{Serve, Service},
+    wire::Form,
+};
+
+/// Pause between two attempts while no leader is known.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The service, as adapters call it.
+#[derive(Clone, Debug)]
+pub(super) struct KeyspaceClient {
+    service: Service,
+}
+
+impl KeyspaceClient {
+    pub(super) fn new(service: Service) -> Self {
+        Self { service }
+    }
+
+    pub(super) fn service(&self) -> &Service {
+        &self.service
+    }
+
+    /// Answers a request. Waits for a leader while none is known, until the caller's deadline; a caller without one does not wait.
+    ///
+    /// Dropping the future breaks off the request as the service does: its outcome is then unknown.
+    pub(super) async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, Error> {
+        let call = || self.service.call(caller, Form::Typed(request.clone()));
+        with_leader(caller.deadline, call).await.and_then(Form::typed)
+    }
+
+    /// Begins a stream. Waits for a leader as [`KeyspaceClient::call`] does.
+    pub(super) async fn begin<T, F>(&self, deadline: Deadline, begin: impl FnMut() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        with_leader(Some(deadline), begin).await
+    }
+}
+
+/// The caller of a node's own requests.
+pub(super) fn this_node() -> Caller {
+    Caller { is_peer: true, ..Caller::default() }
+}
+
+/// Attempts a request until it does not fail for the lack of a leader.
+async fn with_leader<T, F>(deadline: Option<Deadline>, mut attempt: impl FnMut() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    loop {
+        let answer = attempt().await;
+        let has_time = deadline.is_some_and(|deadline| deadline.left() > PAUSE);
+
+        match answer {
+            Err(error) if has_time && is_leaderless(&error) => sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+}
+
+/// Whether the request had no effect since no leader was known.
+fn is_leaderless(error: &Error) -> bool {
+    error.reason == Reason::NoLeader && error.retry == Retry::Safe
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Attempts that find a leader at the `last` one. Returns how many there were, and the answer.
+    async fn attempts(deadline: Option<Deadline>, last: u32, other: fn() -> Error) -> (u32, Result<u32, Error>) {
+        let mut count = 0;
+        let answer = with_leader(deadline, || {
+            count += 1;
+            ready(if count < last { Err(other()) } else { Ok(count) })
+        })
+        .await;
+        (count, answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_a_leader_until_its_deadline() {
+        let soon = || Some(Deadline::at(Instant::now() + PAUSE * 3));
+        assert!(attempts(soon(), 3, Error::no_leader).await.1.is_ok());
+        let (count, answer) = attempts(soon(), 9, Error::no_leader).await;
+        assert!(answer.is_err() && count == 3, "{count}");
+        let (count, answer) = attempts(None, 2, Error::no_leader).await;
+        assert!(answer.is_err() && count == 1, "without a deadline it would wait for ever: {count}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_lack_of_a_leader_is_waited_for() {
+        let deadline = Some(Deadline::at(Instant::now() + PAUSE * 100));
+        let (count, answer) = attempts(deadline, 2, || Error::deadline_passed(true)).await;
+        assert!(answer.is_err() && count == 1, "what may have had an effect is not repeated: {count}");
+    }
+}

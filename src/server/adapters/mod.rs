@@ -1,0 +1,14 @@
+//! Protocols of other products, on top of the service.
+//!
+//! Each is a crate of its own that speaks the protocol over a store that is a parameter; here are the stores: what a caller is, how the
+//! keyspace's entries, leases and errors look in that protocol. [How an adapter is built](../../etcd/README.md#how-an-adapter-is-built).
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `keyspace_client` | requests of every adapter: they wait for a leader while none is known |
+//! | `etcd` | the store of `lockkeeper-etcd` |
+//! | `dynamodb` | the store of `lockkeeper-dynamodb`, and its port |
+
+pub(crate) mod dynamodb;
+pub(crate) mod etcd;
+mod keyspace_client;
