@@ -93,7 +93,7 @@ fn named(leader: Option<LeaderKey>) -> Result<(Key, Revision, i64), Error> {
     let LeaderKey { key, rev, lease, .. } = leader.ok_or(Error::LeaderMissing)?;
     // No key was created at 0, which would mean that there is none.
     let created = u64::try_from(rev).ok().filter(|created| *created > 0).ok_or(Error::NotLeader)?;
-    Ok((key::of(&key)?, Revision(created), lease))
+    Ok((key::from_wire(&key)?, Revision(created), lease))
 }
 
 impl<S: Store> Etcd<S> {

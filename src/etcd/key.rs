@@ -20,7 +20,7 @@ const LEASES: u128 = 0x6574_6364_6b65_7973;
 const ALL: &[u8] = &[0];
 
 /// The store's key of one of etcd's. Fails on an empty one.
-pub(crate) fn of(key: &[u8]) -> Result<Key, Error> {
+pub(crate) fn from_wire(key: &[u8]) -> Result<Key, Error> {
     match key {
         [] => Err(Error::EmptyKey),
         key => Key::new(&[PREFIX.as_bytes(), key].concat()).map_err(|_| Error::TooLarge),
@@ -35,7 +35,7 @@ pub(crate) fn shown(key: &Key) -> &[u8] {
 /// The store's range for one of etcd's: one key, if there is no end; all from the key on, if the end is a zero byte; the keys below the
 /// end otherwise, which are none if it is not above the key.
 pub(crate) fn range(key: &[u8], end: &[u8]) -> Result<KeyRange, Error> {
-    let from = of(key)?;
+    let from = from_wire(key)?;
     let to = match end {
         [] => Key::new(&[from.as_bytes(), ALL].concat()),
         ALL => Key::new(AFTER.as_bytes()),
@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn ranges_stay_under_the_prefix_and_are_those_of_etcd() {
-        let contains = |key: &[u8], end: &[u8], other: &[u8]| range(key, end).unwrap().contains(&of(other).unwrap());
+        let contains =
+            |key: &[u8], end: &[u8], other: &[u8]| range(key, end).unwrap().contains(&from_wire(other).unwrap());
         assert!(contains(b"a", b"", b"a") && !contains(b"a", b"", b"a\0") && !contains(b"a", b"", b"b"));
         assert!(contains(b"a", b"c", b"bbb") && !contains(b"a", b"c", b"c"));
         assert!(contains(b"b", b"\0", b"\xff\xff") && !contains(b"b", b"\0", b"a"));
@@ -116,8 +117,8 @@ mod tests {
         let all = range(b"\0", b"\0").unwrap();
         assert!(!all.contains(&Key::new(b"dynamodb/x").unwrap()) && !all.contains(&Key::new(b"etcd0").unwrap()));
         assert_eq!(range(b"", b"a"), Err(Error::EmptyKey));
-        assert_eq!(of(&[7; 4096]), Err(Error::TooLarge));
-        assert_eq!(shown(&of(b"a/b").unwrap()), b"a/b");
+        assert_eq!(from_wire(&[7; 4096]), Err(Error::TooLarge));
+        assert_eq!(shown(&from_wire(b"a/b").unwrap()), b"a/b");
     }
 
     #[test]
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_last_part_of_a_key_names_a_lease_as_the_recipes_write_it() {
-        let named = |key: &[u8]| named_lease(&of(key).unwrap());
+        let named = |key: &[u8]| named_lease(&from_wire(key).unwrap());
         for lease in [1, 0x7b, i64::MAX, -1, i64::MIN] {
             assert_eq!(named(format!("a/b/{}", hex(lease)).as_bytes()), Some(lease));
         }
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn keys_of_queues_name_their_lock() {
-        let named = |key: &[u8], lease| queue(&of(key).unwrap(), lease).map(|name| name.to_string());
+        let named = |key: &[u8], lease| queue(&from_wire(key).unwrap(), lease).map(|name| name.to_string());
         for key in [&b"jobs/7b"[..], b"jobs/000000000000007b", b"jobs/123"] {
             assert_eq!(named(key, 123).as_deref(), Some("etcd/jobs"));
         }

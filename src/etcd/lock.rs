@@ -26,7 +26,7 @@ impl<S: Store> Lock for Etcd<S> {
 
     async fn unlock(&self, request: Request<UnlockRequest>) -> Result<Response<UnlockResponse>, Status> {
         let caller = self.caller(&request)?;
-        let key = key::of(&request.into_inner().key)?;
+        let key = key::from_wire(&request.into_inner().key)?;
         // One entry of the log: nearly always the key is there, with the lease that it names.
         let mut may_be_deleted = false;
         if let Some(lease) = key::named_lease(&key) {

@@ -48,7 +48,7 @@ impl<S: Store> Etcd<S> {
     /// Waits for a turn, with this value of the key. Dropping the future gives up.
     pub(crate) async fn turn(&self, caller: &S::Caller, name: &[u8], lease: i64, value: &[u8]) -> Result<Turn, Error> {
         let (prefix, range) = under(name)?;
-        let key = key::of(&[&prefix, key::hex(lease).as_bytes()].concat())?;
+        let key = key::from_wire(&[&prefix, key::hex(lease).as_bytes()].concat())?;
         let value = Value::new(value).map_err(|_| Error::TooLarge)?;
         loop {
             // A task of its own: it ends though its caller is gone, and so whatever it puts is deleted then.

@@ -47,7 +47,7 @@ impl<S: Store> Etcd<S> {
     ) -> Result<(RangeResponse, Revision), Error> {
         if request.range_end.is_empty() {
             let mut view = View::of(request);
-            let key = key::of(&request.key)?;
+            let key = key::from_wire(&request.key)?;
             let found = self.store.get(caller, vec![key.clone()], at).await?;
             view.add(found.entries.into_iter().flatten().map(|entry| (key.clone(), entry)))?;
             return Ok((view.answer(), found.revision));

@@ -1,0 +1,95 @@
+//! What a transaction needs before it can run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockkeeper_machine::{Key, KeyRange, Revision};
+
+use super::decide::Decided;
+use crate::{
+    error::Error,
+    key,
+    proto::etcdserverpb::{Compare, RangeRequest, RequestOp, TxnRequest, request_op::Request},
+};
+
+/// A range, as a compare names it: its key and its end.
+pub(super) type RangeName = (Vec<u8>, Vec<u8>);
+
+/// The operations of both branches.
+pub(super) fn operations(request: &TxnRequest) -> impl Iterator<Item = &Request> {
+    let both: [&[RequestOp]; 2] = [&request.success, &request.failure];
+    both.into_iter().flatten().filter_map(|operation| operation.request.as_ref())
+}
+
+/// Whether the store cannot run the transaction as it is. One that writes nothing is decided too: it then costs no entry of the log.
+pub(super) fn needs_decision(request: &TxnRequest) -> bool {
+    let is_beyond_store = |operation: &Request| match operation {
+        Request::RequestTxn(_) => true,
+        Request::RequestPut(put) => put.ignore_value || put.ignore_lease,
+        Request::RequestRange(_) | Request::RequestDeleteRange(_) => false,
+    };
+    operations(request).any(is_beyond_store)
+        || operations(request).all(|operation| matches!(operation, Request::RequestRange(_)))
+}
+
+/// The revision of the past that a read shows.
+fn past_of_range(range: &RangeRequest) -> Option<Revision> {
+    u64::try_from(range.revision).ok().filter(|revision| *revision > 0).map(Revision)
+}
+
+/// Collects the revisions of the past that a transaction may show.
+pub(super) fn past_of_request(request: &TxnRequest, past: &mut BTreeSet<Revision>) {
+    for operation in operations(request) {
+        match operation {
+            Request::RequestRange(range) => past.extend(past_of_range(range)),
+            Request::RequestTxn(txn) => past_of_request(txn, past),
+            Request::RequestPut(_) | Request::RequestDeleteRange(_) => {}
+        }
+    }
+}
+
+/// Collects the revisions of the past that the operations of a branch show.
+pub(super) fn past_of_decided(operations: &[Decided<'_>], past: &mut BTreeSet<Revision>) {
+    for operation in operations {
+        match operation {
+            Decided::Range(range) => past.extend(past_of_range(range)),
+            Decided::Txn { operations, .. } => past_of_decided(operations, past),
+            Decided::Put { .. } | Decided::Delete(_) => {}
+        }
+    }
+}
+
+/// The keys and ranges that a transaction is decided by: those that it compares, and those whose value or lease it keeps.
+#[derive(Default)]
+pub(super) struct Deciding {
+    pub(super) keys: BTreeSet<Key>,
+    pub(super) ranges: BTreeMap<RangeName, KeyRange>,
+}
+
+impl Deciding {
+    pub(super) fn collect(request: &TxnRequest) -> Result<Self, Error> {
+        let mut deciding = Self::default();
+        deciding.add(request)?;
+        Ok(deciding)
+    }
+
+    fn add(&mut self, request: &TxnRequest) -> Result<(), Error> {
+        for Compare { key, range_end, .. } in &request.compare {
+            if range_end.is_empty() {
+                self.keys.insert(key::from_wire(key)?);
+            } else {
+                self.ranges.insert((key.clone(), range_end.clone()), key::range(key, range_end)?);
+            }
+        }
+
+        for operation in operations(request) {
+            match operation {
+                Request::RequestTxn(txn) => self.add(txn)?,
+                Request::RequestPut(put) if put.ignore_value || put.ignore_lease => {
+                    self.keys.insert(key::from_wire(&put.key)?);
+                }
+                Request::RequestPut(_) | Request::RequestRange(_) | Request::RequestDeleteRange(_) => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! A branch of a transaction, as operations of the store.
+
+use std::collections::BTreeSet;
+
+use lockkeeper_machine::{
+    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutLease, Select, TXN_OPERATIONS_MAX, TxnOperation, Value,
+};
+
+use super::{analyze::operations, decide::Decided};
+use crate::{
+    error::Error,
+    key,
+    proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
+    range,
+};
+
+/// Which locks the puts of a transaction claim: see `README.md`.
+pub(super) struct Claims {
+    /// The single keys that the transaction compares.
+    compared: BTreeSet<Vec<u8>>,
+}
+
+impl Claims {
+    pub(super) fn collect(request: &TxnRequest) -> Self {
+        let mut compared = BTreeSet::new();
+        collect_compared(request, &mut compared);
+        Self { compared }
+    }
+
+    /// The lock of a put with this lease.
+    fn lock(&self, key: &Key, lease: i64) -> Option<LockName> {
+        let is_single = key::is_leader(key) || self.compared.contains(key::shown(key));
+        let single = || is_single.then(|| key::single(key)).flatten();
+        key::queue(key, lease).or_else(single)
+    }
+}
+
+fn collect_compared(request: &TxnRequest, compared: &mut BTreeSet<Vec<u8>>) {
+    let single = request.compare.iter().filter(|compare| compare.range_end.is_empty());
+    compared.extend(single.map(|compare| compare.key.clone()));
+
+    for operation in operations(request) {
+        if let Request::RequestTxn(txn) = operation {
+            collect_compared(txn, compared);
+        }
+    }
+}
+
+/// A step of a branch, and the places of the store's operations for it.
+pub(super) enum Step<'a> {
+    /// A read of the past, which is answered after the commit.
+    Past(&'a RangeRequest),
+    Range {
+        place: usize,
+    },
+    Put {
+        request: &'a PutRequest,
+        /// The operation that shows the former entry. Without one, the history shows it, if it is wanted.
+        before: Option<usize>,
+    },
+    Delete {
+        request: &'a DeleteRangeRequest,
+        place: usize,
+        before: Option<usize>,
+    },
+    Txn {
+        succeeded: bool,
+        steps: Vec<Self>,
+    },
+}
+
+/// A branch, compiled.
+#[derive(Default)]
+pub(super) struct Branch<'a> {
+    pub(super) operations: Vec<TxnOperation>,
+    pub(super) steps: Vec<Step<'a>>,
+    claimed: BTreeSet<LockName>,
+    /// Whether the former entries of single keys do not fit into the transaction, so that the history must show them.
+    is_crowded: bool,
+}
+
+impl<'a> Branch<'a> {
+    pub(super) fn compile(claims: &Claims, decided: &[Decided<'a>]) -> Result<Self, Error> {
+        let mut branch = Self::default();
+        branch.steps = branch.add(claims, decided)?;
+
+        if branch.operations.len() > TXN_OPERATIONS_MAX {
+            branch = Self { is_crowded: true, ..Self::default() };
+            branch.steps = branch.add(claims, decided)?;
+        }
+        Ok(branch)
+    }
+
+    /// Whether one of the operations writes.
+    pub(super) fn writes(&self) -> bool {
+        !self.operations.iter().all(|operation| matches!(operation, TxnOperation::Get(_) | TxnOperation::Select(_)))
+    }
+
+    fn add(&mut self, claims: &Claims, decided: &[Decided<'a>]) -> Result<Vec<Step<'a>>, Error> {
+        let mut steps = Vec::with_capacity(decided.len());
+        for operation in decided {
+            steps.push(self.add_step(claims, operation)?);
+        }
+        Ok(steps)
+    }
+
+    fn add_step(&mut self, claims: &Claims, decided: &Decided<'a>) -> Result<Step<'a>, Error> {
+        Ok(match decided {
+            Decided::Range(request) if request.revision > 0 => Step::Past(request),
+            Decided::Range(request) => {
+                let select = range::select(request)?;
+                Step::Range { place: self.push(TxnOperation::Select(select)) }
+            }
+            Decided::Put { request, kept } => {
+                // The former entry is read before the put, in the order of the operations.
+                let before = self.show(request.prev_kv, &request.key)?;
+                let put = self.put(claims, request, kept.as_deref())?;
+                self.push(TxnOperation::Put(put));
+                Step::Put { request, before }
+            }
+            Decided::Delete(request) if request.range_end.is_empty() => {
+                let before = self.show(request.prev_kv, &request.key)?;
+                let place = self.push(TxnOperation::Delete(key::from_wire(&request.key)?));
+                Step::Delete { request, place, before }
+            }
+            Decided::Delete(request) => {
+                let range = key::range(&request.key, &request.range_end)?;
+                let all = Select { range: range.clone(), ..Select::default() };
+                let before = request.prev_kv.then(|| self.push(TxnOperation::Select(all)));
+                Step::Delete { request, place: self.push(TxnOperation::DeleteRange(range)), before }
+            }
+            Decided::Txn { succeeded, operations } => {
+                Step::Txn { succeeded: *succeeded, steps: self.add(claims, operations)? }
+            }
+        })
+    }
+
+    /// Adds an operation. Returns its place.
+    fn push(&mut self, operation: TxnOperation) -> usize {
+        self.operations.push(operation);
+        self.operations.len() - 1
+    }
+
+    /// Adds a read of a key, if it is wanted and fits.
+    fn show(&mut self, is_wanted: bool, key: &[u8]) -> Result<Option<usize>, Error> {
+        let key = key::from_wire(key)?;
+        Ok((is_wanted && !self.is_crowded).then(|| self.push(TxnOperation::Get(key))))
+    }
+
+    fn put(&mut self, claims: &Claims, request: &PutRequest, kept: Option<&Entry>) -> Result<Put, Error> {
+        let key = key::from_wire(&request.key)?;
+        let value = match kept.filter(|_| request.ignore_value) {
+            Some(kept) => kept.value.clone(),
+            None => Value::new(&request.value).map_err(|_| Error::TooLarge)?,
+        };
+
+        if request.ignore_lease {
+            return Ok(Put { key, value, lease: PutLease::Kept, claims: None });
+        }
+        if request.lease == 0 {
+            return Ok(Put { key, value, lease: PutLease::None, claims: None });
+        }
+
+        // Claims of one revision have no order: the first one stands for all.
+        let lease = Lease { session: key::session(request.lease), at_end: AtLeaseEnd::Delete };
+        let claims = claims.lock(&key, request.lease).filter(|lock| self.claimed.insert(lock.clone()));
+        Ok(Put { key, value, lease: PutLease::Given(lease), claims })
+    }
+}

@@ -1,0 +1,180 @@
+//! A transaction of etcd's, as one of the store's.
+//!
+//! **Directly**, where the store can do everything that the transaction asks: compares, reads, puts, deletes. Both branches go into one
+//! transaction of the store.
+//!
+//! **Decided here**, where it cannot: transactions in transactions, and puts that keep a value or a lease. The keys that decide are read.
+//! They say which branches run, since etcd makes all compares before the first operation. What these branches do is committed on the
+//! condition that nothing that was read has changed; otherwise all of it happens again. Branches that write nothing are not committed: the
+//! answer shows the revision that was read.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `analyze` | what a transaction needs: a decision, keys and ranges that decide it, revisions of the past |
+//! | `compare` | a compare of etcd's, as one of the store's |
+//! | `decide` | what was read, and which operations run then |
+//! | `compile` | these operations, as operations of the store; which locks its puts claim |
+//! | `answer` | the answers to the operations that ran |
+
+mod analyze;
+mod answer;
+mod compare;
+mod compile;
+mod decide;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Txn, TxnOperation, TxnResult};
+
+use self::{
+    analyze::{Deciding, needs_decision, past_of_decided, past_of_request},
+    compare::Condition,
+    compile::{Branch, Claims},
+    decide::{Snapshot, decide, undecided},
+};
+use crate::{
+    Etcd, Store, StoreError,
+    error::Error,
+    proto::etcdserverpb::{TxnRequest, TxnResponse},
+};
+
+/// Attempts to commit what was decided from keys that change meanwhile.
+const ATTEMPTS_MAX: usize = 32;
+
+impl<S: Store> Etcd<S> {
+    /// Runs a transaction that was checked. Returns its revision, and the answer without its header.
+    pub(crate) async fn transact(
+        &self,
+        caller: &S::Caller,
+        request: &TxnRequest,
+    ) -> Result<(Revision, TxnResponse), Error> {
+        let mut past = BTreeSet::new();
+        past_of_request(request, &mut past);
+
+        // A revision that cannot be shown matters only if the branch that shows it runs. Then the transaction fails before it writes.
+        let is_readable = match self.ensure_readable(caller, past).await {
+            Ok(()) => true,
+            Err(Error::Compacted | Error::Future) => false,
+            Err(error) => return Err(error),
+        };
+        if is_readable && !needs_decision(request) {
+            return self.run_directly(caller, request).await;
+        }
+
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(answer) = self.run_decided(caller, request).await? {
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::Overloaded.into())
+    }
+
+    /// Fails if one of these revisions cannot be shown.
+    async fn ensure_readable(&self, caller: &S::Caller, past: BTreeSet<Revision>) -> Result<(), Error> {
+        for revision in past {
+            // It reads no key: the caller may not be allowed to read one that it does not ask for.
+            self.store.get(caller, Vec::new(), Some(revision)).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs both branches as one transaction of the store.
+    async fn run_directly(&self, caller: &S::Caller, request: &TxnRequest) -> Result<(Revision, TxnResponse), Error> {
+        let mut compares = Vec::new();
+        for compare in &request.compare {
+            compares.extend(Condition::try_from(compare)?.into_store(compare)?);
+        }
+
+        let claims = Claims::collect(request);
+        let then = Branch::compile(&claims, &undecided(&request.success))?;
+        let otherwise = Branch::compile(&claims, &undecided(&request.failure))?;
+
+        let txn = Txn::new(compares, then.operations.clone(), otherwise.operations.clone()).map_err(invalid)?;
+        let committed = self.store.commit(caller, txn).await?;
+        let branch = if committed.succeeded { &then } else { &otherwise };
+        self.answer(caller, branch, &committed).await
+    }
+
+    /// Reads, decides and commits. Returns `None` if what was read has changed meanwhile.
+    async fn run_decided(
+        &self,
+        caller: &S::Caller,
+        request: &TxnRequest,
+    ) -> Result<Option<(Revision, TxnResponse)>, Error> {
+        let snapshot = self.read_deciding(caller, request).await?;
+        let (succeeded, operations) = decide(request, &snapshot)?;
+
+        let mut past = BTreeSet::new();
+        past_of_decided(&operations, &mut past);
+        self.ensure_readable(caller, past).await?;
+
+        let branch = Branch::compile(&Claims::collect(request), &operations)?;
+        if !branch.writes() {
+            let results = self.read_all(caller, &branch.operations, snapshot.revision).await?;
+            let committed = Committed { succeeded, revision: snapshot.revision, results };
+            return Ok(Some(self.answer(caller, &branch, &committed).await?));
+        }
+
+        let txn = Txn::new(snapshot.guards()?, branch.operations.clone(), Vec::new()).map_err(invalid)?;
+        let committed = self.store.commit(caller, txn).await?;
+        if !committed.succeeded {
+            return Ok(None);
+        }
+
+        // The store says that the guards held; the client asks whether its own compares did.
+        let committed = Committed { succeeded, ..committed };
+        Ok(Some(self.answer(caller, &branch, &committed).await?))
+    }
+
+    /// Runs the operations of a branch that writes nothing, on the state at a revision.
+    async fn read_all(
+        &self,
+        caller: &S::Caller,
+        operations: &[TxnOperation],
+        at: Revision,
+    ) -> Result<Vec<TxnResult>, Error> {
+        let mut results = Vec::with_capacity(operations.len());
+        for operation in operations {
+            let select = if let TxnOperation::Select(select) = operation { select.clone() } else { Select::default() };
+            let (entries, _) = self.entries(caller, select.range.clone(), Some(at)).await?;
+
+            let entries = entries.iter().map(|(key, entry)| (key, Arc::clone(entry)));
+            results.push(TxnResult::Selected(select.from(entries)));
+        }
+        Ok(results)
+    }
+
+    /// Reads what decides a transaction, all of it as of one revision.
+    async fn read_deciding(&self, caller: &S::Caller, request: &TxnRequest) -> Result<Snapshot, Error> {
+        let Deciding { keys, ranges } = Deciding::collect(request)?;
+        let keys: Vec<Key> = keys.into_iter().collect();
+        let found = self.store.get(caller, keys.clone(), None).await?;
+
+        let mut snapshot = Snapshot {
+            revision: found.revision,
+            entries: keys.into_iter().zip(found.entries).collect(),
+            ranges: BTreeMap::new(),
+        };
+        for (name, range) in ranges {
+            let (entries, _) = self.entries(caller, range, Some(snapshot.revision)).await?;
+            snapshot.ranges.insert(name, entries);
+        }
+        Ok(snapshot)
+    }
+}
+
+fn invalid(invalid: InvalidTxn) -> Error {
+    match invalid {
+        InvalidTxn::TooManyOperations { .. } => Error::TooManyOperations,
+        InvalidTxn::TooLarge { .. } => Error::TooLarge,
+        InvalidTxn::PutTwice { .. } => Error::DuplicateKey,
+        InvalidTxn::ClaimWithoutLease { .. }
+        | InvalidTxn::ClaimedTwice { .. }
+        | InvalidTxn::OpenedTwice { .. }
+        | InvalidTxn::NothingLeased { .. }
+        | InvalidTxn::Value(_) => Error::Other(invalid.to_string()),
+    }
+}
