@@ -49,8 +49,8 @@
 //!
 //! # How to add a protocol
 //!
-//! A module in `adapters`, and in [`node`] a listener or a route for it. For each call it makes an `api::Caller`, builds a typed request from
-//! its own message (`Form::Typed`), calls `service::Service`, takes the reply with `Form::typed`, and translates `api::Error` by its
+//! A module in `adapters`, and in [`node`] a listener or a route for it. For each call it makes an `api::Caller`, builds a typed request
+//! from its own message (`Form::Typed`), calls `service::Service`, takes the reply with `Form::typed`, and translates `api::Error` by its
 //! `reason` and `retry`. The service routes, waits and forwards. The adapter drops the call's future when its client goes away: that breaks
 //! off a wait. It needs nothing of `v1` or `wire`. What the protocol means by its operations is the adapter's business; that they are
 //! replicated is not.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_machine::{Key, KeyRange, Revision};
 
-use super::decide::Decided;
 use crate::{
     error::Error,
     key,
@@ -32,7 +31,7 @@ pub(super) fn needs_decision(request: &TxnRequest) -> bool {
 }
 
 /// The revision of the past that a read shows.
-fn past_of_range(range: &RangeRequest) -> Option<Revision> {
+pub(super) fn past_of_range(range: &RangeRequest) -> Option<Revision> {
     u64::try_from(range.revision).ok().filter(|revision| *revision > 0).map(Revision)
 }
 
@@ -43,17 +42,6 @@ pub(super) fn past_of_request(request: &TxnRequest, past: &mut BTreeSet<Revision
             Request::RequestRange(range) => past.extend(past_of_range(range)),
             Request::RequestTxn(txn) => past_of_request(txn, past),
             Request::RequestPut(_) | Request::RequestDeleteRange(_) => {}
-        }
-    }
-}
-
-/// Collects the revisions of the past that the operations of a branch show.
-pub(super) fn past_of_decided(operations: &[Decided<'_>], past: &mut BTreeSet<Revision>) {
-    for operation in operations {
-        match operation {
-            Decided::Range(range) => past.extend(past_of_range(range)),
-            Decided::Txn { operations, .. } => past_of_decided(operations, past),
-            Decided::Put { .. } | Decided::Delete(_) => {}
         }
     }
 }

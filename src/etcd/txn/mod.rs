@@ -30,10 +30,10 @@ use std::{
 use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Txn, TxnOperation, TxnResult};
 
 use self::{
-    analyze::{Deciding, needs_decision, past_of_decided, past_of_request},
+    analyze::{Deciding, needs_decision, past_of_request},
     compare::Condition,
     compile::{Branch, Claims},
-    decide::{Snapshot, decide, undecided},
+    decide::{Snapshot, decide, past_of_decided, undecided},
 };
 use crate::{
     Etcd, Store, StoreError,
