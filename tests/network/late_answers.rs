@@ -31,8 +31,9 @@ const LEARNER: u64 = 4;
 /// Deadline of a step.
 const STEP: Duration = Duration::from_secs(5);
 
-async fn until(what: &str, holds: impl FnMut() -> bool) {
-    assert!(comes_true(SOON, holds).await, "timed out waiting for: {what}");
+/// Waits for a step of the order of events.
+async fn until(what: &str, holds: impl FnMut() -> bool) -> Result<(), String> {
+    if comes_true(STEP, holds).await { Ok(()) } else { Err(format!("timed out waiting for: {what}")) }
 }
 
 /// Whether the condition becomes true within `time`.
@@ -45,10 +46,23 @@ async fn comes_true(time: Duration, mut holds: impl FnMut() -> bool) -> bool {
     timeout(time, waits).await.is_ok()
 }
 
-/// Runs steps 1 and 2, with a learner that only L reaches, if there is one. Returns the nodes, and the ids of L, F and G.
-async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [u64; 3]) {
+/// Runs steps 1 and 2, with a learner that only L reaches, if there is one. Returns the nodes, and the ids of L, F and G. The error says
+/// which step did not come, as on a machine that stalls: L has lost its leadership before, or learns of the election.
+async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> Result<(Vec<TestNode>, [u64; 3]), String> {
     let (nodes, _disks) = lab.cluster(3).await;
-    let (l, others) = split(&nodes, nodes[0].leader_other_than(None).await);
+    // A leader that was deposed before waits for itself in vain.
+    let elected = timeout(STEP * 3, elect_second_leader(lab, &nodes, learner)).await;
+    match elected.unwrap_or_else(|_| Err("the two leaders took too long".to_owned())) {
+        Ok(ids) => Ok((nodes, ids)),
+        Err(what) => {
+            end_all(nodes).await;
+            Err(what)
+        }
+    }
+}
+
+async fn elect_second_leader(lab: &Lab, nodes: &[TestNode], learner: Option<&TestNode>) -> Result<[u64; 3], String> {
+    let (l, others) = split(nodes, nodes[0].leader_other_than(None).await);
     let [f, g] = others[..] else { panic!("three nodes") };
     l.write(b"before".to_vec()).await;
     for other in [f, g] {
@@ -57,7 +71,7 @@ async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [
     if let Some(learner) = learner {
         let node = members([LEARNER]).remove(&LEARNER).expect("it is there");
         let node = Node { incarnation: Some(learner.identity.incarnation()), ..node };
-        l.raft.add_learner(LEARNER, node, true).await.expect("it is added");
+        l.raft.add_learner(LEARNER, node, true).await.map_err(|error| format!("the learner is not added: {error}"))?;
         learner.catch_up_with(l).await;
         for other in [f, g] {
             other.catch_up_with(l).await;
@@ -76,7 +90,7 @@ async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [
         last > f.metrics().last_applied.map(|id| id.index)
             && [f, g].iter().all(|other| flushed(other).map(|id| id.index) == last)
     })
-    .await;
+    .await?;
     for other in [f, g] {
         lab.wires.hold_requests(l.id, other.id, true);
         lab.wires.hold_requests(other.id, l.id, true);
@@ -91,12 +105,10 @@ async fn two_leaders(lab: &Lab, learner: Option<&TestNode>) -> (Vec<TestNode>, [
     g.raft.trigger().elect(true).await.expect("it runs");
     // F skips the lease too, and on a busy machine its own election timeout may end first. Whichever leads is G.
     let leads = |node: &TestNode| node.metrics().current_leader == Some(node.id);
-    until("F or G leads", || leads(f) || leads(g)).await;
+    until("F or G leads", || leads(f) || leads(g)).await?;
     let [f, g] = if leads(f) { [g, f] } else { [f, g] };
     g.write(b"W".to_vec()).await;
-    assert_eq!(l.metrics().current_leader, Some(l.id), "L does not know of the election");
-    let ids = [l.id, f.id, g.id];
-    (nodes, ids)
+    Ok([l.id, f.id, g.id])
 }
 
 /// Starts `read` at L, then delivers the answers (steps 4 and 5), then all else. The error says what came too late for that order.
@@ -106,9 +118,13 @@ async fn deliver<T>(
     [l, f, g]: [u64; 3],
     read: impl Future<Output = T>,
 ) -> Result<T, String> {
+    let leader = split(nodes, l).0;
+    // A candidate may have reached L before its requests were held.
+    if leader.metrics().current_leader != Some(l) {
+        return Err(format!("L knew of the election: {:?}", leader.metrics()));
+    }
     let mut read = pin!(read);
     assert!(poll!(&mut read).is_pending(), "no answer has confirmed it");
-    let leader = split(nodes, l).0;
     // Raft's core handles requests in order: after this one, it has received the read.
     leader.raft.with_raft_state(|_| ()).await.expect("it runs");
 
@@ -146,7 +162,13 @@ async fn a_late_answer_confirms_no_read() {
     let mut late = Vec::new();
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
-        let (nodes, ids) = two_leaders(&lab, None).await;
+        let (nodes, ids) = match two_leaders(&lab, None).await {
+            Ok(begun) => begun,
+            Err(what) => {
+                late.push(what);
+                continue;
+            }
+        };
         let leader = split(&nodes, ids[0]).0;
         let read = read_index(&leader.raft, &leader.acknowledgements);
         let answer = deliver(&lab, &nodes, ids, async {
@@ -176,7 +198,14 @@ async fn a_learners_answers_confirm_no_read() {
         let lab = Lab::default();
         let (disk, plan) = (Disk::new(), FormingConfig { bootstrap: false, members: members(1..=LEARNER) });
         let learner = lab.start(LEARNER, &disk, plan).await;
-        let (nodes, ids) = two_leaders(&lab, Some(&learner)).await;
+        let (nodes, ids) = match two_leaders(&lab, Some(&learner)).await {
+            Ok(begun) => begun,
+            Err(what) => {
+                learner.end().await;
+                late.push(what);
+                continue;
+            }
+        };
         let leader = split(&nodes, ids[0]).0;
         let read = read_index(&leader.raft, &leader.acknowledgements);
         let answer = deliver(&lab, &nodes, ids, async {
@@ -205,7 +234,13 @@ async fn openraft_alone_confirms_a_stale_read() {
     let mut late = Vec::new();
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
-        let (nodes, ids) = two_leaders(&lab, None).await;
+        let (nodes, ids) = match two_leaders(&lab, None).await {
+            Ok(begun) => begun,
+            Err(what) => {
+                late.push(what);
+                continue;
+            }
+        };
         let leader = split(&nodes, ids[0]).0;
         let confirmed = deliver(&lab, &nodes, ids, async {
             let linearizer = leader.raft.get_read_linearizer(ReadPolicy::ReadIndex).await;
