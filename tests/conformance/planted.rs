@@ -9,13 +9,68 @@ use crate::{
 };
 
 /// A broken driver, a scenario, and a part of what the judge then says.
-const BROKEN: &[(&str, &str, &str)] = &[];
+const BROKEN: &[(&str, &str, &str)] = &[
+    ("opens-early", "session_opened_late", "C1"),
+    ("session-each", "session_shared", "session is"),
+    ("trusts-for-ever", "out_of_contact", "A1"),
+    ("trusts-for-ever", "revoked", "A1"),
+    ("never-tells", "revoked", "it is not told"),
+    ("tells-twice", "lost_expired", "A4"),
+    ("wrong-reason", "lost_closed", "reason is"),
+    ("tells-releases", "release_twice", "it was told"),
+    ("leaks-cancelled", "cancelled_wait", "request release 1"),
+    ("keeps-released", "lost_answer", "it is held"),
+    ("leaves-at-end", "lost_answer", "A5"),
+    ("always-waits", "no_wait", "no outcome"),
+    ("repeats-forced", "forced_release_once", "the outcome is"),
+    ("naive", "deadline_of_open", "A1"),
+    ("naive", "lost_answer", "the outcome is"),
+    ("naive", "broken_connection", "the outcome is"),
+    ("naive", "no_leader_for_a_while", "the outcome is"),
+    ("naive", "release_repeated", "no outcome"),
+    ("naive", "session_opened_late", "A2"),
+];
 
 /// The same for the planted bugs of the Rust client.
-const PLANTED: &[(&str, &str, &str)] = &[];
+const PLANTED: &[(&str, &str, &str)] = &[
+    ("deadline-from-receipt", "deadline_of_open", "A1"),
+    ("deadline-from-receipt", "deadline_of_renewal", "A1"),
+    ("deadline-from-receipt", "deadline_of_renew_call", "remaining_ms is"),
+    ("deadline-from-receipt", "open_slow", "renew"),
+    ("trusted-while-releasing", "release_counts_at_once", "remaining_ms is"),
+    ("trusted-while-closing", "closing_counts_at_once", "remaining_ms is"),
+];
 
-/// Scenarios that are false of a right client, each with a part of what the judge then says.
-const FALSE: &[(&str, &str)] = &[];
+/// What is false of a right client, statement by statement, each with a part of what the judge then says. Each comes after an acquire that was
+/// granted, as `a`.
+const FALSE: &[(&str, &str)] = &[
+    ("b = acquire two\nb: not-acquired", "the outcome is"),
+    ("free one", "it is held by"),
+    ("held one rival", "it is held by"),
+    ("held two a", "it is held by"),
+    ("queued one 1", "0 wait"),
+    ("sessions 2", "there are 1"),
+    ("arrived acquire 2", "1 have arrived"),
+    ("arrived-only acquire 0", "1 have arrived"),
+    ("arrived-most acquire 0", "1 have arrived"),
+    ("request acquire 1 wait=no", "wait is"),
+    ("request acquire 1 id!=1", "id is"),
+    ("request acquire 1 id=x\nr = release a\nr: released\nrequest release 1 id=x", "id is"),
+    ("request acquire 1 wait_ms>=1", "wait_ms is"),
+    ("request acquire 2", "1 have arrived"),
+    ("quiet keepalive 1500ms", "arrived meanwhile"),
+    ("a told lost", "it is not told"),
+    ("arrived keepalive 1\ncluster expires\na told lost reason=closed", "reason is"),
+    ("arrived keepalive 1\ncluster expires\na told lost\na not told", "it was told"),
+    ("pass-lease a", "still alive"),
+    ("o = observe one\no: observing\no told leader epoch=none", "epoch is"),
+    ("o = observe one\no: observing\no told state", "the next event is"),
+    ("w = watch o\nw: watching\nw told state names=other", "names is"),
+    ("q = remaining a\nq: remaining lost=expired", "lost is"),
+    ("q = remaining a\nq: remaining remaining_ms>=100000", "remaining_ms is"),
+    ("b = acquire two\nb: granted token=a", "token is"),
+    ("rival release one", "the rival does not hold"),
+];
 
 /// All cases that must fail.
 pub(crate) fn cases(scenarios: &[Arc<Scenario>]) -> Result<Vec<Case>, String> {
@@ -33,8 +88,10 @@ pub(crate) fn cases(scenarios: &[Arc<Scenario>]) -> Result<Vec<Case>, String> {
         cases.push(Case { name: format!("planted {bug}: {name}"), scenario, driver, expected: Expected::Fails(said) });
     }
     for (text, said) in FALSE {
-        let scenario = Arc::new(Scenario::parse("false", text)?);
-        let (name, driver) = (format!("false: {}", scenario.title), rust_driver_program(None, None)?);
+        let whole = format!("# C1. It is false.\nclient ttl=3s\na = acquire one\na: granted\n{text}");
+        let scenario = Arc::new(Scenario::parse("false", &whole)?);
+        let driver = rust_driver_program(None, None)?;
+        let name = format!("false: {}", text.replace('\n', "; "));
         cases.push(Case { name, scenario, driver, expected: Expected::Fails(said) });
     }
     Ok(cases)

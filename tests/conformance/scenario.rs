@@ -31,7 +31,7 @@ pub(crate) struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { ttl: seconds(2), call_limit: seconds(10), attempt_limit: seconds(1) }
+        Self { ttl: seconds(4), call_limit: seconds(20), attempt_limit: seconds(5) }
     }
 }
 

@@ -1,19 +1,25 @@
 //! All scenarios, side by side, and the table of what they said.
 
-use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc};
+use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use tokio::time::Instant;
 
 use crate::{
     Arguments,
-    judge::{DriverProgram, Judged, Verdict, judge},
+    judge::{DriverProgram, Judged, PATIENCE, Verdict, judge},
     planted, rust_driver_program,
     scenario::Scenario,
 };
 
-/// Scenarios side by side, unless told otherwise, for a driver whose processes may be heavy.
-const JOBS: usize = 8;
+/// Scenarios side by side, unless told otherwise. They wait most of the time.
+const JOBS: usize = 24;
+
+/// The same for a driver whose processes may be heavy.
+const JOBS_OF_OTHERS: usize = 8;
+
+/// How long what must come may take where it will not, since the driver is broken.
+const PATIENCE_WITH_MISTAKES: Duration = Duration::from_secs(6);
 
 /// One line of the table: a scenario with a driver.
 pub(crate) struct Case {
@@ -59,7 +65,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<ExitCode, String> {
         cases.retain(|case| arguments.filters.iter().any(|filter| case.name.contains(filter)));
     }
 
-    let jobs = arguments.jobs.unwrap_or(if arguments.driver.is_some() { JOBS } else { cases.len().max(1) });
+    let jobs = arguments.jobs.unwrap_or(if arguments.driver.is_some() { JOBS_OF_OTHERS } else { JOBS });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     Ok(runtime.block_on(run(cases, jobs, arguments.is_verbose)))
@@ -99,7 +105,8 @@ async fn run(cases: Vec<Case>, jobs: usize, is_verbose: bool) -> ExitCode {
     let count = cases.len();
     println!("\nrunning {count} tests");
     let played = stream::iter(cases).map(|case| async move {
-        let judged = judge(&case.scenario, &case.driver).await;
+        let patience = if case.expected == Expected::Holds { PATIENCE } else { PATIENCE_WITH_MISTAKES };
+        let judged = judge(&case.scenario, &case.driver, patience).await;
         (case, judged)
     });
     let mut played = std::pin::pin!(played.buffer_unordered(jobs));

@@ -1,9 +1,9 @@
 //! Observers of an election.
 //!
 //! A separate task reads the watch without delay and keeps only the latest state: a slow observer delays no other and
-//! never lags. A watch covers a *prefix*, so changes of other locks are filtered out. Only the state after each message
-//! counts. A grant and the leader's value are in one log entry and so in one message: a new leader is never shown with
-//! its predecessor's value.
+//! never lags. A watch covers a *prefix*, so changes of other locks are filtered out. Only the state after each log entry
+//! counts, which can come in several messages. A grant and the leader's value are in one entry: a new leader is never
+//! shown with its predecessor's value.
 
 use std::{
     pin::Pin,
@@ -132,24 +132,34 @@ struct LockState {
     holder: Option<Leader>,
     data: Option<Vec<u8>>,
     epoch_max: Token,
+    /// An entry has changed the lock, and its last part has not come.
+    is_changing: bool,
 }
 
 impl LockState {
     fn new(name: LockName) -> Self {
-        Self { name, holder: None, data: None, epoch_max: Token::default() }
+        Self { name, holder: None, data: None, epoch_max: Token::default(), is_changing: false }
     }
 
     /// The leader after this message, if the message concerns the lock.
     fn hear(&mut self, message: WatchMessage) -> Option<Option<Leader>> {
         match message {
-            WatchMessage::State(state) if state.first => self.begin(state),
+            WatchMessage::State(state) if state.first => {
+                self.is_changing = false;
+                self.begin(state);
+            }
             WatchMessage::Changes(changes) => {
                 let ours = |change: &Change| change.name == self.name;
+                let has_more = changes.more;
                 let changes: Vec<Change> = changes.changes.into_iter().filter(ours).collect();
-                if changes.is_empty() {
+                self.is_changing |= !changes.is_empty();
+                changes.into_iter().for_each(|change| self.change(change));
+
+                // The value of a new leader may be in the next part.
+                if has_more || !self.is_changing {
                     return None;
                 }
-                changes.into_iter().for_each(|change| self.change(change));
+                self.is_changing = false;
             }
             WatchMessage::State(_) | WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } => return None,
         }
@@ -274,6 +284,19 @@ mod tests {
         assert_eq!(told(watched.hear(changes(handover.to_vec()))), Some((2, "b".into())));
         assert_eq!(told(watched.hear(changes(vec![data("c")]))), Some((2, "c".into())));
         assert_eq!(told(watched.hear(changes(vec![change("jobs", ChangeKind::Released, 2)]))), None);
+    }
+
+    #[test]
+    fn an_entry_in_several_parts_is_told_once_it_is_whole() {
+        let part = |changes: Vec<Change>, more| WatchMessage::Changes(Changes { index: 2, changes, more });
+        let mut watched = watched();
+        assert_eq!(told(watched.hear(state(true, vec![held("jobs", 1, "a")]))), Some((1, "a".into())));
+        let handover = vec![change("jobs", ChangeKind::Lost, 1), change("jobs", ChangeKind::Granted, 2)];
+        assert_eq!(watched.hear(part(handover, true)), None, "its value has not come");
+        assert_eq!(watched.hear(part(vec![data("b")], true)), None);
+        let others = vec![change("jobs/a", ChangeKind::Granted, 3)];
+        assert_eq!(told(watched.hear(part(others.clone(), false))), Some((2, "b".into())));
+        assert_eq!(watched.hear(part(others, false)), None, "another entry");
     }
 
     #[test]

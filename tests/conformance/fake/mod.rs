@@ -26,7 +26,10 @@ mod watching;
 mod wire;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -62,9 +65,11 @@ pub(crate) struct ClusterState {
     term: watch::Sender<u64>,
     /// Rises when watches must break off.
     watches: watch::Sender<u64>,
+    /// Each change is a message of its own.
+    splits_watches: AtomicBool,
     addresses: Vec<String>,
     /// Numbers of streams.
-    streams: std::sync::atomic::AtomicU64,
+    streams: AtomicU64,
 }
 
 /// Who leads, and what the others do.
@@ -94,8 +99,9 @@ impl FakeCluster {
             leading: Mutex::new(Leading { node: Some(1), followers_refuse: false }),
             term: watch::Sender::new(1),
             watches: watch::Sender::new(0),
+            splits_watches: AtomicBool::new(false),
             addresses,
-            streams: std::sync::atomic::AtomicU64::new(0),
+            streams: AtomicU64::new(0),
         });
         let ports = (1..).zip(listeners).map(|(number, listener)| Port::open(number, listener, &state)).collect();
         let ticking = Arc::clone(&state);
@@ -145,6 +151,7 @@ impl FakeCluster {
             FakeStatement::ExpireSessions => state.change(Table::expire_sessions),
             FakeStatement::ForgetSessions => state.change(Table::forget_sessions),
             FakeStatement::CancelWaits { name } => state.change(|table| table.cancel_waits(name)),
+            FakeStatement::SplitWatches => state.splits_watches.store(true, Ordering::Relaxed),
             FakeStatement::BreakWatches { too_old } => {
                 if *too_old {
                     state.change(Table::forget_changes);
@@ -218,6 +225,6 @@ impl ClusterState {
     }
 
     fn new_stream(&self) -> u64 {
-        self.streams.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        self.streams.fetch_add(1, Ordering::Relaxed)
     }
 }

@@ -49,6 +49,8 @@ pub(crate) enum FakeStatement {
     BreakWatches {
         too_old: bool,
     },
+    /// Each change is a message of its own.
+    SplitWatches,
 }
 
 /// What happens to a node.
@@ -134,6 +136,7 @@ impl FakeStatement {
             ["cluster", "forgets"] => Self::ForgetSessions,
             ["cluster", "cancels", name] => Self::CancelWaits { name: own(name) },
             ["watch", "breaks"] => Self::BreakWatches { too_old: false },
+            ["watch", "splits"] => Self::SplitWatches,
             ["watch", "too-old"] => Self::BreakWatches { too_old: true },
             _ => return Err("there is no such statement".to_owned()),
         })

@@ -1,6 +1,6 @@
 //! A stream of changes: the state in parts, and then the changes of each entry.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use lockkeeper_machine::{LockName, Page, Ticket, Token};
 use lockkeeper_proto::v1::{
@@ -117,8 +117,14 @@ impl WatchStream {
             let watched = changes.iter().filter(|change| change.name.as_str().starts_with(prefix));
             let changes: Vec<_> = watched.map(wire::show_change).collect();
             self.shown = index;
-            if !changes.is_empty() && !self.send(What::Changes(Changes { index, changes, more: false })).await {
-                return false;
+            let is_split = self.node.cluster.splits_watches.load(Ordering::Relaxed);
+            let part = if is_split { 1 } else { changes.len().max(1) };
+            let last = changes.chunks(part).count();
+            for (place, part) in (1..).zip(changes.chunks(part)) {
+                let message = Changes { index, changes: part.to_vec(), more: place < last };
+                if !self.send(What::Changes(message)).await {
+                    return false;
+                }
             }
         }
         true

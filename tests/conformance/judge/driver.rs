@@ -39,6 +39,8 @@ struct Heard {
     events: Vec<(Value, Instant)>,
     /// Everything, in order.
     lines: Vec<String>,
+    /// The first step that it cannot do.
+    unsupported: Option<u64>,
     /// Why it says no more, or said something wrong.
     over: Option<String>,
 }
@@ -92,6 +94,9 @@ impl Driver {
                 if let Some(found) = find(&heard) {
                     return Ok(found);
                 }
+                if let Some(step) = heard.unsupported {
+                    return Err(format!("the driver cannot do step {step}"));
+                }
                 if let Some(over) = &heard.over {
                     return Err(over.clone());
                 }
@@ -100,6 +105,11 @@ impl Driver {
                 return Err("the driver says no more".to_owned());
             }
         }
+    }
+
+    /// The first step that it cannot do.
+    pub(crate) fn unsupported(&self) -> Option<u64> {
+        self.heard.borrow().unsupported
     }
 
     pub(crate) fn events(&self) -> Vec<(Value, Instant)> {
@@ -181,7 +191,12 @@ impl Heard {
                 Some(step) if self.outcomes.contains_key(&step) => {
                     self.over = wrong("the driver told a second outcome of a step");
                 }
-                Some(step) => drop(self.outcomes.insert(step, (message, at))),
+                Some(step) => {
+                    if message["outcome"] == "unsupported" {
+                        self.unsupported.get_or_insert(step);
+                    }
+                    self.outcomes.insert(step, (message, at));
+                }
                 None => self.over = wrong("the driver said what is neither an outcome nor an event"),
             },
             Err(_) => self.over = wrong("the driver said what is no JSON"),

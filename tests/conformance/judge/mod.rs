@@ -26,10 +26,10 @@ use crate::{
 };
 
 /// How long what must come may take, on a machine that is busy with many scenarios.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a driver may take to end.
-const END_MAX: Duration = Duration::from_secs(10);
+const END_MAX: Duration = Duration::from_secs(20);
 
 /// How often a condition on the table is looked at again.
 const LOOK: Duration = Duration::from_millis(5);
@@ -52,36 +52,24 @@ pub(crate) struct Judged {
     pub(crate) took: Duration,
 }
 
-/// Plays a scenario.
-pub(crate) async fn judge(scenario: &Scenario, program: &DriverProgram) -> Judged {
+/// Plays a scenario. `patience`: how long what must come may take.
+pub(crate) async fn judge(scenario: &Scenario, program: &DriverProgram, patience: Duration) -> Judged {
     let began = Instant::now();
-    let mut play = match Play::begin(scenario, program).await {
+    let mut play = match Play::begin(scenario, program, patience).await {
         Ok(play) => play,
         Err(why) => return Judged { verdict: Verdict::Fails(why), course: Vec::new(), took: began.elapsed() },
     };
     let verdict = match play.run().await {
         Ok(()) => Verdict::Holds,
-        Err(Trouble::Unsupported(step)) => Verdict::Skipped(step),
-        Err(Trouble::Wrong(why)) => Verdict::Fails(why),
+        Err(why) => play.unsupported().map_or(Verdict::Fails(why), Verdict::Skipped),
     };
     Judged { verdict, course: play.course(), took: began.elapsed() }
-}
-
-/// Why a scenario does not go on.
-enum Trouble {
-    Wrong(String),
-    Unsupported(String),
-}
-
-impl From<String> for Trouble {
-    fn from(why: String) -> Self {
-        Self::Wrong(why)
-    }
 }
 
 /// A scenario that is being played.
 struct Play<'a> {
     scenario: &'a Scenario,
+    patience: Duration,
     cluster: FakeCluster,
     driver: Driver,
     /// The steps by their names.
@@ -108,11 +96,12 @@ struct Step {
 }
 
 impl<'a> Play<'a> {
-    async fn begin(scenario: &'a Scenario, program: &DriverProgram) -> Result<Self, String> {
+    async fn begin(scenario: &'a Scenario, program: &DriverProgram, patience: Duration) -> Result<Self, String> {
         let cluster = FakeCluster::start(scenario.nodes).await?;
         let driver = Driver::start(program)?;
         let mut play = Self {
             scenario,
+            patience,
             cluster,
             driver,
             steps: BTreeMap::new(),
@@ -154,25 +143,29 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    async fn run(&mut self) -> Result<(), Trouble> {
+    async fn run(&mut self) -> Result<(), String> {
         for line in &self.scenario.steps {
             self.note(&line.text);
-            self.obey(line).await.map_err(|trouble| match trouble {
-                Trouble::Wrong(why) => Trouble::Wrong(format!("line {}, `{}`: {why}", line.number, line.text)),
-                unsupported => unsupported,
-            })?;
+            self.obey(line).await.map_err(|why| format!("line {}, `{}`: {why}", line.number, line.text))?;
         }
-        Ok(self.end().await?)
+        self.end().await
     }
 
-    async fn obey(&mut self, line: &Line) -> Result<(), Trouble> {
+    /// The command that the driver cannot do.
+    fn unsupported(&self) -> Option<String> {
+        let number = self.driver.unsupported()?;
+        let step = self.steps.values().find(|step| step.number == number);
+        Some(step.map_or_else(|| "connect".to_owned(), |step| step.verb.clone()))
+    }
+
+    async fn obey(&mut self, line: &Line) -> Result<(), String> {
         match &line.statement {
             Statement::Begin { id, command } => self.begin_step(id, command).await?,
             Statement::Await { id, outcome, conditions } => return self.await_step(id, outcome, conditions).await,
             Statement::Told { id, event, conditions } => self.hear(id, event, conditions).await?,
             Statement::NotTold { id } => {
                 if let Some(event) = self.driver.losses(id).first() {
-                    return Err(Trouble::Wrong(format!("it was told {event}")));
+                    return Err(format!("it was told {event}"));
                 }
             }
             Statement::Stop => self.driver.stop()?,
@@ -204,7 +197,7 @@ impl<'a> Play<'a> {
                 sleep(*time).await;
                 let after = self.arrivals(method, None).len();
                 if after > before {
-                    return Err(Trouble::Wrong(format!("{} arrived meanwhile", after - before)));
+                    return Err(format!("{} arrived meanwhile", after - before));
                 }
             }
         }
@@ -218,8 +211,9 @@ impl<'a> Play<'a> {
         self.cluster.heal().await?;
         self.driver.end(END_MAX).await?;
         self.check_always()?;
-        let left = || self.cluster.state().table().left_behind();
-        self.until(|| left().is_empty(), || format!("A5: the client has left behind {}", left().join(", "))).await
+        // At once: a session that would expire by itself has been left behind all the same.
+        let left = self.cluster.state().table().left_behind();
+        if left.is_empty() { Ok(()) } else { Err(format!("A5: the client has left behind {}", left.join(", "))) }
     }
 
     /// What holds in every scenario.
@@ -264,21 +258,18 @@ impl<'a> Play<'a> {
         self.send(&message).await
     }
 
-    async fn await_step(&mut self, id: &str, outcome: &str, conditions: &[Condition]) -> Result<(), Trouble> {
+    async fn await_step(&mut self, id: &str, outcome: &str, conditions: &[Condition]) -> Result<(), String> {
         let step = self.steps.get(id).cloned().ok_or_else(|| format!("there is no step {id}"))?;
         let (told, at) = self.outcome(step.number).await?;
         self.note(&format!("→ {told}"));
-        if told["outcome"] == "unsupported" {
-            return Err(Trouble::Unsupported(step.verb));
-        }
         if !outcome.split('|').any(|outcome| told["outcome"] == outcome) {
-            return Err(Trouble::Wrong(format!("the outcome is {told}")));
+            return Err(format!("the outcome is {told}"));
         }
         if let (Some(token), Some(lock)) = (told["token"].as_u64(), &step.lock) {
             self.bindings.grant(lock, token);
         }
         self.check_claim(&step, &told, at)?;
-        Ok(self.compare(&told, conditions)?)
+        self.compare(&told, conditions)
     }
 
     /// A1: no claim goes beyond the lease.
@@ -300,25 +291,27 @@ impl<'a> Play<'a> {
     }
 
     async fn outcome(&mut self, number: u64) -> Result<(Value, Instant), String> {
-        match timeout(PATIENCE, self.driver.outcome(number)).await {
+        let patience = self.patience;
+        match timeout(patience, self.driver.outcome(number)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(format!("step {number} has no outcome within {PATIENCE:?}")),
+            Err(_) => Err(format!("step {number} has no outcome within {patience:?}")),
         }
     }
 
     /// Waits for an event: of a lock the loss, of an observer or a watch the next one.
     async fn hear(&mut self, id: &str, kind: &str, conditions: &[Condition]) -> Result<(), String> {
+        let patience = self.patience;
         if kind == "lost" {
             let heard =
-                timeout(PATIENCE, self.driver.event(|event| event["event"] == "lost" && event["lock"] == id, 0));
-            let event = heard.await.map_err(|_| format!("it is not told within {PATIENCE:?}"))??;
+                timeout(patience, self.driver.event(|event| event["event"] == "lost" && event["lock"] == id, 0));
+            let event = heard.await.map_err(|_| format!("it is not told within {patience:?}"))??;
             self.note(&format!("→ {event}"));
             return self.compare(&event, conditions);
         }
 
         let skip = self.heard.get(id).copied().unwrap_or_default();
-        let heard = timeout(PATIENCE, self.driver.event(|event| event["of"] == id, skip));
-        let event = heard.await.map_err(|_| format!("there is no further event of it within {PATIENCE:?}"))??;
+        let heard = timeout(patience, self.driver.event(|event| event["of"] == id, skip));
+        let event = heard.await.map_err(|_| format!("there is no further event of it within {patience:?}"))??;
         self.note(&format!("→ {event}"));
         self.heard.insert(id.to_owned(), skip + 1);
         if event["event"] != kind {
@@ -353,10 +346,10 @@ impl<'a> Play<'a> {
     }
 
     async fn until(&self, is_so: impl Fn() -> bool, found: impl Fn() -> String) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience;
         while !is_so() {
             if Instant::now() >= until {
-                return Err(format!("not within {PATIENCE:?}: {}", found()));
+                return Err(format!("not within {:?}: {}", self.patience, found()));
             }
             sleep(LOOK).await;
         }
@@ -397,7 +390,7 @@ impl<'a> Play<'a> {
     }
 
     /// Acquires and releases a lock, many times, one after the other.
-    async fn cycle(&mut self, name: &str, times: usize) -> Result<(), Trouble> {
+    async fn cycle(&mut self, name: &str, times: usize) -> Result<(), String> {
         for turn in 0..times {
             let lock = format!("cycle-{name}-{turn}");
             let release = format!("{lock}-release");
