@@ -1,8 +1,8 @@
 //! Renews a session in the background and receives its losses.
 //!
-//! One stream to one node, one renewal every third of the TTL. If the node does not answer a renewal in time, ends the
-//! stream or knows no leader, the next node is used. So a session survives the loss of a node if the cluster elects a
-//! leader within the rest of the TTL.
+//! One stream to one node, one renewal every third of the TTL, or up to a tenth of that earlier, at random. If the node
+//! does not answer a renewal in time, ends the stream or knows no leader, the next node is used. So a session survives
+//! the loss of a node if the cluster elects a leader within the rest of the TTL.
 //!
 //! The cluster repeats with every renewal a grant that was taken by force, until that grant is released. This module
 //! releases it as soon as it is reported, so that the cluster can drop its record.
@@ -84,9 +84,17 @@ pub(super) async fn keep_alive(core: &Core) {
     }
 }
 
-/// Interval between two renewals.
+/// Longest interval between two renewals.
 fn interval(ttl: Duration) -> Duration {
     ttl / 3
+}
+
+/// Part of an interval that jitter takes off, at most.
+const JITTER_MAX: f64 = 0.1;
+
+/// The next interval: clients that lost a node together renew at another one together, and must not stay in step. `random`: in 0 to 1.
+fn jittered(ttl: Duration, random: f64) -> Duration {
+    interval(ttl).mul_f64(1.0 - JITTER_MAX * random.clamp(0.0, 1.0))
 }
 
 /// How long an answer may take before the next node is asked. The interval and this timeout leave time for three more
@@ -155,7 +163,7 @@ impl<'a> Renewals<'a> {
 
     /// Runs until the stream is of no more use; returns the reason.
     async fn run(&mut self, mut answers: Streaming<KeepAliveResponse>) -> String {
-        let mut renew_at = Instant::now() + interval(self.core.ttl);
+        let mut renew_at = self.next_renewal();
         loop {
             let answer_by = self.answer_by.unwrap_or(renew_at);
             let step = tokio::select! {
@@ -163,7 +171,7 @@ impl<'a> Renewals<'a> {
                 answer = answers.message() => self.hear(answer),
                 () = sleep_until(answer_by), if self.answer_by.is_some() => Err("it did not answer in time".to_owned()),
                 () = sleep_until(renew_at) => {
-                    renew_at = Instant::now() + interval(self.core.ttl);
+                    renew_at = self.next_renewal();
                     self.renew()
                 }
             };
@@ -172,6 +180,10 @@ impl<'a> Renewals<'a> {
                 return why;
             }
         }
+    }
+
+    fn next_renewal(&self) -> Instant {
+        Instant::now() + jittered(self.core.ttl, self.core.client.caller.jitter())
     }
 
     fn renew(&mut self) -> Result<(), String> {
@@ -231,5 +243,18 @@ impl<'a> Renewals<'a> {
         self.unanswered.retain(|(sent, _)| *sent > sequence);
         let answer_timeout = answer_timeout(self.core.ttl);
         self.answer_by = (!self.unanswered.is_empty()).then(|| Instant::now() + answer_timeout);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_a_third_of_the_ttl_less_up_to_a_tenth() {
+        let ttl = Duration::from_secs(30);
+        assert_eq!(jittered(ttl, 0.0), Duration::from_secs(10));
+        assert_eq!(jittered(ttl, 0.5), Duration::from_millis(9_500));
+        assert_eq!(jittered(ttl, 1.0), Duration::from_secs(9));
     }
 }

@@ -29,6 +29,10 @@ struct Arguments {
     is_list: bool,
     is_verbose: bool,
     filters: Vec<String>,
+    /// Cases whose names contain one of these are left out.
+    skipped: Vec<String>,
+    /// Only tests that others ignore: there is none.
+    is_ignored: bool,
 }
 
 const USAGE: &str = "conformance [--driver COMMAND] [--jobs N] [--scenarios DIRECTORY] [--list] [--verbose] [FILTER…]
@@ -62,6 +66,8 @@ impl Arguments {
             is_list: false,
             is_verbose: false,
             filters: Vec::new(),
+            skipped: Vec::new(),
+            is_ignored: false,
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -72,8 +78,11 @@ impl Arguments {
                 "--scenarios" => parsed.scenarios = (*value()?).into(),
                 "--list" => parsed.is_list = true,
                 "--verbose" => parsed.is_verbose = true,
-                // Of cargo's own test programs.
-                "--nocapture" => {}
+                // Options of cargo's own test programs, which are run together with this one.
+                "--skip" => parsed.skipped.push((*value()?).to_owned()),
+                "--ignored" => parsed.is_ignored = true,
+                "--test-threads" | "--color" | "--format" => drop(value()?),
+                "--nocapture" | "--quiet" | "-q" | "--include-ignored" => {}
                 other if other.starts_with('-') => return Err(format!("there is no option {other}\n{USAGE}")),
                 filter => parsed.filters.push(filter.to_owned()),
             }

@@ -64,6 +64,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<ExitCode, String> {
     if !arguments.filters.is_empty() {
         cases.retain(|case| arguments.filters.iter().any(|filter| case.name.contains(filter)));
     }
+    cases.retain(|case| !arguments.skipped.iter().any(|skipped| case.name.contains(skipped)));
+    if arguments.is_ignored {
+        cases.clear();
+    }
 
     let jobs = arguments.jobs.unwrap_or(if arguments.driver.is_some() { JOBS_OF_OTHERS } else { JOBS });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

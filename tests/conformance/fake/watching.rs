@@ -22,6 +22,9 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Locks in one part of the state: few, so that a state has several parts.
 const PART: usize = 2;
 
+/// Time between two parts of an entry: a client that does not wait for the next one tells the first.
+const BETWEEN_PARTS: Duration = Duration::from_millis(300);
+
 /// One stream.
 pub(crate) struct WatchStream {
     node: Node,
@@ -124,6 +127,9 @@ impl WatchStream {
                 let message = Changes { index, changes: part.to_vec(), more: place < last };
                 if !self.send(What::Changes(message)).await {
                     return false;
+                }
+                if place < last {
+                    sleep(BETWEEN_PARTS).await;
                 }
             }
         }
