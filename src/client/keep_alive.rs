@@ -92,7 +92,8 @@ fn interval(ttl: Duration) -> Duration {
 /// Part of an interval that jitter takes off, at most.
 const JITTER_MAX: f64 = 0.1;
 
-/// The next interval: clients that lost a node together renew at another one together, and must not stay in step. `random`: in 0 to 1.
+/// The next interval, by a random number in 0 to 1. Clients that lost a node together renew at another one together, and
+/// must not stay in step.
 fn jittered(ttl: Duration, random: f64) -> Duration {
     interval(ttl).mul_f64(1.0 - JITTER_MAX * random.clamp(0.0, 1.0))
 }

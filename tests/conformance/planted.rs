@@ -15,6 +15,7 @@ const BROKEN: &[(&str, &str, &str)] = &[
     ("trusts-for-ever", "out_of_contact", "A1"),
     ("trusts-for-ever", "revoked", "A1"),
     ("never-tells", "revoked", "it is not told"),
+    ("tells-late", "out_of_contact", "it is not told"),
     ("tells-twice", "lost_expired", "A4"),
     ("wrong-reason", "lost_closed", "reason is"),
     ("tells-releases", "release_twice", "it was told"),
@@ -41,8 +42,8 @@ const PLANTED: &[(&str, &str, &str)] = &[
     ("trusted-while-closing", "closing_counts_at_once", "remaining_ms is"),
 ];
 
-/// What is false of a right client, statement by statement, each with a part of what the judge then says. Each comes after an acquire that was
-/// granted, as `a`.
+/// What is false of a right client, statement by statement, each with a part of what the judge then says. Each comes after an acquire that
+/// was granted, as `a`.
 const FALSE: &[(&str, &str)] = &[
     ("b = acquire two\nb: not-acquired", "the outcome is"),
     ("free one", "it is held by"),
@@ -65,6 +66,8 @@ const FALSE: &[(&str, &str)] = &[
     ("pass-lease a", "still alive"),
     ("o = observe one\no: observing\no told leader epoch=none", "epoch is"),
     ("o = observe one\no: observing\no told state", "the next event is"),
+    ("o = observe one\no: observing\no finally told leader epoch=none", "it was told"),
+    ("o = observe one\no: observing\no finally told leader epoch=a\no never told leader epoch=a", "it was told"),
     ("w = watch o\nw: watching\nw told state names=other", "names is"),
     ("q = remaining a\nq: remaining lost=expired", "lost is"),
     ("q = remaining a\nq: remaining remaining_ms>=100000", "remaining_ms is"),

@@ -63,6 +63,18 @@ pub(crate) enum Statement {
         event: String,
         conditions: Vec<Condition>,
     },
+    /// Waits for an event that has these values, whatever comes before.
+    FinallyTold {
+        id: String,
+        event: String,
+        conditions: Vec<Condition>,
+    },
+    /// No event has these values.
+    NeverTold {
+        id: String,
+        event: String,
+        conditions: Vec<Condition>,
+    },
     /// The lock is not told to be lost.
     NotTold {
         id: String,
@@ -267,6 +279,14 @@ fn statement(text: &str, words: &[&str]) -> Result<Statement, String> {
         }
         [id, "told", event, ref rest @ ..] => {
             Ok(Statement::Told { id: id.to_owned(), event: event.to_owned(), conditions: read_conditions(rest)? })
+        }
+        [id, "finally", "told", event, ref rest @ ..] => {
+            let conditions = read_conditions(rest)?;
+            Ok(Statement::FinallyTold { id: id.to_owned(), event: event.to_owned(), conditions })
+        }
+        [id, "never", "told", event, ref rest @ ..] => {
+            let conditions = read_conditions(rest)?;
+            Ok(Statement::NeverTold { id: id.to_owned(), event: event.to_owned(), conditions })
         }
         [id, "not", "told"] => Ok(Statement::NotTold { id: id.to_owned() }),
         ["stop"] => Ok(Statement::Stop),

@@ -1,6 +1,12 @@
 //! All scenarios, side by side, and the table of what they said.
 
-use std::{collections::BTreeMap, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{StreamExt as _, stream};
 use tokio::time::Instant;
@@ -39,6 +45,7 @@ pub(crate) enum Expected {
 
 pub(crate) fn main(arguments: Arguments) -> Result<ExitCode, String> {
     let scenarios = read_all(&arguments.scenarios)?;
+    check_rules(&arguments.scenarios, &scenarios)?;
     if arguments.is_list {
         scenarios.iter().for_each(|scenario| println!("{:<36} {}", scenario.name, scenario.title));
         list_rules(&scenarios);
@@ -86,6 +93,20 @@ fn read_all(directory: &Path) -> Result<Vec<Arc<Scenario>>, String> {
         return Err(format!("{shown} has no scenario"));
     }
     paths.iter().map(|path| Scenario::read(path).map(Arc::new)).collect()
+}
+
+/// Fails if a rule of the contract has no scenario, or a scenario names a rule that is not there. The contract lies two directories above
+/// the scenarios; where it does not, they are a copy, and are not checked.
+fn check_rules(directory: &Path, scenarios: &[Arc<Scenario>]) -> Result<(), String> {
+    let Ok(contract) = std::fs::read_to_string(directory.join("../../CONTRACT.md")) else { return Ok(()) };
+    let rules = contract.lines().filter_map(|line| line.strip_prefix("* **")?.split(' ').next());
+    let rules: BTreeSet<&str> = rules.collect();
+    let judged: BTreeSet<&str> = scenarios.iter().flat_map(|scenario| scenario.rules()).collect();
+    let differences: Vec<_> = rules.symmetric_difference(&judged).collect();
+    if rules.is_empty() || !differences.is_empty() {
+        return Err(format!("rules without a scenario, or scenarios without a rule: {differences:?}"));
+    }
+    Ok(())
 }
 
 /// Which scenarios are about which rule.

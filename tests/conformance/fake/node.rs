@@ -186,14 +186,11 @@ impl Node {
 
     /// Lets a call arrive, as the rules of the scenario have it. `begin` takes effect when it is called; the future that it returns is the
     /// answer.
-    pub(crate) async fn play<T: Default>(
+    pub(crate) async fn play<T: Default + Send + 'static>(
         &self,
         arrival: Arrival,
         begin: impl FnOnce() -> Answering<T> + Send + 'static,
-    ) -> Played<T>
-    where
-        T: Send + 'static,
-    {
+    ) -> Played<T> {
         let method = arrival.method;
         self.cluster.arrivals.note(arrival);
         let once = |answer| Played { answer, delivery: Delivery::Once };

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, pin::Pin};
 
 use futures::{FutureExt as _, Stream, future::ready};
-use lockkeeper_machine::{Command, LockName, Page, Reply, SessionId, Ticket, Token};
+use lockkeeper_machine::{Command, LockName, Page, Refusal, Reply, SessionId, Ticket, Token};
 use lockkeeper_proto::v1::{
     acquire_response::Outcome,
     cluster_server::Cluster,
@@ -56,16 +56,12 @@ impl Node {
     fn apply(&self, session: &str, command: Result<Command, Status>) -> Result<Reply, Status> {
         self.check_known(session)?;
         let command = command?;
-        match self.cluster.change(|table| table.apply(command)) {
-            Reply::Refused(refusal) => {
-                use lockkeeper_machine::Refusal;
-                if matches!(refusal, Refusal::RequestReused | Refusal::RequestStale { .. }) {
-                    self.cluster.table().mistakes.push(format!("{refusal:?} of session {session}"));
-                }
-                Err(wire::show_refusal(refusal))
-            }
-            reply => Ok(reply),
+        let reply = self.cluster.change(|table| table.apply(command));
+        let Reply::Refused(refusal) = reply else { return Ok(reply) };
+        if matches!(refusal, Refusal::RequestReused | Refusal::RequestStale { .. }) {
+            self.cluster.table().mistakes.push(format!("{refusal:?} of session {session}"));
         }
+        Err(wire::show_refusal(refusal))
     }
 
     fn begin_acquire(&self, request: AcquireRequest) -> Answering<AcquireResponse> {
@@ -99,10 +95,12 @@ impl Node {
     fn begin_release(&self, request: ReleaseRequest) -> Answering<ReleaseResponse> {
         let session = request.session_id.clone();
         now(self.apply(&session, wire::release_command(request)).map(|reply| {
-            let released = match reply {
-                Reply::Released(lockkeeper_machine::Released::Grant) => Released::Grant,
-                Reply::Released(lockkeeper_machine::Released::Wait) => Released::Wait,
-                _ => Released::Nothing,
+            let released = if matches!(reply, Reply::Released(lockkeeper_machine::Released::Grant)) {
+                Released::Grant
+            } else if matches!(reply, Reply::Released(lockkeeper_machine::Released::Wait)) {
+                Released::Wait
+            } else {
+                Released::Nothing
             };
             ReleaseResponse { released: released.into() }
         }))

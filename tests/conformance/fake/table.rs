@@ -1,7 +1,7 @@
 //! The table behind all nodes: the machine of a real cluster, with a clock.
 //!
-//! Every command is applied at once, as if it had been committed. So the answers of the fake are those of a cluster, as long as the scenario
-//! does not spoil them.
+//! Every command is applied at once, as if it had been committed. So the answers of the fake are those of a cluster, as long as the
+//! scenario does not spoil them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -91,10 +91,12 @@ impl Table {
     /// Applies a command now.
     pub(crate) fn apply(&mut self, command: Command) -> Reply {
         let stamp = self.stamp();
-        let renewed: Vec<SessionId> = match &command {
-            Command::Open { session, .. } => vec![*session],
-            Command::Renew { sessions } => sessions.clone(),
-            _ => Vec::new(),
+        let renewed: Vec<SessionId> = if let Command::Open { session, .. } = &command {
+            vec![*session]
+        } else if let Command::Renew { sessions } = &command {
+            sessions.clone()
+        } else {
+            Vec::new()
         };
         let mut events = Vec::new();
         let reply = self.machine.apply(Time { stamp, wall: WallTime(0) }, command, &mut events);
@@ -217,10 +219,11 @@ impl Table {
         let want = Want { name, mode, data: None, keep_data: false, must_exist: false };
         let acquire = Acquire::new(vec![want], Wait::Forever, 0).map_err(|why| why.to_string())?;
         let operation = Operation::Acquire(acquire);
-        match self.apply(Command::Session { session: RIVAL, request: None, operation }) {
-            Reply::Acquired(_) | Reply::Queued(_) => Ok(()),
-            other => Err(format!("the rival's acquire: {other:?}")),
+        let reply = self.apply(Command::Session { session: RIVAL, request: None, operation });
+        if matches!(reply, Reply::Acquired(_) | Reply::Queued(_)) {
+            return Ok(());
         }
+        Err(format!("the rival's acquire: {reply:?}"))
     }
 
     /// Ends the rival's grants and waits of this lock.
@@ -241,10 +244,11 @@ impl Table {
         let name = LockName::new(name).map_err(|why| why.to_string())?;
         let reason = Reason::new(reason).map_err(|why| why.to_string())?;
         let force = ForceRelease { name, token: None, after: Token(0), up_to: None, reason, now, by: None };
-        match self.apply(Command::ForceRelease(force)) {
-            Reply::Forced { grants, .. } if !grants.is_empty() => Ok(()),
-            other => Err(format!("nothing is revoked: {other:?}")),
+        let reply = self.apply(Command::ForceRelease(force));
+        if matches!(&reply, Reply::Forced { grants, .. } if !grants.is_empty()) {
+            return Ok(());
         }
+        Err(format!("nothing is revoked: {reply:?}"))
     }
 
     pub(crate) fn close_sessions(&mut self) {

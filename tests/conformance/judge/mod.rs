@@ -22,7 +22,7 @@ use crate::{
         FakeCluster,
         arrivals::{Arrival, Method},
     },
-    scenario::{Bound, Condition, DriverCommand, Line, Scenario, Statement},
+    scenario::{Bound, Condition, DriverCommand, Line, Scenario, Statement, time},
 };
 
 /// How long what must come may take, on a machine that is busy with many scenarios.
@@ -163,6 +163,15 @@ impl<'a> Play<'a> {
             Statement::Begin { id, command } => self.begin_step(id, command).await?,
             Statement::Await { id, outcome, conditions } => return self.await_step(id, outcome, conditions).await,
             Statement::Told { id, event, conditions } => self.hear(id, event, conditions).await?,
+            Statement::FinallyTold { id, event, conditions } => {
+                let told = || self.told(id, event, conditions);
+                self.until(|| told().is_some(), || format!("it was told {:?}", self.heard_of(id))).await?;
+            }
+            Statement::NeverTold { id, event, conditions } => {
+                if let Some(told) = self.told(id, event, conditions) {
+                    return Err(format!("it was told {told}"));
+                }
+            }
             Statement::NotTold { id } => {
                 if let Some(event) = self.driver.losses(id).first() {
                     return Err(format!("it was told {event}"));
@@ -300,13 +309,16 @@ impl<'a> Play<'a> {
 
     /// Waits for an event: of a lock the loss, of an observer or a watch the next one.
     async fn hear(&mut self, id: &str, kind: &str, conditions: &[Condition]) -> Result<(), String> {
-        let patience = self.patience;
+        let (limits, conditions): (Vec<_>, Vec<_>) =
+            conditions.iter().cloned().partition(|condition| condition.field == "within");
+        let limit = limits.first().map(|limit| time(&limit.value)).transpose()?;
+        let patience = limit.unwrap_or(self.patience);
         if kind == "lost" {
             let heard =
                 timeout(patience, self.driver.event(|event| event["event"] == "lost" && event["lock"] == id, 0));
             let event = heard.await.map_err(|_| format!("it is not told within {patience:?}"))??;
             self.note(&format!("→ {event}"));
-            return self.compare(&event, conditions);
+            return self.compare(&event, &conditions);
         }
 
         let skip = self.heard.get(id).copied().unwrap_or_default();
@@ -317,7 +329,23 @@ impl<'a> Play<'a> {
         if event["event"] != kind {
             return Err(format!("the next event is {event}"));
         }
-        self.compare(&event, conditions)
+        self.compare(&event, &conditions)
+    }
+
+    /// The events of an observer or a watch.
+    fn heard_of(&self, id: &str) -> Vec<Value> {
+        let events = self.driver.events().into_iter().map(|(event, _)| event);
+        events.filter(|event| event["of"] == id).collect()
+    }
+
+    /// The first event of an observer or a watch that has these values.
+    fn told(&self, id: &str, kind: &str, conditions: &[Condition]) -> Option<Value> {
+        let rivals = self.rivals();
+        let has_all = |event: &Value| {
+            let mut bindings = self.bindings.clone();
+            conditions.iter().all(|condition| bindings.compare(event, condition, &rivals).is_ok())
+        };
+        self.heard_of(id).into_iter().find(|event| event["event"] == kind && has_all(event))
     }
 
     async fn pass_lease(&mut self, lock: &str) -> Result<(), String> {

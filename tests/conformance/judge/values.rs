@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::scenario::{Comparison, Condition};
 
 /// What the names in a scenario stand for.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Bindings {
     /// The tokens of locks.
     tokens: BTreeMap<String, u64>,

@@ -13,6 +13,8 @@ pub(crate) enum Broken {
     TrustsForEver,
     /// Tells no loss.
     NeverTells,
+    /// Tells each loss five seconds late.
+    TellsLate,
     /// Tells each loss twice.
     TellsTwice,
     /// Tells each loss by the same reason.
@@ -37,6 +39,7 @@ const MODES: &[(&str, Broken)] = &[
     ("session-each", Broken::SessionEach),
     ("trusts-for-ever", Broken::TrustsForEver),
     ("never-tells", Broken::NeverTells),
+    ("tells-late", Broken::TellsLate),
     ("tells-twice", Broken::TellsTwice),
     ("wrong-reason", Broken::WrongReason),
     ("tells-releases", Broken::TellsReleases),

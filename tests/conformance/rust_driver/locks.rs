@@ -117,6 +117,9 @@ impl Program {
                 _ if loss == Loss::Released => return,
                 _ => loss_event(&lock, &loss),
             };
+            if broken == Some(Broken::TellsLate) {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
             println!("{event}");
             if broken == Some(Broken::TellsTwice) {
                 println!("{event}");

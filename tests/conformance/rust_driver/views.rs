@@ -91,7 +91,7 @@ fn tell_change(of: &str, change: &Change) {
         ChangeKind::Delayed => "delayed",
         ChangeKind::Opened => "opened",
         ChangeKind::Resized => "resized",
-        _ => "other",
+        ChangeKind::Other(_) | _ => "other",
     };
     let token = change.token.map(|token| token.0);
     println!("{}", json!({ "event": "change", "of": of, "kind": kind, "name": change.name.as_str(), "token": token }));
