@@ -1,9 +1,16 @@
 //! A fake cluster without a scenario, for a client's own tests: it obeys statements on its standard input.
 
-use std::process::ExitCode;
+use std::{
+    process::{ExitCode, Stdio},
+    time::Duration,
+};
 
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, stdin},
+    process::Command,
+    time::timeout,
+};
 
 use crate::{
     fake::{FakeCluster, statements::FakeStatement},
@@ -46,6 +53,36 @@ async fn serve(nodes: usize) -> Result<(), String> {
             }
         }
         println!("ok");
+    }
+    Ok(())
+}
+
+/// How long a cluster may take to answer a few statements and to end.
+const END_MAX: Duration = Duration::from_secs(20);
+
+/// Shows that it serves: starts this program, gives it statements, and compares the answers.
+pub(crate) async fn check() -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(["--serve", "2"]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let mut input = child.stdin.take().ok_or("the cluster has no input")?;
+    input
+        .write_all(b"fault acquire lost\nnonsense\nnode 3 dies\nmark\nrequests\n")
+        .await
+        .map_err(|error| error.to_string())?;
+    drop(input);
+
+    let output = timeout(END_MAX, child.wait_with_output()).await.map_err(|_| "it does not end with its input")?;
+    let output = String::from_utf8_lossy(&output.map_err(|error| error.to_string())?.stdout).into_owned();
+    let lines: Vec<&str> = output.lines().collect();
+    let wrong = || format!("it said {lines:?}");
+    let [first, answers @ ..] = &lines[..] else { return Err(wrong()) };
+    let endpoints: serde_json::Value = serde_json::from_str(first).map_err(|error| format!("{first}: {error}"))?;
+    let count = endpoints["endpoints"].as_str().unwrap_or_default().split(',').count();
+    let expected = ["ok", "error: there is no such statement", "error: there is no node 3", "ok", "ok"];
+    if count != 2 || answers != expected {
+        return Err(wrong());
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::{
     judge::{DriverProgram, Judged, PATIENCE, Verdict, judge},
     planted, rust_driver_program,
     scenario::Scenario,
+    serve,
 };
 
 /// Scenarios side by side, unless told otherwise. They wait most of the time.
@@ -79,6 +80,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<ExitCode, String> {
     let jobs = arguments.jobs.unwrap_or(if arguments.driver.is_some() { JOBS_OF_OTHERS } else { JOBS });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
+    let is_served = arguments.driver.is_none() && arguments.filters.is_empty() && !arguments.is_ignored;
+    if is_served {
+        runtime.block_on(serve::check()).map_err(|why| format!("--serve: {why}"))?;
+        println!("a fake cluster without a scenario serves");
+    }
     Ok(runtime.block_on(run(cases, jobs, arguments.is_verbose)))
 }
 
