@@ -9,7 +9,7 @@
 # A filter is a part of a scenario's name; options of the judge (--list, --verbose, --jobs N) can stand in its place. The packages of the
 # other languages are built as their own scripts build them, in the build directory.
 #
-# Exit code: 0 if all scenarios hold, 1 if one fails, 2 for an unknown client.
+# Exit code: 0 if all scenarios hold, 2 for an unknown client, another one if a scenario fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,7 +22,7 @@ shift || true
 case $client in
 rust) judge "$@" ;;
 python)
-    python=$(scripts/python-client.sh --venv)
+    python=$(scripts/python-client.sh --venv | tail -n 1)
     judge --driver "$python src/clients/python/driver.py" "$@"
     judge --driver "$python src/clients/python/driver.py --asyncio" "$@"
     ;;
