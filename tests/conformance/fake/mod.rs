@@ -28,7 +28,7 @@ mod wire;
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -67,6 +67,8 @@ pub(crate) struct ClusterState {
     watches: watch::Sender<u64>,
     /// Each change is a message of its own.
     splits_watches: AtomicBool,
+    /// The TTL that answers tell; 0: that of the table.
+    told_ttl_ms: AtomicU32,
     addresses: Vec<String>,
     /// Numbers of streams.
     streams: AtomicU64,
@@ -100,6 +102,7 @@ impl FakeCluster {
             term: watch::Sender::new(1),
             watches: watch::Sender::new(0),
             splits_watches: AtomicBool::new(false),
+            told_ttl_ms: AtomicU32::new(0),
             addresses,
             streams: AtomicU64::new(0),
         });
@@ -151,6 +154,7 @@ impl FakeCluster {
             FakeStatement::ExpireSessions => state.change(Table::expire_sessions),
             FakeStatement::ForgetSessions => state.change(Table::forget_sessions),
             FakeStatement::CancelWaits { name } => state.change(|table| table.cancel_waits(name)),
+            FakeStatement::TellTtl(ttl_ms) => state.told_ttl_ms.store(*ttl_ms, Ordering::Relaxed),
             FakeStatement::SplitWatches => state.splits_watches.store(true, Ordering::Relaxed),
             FakeStatement::BreakWatches { too_old } => {
                 if *too_old {
@@ -222,6 +226,14 @@ impl ClusterState {
     fn leader_address(&self) -> Option<String> {
         let leader = self.leading().node?;
         self.addresses.get(leader - 1).cloned()
+    }
+
+    /// The TTL that an answer tells.
+    fn told_ttl_ms(&self, ttl: lockkeeper_machine::Ttl) -> u32 {
+        match self.told_ttl_ms.load(Ordering::Relaxed) {
+            0 => ttl.as_millis(),
+            told => told,
+        }
     }
 
     fn new_stream(&self) -> u64 {

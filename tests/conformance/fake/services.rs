@@ -255,7 +255,8 @@ impl Sessions for Node {
             let opened = wire::open_command(&request).and_then(|(session, command)| {
                 let reply = node.apply(&request.session_id, Ok(command))?;
                 let Reply::Opened(ttl) = reply else { return Err(Status::internal(format!("{reply:?}"))) };
-                Ok(OpenSessionResponse { session_id: session.to_string(), ttl_ms: ttl.as_millis() })
+                let ttl_ms = node.cluster.told_ttl_ms(ttl);
+                Ok(OpenSessionResponse { session_id: session.to_string(), ttl_ms })
             });
             now(opened)
         };
@@ -306,7 +307,8 @@ impl Node {
         match renewals.into_iter().next() {
             Some(lockkeeper_machine::Renewal::Renewed { ttl, revoked, more }) => {
                 let revoked = revoked.iter().map(wire::show_revocation).collect();
-                Ok((id, RenewSessionResponse { ttl_ms: ttl.as_millis(), revoked, more_revoked: more }))
+                let ttl_ms = self.cluster.told_ttl_ms(ttl);
+                Ok((id, RenewSessionResponse { ttl_ms, revoked, more_revoked: more }))
             }
             Some(lockkeeper_machine::Renewal::Ended(end)) => Err(wire::session_over(end)),
             None => Err(Status::internal("a renewal without a reply")),

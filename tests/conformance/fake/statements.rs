@@ -51,6 +51,8 @@ pub(crate) enum FakeStatement {
     },
     /// Each change is a message of its own.
     SplitWatches,
+    /// Answers to opens and renewals tell this TTL, milliseconds, whatever the table has.
+    TellTtl(u32),
 }
 
 /// What happens to a node.
@@ -135,6 +137,7 @@ impl FakeStatement {
             ["cluster", "expires"] => Self::ExpireSessions,
             ["cluster", "forgets"] => Self::ForgetSessions,
             ["cluster", "cancels", name] => Self::CancelWaits { name: own(name) },
+            ["cluster", "tells-ttl", ttl] => Self::TellTtl(u32::try_from(time(ttl)?.as_millis()).unwrap_or(u32::MAX)),
             ["watch", "breaks"] => Self::BreakWatches { too_old: false },
             ["watch", "splits"] => Self::SplitWatches,
             ["watch", "too-old"] => Self::BreakWatches { too_old: true },
