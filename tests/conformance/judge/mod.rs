@@ -28,6 +28,9 @@ use crate::{
 /// How long what must come may take, on a machine that is busy with many scenarios.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long a driver may take to start: its program is read from the disk, and perhaps compiled.
+const START_MAX: Duration = Duration::from_secs(60);
+
 /// How long a driver may take to end.
 const END_MAX: Duration = Duration::from_secs(20);
 
@@ -133,7 +136,8 @@ impl<'a> Play<'a> {
         let number = self.next_step;
         self.next_step += 1;
         self.send(&connect).await?;
-        let (outcome, _) = self.outcome(number).await?;
+        let started = timeout(START_MAX, self.driver.outcome(number)).await;
+        let (outcome, _) = started.map_err(|_| format!("connect has no outcome within {START_MAX:?}"))??;
         if outcome["outcome"] != "connected" {
             return Err(format!("connect: the outcome is {outcome}"));
         }
