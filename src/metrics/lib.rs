@@ -79,6 +79,57 @@ impl Stage {
     }
 }
 
+/// The number of upper bounds of a stage's durations, the infinite one included.
+const STAGE_BOUNDS: usize = SECONDS.len() + 1;
+
+/// How many durations of each stage were counted up to each upper bound, since the process started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StageCounts([[u64; STAGE_BOUNDS]; Stage::ALL.len()]);
+
+impl StageCounts {
+    /// Reads the counts from the text of the stages' histograms, which is the only form in which the library gives them out.
+    fn from_text(text: &str) -> Self {
+        let mut counts = Self::default();
+        for stage in Stage::ALL {
+            let label = format!("stage=\"{}\"", stage.name());
+            let is_bucket = |line: &&str| line.contains("_bucket{") && line.contains(&label);
+            let values = text.lines().filter(is_bucket).filter_map(|line| line.rsplit(' ').next()?.parse().ok());
+            // The text has the bounds of a histogram in ascending order.
+            counts.0[stage as usize].iter_mut().zip(values).for_each(|(count, value)| *count = value);
+        }
+        counts
+    }
+
+    /// A quantile of the durations that were counted since `earlier`, interpolated between two bounds. Beyond the largest finite bound it
+    /// is that bound. `None` if none was counted.
+    pub fn quantile_since(&self, earlier: &Self, stage: Stage, quantile: f64) -> Option<Duration> {
+        let counted = |bound: usize| {
+            let before = earlier.0[stage as usize][bound];
+            self.0[stage as usize][bound].saturating_sub(before)
+        };
+        let all = counted(STAGE_BOUNDS - 1);
+        if all == 0 {
+            return None;
+        }
+
+        #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
+        let exact = |count: u64| count as f64;
+        let wanted = exact(all) * quantile;
+        let mut below = 0.0;
+        let mut counted_below = 0.0;
+        for (bound, seconds) in SECONDS.into_iter().enumerate() {
+            let up_to = exact(counted(bound));
+            if up_to >= wanted && up_to > counted_below {
+                let share = (wanted - counted_below) / (up_to - counted_below);
+                return Some(Duration::from_secs_f64(below + (seconds - below) * share));
+            }
+            below = seconds;
+            counted_below = up_to;
+        }
+        Some(Duration::from_secs_f64(below))
+    }
+}
+
 /// Something that the table did. Every member applies the same, so every member counts the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Did {
@@ -290,6 +341,8 @@ pub struct Metrics {
 
 struct Instruments {
     registry: Registry,
+    /// The stages alone, which `registry` has too.
+    stage_registry: Registry,
     stages: Vec<Histogram>,
     commands: Histogram,
     did: Vec<Counter>,
@@ -313,6 +366,8 @@ impl Default for Metrics {
         let stages: Family<StageLabel, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time of each step from a command to its reply, by batch or group";
         registry.register_with_unit("lockkeeper_stage_duration", help, Unit::Seconds, stages.clone());
+        let mut stage_registry = Registry::default();
+        stage_registry.register("stage", help, stages.clone());
         let of = |stage: Stage| stages.get_or_create(&StageLabel { stage: stage.name() }).clone();
         let stages = Stage::ALL.map(of).to_vec();
 
@@ -370,6 +425,7 @@ impl Default for Metrics {
         Self {
             shared: Arc::new(Instruments {
                 registry,
+                stage_registry,
                 stages,
                 commands,
                 did,
@@ -409,6 +465,13 @@ impl Metrics {
     /// Notes that a stage took this time.
     pub fn took(&self, stage: Stage, time: Duration) {
         self.shared.stages[stage as usize].observe(time.as_secs_f64());
+    }
+
+    /// What the stages' histograms have counted by now. It takes some microseconds, for somebody who asks some times a minute.
+    pub fn stage_counts(&self) -> StageCounts {
+        let mut text = String::new();
+        text::encode_registry(&mut text, &self.shared.stage_registry).expect("writing to memory does not fail");
+        StageCounts::from_text(&text)
     }
 
     /// Notes that the leader made a batch of this number of commands.
