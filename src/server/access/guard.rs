@@ -186,6 +186,7 @@ guarded! {
     ListSessions, |_it| right(Right::Read, What::Anywhere);
     BrowseLocks, |it| right(Right::Read, What::Under(&it.prefix));
     SearchLocks, |it| right(Right::Read, What::Under(&it.prefix));
+    ShowLock, |it| right(Right::Read, What::Name(it.name.as_str()));
     // Shows the caller's own session, unless it administers the cluster.
     ShowSession, |_it| right(Right::Read, What::Anywhere);
     WatchLocks, |it| right(Right::Watch, What::Under(&it.prefix));

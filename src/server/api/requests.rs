@@ -534,6 +534,24 @@ pub(crate) struct LocksFound {
     pub(crate) index: u64,
 }
 
+/// Shows a lock with the sessions of its holders, at any node from its own table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ShowLock {
+    pub(crate) name: LockName,
+    /// The page of holders and waiters.
+    pub(crate) page: Page,
+}
+
+/// A lock as this node knows it. A lock that does not exist is shown as free.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LockKnown {
+    pub(crate) lock: LockView,
+    /// The session of each holder that is shown, if it is alive.
+    pub(crate) sessions: Vec<Option<SessionView>>,
+    /// The log index that the answer shows.
+    pub(crate) index: u64,
+}
+
 /// Shows a session and what it holds, at any node from its own table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ShowSession {

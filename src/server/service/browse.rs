@@ -59,7 +59,7 @@ impl Browse for BrowseLocks {
                     Child::Lock(table.lock(name, FIRST))
                 }
                 Some(at) => {
-                    let folder = folder(table, &name.as_str()[..=self.prefix.len() + at], left);
+                    let folder = folder(table, &name.as_str()[..=self.prefix.len() + at], left)?;
                     left = left.saturating_sub(folder.locks);
                     after = Some(end_of(&folder.prefix)?);
                     Child::Folder(folder)
@@ -72,10 +72,11 @@ impl Browse for BrowseLocks {
     }
 }
 
-/// Counts the locks of a folder. The budget limits the count; at least one lock is counted.
-fn folder(table: &Machine, prefix: &str, budget: usize) -> Folder {
+/// Counts the locks of a folder. The budget limits the count; at least one lock is counted. A chain of folders that have nothing but
+/// another folder in them is one folder.
+fn folder(table: &Machine, prefix: &str, budget: usize) -> Result<Folder, Error> {
     let most = budget.clamp(1, COUNTED_MAX);
-    let mut folder = Folder { prefix: prefix.to_owned(), ..Folder::default() };
+    let mut folder = Folder { prefix: joined(table, prefix)?, ..Folder::default() };
     for name in table.locks(prefix, None) {
         if folder.locks == most {
             folder.more = true;
@@ -87,7 +88,28 @@ fn folder(table: &Machine, prefix: &str, budget: usize) -> Folder {
         folder.held += usize::from(lock.holder_count > 0);
         folder.waiters = folder.waiters.saturating_add(lock.queue_length);
     }
-    folder
+    Ok(folder)
+}
+
+/// The deepest folder that has all names of this one. Takes two look-ups for each folder of the chain, however many names it has.
+fn joined(table: &Machine, prefix: &str) -> Result<String, Error> {
+    let Some(first) = table.locks(prefix, None).next() else { return Ok(prefix.to_owned()) };
+    let mut common = shared_folder(first.as_str(), first.as_str());
+    while common.len() > prefix.len() {
+        // Names are sorted, and the first one is in this folder: another one that is not lies behind its end.
+        match table.locks(prefix, Some(&end_of(common)?)).next() {
+            Some(outside) => common = shared_folder(common, outside.as_str()),
+            None => break,
+        }
+    }
+    Ok(common.to_owned())
+}
+
+/// The deepest folder of `name` in which `other` is too, with its `/`.
+fn shared_folder<'a>(name: &'a str, other: &str) -> &'a str {
+    let same = name.bytes().zip(other.bytes()).take_while(|(one, two)| one == two).count();
+    let end = name.as_bytes()[..same].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    &name[..end]
 }
 
 /// Returns a name above all those in the folder: the highest characters, up to the limit of a name.
@@ -126,6 +148,19 @@ impl Browse for SearchLocks {
         // A search that ended at the last name needs no next page.
         let more_after = names.next().and(last).cloned();
         Ok(LocksFound { locks, looked, more_after, index })
+    }
+}
+
+impl Browse for ShowLock {
+    type View = LockKnown;
+
+    const NAME: &'static str = "show_lock";
+
+    fn look(self, _: &Access, _: &Caller, table: &Machine, index: u64) -> Result<LockKnown, Error> {
+        let size = self.page.size.clamp(1, PAGE_MAX);
+        let lock = table.lock(&self.name, Page { size, ..self.page });
+        let sessions = lock.holders.iter().map(|holder| table.session(holder.session)).collect();
+        Ok(LockKnown { lock, sessions, index })
     }
 }
 
@@ -181,9 +216,10 @@ mod tests {
     #[test]
     fn a_folder_counts_to_its_limit_and_says_that_there_is_more() {
         let machine = table((0..COUNTED_MAX + 5).map(|number| format!("jobs/{number:06}")));
-        let counted = folder(&machine, "jobs/", LOOK_MAX);
+        let counted = folder(&machine, "jobs/", LOOK_MAX).expect("a folder");
         assert_eq!((counted.locks, counted.held, counted.more), (COUNTED_MAX, COUNTED_MAX, true));
-        assert_eq!(folder(&machine, "jobs/", 0).locks, 1, "each folder that is shown has a lock");
+        let least = folder(&machine, "jobs/", 0).expect("a folder");
+        assert_eq!(least.locks, 1, "each folder that is shown has a lock");
     }
 
     #[test]
@@ -211,8 +247,35 @@ mod tests {
             }
         };
         for size in 1..8 {
-            assert_eq!(level("", size), "a a/*3 a0 b/*2 c c- c/*1 d");
+            assert_eq!(level("", size), "a a/*3 a0 b/*2 c c- c/d/*1 d");
             assert_eq!(level("a/", size), "a/ a/1 a/2/*1");
         }
+    }
+
+    #[test]
+    fn a_chain_of_single_folders_is_one_folder_however_many_names_it_has() {
+        let joined_of = |names: &[&str]| {
+            let machine = table(names.iter().map(|name| (*name).to_owned()));
+            joined(&machine, "a/").expect("a folder")
+        };
+        assert_eq!(joined_of(&["a/b/c/1"]), "a/b/c/");
+        assert_eq!(joined_of(&["a/b/c/1", "a/b/c/2/3"]), "a/b/c/");
+        assert_eq!(joined_of(&["a/b/c/1", "a/b/c0"]), "a/b/");
+        // A lock is between the folders, or has the name of one of them.
+        assert_eq!(joined_of(&["a/b", "a/b/c/1"]), "a/");
+        assert_eq!(joined_of(&["a/b/", "a/b/c/1"]), "a/b/");
+        assert_eq!(joined_of(&["a/", "a/b/c/1"]), "a/");
+        assert_eq!(joined_of(&["a/b/c/1", "a/b/d/1", "a/e"]), "a/");
+        assert_eq!(joined_of(&["a/\u{e9}/1", "a/\u{e8}/1"]), "a/");
+        assert_eq!(joined_of(&["a//1", "a//2"]), "a//");
+        assert_eq!(joined_of(&[]), "a/");
+
+        // The name that breaks the chain comes after all that are counted.
+        let many = (0..COUNTED_MAX + 5).map(|number| format!("a/b/c/{number:06}"));
+        let machine = table(many.clone().chain(["a/z".to_owned()]));
+        let counted = folder(&machine, "a/", LOOK_MAX).expect("a folder");
+        assert_eq!((counted.prefix.as_str(), counted.locks, counted.more), ("a/", COUNTED_MAX, true));
+        let counted = folder(&table(many), "a/", LOOK_MAX).expect("a folder");
+        assert_eq!((counted.prefix.as_str(), counted.more), ("a/b/c/", true));
     }
 }

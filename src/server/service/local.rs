@@ -192,7 +192,7 @@ impl Local {
     }
 
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.
-    fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
+    pub(super) fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
         self.decide(caller, request).inspect_err(|error| {
             if matches!(error.reason, Reason::PermissionDenied | Reason::NotOwner | Reason::Unauthenticated) {
                 let who = caller.identity.as_ref().map(ToString::to_string);

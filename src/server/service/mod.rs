@@ -50,7 +50,7 @@ use self::forward::{Dial, Forwarder, Lane, Leader};
 use self::local::until_error;
 pub(crate) use self::local::{Local, Serve};
 use super::{
-    access::Access,
+    access::{Access, guard::Guarded},
     api::{
         Caller, Deadline, Error,
         requests::{EntriesWatched, GetEntries, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
@@ -238,6 +238,12 @@ impl Service {
     pub(crate) fn browse<B: Browse>(&self, caller: &Caller, request: B) -> Result<B::View, Error> {
         self.local.access.count_call(caller)?;
         self.local.browse(caller, request)
+    }
+
+    /// Refuses what the caller may not, as the request itself would be refused. For an answer that an adapter has already.
+    pub(crate) fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
+        self.local.access.count_call(caller)?;
+        self.local.check(caller, request)
     }
 
     /// Asks the leader for its condition, which includes that of the others. Returns `None` if this node leads, if no leader is known, or
