@@ -25,14 +25,17 @@ macro_rules! assets {
 }
 
 /// All files. The page comes first.
-static ASSETS: [Asset; 9] = assets! {
+static ASSETS: [Asset; 12] = assets! {
     "index.html": "text/html; charset=utf-8",
     "console.css": "text/css; charset=utf-8",
     "main.js": SCRIPT,
     "net.js": SCRIPT,
     "dom.js": SCRIPT,
+    "past.js": SCRIPT,
     "graphs.js": SCRIPT,
+    "acts.js": SCRIPT,
     "locks.js": SCRIPT,
+    "lock.js": SCRIPT,
     "sessions.js": SCRIPT,
     "feed.js": SCRIPT,
 };

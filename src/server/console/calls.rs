@@ -7,25 +7,33 @@ use serde::{Deserialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Console, LeaderAnswer, json,
+    Console, LeaderAnswer,
+    history::SAMPLE_INTERVAL,
+    json,
     shown::{
-        ForcedShown, FoundShown, LevelShown, LockShown, MemberShown, NodeShown, SessionPageShown, SessionsShown,
-        StatusShown,
+        DelayLiftedShown, ForcedShown, FoundShown, HistoryShown, HolderSession, LevelShown, LockShown, MemberShown,
+        NodeShown, PastChangesShown, SessionClosedShown, SessionPageShown, SessionsShown, StatusShown,
+        WaiterRemovedShown,
     },
 };
 use crate::{
     api::{
         Caller, Error,
-        requests::{After, BrowseLocks, GetLock, ListSessions, SearchLocks, ShowSession},
+        requests::{
+            After, BrowseLocks, CloseSession, LiftDelay, ListSessions, RemoveWaiter, SearchLocks, ShowLock,
+            ShowSession, WatchLocks,
+        },
     },
     wire::Form,
 };
-use lockkeeper_machine::{ForceRelease, LockName, Page, Reason, SessionId, Ticket, Token};
+use lockkeeper_machine::{ForceRelease, LockName, Page, Reason, SessionId, SessionView, Ticket, Token};
 use lockkeeper_policy::{Right, What};
 use lockkeeper_proto::v1::{Role, StatusResponse};
 
 /// Number of holders and waiters, or of sessions, in a page.
 const PAGE: usize = 100;
+/// Maximum number of past changes in one answer.
+const PAST_MAX: usize = 300;
 /// Time limit for the leader's answer about the members.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 /// For this time, the leader's answer is shown to other pages too.
@@ -91,9 +99,50 @@ struct ForceQuery {
     now: bool,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CloseQuery {
+    id: String,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemoveQuery {
+    name: String,
+    ticket: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LiftQuery {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HistoryQuery {
+    /// Shows only what comes after the sample and the event with these numbers.
+    #[serde(default)]
+    sample: u64,
+    #[serde(default)]
+    event: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PastQuery {
+    /// Shows only locks whose names begin with this.
+    #[serde(default)]
+    prefix: String,
+    /// Shows only this lock.
+    #[serde(default)]
+    lock: Option<String>,
+}
+
 /// Whether the call changes something.
 pub(super) fn changes(call: &str) -> bool {
-    call == "force-release"
+    matches!(call, "force-release" | "close-session" | "remove-waiter" | "lift-delay")
 }
 
 /// Answers a call.
@@ -105,10 +154,15 @@ pub(super) async fn answer(console: &Console, caller: &Caller, call: &str, body:
         }
         "level" => Ok(json(&level(console, caller, read(body)?)?)),
         "search" => Ok(json(&search(console, caller, read(body)?)?)),
-        "lock" => Ok(json(&lock(console, caller, read(body)?).await?)),
+        "lock" => Ok(json(&lock(console, caller, &read(body)?)?)),
         "sessions" => Ok(json(&sessions(console, caller, read(body)?).await?)),
         "session" => Ok(json(&session(console, caller, &read(body)?)?)),
+        "history" => Ok(json(&history(console, caller, &read(body)?)?)),
+        "changes" => Ok(json(&past_changes(console, caller, read(body)?)?)),
         "force-release" => Ok(json(&force_release(console, caller, read(body)?).await?)),
+        "close-session" => Ok(json(&close_session(console, caller, &read(body)?).await?)),
+        "remove-waiter" => Ok(json(&remove_waiter(console, caller, &read(body)?).await?)),
+        "lift-delay" => Ok(json(&lift_delay(console, caller, &read(body)?).await?)),
         other => {
             Err(Error::invalid("call", format!("{other:?} is unknown: reload the page, this node has another version")))
         }
@@ -184,7 +238,7 @@ fn search(console: &Console, caller: &Caller, asked: SearchQuery) -> Result<Foun
     })
 }
 
-async fn lock(console: &Console, caller: &Caller, asked: LockQuery) -> Result<LockShown, Error> {
+fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockShown, Error> {
     let name = name("name", &asked.name)?;
     let page = Page {
         size: PAGE,
@@ -193,8 +247,27 @@ async fn lock(console: &Console, caller: &Caller, asked: LockQuery) -> Result<Lo
     };
 
     let may_force = console.service.access().allows(caller, Right::ForceRelease, What::Name(name.as_str()));
-    let found = console.service.call(caller, Form::Typed(GetLock { name, page, stale: true })).await?.typed()?;
-    Ok(LockShown { now: console.clock.wall_ms(), index: found.index, lock: found.lock.into(), may_force })
+    // From this node's own table, so that the page also shows a lock while there is no leader.
+    let known = console.service.browse(caller, ShowLock { name, page })?;
+
+    let session = |view: &SessionView| HolderSession {
+        ttl_ms: view.ttl.as_millis(),
+        renewed_ms: u64::from(view.ttl.as_millis()).saturating_sub(view.remaining_ms),
+        may_close: may_close(console, caller, view),
+    };
+    let sessions = known.sessions.iter().map(|view| view.as_ref().map(session)).collect();
+    let lock = known.lock.into();
+    Ok(LockShown { now: console.clock.wall_ms(), index: known.index, lock, sessions, may_force })
+}
+
+/// Whether the caller may close a session. The leader decides it, by the same rule.
+fn may_close(console: &Console, caller: &Caller, session: &SessionView) -> bool {
+    let access = console.service.access();
+    let is_own = match &session.owner {
+        Some(_) => session.owner == caller.identity,
+        None => access.serves_anonymous(),
+    };
+    is_own || access.administers(caller)
 }
 
 async fn sessions(console: &Console, caller: &Caller, asked: SessionsQuery) -> Result<SessionsShown, Error> {
@@ -216,10 +289,19 @@ fn session(console: &Console, caller: &Caller, asked: &SessionQuery) -> Result<S
     let now = console.clock.wall_ms();
 
     Ok(match console.service.browse(caller, request)? {
-        None => SessionPageShown { now, index: 0, session: None, grants: Vec::new(), more: false, waits: Vec::new() },
+        None => SessionPageShown {
+            now,
+            index: 0,
+            session: None,
+            grants: Vec::new(),
+            more: false,
+            waits: Vec::new(),
+            may_close: false,
+        },
         Some(shown) => SessionPageShown {
             now,
             index: shown.index,
+            may_close: may_close(console, caller, &shown.view),
             session: Some(shown.view.into()),
             grants: shown.grants.into_iter().map(Into::into).collect(),
             more: shown.more,
@@ -244,4 +326,45 @@ async fn force_release(console: &Console, caller: &Caller, asked: ForceQuery) ->
 
     let more = forced.more_up_to.is_some();
     Ok(ForcedShown { forced: forced.forced.into_iter().map(Into::into).collect(), more })
+}
+
+async fn close_session(console: &Console, caller: &Caller, asked: &CloseQuery) -> Result<SessionClosedShown, Error> {
+    let session = session_id("id", &asked.id)?;
+    let reason = Reason::new(&asked.reason).map_err(Error::invalid_value("reason"))?;
+    let request = CloseSession { session, reason: Some(reason) };
+    console.service.call(caller, Form::Typed(request)).await?.typed()?;
+    Ok(SessionClosedShown { closed: session.to_string() })
+}
+
+async fn remove_waiter(console: &Console, caller: &Caller, asked: &RemoveQuery) -> Result<WaiterRemovedShown, Error> {
+    let ticket = Ticket(number("ticket", Some(&asked.ticket))?);
+    let request = RemoveWaiter { name: name("name", &asked.name)?, ticket };
+    let removed = console.service.call(caller, Form::Typed(request)).await?.typed()?;
+    Ok(WaiterRemovedShown { removed: removed.0.map(|waiter| waiter.label.as_str().to_owned()) })
+}
+
+async fn lift_delay(console: &Console, caller: &Caller, asked: &LiftQuery) -> Result<DelayLiftedShown, Error> {
+    let request = LiftDelay { name: name("name", &asked.name)? };
+    let lifted = console.service.call(caller, Form::Typed(request)).await?.typed()?;
+    Ok(DelayLiftedShown { lifted_ms: lifted.0 })
+}
+
+/// What happened to the cluster, as this node saw it. It needs what the status needs: it says nothing about locks.
+fn history(console: &Console, caller: &Caller, asked: &HistoryQuery) -> Result<HistoryShown, Error> {
+    console.service.access().admit(caller)?;
+    let shown = console.history.after(asked.sample, asked.event);
+    let start = console.cluster.start.to_string();
+    let sample_ms = u64::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u64::MAX);
+    Ok(HistoryShown { now: console.clock.wall_ms(), start, sample_ms, ..shown })
+}
+
+/// Changes of the last minutes. They need what the feed needs.
+fn past_changes(console: &Console, caller: &Caller, asked: PastQuery) -> Result<PastChangesShown, Error> {
+    let only = asked.lock.map(|lock| name("lock", &lock)).transpose()?;
+    let prefix = only.as_ref().map_or(asked.prefix, ToString::to_string);
+    let watch = WatchLocks { prefix, after_index: 0 };
+    console.service.check(caller, &watch)?;
+
+    let shown = console.history.changes(&console.cluster, &watch.prefix, only.as_ref(), PAST_MAX);
+    Ok(PastChangesShown { now: console.clock.wall_ms(), ..shown })
 }

@@ -8,18 +8,20 @@
 //! | `POST /console/api/feed` | changes as they happen ([`feed`]): a JSON object a line, without end |
 //!
 //! The page is an adapter like any other: the calls go to the [`Service`], which checks the rights of the caller as it does for gRPC. The
-//! caller is known by a bearer token, or else by the certificate of its connection. Lists come from the table of this node, so the console
-//! shows them even while there is no leader. A forced release goes to the leader.
+//! caller is known by a bearer token, or else by the certificate of its connection. Lists and the page of a lock come from the table of this
+//! node, so the console shows them even while there is no leader. The acts of operators (a forced release, a closed session, a removed
+//! waiter, a lifted lock-delay) go to the leader. What happened lately is recorded by [`history`].
 //!
 //! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses requests of other sites, and requests for a
 //! host that is not this node's (a name that somebody points at it). A Content-Security-Policy limits what the browser runs: scripts of
 //! this origin in files, nothing inline, no other host. Names of locks and labels reach the page as JSON and are shown as text.
 //!
-//! Deliberately absent: accounts and cookies, and any state in the node except the open feeds, whose number is limited.
+//! Deliberately absent: accounts and cookies, and any state in the node except the history and the open feeds, which are bounded.
 
 mod assets;
 mod calls;
 mod feed;
+mod history;
 mod shown;
 
 use std::{
@@ -43,6 +45,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use self::history::RecentHistory;
 use super::{
     api::{Caller, Deadline, Error, Reason},
     cluster::Cluster,
@@ -52,6 +55,7 @@ use super::{
     wire::status::outcome,
 };
 use lockkeeper_environment::Clock;
+use lockkeeper_metrics::Metrics;
 use lockkeeper_proto::v1::StatusResponse;
 
 /// Time limit of a call.
@@ -85,6 +89,8 @@ pub(crate) struct Console {
     /// The leader's last answer, for all pages that are open here. It is locked while the leader is asked: the others wait for the same
     /// answer.
     leader: Arc<Mutex<Option<LeaderAnswer>>>,
+    /// What happened in the last minutes: see [`Console::record`].
+    history: Arc<RecentHistory>,
 }
 
 /// The leader's last answer about its condition.
@@ -99,7 +105,13 @@ impl Console {
     pub(crate) fn new(cluster: Cluster, service: Service, clock: Arc<dyn Clock>, hosts: Arc<Hosts>) -> Self {
         let feeds = Arc::new(Semaphore::new(FEEDS_MAX));
         let leader = Arc::default();
-        Self { cluster, service, clock, hosts, feeds, leader }
+        let history = Arc::default();
+        Self { cluster, service, clock, hosts, feeds, leader, history }
+    }
+
+    /// Records what happens, for somebody who opens the page afterwards. Ends with Raft.
+    pub(crate) async fn record(self, metrics: Metrics) {
+        self.history.record(&self.cluster, &metrics).await;
     }
 
     pub(crate) fn routes(self) -> Router {
@@ -165,7 +177,7 @@ async fn call(
         calls::answer(&console, &caller, &name, &body).await
     };
 
-    // A forced release carries the caller's deadline to the leader, so it is over there by then.
+    // An operator's act carries the caller's deadline to the leader, so it is over there by then.
     match timeout(CALL_TIMEOUT, answer).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => failed(&error),

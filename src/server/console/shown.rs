@@ -182,8 +182,20 @@ pub(super) struct LockShown {
     pub(super) now: u64,
     pub(super) index: u64,
     pub(super) lock: LockItem,
-    /// Whether the caller may take the lock from its holders.
+    /// The session of each holder that is shown, in their order, if it is alive.
+    pub(super) sessions: Vec<Option<HolderSession>>,
+    /// Whether the caller may take the lock from its holders, remove its waiters and lift its lock-delay.
     pub(super) may_force: bool,
+}
+
+/// What the page of a lock says about the session of a holder: enough to see whether its client is alive.
+#[derive(Serialize)]
+pub(super) struct HolderSession {
+    pub(super) ttl_ms: u32,
+    /// The time since its last renewal, as of the last applied entry.
+    pub(super) renewed_ms: u64,
+    /// Whether the caller may close it.
+    pub(super) may_close: bool,
 }
 
 #[derive(Serialize)]
@@ -309,6 +321,8 @@ pub(super) struct SessionPageShown {
     /// Whether there are more grants, above the last one.
     pub(super) more: bool,
     pub(super) waits: Vec<WaitItem>,
+    /// Whether the caller may close it.
+    pub(super) may_close: bool,
 }
 
 #[derive(Serialize)]
@@ -397,6 +411,81 @@ impl From<Forced> for ForcedGrant {
     }
 }
 
+#[derive(Serialize)]
+pub(super) struct SessionClosedShown {
+    /// The session.
+    pub(super) closed: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct WaiterRemovedShown {
+    /// The label of the session that waited, if this ticket waited for the lock.
+    pub(super) removed: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct DelayLiftedShown {
+    /// How long the lock-delay would have lasted, if there was one.
+    pub(super) lifted_ms: Option<u64>,
+}
+
+/// What happened lately, without the changes of locks.
+#[derive(Serialize, Default)]
+pub(super) struct HistoryShown {
+    pub(super) now: u64,
+    /// Identifies the start of the process: its numbers begin anew with each.
+    pub(super) start: String,
+    pub(super) sample_ms: u64,
+    pub(super) samples: Vec<SampleShown>,
+    pub(super) events: Vec<EventShown>,
+}
+
+#[derive(Serialize)]
+pub(super) struct SampleShown {
+    pub(super) number: u64,
+    pub(super) age_ms: u64,
+    /// Grants a second.
+    pub(super) grants: f64,
+    pub(super) waiters: u64,
+    /// Whether the node leads: then `commit` is the time to commit, otherwise the time to apply.
+    pub(super) leads: bool,
+    pub(super) serving: bool,
+    /// 99th percentiles, seconds.
+    pub(super) commit: Option<f64>,
+    pub(super) sync: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct EventShown {
+    pub(super) number: u64,
+    pub(super) age_ms: u64,
+    pub(super) kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) leader: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) term: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<&'static str>,
+}
+
+/// Changes of locks of the last minutes, the newest first.
+#[derive(Serialize)]
+pub(super) struct PastChangesShown {
+    pub(super) now: u64,
+    /// A feed that begins after this entry goes on where the changes end; 0: the node has not caught up yet.
+    pub(super) index: u64,
+    pub(super) changes: Vec<PastChangeShown>,
+    /// The number of changes that are not kept, of all locks.
+    pub(super) left_out: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct PastChangeShown {
+    pub(super) age_ms: u64,
+    #[serde(flatten)]
+    pub(super) change: ChangeShown,
+}
+
 /// A line of the feed.
 #[derive(Serialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
@@ -449,7 +538,7 @@ impl ChangeCounts {
     }
 }
 
-#[derive(Serialize, Default)]
+#[derive(Serialize, Default, Clone, Debug)]
 pub(super) struct ChangeShown {
     name: String,
     kind: &'static str,
@@ -468,6 +557,19 @@ pub(super) struct ChangeShown {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<String>,
+}
+
+impl ChangeShown {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The bytes of its texts.
+    pub(super) fn text_bytes(&self) -> usize {
+        let Self { name, token, session, label, mode, reason, by, .. } = self;
+        let optional = [token, session, label, mode, reason, by];
+        name.len() + optional.into_iter().flatten().map(String::len).sum::<usize>()
+    }
 }
 
 impl From<Change> for ChangeShown {

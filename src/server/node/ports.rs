@@ -183,6 +183,7 @@ impl<C: Connect> Node<C> {
         let console = Console::new(cluster.clone(), service.clone(), Arc::clone(&environment.clock), hosts);
 
         let metrics = environment.metrics.clone();
+        environment.adapters.spawn(&mut tasks.background, console.clone().record(metrics.clone()));
         let data = base.config.data_dir.as_path().into();
         let web = Web { cluster, service, metrics, console, data, page: Default::default() };
         let listener = self.counted(listener, CountedPort::Http);

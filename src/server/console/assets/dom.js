@@ -35,20 +35,20 @@ export function setAttribute(element, name, value) {
 export function keyed(parent, items, key, make, update) {
   const old = parent.keyed ?? new Map();
   const now = new Map();
-  let place = parent.firstChild;
   for (const item of items) {
     const id = key(item);
     if (now.has(id)) continue;
     const child = old.get(id) ?? make(item);
     now.set(id, child);
     update(child, item);
+  }
+  // First: a child that is moved because another one went would lose its focus.
+  const kept = new Set(now.values());
+  for (const child of [...parent.childNodes]) if (!kept.has(child)) child.remove();
+  let place = parent.firstChild;
+  for (const child of now.values()) {
     if (child === place) place = place.nextSibling;
     else parent.insertBefore(child, place);
-  }
-  while (place) {
-    const next = place.nextSibling;
-    place.remove();
-    place = next;
   }
   parent.keyed = now;
 }

@@ -1,16 +1,19 @@
-// The live feed: changes as they happen, kept for as long as the page is open, up to a number.
+// What happens to locks and to the cluster: the changes of the last ten minutes that the node kept, and then each as it comes.
 
 import { byId, clock, count, el, keyed, lockAddress, sessionAddress, visible, write } from './dom.js';
-import { Lost, Refused, feed } from './net.js';
+import { Lost, Refused, call, feed, nodeNow } from './net.js';
 
-const KEPT = 500;
-const SHOWN = 100;
+const KEPT = 800;
+const SHOWN = 150;
 const AGAIN_MS = [500, 1000, 2000, 5000];
 const WORDS = {
   granted: 'granted', released: 'released', expired: 'expired', forced: 'taken back', revoked: 'revoked', queued: 'waits', left: 'gave up',
-  data: 'data', delayed: 'lock-delay', opened: 'open again', resized: 'resized', leader: 'leader', gap: 'gap', many: 'and more',
+  data: 'data', delayed: 'lock-delay', opened: 'open again', resized: 'resized', gap: 'gap', many: 'and more', leader: 'leader',
+  trouble: 'no service', serves: 'serves again',
 };
-const LOSSES = new Set(['expired', 'forced', 'revoked', 'leader', 'gap']);
+/** What happened to the cluster, not to a lock: it is shown with every lock. */
+const CLUSTER = new Set(['leader', 'trouble', 'serves']);
+const LOSSES = new Set(['expired', 'forced', 'revoked', 'gap', ...CLUSTER]);
 
 /** The newest first. */
 let events = [];
@@ -25,14 +28,18 @@ let listener = () => {};
 /** The changes of a lock that were seen. */
 export const eventsOf = (lock) => events.filter((event) => event.name === lock);
 
+/** Puts an event into its place by time; of the same time, the later one first. */
 function add(event) {
-  events.unshift({ id: next++, ...event });
+  const at = events.findIndex((other) => other.at <= event.at);
+  events.splice(at < 0 ? events.length : at, 0, { id: next++, ...event });
   if (events.length > KEPT) events.length = KEPT;
 }
 
-/** A change that is not one of a lock. */
-export function tell(kind, text, at) {
-  add({ kind, text, at });
+/** What happened to the cluster, the oldest first. */
+export function tell(news) {
+  for (const { kind, at, leader, term, why } of news) {
+    add({ kind, at, text: kind === 'leader' ? `node ${leader} leads, term ${term}` : (why ?? '') });
+  }
   draw();
 }
 
@@ -40,7 +47,7 @@ export function tell(kind, text, at) {
 function eventRow(event, short) {
   const { kind, name, label, token, session, reason, by, mode, text } = event;
   const who = label != null || session ? el('a', { href: sessionAddress(session) }, visible(label || `session ${session.slice(0, 8)}`)) : null;
-  const first = el('div', { class: 'event' }, el('b', {}, WORDS[kind] ?? kind), text ? visible(text) : short ? who : el('a', { href: lockAddress(name), title: visible(name) }, visible(name)));
+  const first = el('div', { class: 'event' }, el('b', {}, WORDS[kind] ?? kind), text != null ? visible(text) : short ? who : el('a', { href: lockAddress(name), title: visible(name) }, visible(name)));
   const rest = [];
   const join = (part) => part && rest.push(rest.length ? ' · ' : '', part);
   if (!short) join(who);
@@ -84,19 +91,34 @@ function take({ line, now, changes, counts }) {
   }
 }
 
+/** Shows the past that the node kept. Returns the entry after which the feed goes on. */
+async function refill(what, signal) {
+  const { changes, left_out, index } = await call('changes', what);
+  if (signal.aborted) return null;
+  events = events.filter((event) => CLUSTER.has(event.kind));
+  const now = nodeNow();
+  changes.reverse().forEach(({ age_ms, ...change }) => add({ at: now - age_ms, ...change, granted: change.kind === 'granted' ? 1 : 0 }));
+  write(byId('feed-past'), left_out ? `Of the last ten minutes, ${count(left_out)} further changes are not kept.` : '');
+  byId('feed-past').hidden = !left_out;
+  draw();
+  return index || null;
+}
+
 /** Follows the changes under a prefix, or of one lock, until it is called again. */
 export async function follow(what) {
   stop.abort();
   stop = new AbortController();
   const { signal } = stop;
   lock = what.lock ?? null;
-  write(byId('feed-title'), lock == null ? 'Live' : 'History');
-  write(byId('feed-of'), lock == null ? visible(what.prefix) : 'as seen here');
+  write(byId('feed-title'), lock == null ? 'What happens' : 'History');
+  write(byId('feed-of'), what.prefix ? visible(what.prefix) : '');
   draw();
   // Where it goes on after a break.
   let after = null;
   for (let tries = 0; !signal.aborted; tries += 1) {
     try {
+      if (after == null) after = await refill(what, signal);
+      if (signal.aborted) return;
       for await (const told of feed(after ? { ...what, after } : what, signal)) {
         after = told.line === 'gap' ? null : (told.index ?? after);
         if (told.line === 'end') throw new Refused(0, told.reason, told.message);

@@ -1,15 +1,13 @@
-// The tree of locks, the search, and the page of one lock.
+// The tree of locks and the search.
 
-import {
-  byId, count, duration, el, folderAddress, keyed, lockAddress, moment, sessionAddress, setAttribute, setClass, visible, write,
-} from './dom.js';
+import { count, duration, el, folderAddress, keyed, lockAddress, setAttribute, visible, write } from './dom.js';
 import { call, nodeNow } from './net.js';
-import { eventsOf } from './feed.js';
 
-/** Folders that are open at a time: each shows a page of a hundred at the most. */
-const OPEN_MAX = 5;
-/** Time over which hand-overs are counted. */
-const OVER_MS = 10_000;
+/** Folders that can be open at a time: each shows a page of a hundred at the most. */
+const OPEN_MAX = 200;
+/** A search is repeated after this time, or after this multiple of what it took: a table of millions is not searched all the time. */
+const SEARCH_MS = 5000;
+const SEARCH_PAUSE = 10;
 
 const since = (time) => (time ? duration(nodeNow() - time) : '');
 
@@ -21,7 +19,7 @@ function holderText(lock) {
 
 const HEAD = [['', 'Name'], ['c-holder', 'Holder'], ['c-mode', 'Mode'], ['c-time number', 'Held for'], ['c-time c-lease number', 'Lease left'], ['c-queue number', 'Waiting'], ['c-time wide number', 'Longest wait']];
 
-function table(caption, head = HEAD) {
+export function table(caption, head = HEAD) {
   const body = el('tbody');
   const row = el('tr', {}, ...head.map(([name, text]) => el('th', { class: name, scope: 'col' }, text)));
   return [el('table', { class: head === HEAD ? 'grid list tree' : 'grid list', 'aria-label': caption }, el('thead', {}, row), body), body];
@@ -59,7 +57,7 @@ function fillLock(row, lock, text, depth) {
 }
 
 /** What is between two tree rows of one level: the pages of that level. */
-function pagerRow(level, change) {
+export function pagerRow(level, change) {
   const row = el('tr', { class: 'pager-row' }, el('td', { colspan: HEAD.length }));
   const back = el('button', { class: 'small', type: 'button', on: { click: () => change(-1) } }, '‹ previous 100');
   const on = el('button', { class: 'small', type: 'button', on: { click: () => change(1) } }, 'next 100 ›');
@@ -79,8 +77,10 @@ export class Tree {
   constructor(root) {
     this.root = root;
     this.everyMs = 2000;
-    /** What is shown of each level: the cursors of the pages before, and the page. */
+    /** What is shown of each open level: the cursors of the pages before, and the page. */
     this.levels = new Map([[root, { cursors: [], data: null }]]);
+    /** The levels that were shown when the tree was drawn last, with the rows of their folders. */
+    this.drawn = new Map();
     const [list, body] = table('Locks');
     this.body = body;
     this.list = list;
@@ -93,12 +93,33 @@ export class Tree {
   }
 
   async refresh() {
-    for (const [prefix, level] of [...this.levels]) {
+    // Levels that are opened meanwhile come too.
+    for (const [prefix, level] of this.levels) {
+      if (level.data && !this.isSeen(prefix)) continue;
       const cursor = level.cursors.at(-1) ?? {};
       const data = await call('level', { prefix, ...cursor });
       if (level.cursors.at(-1) === cursor || (!level.cursors.length && !cursor.after_lock)) level.data = data;
+      this.join(prefix, level);
     }
     this.fail('');
+  }
+
+  /** Folders may be joined otherwise than before: what is open below a folder stays seen. */
+  join(prefix, level) {
+    for (const { folder } of level.data?.children ?? []) {
+      const isAround = folder && [...this.levels.keys()].some((open) => open !== folder.prefix && open.startsWith(folder.prefix));
+      if (isAround && !this.levels.has(folder.prefix)) this.levels.set(folder.prefix, { cursors: [], data: null });
+    }
+  }
+
+  /** Whether a row of the level, or of its folder, is on the screen: only such a level is asked for again. */
+  isSeen(prefix) {
+    if (prefix === this.root) return true;
+    const rows = this.drawn.get(prefix);
+    if (!rows) return false;
+    const top = rows[0].getBoundingClientRect().top;
+    const bottom = rows.at(-1).getBoundingClientRect().bottom;
+    return bottom > -innerHeight && top < 2 * innerHeight;
   }
 
   fail(text) {
@@ -108,18 +129,23 @@ export class Tree {
 
   draw() {
     const items = [];
-    const add = (prefix, depth) => {
+    const add = (prefix, depth, within) => {
       const level = this.levels.get(prefix);
       for (const { lock, folder } of level?.data?.children ?? []) {
         const name = lock?.name ?? folder.prefix;
-        items.push({ id: `${lock ? 'l' : 'f'}${prefix}\n${name}`, lock, folder, depth, text: name.slice(prefix.length) });
-        if (folder && this.levels.has(folder.prefix)) add(folder.prefix, depth + 1);
+        const isOpen = Boolean(folder && this.levels.has(folder.prefix));
+        items.push({ id: `${lock ? 'l' : 'f'}${within}\n${name}`, lock, folder, depth, text: name.slice(prefix.length), prefix: isOpen ? folder.prefix : prefix });
+        if (isOpen) add(folder.prefix, depth + 1, folder.prefix);
       }
       if (level?.data && (level.data.more || level.cursors.length)) items.push({ id: `p${prefix}`, prefix, level });
     };
-    add(this.root, 0);
+    add(this.root, 0, this.root);
     const make = (item) => (item.level ? pagerRow(item.level, (by) => this.page(item.prefix, by)) : makeRow());
-    keyed(this.body, items, (item) => item.id, make, (row, item) => this.fill(row, item));
+    this.drawn = new Map();
+    keyed(this.body, items, (item) => item.id, make, (row, item) => {
+      this.drawn.set(item.prefix, [...(this.drawn.get(item.prefix) ?? []).slice(0, 1), row]);
+      this.fill(row, item);
+    });
     this.list.hidden = items.length === 0;
     if (this.levels.get(this.root).data && items.length === 0) {
       this.fail(this.root ? 'No lock has a name that begins so.' : 'No lock is held, is awaited or has data. This takes one for a minute: lockkeeper lock jobs/nightly -- sleep 60');
@@ -148,14 +174,22 @@ export class Tree {
   toggle(prefix) {
     if (this.levels.has(prefix)) {
       for (const open of [...this.levels.keys()]) if (open !== this.root && open.startsWith(prefix)) this.levels.delete(open);
+    } else if (!this.hasRoom()) {
+      this.fail(`${OPEN_MAX} folders are open: close one first.`);
     } else {
       this.levels.set(prefix, { cursors: [], data: null });
-      // The one that was opened first, and is not around the new one, is closed.
-      const others = [...this.levels.keys()].filter((open) => open !== this.root && !prefix.startsWith(open));
-      if (this.levels.size > OPEN_MAX + 1 && others.length) this.toggle(others[0]);
       this.again?.();
     }
     this.draw();
+  }
+
+  /** Whether another folder can be opened. Those that are not shown any more, on another page or without locks, give way. */
+  hasRoom() {
+    for (const open of [...this.levels.keys()]) {
+      if (this.levels.size <= OPEN_MAX) break;
+      if (open !== this.root && !this.drawn.has(open)) this.levels.delete(open);
+    }
+    return this.levels.size <= OPEN_MAX;
   }
 
   page(prefix, by) {
@@ -190,26 +224,40 @@ export function pathOf(name, isFolder) {
 /** Locks whose names contain a text. The node looks at some thousands of names for each call. */
 export class Search {
   constructor(text) {
-    this.text = text;
-    this.everyMs = 5000;
+    this.everyMs = SEARCH_MS;
     const [list, body] = table('Found locks');
     [this.list, this.body] = [list, body];
-    this.note = el('p', { class: 'note' }, 'Searching …');
-    this.element = el('div', {}, el('div', { class: 'path' }, el('a', { href: '#/locks' }, 'locks'), el('span', {}, '›'), el('span', {}, 'search')), el('div', { class: 'head' }, el('h1', {}, `“${visible(text)}”`)), el('div', { class: 'panel' }, list, this.note));
-    this.title = `Search: ${text}`;
+    this.note = el('p', { class: 'note' });
+    this.heading = el('h1');
+    this.element = el('div', {}, el('div', { class: 'path' }, el('a', { href: '#/locks' }, 'locks'), el('span', {}, '›'), el('span', {}, 'search')), el('div', { class: 'head' }, this.heading), el('div', { class: 'panel' }, list, this.note));
     this.feed = { prefix: '' };
     this.locks = [];
+    this.find(text);
+  }
+
+  /** Finds another text. What was found for the one before stays until the first answer. */
+  find(text) {
+    this.text = text;
+    this.title = `Search: ${text}`;
+    write(this.heading, `“${visible(text)}”`);
+    this.fail('Searching …');
   }
 
   async refresh() {
+    const { text } = this;
+    const began = performance.now();
     let [locks, looked, after] = [[], 0, undefined];
     do {
-      const found = await call('search', { text: this.text, ...(after ? { after } : {}) });
+      const found = await call('search', { text, ...(after ? { after } : {}) });
+      // Somebody types: another text is wanted by now.
+      if (text !== this.text || !this.element.isConnected) return;
       locks = locks.concat(found.locks).slice(0, 100);
       looked += found.looked;
       after = found.more_after;
-    } while (after && locks.length < 100 && this.element.isConnected);
-    this.locks = locks;
+      this.locks = locks;
+      this.draw();
+    } while (after && locks.length < 100);
+    this.everyMs = Math.max(SEARCH_MS, SEARCH_PAUSE * (performance.now() - began));
     const names = `${count(looked)} name${looked === 1 ? '' : 's'}`;
     this.fail(after ? `The first ${locks.length}; there may be more. A longer text finds fewer.` : `${count(locks.length)} found in ${names}.`);
   }
@@ -222,216 +270,4 @@ export class Search {
     keyed(this.body, this.locks, (lock) => lock.name, makeRow, (row, lock) => fillLock(row, lock, lock.name, 0));
     this.list.hidden = this.locks.length === 0;
   }
-}
-
-function fact(name, value, more = '') {
-  return el('div', {}, el('dt', {}, name), el('dd', { class: more }, value));
-}
-
-const WAITER_HEAD = [['c-token number', 'Place'], ['', 'Waiter'], ['c-mode', 'Mode'], ['c-time number', 'Waits for'], ['c-time number wide', 'Gives up in']];
-const HOLDER_HEAD = [['c-token is-token number', 'Token'], ['', 'Holder'], ['c-mode', 'Mode'], ['c-time number', 'Held for'], ['c-lease-bar number', 'Lease left'], ['c-force', '']];
-
-/** The page of one lock. */
-export class LockPage {
-  constructor(name) {
-    this.name = name;
-    this.everyMs = 1000;
-    this.title = name;
-    this.feed = { lock: name };
-    this.opened = nodeNow();
-    /** Cursors of the pages of the queue before this one. */
-    this.cursors = [];
-    /** The holders that were seen, by token; and the longest tenure of one that has gone. */
-    this.seen = new Map();
-    this.longest = null;
-    this.state = el('span', { class: 'tag' }, '…');
-    this.kind = el('span', { class: 'tag', hidden: true }, 'entry of another protocol');
-    this.note = el('p', { class: 'note', hidden: true });
-    this.facts = el('dl', { class: 'facts' });
-    const [holders, holdersBody] = table('Holders', HOLDER_HEAD);
-    const [queue, queueBody] = table('Queue', WAITER_HEAD);
-    [this.holders, this.queue] = [holdersBody, queueBody];
-    this.holdersNote = el('p', { class: 'note' });
-    this.queueNote = el('p', { class: 'note' });
-    this.holdersTable = holders;
-    this.queueTable = queue;
-    this.queueCount = el('span', { class: 'soft' });
-    this.pager = pagerRow({ cursors: [] }, (by) => this.page(by));
-    this.pagerTable = el('table', { class: 'grid', hidden: true }, el('tbody', {}, this.pager));
-    this.data = el('pre', { class: 'data', tabindex: 0 });
-    this.dataBlock = el('section', { class: 'panel block', hidden: true }, el('h2', {}, 'Data'), this.data);
-    this.element = el(
-      'div', {}, pathOf(name, false), el('div', { class: 'head' }, el('h1', {}, visible(name)), this.state, this.kind), this.note,
-      el('section', { class: 'panel' }, el('h2', {}, 'Held by'), holders, this.holdersNote, this.facts),
-      el('section', { class: 'panel block' }, el('h2', {}, 'Queue', this.queueCount), queue, this.queueNote, this.pagerTable),
-      this.dataBlock,
-    );
-  }
-
-  async refresh() {
-    const cursor = this.cursors.at(-1);
-    const { lock, may_force } = await call('lock', { name: this.name, ...(cursor ? { waiters_after: cursor.ticket } : {}) });
-    [this.lock, this.mayForce] = [lock, may_force];
-    this.fail('');
-    this.remember(lock);
-  }
-
-  /** Notes who holds it, to know whose tenure was the longest. */
-  remember(lock) {
-    const now = new Map(lock.holders.map((holder) => [holder.token, holder]));
-    for (const [token, holder] of this.seen) {
-      if (!now.has(token)) this.lasted(holder, nodeNow());
-    }
-    this.seen = now;
-  }
-
-  lasted(holder, until) {
-    const time = until - holder.since;
-    if (!this.longest || time > this.longest.time) this.longest = { time, label: holder.label, token: holder.token };
-  }
-
-  fail(text) {
-    this.note.hidden = !text;
-    write(this.note, text);
-  }
-
-  page(by) {
-    if (by < 0) this.cursors.pop();
-    else if (this.lock?.waiters.length) this.cursors.push({ ticket: this.lock.waiters.at(-1).ticket, before: this.before() + this.lock.waiters.length });
-    this.again?.();
-  }
-
-  before() {
-    return this.cursors.at(-1)?.before ?? 0;
-  }
-
-  draw() {
-    const lock = this.lock;
-    if (!lock) return;
-    const free = !lock.holder_count;
-    write(this.state, free ? (lock.delay_ms ? 'closed by a lock-delay' : 'free') : `${lock.mode}, held by ${count(lock.holder_count)}`);
-    setClass(this.state, free ? 'tag' : 'tag accent');
-    this.kind.hidden = !lock.is_entry;
-    this.drawHolders(lock);
-    this.drawQueue(lock);
-    this.dataBlock.hidden = !lock.data;
-    if (lock.data) {
-      const { bytes, text } = lock.data;
-      write(this.dataBlock.firstChild, `Data, ${count(bytes)} byte${bytes === 1 ? '' : 's'}${lock.keeps_data ? ', kept after release' : ''}`);
-      write(this.data, text == null ? '(no text)' : visible(text.replaceAll('\n', '\u2424')).replaceAll('\u2424', '\n'));
-    }
-    this.drawFacts(lock, eventsOf(this.name));
-  }
-
-  drawHolders(lock) {
-    const make = (holder) => {
-      const row = el('tr', {}, ...HOLDER_HEAD.map(([name]) => el('td', { class: name })));
-      const who = el('a', { href: sessionAddress(holder.session), 'data-move': true }, visible(holder.label || 'unnamed'));
-      row.revoked = el('span', { class: 'tag warn', hidden: true });
-      row.under = el('div', { class: 'under' });
-      row.children[0].append(holder.token);
-      row.children[1].append(who, ' ', row.revoked, row.under);
-      row.bar = el('i');
-      row.left = el('span');
-      row.lease = el('span', { class: 'lease', 'aria-hidden': 'true' }, row.bar);
-      row.children[4].append(row.lease, row.left);
-      row.most = 0;
-      row.force = el('button', { class: 'small danger', type: 'button', on: { click: () => askToForce(lock, holder) } }, 'Take back …');
-      row.children[5].append(row.force);
-      return row;
-    };
-    keyed(this.holders, lock.holders, (holder) => holder.token, make, (row, holder) => {
-      write(row.children[2], holder.mode);
-      write(row.children[3], since(holder.since));
-      write(row.left, duration(holder.remaining_ms));
-      // The whole lease is not known here: the longest that was left.
-      row.most = Math.max(row.most, holder.remaining_ms, 1);
-      row.bar.style.width = `${Math.round((holder.remaining_ms / row.most) * 100)}%`;
-      row.lease.classList.toggle('is-low', holder.remaining_ms < row.most * 0.25);
-      row.revoked.hidden = !holder.revoked;
-      write(row.revoked, holder.revoked ? `revoked: ${visible(holder.revoked)}` : '');
-      write(row.under, `lease ${duration(holder.remaining_ms)}`);
-      row.force.hidden = !this.mayForce;
-    });
-    this.holdersTable.hidden = !lock.holders.length;
-    const more = lock.holder_count - lock.holders.length;
-    write(this.holdersNote, lock.holders.length ? (more > 0 ? `and ${count(more)} more` : '') : lock.delay_ms ? `Nobody. A lock-delay keeps it closed for another ${duration(lock.delay_ms)}.` : 'Nobody.');
-    this.holdersNote.hidden = !this.holdersNote.textContent;
-  }
-
-  drawQueue(lock) {
-    const make = (waiter) => {
-      const row = el('tr', {}, ...WAITER_HEAD.map(([name]) => el('td', { class: name })));
-      row.children[1].append(el('a', { href: sessionAddress(waiter.session), 'data-move': true }, visible(waiter.label || 'unnamed')));
-      return row;
-    };
-    let place = this.before();
-    keyed(this.queue, lock.waiters, (waiter) => waiter.ticket, make, (row, waiter) => {
-      place += 1;
-      const texts = [count(place), null, waiter.mode, since(waiter.since), waiter.remaining_ms == null ? 'never' : duration(waiter.remaining_ms)];
-      texts.forEach((text, at) => text != null && write(row.children[at], text));
-    });
-    write(this.queueCount, lock.queue_length ? count(lock.queue_length) : '');
-    this.queueTable.hidden = !lock.waiters.length;
-    write(this.queueNote, lock.waiters.length ? '' : lock.queue_length ? 'This page of the queue is empty now.' : 'Nobody waits.');
-    this.queueNote.hidden = !this.queueNote.textContent;
-    const more = this.before() + lock.waiters.length < lock.queue_length;
-    this.pagerTable.hidden = !more && !this.cursors.length;
-    this.pager.fill({ cursors: this.cursors, data: { more } });
-  }
-
-  drawFacts(lock, events) {
-    const now = nodeNow();
-    const over = Math.min(OVER_MS, Math.max(now - this.opened, 1000));
-    const granted = events.reduce((sum, event) => sum + (now - event.at < over ? (event.granted ?? 0) : 0), 0);
-    let longest = this.longest;
-    for (const holder of lock.holders) {
-      const time = now - holder.since;
-      if (!longest || time > longest.time) longest = { time, label: holder.label, token: holder.token };
-    }
-    const facts = [
-      ['Hand-overs a second', (granted * 1000 / over).toFixed(1)],
-      ['Longest wait now', lock.waiters.length && !this.cursors.length ? since(lock.waiters[0].since) : '–'],
-      ['Longest holder seen', longest ? `${visible(longest.label || 'unnamed')}, ${duration(longest.time)}, token ${longest.token}` : '–'],
-    ];
-    keyed(this.facts, facts, ([name]) => name, ([name]) => fact(name, ''), (div, [, value]) => write(div.lastChild, value));
-  }
-}
-
-/** What the dialog is about. */
-let asked = null;
-
-function askToForce(lock, holder) {
-  asked = { lock: lock.name, token: holder.token };
-  write(byId('force-lock'), visible(lock.name));
-  write(byId('force-holder'), `from ${visible(holder.label || 'unnamed')}, token ${holder.token}, held since ${moment(holder.since)}`);
-  byId('force-error').hidden = true;
-  // Such a lock opens at once, whatever is chosen.
-  write(byId('force-told'), lock.is_entry ? 'the audit trail gets it' : 'its holder and the audit trail get it');
-  byId('force-entry').hidden = !lock.is_entry;
-  byId('force-choice').hidden = lock.is_entry;
-  byId('force-form').reset();
-  byId('force').showModal();
-  byId('force-reason').focus();
-}
-
-/** Makes the dialog of a forced release work. `done` is called after one. */
-export function start(done) {
-  byId('force-cancel').addEventListener('click', () => byId('force').close());
-  byId('force-form').addEventListener('submit', async (event) => {
-    event.preventDefault();
-    const [error, go] = [byId('force-error'), byId('force-go')];
-    go.disabled = true;
-    try {
-      const body = { name: asked.lock, token: asked.token, reason: byId('force-reason').value, now: byId('force-now').checked };
-      const { forced } = await call('force-release', body);
-      if (forced.length === 0) throw new Error('it was no longer held by this token: nothing was changed');
-      byId('force').close();
-      done();
-    } catch (failure) {
-      error.hidden = false;
-      write(error, failure.message);
-    }
-    go.disabled = false;
-  });
 }

@@ -1,10 +1,13 @@
 // The page around the views: who leads, what is wrong, where to go, and which keys do what.
 
-import { byId, bytes, count, duration, el, keyed, setAttribute, setClass, visible, write } from './dom.js';
+import * as acts from './acts.js';
+import { byId, bytes, clock, count, duration, el, keyed, setAttribute, setClass, visible, write } from './dom.js';
 import * as feed from './feed.js';
 import * as graphs from './graphs.js';
+import { LockPage } from './lock.js';
 import * as locks from './locks.js';
-import { Lost, Refused, call, nodeNow, token } from './net.js';
+import { Lost, Refused, call, token } from './net.js';
+import * as past from './past.js';
 import { SessionPage, Sessions } from './sessions.js';
 
 const STATUS_MS = 1000;
@@ -16,6 +19,8 @@ const DENIED_MS = 10_000;
 const SILENT_MS = 2000;
 /** Least time between two refreshes of a view because something changed. */
 const SOON_MS = 250;
+/** Somebody who types has paused for this time: then the list is filtered. */
+const TYPED_MS = 200;
 
 let status = null;
 /** When the node answered last, and since when it does not. */
@@ -27,6 +32,9 @@ let denied = null;
 let view = null;
 let timer = 0;
 let askedWho = false;
+/** Since when this node cannot serve, by its own clock, if the page knows. */
+let unservedSince = null;
+let typed = 0;
 
 /* The view. */
 
@@ -39,7 +47,7 @@ function viewOf(hash) {
     text = rest.join('/');
   }
   switch (kind) {
-    case 'lock': return new locks.LockPage(text);
+    case 'lock': return new LockPage(text);
     case 'search': return new locks.Search(text);
     case 'sessions': return new Sessions();
     case 'session': return new SessionPage(text);
@@ -48,14 +56,22 @@ function viewOf(hash) {
 }
 
 function show() {
-  view = viewOf(location.hash);
+  const next = viewOf(location.hash);
+  // Another text in the same search: what is shown stays until something else is found.
+  if (view instanceof locks.Search && next instanceof locks.Search) {
+    view.find(next.text);
+    soon(0);
+    return;
+  }
+  view = next;
   denied = null;
   view.again = () => soon(0);
   byId('view').replaceChildren(view.element);
-  document.title = view.title === 'Locks' ? 'Lockkeeper' : `${visible(view.title)} – Lockkeeper`;
   const of = view instanceof Sessions || view instanceof SessionPage ? 'sessions' : 'locks';
   for (const tab of document.querySelectorAll('.tabs a')) setAttribute(tab, 'aria-current', tab.dataset.view === of ? 'page' : null);
   if (!(view instanceof locks.Search)) byId('search-text').value = '';
+  else if (document.activeElement !== byId('search-text')) byId('search-text').value = view.text;
+  drawTrouble();
   window.scrollTo(0, 0);
   feed.follow(view.feed);
   soon(0);
@@ -74,8 +90,15 @@ async function refresh() {
     }
   }
   if (shown !== view) return;
-  view.draw();
+  drawView();
   soon(denied ? DENIED_MS : view.everyMs);
+}
+
+/** A node that cannot serve, or that is lost, changes nothing: the view says so, and offers no act. */
+function drawView() {
+  view.isServed = !lostAt && !refused && status?.node.serving !== false;
+  view.unservedSince = unservedSince;
+  view.draw();
 }
 
 function soon(ms) {
@@ -100,11 +123,21 @@ async function turn() {
   setTimeout(turn, refused ? DENIED_MS : STATUS_MS);
 }
 
-/** Elections, as this node sees them. */
+/** An election, or the end of one: the node has recorded when. */
 function compare(told) {
-  if (!status || (status.node.leader === told.node.leader && status.node.term === told.node.term)) return;
-  const { leader, term } = told.node;
-  feed.tell('leader', leader ? `node ${leader} leads, term ${term}` : `none is known, term ${term}`, nodeNow());
+  const [before, now] = [status?.node, told.node];
+  if (!before || (before.leader === now.leader && before.term === now.term && before.serving === now.serving)) return;
+  past.refresh();
+}
+
+/** What the node recorded of the cluster. */
+function takePast(news) {
+  for (const { kind, at } of news) {
+    if (kind === 'trouble') unservedSince ??= at;
+    if (kind === 'serves') unservedSince = null;
+  }
+  if (news.length) feed.tell(news);
+  graphs.draw();
 }
 
 function draw() {
@@ -115,7 +148,7 @@ function draw() {
   write(byId('identity'), you ?? (token.get() ? 'token' : 'anonymous'));
   write(byId('count-locks'), count(node.locks));
   write(byId('count-sessions'), count(node.sessions));
-  write(byId('members-note'), byLeader ? '' : 'as this node knows them: it reaches no leader');
+  write(byId('members-note'), byLeader ? reserve()?.note ?? '' : 'as this node knows them: it reaches no leader');
   keyed(byId('members').tBodies[0], members, (member) => member.id, () => el('tr', {}, ...Array.from({ length: 7 }, (_, at) => el('td', { class: [2, 3].includes(at) ? 'number' : at === 4 ? 'number wide' : at > 4 ? 'wide' : '' }))), (row, member) => drawMember(row, member, node, byLeader));
   const facts = [
     ['Term', count(node.term)],
@@ -161,11 +194,37 @@ function drawMember(row, member, node, byLeader) {
   write(address, member.address);
 }
 
+/**
+ * How many voters the cluster can still lose, as its leader sees them: `spare`, those that are `missing`, and both in words. `null`: not
+ * known. A voter that answers but does not catch up cannot take the place of one that is lost.
+ */
+function reserve() {
+  if (!status?.by_leader || !status.node.serving) return null;
+  const voters = status.members.filter(({ voter }) => voter);
+  const isMissing = ({ id, silent_ms, trouble }) => id !== status.node.leader && (silent_ms == null || silent_ms > SILENT_MS || trouble);
+  const missing = voters.filter(isMissing);
+  const needed = Math.floor(voters.length / 2) + 1;
+  const spare = voters.length - missing.length - needed;
+  const good = voters.length - missing.length;
+  const text = `${good} of ${voters.length} voters ${good === 1 ? 'is' : 'are'} well, ${needed} ${needed === 1 ? 'is' : 'are'} needed`;
+  const note = voters.length === 1 ? 'one voter: without it the cluster stops' : missing.length ? text : `${spare} can be lost`;
+  return { spare, missing, voters, text, note };
+}
+
+/** Amber: the next loss stops the cluster. One voter alone is what its operator has chosen. */
+function thinned() {
+  const left = reserve();
+  if (!left || left.spare > 0 || left.voters.length === 1) return null;
+  const who = left.missing.map(({ id }) => id).join(', ');
+  const why = who ? `: node${left.missing.length === 1 ? '' : 's'} ${who} ${left.missing.length === 1 ? 'is' : 'are'} missing` : ': two voters have none to spare';
+  return { pill: 'next loss stops it', state: 'next loss stops it', title: 'The next loss stops the cluster.', text: `${left.text}${why}.` };
+}
+
 /** What is wrong, worst first. */
 function trouble() {
   if (lostAt) {
     const who = status ? `node ${status.node.id}` : 'the node';
-    return { bad: true, pill: `${who} is lost`, title: `No answer from ${who} at ${location.host} for ${duration(Date.now() - lostAt)}.`, text: 'What is shown here is old. This page tries again every second; another node may still serve.', stale: true };
+    return { bad: true, pill: `${who} is lost`, state: `${who} lost`, title: `No answer from ${who} at ${location.host} for ${duration(Date.now() - lostAt)}.`, text: 'What is shown here is old. This page tries again every second; another node may still serve.', stale: true };
   }
   if (refused?.status === 401) return { pill: 'who are you?', title: 'This cluster wants to know who you are.', text: refused.message, action: ['Give a token …', askWho] };
   if (refused) return { pill: 'refused', title: 'The node refuses to tell its state.', text: refused.message };
@@ -173,9 +232,12 @@ function trouble() {
   const { node } = status;
   if (!node.serving) {
     const title = node.leader && node.role !== 'leader' ? `Node ${node.id} does not hear its leader, node ${node.leader}.` : `Node ${node.id} has no leader that can commit.`;
-    return { bad: true, pill: 'no leader', title, text: `It says: ${node.trouble}. Locks are shown as this node knew them last; nothing can be changed through it now.` };
+    const since = unservedSince ? ` since ${clock(unservedSince)}` : '';
+    return { bad: true, pill: 'no leader', title, text: `It says${since}: ${node.trouble}. Locks are shown as this node knew them last; nothing can be changed through it now.` };
   }
-  if (denied && !status.you) return { title: 'You are anonymous here, and may not see this.', text: '', pill: null, action: ['Give a token …', askWho] };
+  const amber = thinned();
+  if (denied && !status.you) return { title: 'You are anonymous here, and may not see this.', text: '', pill: amber?.pill ?? null, action: ['Give a token …', askWho] };
+  if (amber) return amber;
   if (node.disk_trouble) return { title: 'Disk:', text: node.disk_trouble, pill: null };
   return null;
 }
@@ -200,6 +262,16 @@ function drawTrouble() {
   const well = node && (node.role === 'leader' ? `node ${node.id} leads` : `node ${node.id} follows node ${node.leader}`);
   write(byId('pill-text'), wrong?.pill ?? well ?? 'connecting');
   setClass(pill, `pill ${wrong ? (wrong.bad ? 'is-bad' : 'is-warn') : node ? 'is-good' : ''}`);
+  drawTitle(wrong, node);
+}
+
+/** The title of the tab: which cluster, and whether it is well, before what is looked at. */
+function drawTitle(wrong, node) {
+  const state = wrong?.state ?? wrong?.pill ?? (node ? 'healthy' : 'connecting');
+  const cluster = node ? `${node.cluster}: ` : '';
+  const at = view && view.title !== 'Locks' ? ` · ${visible(view.title)}` : '';
+  const title = `${wrong?.bad || wrong?.pill ? '⚠ ' : ''}${cluster}${state}${at} – Lockkeeper`;
+  if (document.title !== title) document.title = title;
 }
 
 /* Who you are. */
@@ -228,6 +300,7 @@ async function turnNow() {
     if (error instanceof Refused) refused = error;
   }
   draw();
+  past.refresh();
 }
 
 /* Keys. */
@@ -248,6 +321,7 @@ function key(event) {
   if (event.key === 'Escape') {
     if (target.id === 'search-text' && (target.value || view instanceof locks.Search)) {
       target.value = '';
+      clearTimeout(typed);
       if (view instanceof locks.Search) location.hash = '#/locks';
       target.blur();
     } else if (isText(target)) target.blur();
@@ -264,6 +338,18 @@ function key(event) {
     if (!move(-1)) return;
   } else return;
   event.preventDefault();
+}
+
+/** Filters the locks by what is typed. The texts in between are no places to come back to. */
+function search() {
+  clearTimeout(typed);
+  const text = byId('search-text').value.trim();
+  const address = text ? `#/search/${encodeURIComponent(text)}` : '#/locks';
+  if (!text && !(view instanceof locks.Search)) return;
+  if (view instanceof locks.Search && text) {
+    history.replaceState(null, '', address);
+    if (view.text !== text) show();
+  } else location.hash = address;
 }
 
 /* The theme. */
@@ -296,8 +382,11 @@ function start() {
   });
   byId('search').addEventListener('submit', (event) => {
     event.preventDefault();
-    const text = byId('search-text').value.trim();
-    location.hash = text ? `#/search/${encodeURIComponent(text)}` : '#/locks';
+    search();
+  });
+  byId('search-text').addEventListener('input', () => {
+    clearTimeout(typed);
+    typed = setTimeout(search, TYPED_MS);
   });
   document.addEventListener('keydown', key);
   document.addEventListener('visibilitychange', () => document.hidden || soon(0));
@@ -309,8 +398,11 @@ function start() {
     last = now;
     soon(SOON_MS);
   });
-  locks.start(() => soon(0));
+  acts.start(() => soon(0));
   graphs.start();
+  past.begin(takePast);
+  // A level that comes onto the screen is asked for.
+  document.addEventListener('scroll', () => view instanceof locks.Tree && soon(SOON_MS), { passive: true });
   show();
   turn();
 }

@@ -1,6 +1,7 @@
 // The list of sessions, and the page of one.
 
 import { bytes, count, duration, el, keyed, lockAddress, moment, sessionAddress, setAttribute, visible, write } from './dom.js';
+import { askToClose } from './acts.js';
 import { call, nodeNow } from './net.js';
 
 const HEAD = [['', 'Session'], ['c-identity', 'Identity'], ['c-address', 'Address'], ['c-queue number', 'Holds'], ['c-queue number', 'Awaits'], ['c-time number', 'Lease left'], ['c-time wide number', 'Open for']];
@@ -76,6 +77,9 @@ export class SessionPage {
     this.feed = { prefix: '' };
     this.cursors = [];
     this.heading = el('h1', {}, '…');
+    /** Whether the cluster can change anything, as the page around this one knows. */
+    this.isServed = true;
+    this.close = el('button', { type: 'button', class: 'danger', hidden: true, on: { click: () => askToClose(id, this.data.session.label, this.data.session) } }, 'Close …');
     this.note = el('p', { class: 'note' }, 'Loading …');
     this.facts = el('dl', { class: 'facts' });
     [this.list, this.body] = table('Grants', [['c-token number', 'Token'], ['', 'Locks'], ['c-time number', 'Held for']]);
@@ -86,7 +90,7 @@ export class SessionPage {
     this.nothing = el('p', { class: 'note' }, 'Nothing.');
     this.waitsBlock = el('section', { class: 'panel block' }, el('h2', {}, 'Waits for'), this.waits);
     this.blocks = el('div', { hidden: true }, el('section', { class: 'panel' }, el('h2', {}, 'Holds'), this.list, this.nothing, this.pager, this.facts), this.waitsBlock);
-    this.element = el('div', {}, el('div', { class: 'path' }, el('a', { href: '#/sessions' }, 'sessions'), el('span', {}, '›'), el('span', {}, id)), el('div', { class: 'head' }, this.heading), this.note, this.blocks);
+    this.element = el('div', {}, el('div', { class: 'path' }, el('a', { href: '#/sessions' }, 'sessions'), el('span', {}, '›'), el('span', {}, id)), el('div', { class: 'head' }, this.heading, this.close), this.note, this.blocks);
   }
 
   async refresh() {
@@ -107,8 +111,10 @@ export class SessionPage {
   }
 
   draw() {
-    const { session, grants, waits, more } = this.data ?? {};
+    const { session, grants, waits, more, may_close } = this.data ?? {};
     this.blocks.hidden = !session;
+    this.close.hidden = !session || !may_close;
+    setAttribute(this.close, 'disabled', !this.isServed);
     if (!session) return;
     write(this.heading, visible(session.label || 'unnamed'));
     const now = nodeNow();
