@@ -6,6 +6,7 @@
 //! ca.pem, ca-key.pem              the authority; its key signs further certificates, and belongs on no node
 //! node-1.pem, node-1-key.pem      node 1
 //! client-ann.pem, client-ann-key.pem
+//! client-ann.p12                  the same for a browser, if somebody asked for it ([`pack_for_browser`])
 //! cluster                         after a restore: the cluster's id, and below it those of the earlier clusters, a line each
 //! ```
 //!
@@ -21,6 +22,8 @@
 //! URI a client whose certificate is of such a cluster knows that it may go on with these nodes; whether they go on with it is decided by
 //! their own configuration. No node relies on the URI, so nodes of the two clusters stay strangers.
 
+mod browser;
+
 use std::{
     collections::BTreeMap,
     fs::{self, OpenOptions},
@@ -30,6 +33,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub use self::browser::{PASSWORD_CHARS_MIN, pack_for_browser};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
@@ -79,6 +83,14 @@ pub enum CertsError {
         file: PathBuf,
         /// The cause.
         source: rcgen::Error,
+    },
+    /// The file for a browser cannot be made of the certificate and its key.
+    #[error("cannot make {}: {source}", .file.display())]
+    Browser {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        source: p12_keystore::error::Error,
     },
 }
 
@@ -165,7 +177,7 @@ impl Authority {
 
         // First: without this file, the authority would be taken for one of the cluster that it was made for.
         let clusters = [&[cluster.to_owned(), self.cluster.clone()][..], &self.earlier].concat();
-        replace(&directory.join(CLUSTER), &format!("{}\n", clusters.join("\n")), 0o644)?;
+        replace(&directory.join(CLUSTER), format!("{}\n", clusters.join("\n")).as_bytes(), 0o644)?;
         to.write(&certificate, &key)?;
         Self::open(directory)
     }
@@ -243,11 +255,7 @@ impl Authority {
 
     /// Makes the certificate of a client: 1 to 64 letters, digits, `-`, `_`, `.` and `@`. Replaces an earlier one.
     pub fn client(&self, name: &str, days: u32) -> Result<Files, CertsError> {
-        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
-            let what = format!("{name:?} is no name of a client: 1 to 64 letters, digits, -, _, . and @");
-            return Err(CertsError::Name(what));
-        }
+        check_client_name(name)?;
         self.make(
             &format!("client-{name}"),
             &format!("client/{name}"),
@@ -309,6 +317,15 @@ fn valid_for(params: &mut CertificateParams, days: u32) {
     let now = OffsetDateTime::now_utc();
     params.not_before = now - CLOCKS_DIFFER;
     params.not_after = now + Duration::days(days.into());
+}
+
+fn check_client_name(name: &str) -> Result<(), CertsError> {
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
+    if (1..=64).contains(&name.len()) && name.bytes().all(is_allowed) {
+        return Ok(());
+    }
+    let what = format!("{name:?} is no name of a client: 1 to 64 letters, digits, -, _, . and @");
+    Err(CertsError::Name(what))
 }
 
 fn check_cluster_id(cluster: &str) -> Result<(), CertsError> {
@@ -384,18 +401,18 @@ impl Files {
     }
 
     fn write(&self, certificate: &str, key: &str) -> Result<(), CertsError> {
-        replace(&self.key, key, 0o600)?;
-        replace(&self.certificate, certificate, 0o644)
+        replace(&self.key, key.as_bytes(), 0o600)?;
+        replace(&self.certificate, certificate.as_bytes(), 0o644)
     }
 }
 
 /// Writes a file beside the old one and renames it, so that a reader never sees half of it.
-fn replace(file: &Path, content: &str, mode: u32) -> Result<(), CertsError> {
-    let beside = file.with_extension("pem.new");
+fn replace(file: &Path, content: &[u8], mode: u32) -> Result<(), CertsError> {
+    let beside = file.with_added_extension("new");
     let written = || {
         let _ = fs::remove_file(&beside);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
-        file.write_all(content.as_bytes())?;
+        file.write_all(content)?;
         file.sync_all()
     };
     written().map_err(failed("write", &beside))?;

@@ -5,17 +5,23 @@
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
+    fs,
+    io::{self, BufRead as _, Read as _},
     path::{Path, PathBuf},
 };
 
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
+use rand::TryRngCore as _;
 
 use super::{Exit, Failure, output::print};
-use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files};
+use crate::certs::{Authority, CERTIFICATE_DAYS, CertsError, Files, pack_for_browser};
 
 /// For how long nodes are told to accept clients' certificates of the cluster before a restored one, days.
 const CLIENTS_KEPT_DAYS: i64 = 30;
+
+/// Of stdin, no more is read for a password.
+const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
 
 /// Makes certificates for a cluster and its clients.
 #[derive(Args, Debug)]
@@ -62,6 +68,24 @@ enum What {
         name: String,
         #[command(flatten)]
         common: Common,
+    },
+    /// Packs a client's certificate and key for a browser: client-NAME.p12, to open the console with
+    ///
+    /// Import the file in the browser with the password that is printed, once, and ca.pem as an authority that identifies websites. The
+    /// authority's key is not needed: whoever has the two files of the client can do this. The password protects the file on its way; the
+    /// client's other files in --dir have none.
+    #[command(after_help = "Example: lockkeeper certs browser ann")]
+    Browser {
+        /// The client's name, as it was given to `certs client`
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Take the password from the first line of this file, or from stdin for `-`, instead of a new one that is printed. There is no
+        /// option with the password itself, since other users of the machine see the command lines of processes
+        #[arg(long, value_name = "FILE")]
+        password_file: Option<PathBuf>,
+        /// The directory of the files
+        #[arg(long, value_name = "DIR", default_value = "certs")]
+        dir: PathBuf,
     },
     /// Makes the certificates of a cluster that was restored under another id, by the same authority, in a directory of its own
     ///
@@ -114,6 +138,7 @@ impl Certs {
             What::Client { name, common: Common { dir, days } } => {
                 say(&mut made, &format!("client {name}"), &Authority::open(&dir)?.client(&name, days)?);
             }
+            What::Browser { name, password_file, dir } => made += &pack(&name, password_file.as_deref(), &dir)?,
             What::Successor { cluster, nodes, into, common: Common { dir, days } } => {
                 let before = Authority::open(&dir)?;
                 let nodes = if nodes.is_empty() { before.nodes()? } else { hosts_by_id(nodes) };
@@ -136,6 +161,48 @@ impl Certs {
         print(&made)?;
         Ok(Exit::Success)
     }
+}
+
+/// Packs a client's files for a browser. Returns what to tell.
+fn pack(name: &str, password_file: Option<&Path>, dir: &Path) -> Result<String, Failure> {
+    let password = match password_file {
+        Some(file) => password_of(file)?,
+        None => new_password()?,
+    };
+    let packed = pack_for_browser(dir, name, &password)?;
+
+    let mut told = format!("browser {name}  {}\n", packed.display());
+    if password_file.is_none() {
+        let _ = writeln!(told, "password  {password}");
+    }
+    Ok(told)
+}
+
+/// The first line of the file, or of stdin.
+fn password_of(file: &Path) -> Result<String, Failure> {
+    let text = if file == Path::new("-") {
+        let mut line = String::new();
+        io::stdin().lock().take(PASSWORD_FILE_BYTES_MAX).read_line(&mut line).map(|_| line)
+    } else {
+        fs::read_to_string(file)
+    };
+    let text = text.map_err(|error| {
+        Failure::new(Exit::Usage, format_args!("cannot read the password from {}: {error}", file.display()))
+    })?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// A password of 100 random bits, in characters that nobody mistakes for others, in groups that can be typed.
+fn new_password() -> Result<String, Failure> {
+    const CHARS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut bytes = [0; 20];
+    // A secret comes from the system itself; no simulation makes one.
+    let filled = rand::rngs::OsRng.try_fill_bytes(&mut bytes);
+    filled.map_err(|error| Failure::new(Exit::Error, format_args!("the system has no random numbers: {error}")))?;
+
+    let chars: Vec<u8> = bytes.iter().map(|byte| CHARS[usize::from(byte % 32)]).collect();
+    let groups: Vec<_> = chars.chunks(5).map(String::from_utf8_lossy).collect();
+    Ok(groups.join("-"))
 }
 
 fn hosts_by_id(hosts: Vec<String>) -> BTreeMap<u64, Vec<String>> {
@@ -173,7 +240,9 @@ impl From<CertsError> for Failure {
     fn from(error: CertsError) -> Self {
         let exit = match &error {
             CertsError::File { source, .. } => Exit::of_path(source),
-            CertsError::Exists(_) | CertsError::Name(_) | CertsError::Authority { .. } => Exit::Usage,
+            CertsError::Exists(_) | CertsError::Name(_) | CertsError::Authority { .. } | CertsError::Browser { .. } => {
+                Exit::Usage
+            }
         };
         Self::new(exit, error)
     }
