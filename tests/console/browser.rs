@@ -254,6 +254,39 @@ impl Browser {
         assert_eq!(unexpected, [] as [&str; 0]);
     }
 
+    /// Saves pictures of the whole page on a phone, a tablet and a desktop, light and dark, if LOCKKEEPER_SCREENSHOTS names a directory.
+    /// Asserts in any case that nothing is wider than the screen.
+    pub(crate) fn pictures(&self, name: &str) {
+        for (width, height) in [(390, 844), (768, 1024), (1440, 900)] {
+            self.size(width, height);
+            let wide = self.value("document.documentElement.scrollWidth - window.innerWidth");
+            assert!(wide.as_i64().is_some_and(|wide| wide <= 0), "{name} is {wide} pixels wider than {width}");
+            let Some(directory) = env::var_os("LOCKKEEPER_SCREENSHOTS") else { continue };
+            for scheme in ["light", "dark"] {
+                self.prefers(scheme);
+                let parameters = json!({"format": "png", "captureBeyondViewport": true});
+                let shot = json!({"cmd": "Page.captureScreenshot", "params": parameters});
+                let picture = self.command("POST", "/goog/cdp/execute", &shot);
+                let path = Path::new(&directory).join(format!("{name}-{width}-{scheme}.png.base64"));
+                fs::write(&path, picture["data"].as_str().unwrap_or_default()).expect("it can be written");
+            }
+        }
+    }
+
+    /// What can be pressed on a phone and is smaller than 44 pixels, with its size. A link inside a sentence is as high as its line.
+    pub(crate) fn small_targets(&self) -> String {
+        let script = "
+            const small = [...document.querySelectorAll('a, button, input, select')].filter((e) => {
+              const target = e.matches('[type=checkbox]') ? e.closest('label') : e;
+              if (!e.checkVisibility() || getComputedStyle(e).pointerEvents === 'none') return false;
+              const { width, height } = target.getBoundingClientRect();
+              e.size = `${Math.round(width)}x${Math.round(height)}`;
+              return width < 43.5 || height < 43.5;
+            });
+            return small.map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 20)} ${e.size}`).join('\n');";
+        self.script(script).as_str().unwrap_or_default().to_owned()
+    }
+
     /// Saves a picture, if LOCKKEEPER_SCREENSHOTS names a directory.
     pub(crate) fn picture(&self, name: &str) {
         let Some(directory) = env::var_os("LOCKKEEPER_SCREENSHOTS") else { return };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper::{client::TlsFiles, local::LocalCluster};
+use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -53,6 +54,33 @@ async fn send_half(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)])
     stream
 }
 
+/// What a node answers to a call of the page: its status, and the JSON. `token`: who asks.
+pub(super) async fn call(
+    cluster: &LocalCluster,
+    node: u64,
+    call: &str,
+    token: Option<&str>,
+    body: &Value,
+) -> (u16, Value) {
+    let url = cluster.node(node).http_endpoint().expect("it is on");
+    let address = url.trim_start_matches("http://");
+    let body = body.to_string();
+    let mut request = format!("POST /console/api/{call} HTTP/1.1\r\nconnection: close\r\nhost: {address}\r\n");
+    OWN.iter().for_each(|(name, value)| request += &format!("{name}: {value}\r\n"));
+    if let Some(token) = token {
+        request += &format!("authorization: Bearer {token}\r\n");
+    }
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let length = body.len();
+    stream.write_all(format!("{request}content-length: {length}\r\n\r\n{body}").as_bytes()).await.expect("it reads");
+
+    let mut answer = String::new();
+    timeout(LONG, stream.read_to_string(&mut answer)).await.expect("in time").expect("readable");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("headers");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
 const OWN: [(&str, &str); 2] = [("content-type", "application/json"), ("x-lockkeeper-console", "1")];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,7 +106,12 @@ async fn only_the_page_itself_can_ask() {
     assert_eq!(ask(&cluster, "GET /console/nothing.js", &[], "").await.0, 404);
 
     let force = r#"{"name": "a", "token": "1", "reason": "none", "now": true}"#;
-    for (call, body) in [("status", "{}"), ("force-release", force), ("feed", "{}x")] {
+    let close = r#"{"id": "00000000000000000000000000000001", "reason": "none"}"#;
+    let remove = r#"{"name": "a", "ticket": "1"}"#;
+    let lift = r#"{"name": "a"}"#;
+    let calls = [("status", "{}"), ("feed", "{}x"), ("history", "{}"), ("changes", "{}")];
+    let acts = [("force-release", force), ("close-session", close), ("remove-waiter", remove), ("lift-delay", lift)];
+    for (call, body) in calls.into_iter().chain(acts) {
         let line = format!("POST /console/api/{call}");
         let foreign: [&[(&str, &str)]; 5] = [
             &[("content-type", "application/json")],
@@ -115,6 +148,14 @@ async fn what_a_caller_sends_is_checked_and_bounded() {
         ("level", r#"{"after_lock": ""}"#, "after_lock"),
         ("session", r#"{"id": "x"}"#, "id"),
         ("force-release", r#"{"name": "a", "token": "1", "reason": "", "now": true}"#, "reason"),
+        ("close-session", r#"{"id": "x", "reason": "dead"}"#, "id"),
+        ("close-session", r#"{"id": "00000000000000000000000000000001", "reason": ""}"#, "reason"),
+        ("close-session", r#"{"id": "00000000000000000000000000000001"}"#, "body"),
+        ("remove-waiter", r#"{"name": "a", "ticket": "-1"}"#, "ticket"),
+        ("remove-waiter", r#"{"name": "", "ticket": "1"}"#, "name"),
+        ("lift-delay", r#"{"name": ""}"#, "name"),
+        ("history", r#"{"sample": -1}"#, "body"),
+        ("changes", r#"{"lock": ""}"#, "lock"),
         ("nothing", "{}", "call"),
     ] {
         let (status, _, answer) = ask(&cluster, &format!("POST /console/api/{call}"), &OWN, body).await;
