@@ -1,8 +1,8 @@
 //! A client's certificate as one file for a browser: PKCS#12, which browsers and the keychains of systems import.
 //!
 //! The file has the client's certificate and key, encrypted by AES-256 under a key that PBKDF2 derives from the password. Its files in PEM
-//! stay as they are. The certificate of the authority is not in it: some systems would then offer to trust that authority for every site, so
-//! its own file is imported apart, by somebody who means it.
+//! stay as they are. The certificate of the authority is not in it: some systems would then offer to trust that authority for every site,
+//! so its own file is imported apart, by somebody who means it.
 //!
 //! The password protects the file on its way to the browser, by mail or on a stick. It is printable ASCII, because programs disagree about
 //! how other characters are encoded in such a file.

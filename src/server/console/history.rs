@@ -1,8 +1,8 @@
 //! What happened here in the last ten minutes, for somebody who opens the page after an incident.
 //!
-//! A task of the node ([`RecentHistory::record`]) looks once a second at what the node has anyway: the counters of the metrics, the sizes of the
-//! table, who leads, whether the node can serve, and the changes that the table keeps for its watchers. Nothing is added to the way of a
-//! request, and without the HTTP port the task does not run.
+//! A task of the node ([`RecentHistory::record`]) looks once a second at what the node has anyway: the counters of the metrics, the sizes
+//! of the table, who leads, whether the node can serve, and the changes that the table keeps for its watchers. Nothing is added to the way
+//! of a request, and without the HTTP port the task does not run.
 //!
 //! | kept | bound |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | events: another leader, another term, cannot serve, can serve again | [`SPAN`], [`EVENTS_MAX`] |
 //! | changes of locks: losses, and others | [`SPAN`], [`LOSSES_MAX`] and [`OTHERS_MAX`], [`CHANGE_BYTES_MAX`] of each |
 //!
-//! All of it takes less than 3 MiB. A busy cluster changes more than is kept: the samples have the number of changes that are left out. Losses have
-//! a place of their own, so the hand-overs of a busy lock do not push them out.
+//! All of it takes less than 3 MiB. A busy cluster changes more than is kept: the samples have the number of changes that are left out.
+//! Losses have a place of their own, so the hand-overs of a busy lock do not push them out.
 //!
 //! Ages are measured by the monotonic clock, so a wall clock that jumps neither ends nor extends the history, and its order stays.
 //!
@@ -68,7 +68,7 @@ pub(crate) struct RecentHistory(Mutex<KeptHistory>);
 
 #[derive(Debug, Default)]
 struct KeptHistory {
-    samples: VecDeque<Sample>,
+    samples: VecDeque<PastSample>,
     events: VecDeque<PastEvent>,
     losses: PastChanges,
     others: PastChanges,
@@ -107,7 +107,7 @@ impl CountBase {
 
 /// What was measured between two samples, and the state at the second one.
 #[derive(Debug)]
-struct Sample {
+struct PastSample {
     number: u64,
     at: Instant,
     grants_per_second: f64,
@@ -269,7 +269,7 @@ impl RecentHistory {
         let quantile = |stage| counted.stages.quantile_since(&base.stages, stage, 0.99);
 
         kept.last_sample += 1;
-        let sample = Sample {
+        let sample = PastSample {
             number: kept.last_sample,
             at: now,
             grants_per_second,

@@ -8,8 +8,8 @@
 //! | `POST /console/api/feed` | changes as they happen ([`feed`]): a JSON object a line, without end |
 //!
 //! The page is an adapter like any other: the calls go to the [`Service`], which checks the rights of the caller as it does for gRPC. The
-//! caller is known by a bearer token, or else by the certificate of its connection. Lists and the page of a lock come from the table of this
-//! node, so the console shows them even while there is no leader. The acts of operators (a forced release, a closed session, a removed
+//! caller is known by a bearer token, or else by the certificate of its connection. Lists and the page of a lock come from the table of
+//! this node, so the console shows them even while there is no leader. The acts of operators (a forced release, a closed session, a removed
 //! waiter, a lifted lock-delay) go to the leader. What happened lately is recorded by [`history`].
 //!
 //! **Other sites.** A browser sends requests for any site that it shows. The [`gate`] refuses requests of other sites, and requests for a
