@@ -4,8 +4,8 @@ use std::{fs, time::Duration};
 
 use lockkeeper::{
     client::{Client, Session, SessionOptions},
+    config::{AuditConfig, AuthConfig},
     local::{LocalCluster, Signal},
-    server::config::{AuditConfig, AuthConfig},
 };
 use lockkeeper_audit::{Reader, files_in};
 use lockkeeper_policy::Token;

@@ -37,8 +37,8 @@ function ask({ title, what, follows, button, needsReason, act }) {
 }
 
 export function askToClose(session, label, { grants, waits } = {}) {
-  const holds = grants == null ? 'All its locks open' : `Its ${count(grants)} lock${grants === 1 ? '' : 's'} open`;
-  const ends = waits ? `, and its ${count(waits)} wait${waits === 1 ? '' : 's'} end` : '';
+  const holds = grants == null ? 'All its locks open' : grants === 1 ? 'Its lock opens' : `Its ${count(grants)} locks open`;
+  const ends = waits ? `, and ${waits === 1 ? 'its wait ends' : `its ${count(waits)} waits end`}` : '';
   ask({
     title: 'Close the session',
     what: `${visible(label || 'unnamed')}  ${session}`,

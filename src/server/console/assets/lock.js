@@ -18,7 +18,7 @@ function fact(name, value, more = '') {
   return el('div', {}, el('dt', {}, name), el('dd', { class: more }, value));
 }
 
-const WAITER_HEAD = [['c-token number', 'Place'], ['', 'Waiter'], ['c-mode', 'Mode'], ['c-time number', 'Waits for'], ['c-time number wide', 'Gives up in'], ['c-act', '']];
+const WAITER_HEAD = [['c-token number', 'Place'], ['', 'Waiter'], ['c-mode', 'Mode'], ['c-time c-wait number', 'Waits for'], ['c-time number wide', 'Gives up in'], ['c-act', '']];
 const HOLDER_HEAD = [['c-token is-token number', 'Token'], ['', 'Holder'], ['c-mode', 'Mode'], ['c-time number', 'Held for'], ['c-lease-bar number', 'Lease left'], ['c-act', '']];
 
 /** Why the lock is held, or closed: in words, with what an operator can do about it. */
@@ -31,7 +31,8 @@ class Why {
     this.force = act('Take back …', () => askToForce(this.lock, this.holder));
     this.close = act('Close its session …', () => askToClose(this.holder.session, this.holder.label));
     this.lift = act('Lift the lock-delay …', () => askToLift(this.lock));
-    this.buttons = el('div', { class: 'acts' }, this.force, this.close, this.lift);
+    this.session = el('a', {}, 'See its session');
+    this.buttons = el('div', { class: 'acts' }, this.session, this.force, this.close, this.lift);
     this.element = el('section', { class: 'panel why', hidden: true }, this.title, this.facts, this.verdict, this.buttons);
   }
 
@@ -43,23 +44,26 @@ class Why {
     this.element.hidden = !holder && !lock.delay_ms && !lock.queue_length;
     const isStuck = lock.queue_length > 0;
     write(this.title, isStuck ? 'Why this lock is stuck' : holder ? 'Why this lock is held' : 'Why this lock is closed');
-    const facts = [...(holder ? holderFacts(lock, holder, session) : []), ['Waiting', waitingText(lock)]];
+    const facts = [...(holder ? holderFacts(lock, holder, session, isServed) : []), ['Waiting', waitingText(lock)]];
     keyed(this.facts, facts, ([name]) => name, ([name]) => fact(name, ''), (div, [, value]) => write(div.lastChild, value));
     write(this.verdict, isServed ? verdict(lock, holder, session) : unserved(unservedSince));
+    this.session.hidden = !holder;
+    if (holder) setAttribute(this.session, 'href', sessionAddress(holder.session));
     this.force.hidden = !holder || !mayForce;
     this.close.hidden = !holder || !session?.may_close || lock.is_entry;
     this.lift.hidden = Boolean(holder) || !lock.delay_ms || !mayForce;
     for (const button of [this.force, this.close, this.lift]) setAttribute(button, 'disabled', !isServed);
-    this.buttons.hidden = this.force.hidden && this.close.hidden && this.lift.hidden;
+    this.buttons.hidden = !holder && this.lift.hidden;
   }
 }
 
-function holderFacts(lock, holder, session) {
+function holderFacts(lock, holder, session, isServed) {
+  const deadline = isServed ? `${clock(nodeNow() + holder.remaining_ms)}, in ${duration(holder.remaining_ms)}` : `stands still, ${duration(holder.remaining_ms)} left`;
   const more = lock.holder_count > 1 ? ` and ${count(lock.holder_count - 1)} more` : '';
   const facts = [
     ['Holder', nameOf(holder.label) + more],
     ['Since', `${moment(holder.since)}, for ${since(holder.since)}`],
-    [holder.revoked ? 'Deadline' : 'Deadline unless renewed', `${clock(nodeNow() + holder.remaining_ms)}, in ${duration(holder.remaining_ms)}`],
+    [holder.revoked ? 'Deadline' : 'Deadline unless renewed', deadline],
   ];
   if (session) facts.push(['Last renewal', `${duration(session.renewed_ms)} ago, TTL ${duration(session.ttl_ms)}`]);
   return facts;
@@ -83,7 +87,7 @@ function verdict(lock, holder, session) {
   if (holder.revoked) return `An operator asked for it back (“${visible(holder.revoked)}”). Its holder loses it in ${duration(holder.remaining_ms)} at the latest, or when it lets go.`;
   if (!session) return `The lease of its holder is over, and what it held is being freed: then ${next}.`;
   if (session.renewed_ms < session.ttl_ms * SILENT_SHARE) {
-    return `Its client is alive: it renewed ${duration(session.renewed_ms)} ago, and keeps the lock until it lets go. See what it does, at the address that its session has, before you take the lock from it.`;
+    return `Its client is alive: it renewed ${duration(session.renewed_ms)} ago, and keeps the lock until it lets go. See what it does, at the address of its session, before you take the lock from it.`;
   }
   return `Its client has not renewed for ${duration(session.renewed_ms)}. If it stays silent, its lease ends by itself in ${duration(holder.remaining_ms)}; then ${next}, after the lock-delay if it asked for one.`;
 }
@@ -225,7 +229,8 @@ export class LockPage {
   drawQueue(lock) {
     const make = (waiter) => {
       const row = el('tr', {}, ...WAITER_HEAD.map(([name]) => el('td', { class: name })));
-      row.children[1].append(el('a', { href: sessionAddress(waiter.session), 'data-move': true }, nameOf(waiter.label)));
+      row.under = el('div', { class: 'under' });
+      row.children[1].append(el('a', { href: sessionAddress(waiter.session), 'data-move': true }, nameOf(waiter.label)), row.under);
       row.remove_ = el('button', { class: 'small danger', type: 'button', on: { click: () => askToRemove(lock, waiter) } }, 'Remove …');
       row.children[5].append(row.remove_);
       return row;
@@ -235,6 +240,7 @@ export class LockPage {
       place += 1;
       const texts = [count(place), null, waiter.mode, since(waiter.since), waiter.remaining_ms == null ? 'never' : duration(waiter.remaining_ms)];
       texts.forEach((text, at) => text != null && write(row.children[at], text));
+      write(row.under, `for ${since(waiter.since)}`);
       // An entry of another protocol leaves the queue by its own client, or with its lease.
       row.remove_.hidden = !this.mayForce || lock.is_entry;
       setAttribute(row.remove_, 'disabled', !this.isServed);
