@@ -202,9 +202,7 @@ async fn operators_act_with_the_rights_of_the_command_line_and_leave_the_same_li
 async fn without_a_quorum_a_lock_is_shown_as_it_was_and_nothing_can_be_done_to_it() {
     let cluster = cluster_with(|options| options.http = true).await;
     let leads = leader(&cluster).await;
-    let holder = crate::support::client(&cluster)
-        .open(SessionOptions { ttl: Duration::from_secs(600), label: "ann".to_owned() });
-    let holder = holder.await.expect("a session");
+    let holder = super::session(&crate::support::client(&cluster), "ann").await;
     let _guard = holder.acquire("jobs/nightly").no_wait().await.expect("it is free");
     let node = (1..=3).find(|node| *node != leads).expect("three nodes");
     until("the follower has it", async || {

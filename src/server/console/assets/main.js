@@ -163,7 +163,7 @@ function draw() {
 }
 
 function memberState(member, node, byLeader) {
-  if (member.id === node.id && node.role === 'leader' && !node.serving) return ['bad', 'leads without a quorum'];
+  if (member.id === node.id && node.role === 'leader' && !node.serving) return ['bad', node.trouble.split(':')[0]];
   if (member.id === node.leader && (byLeader || node.serving)) return ['good', 'leads'];
   if (!byLeader) return member.id === node.id ? [node.serving ? 'good' : 'bad', node.trouble || node.role] : ['', 'not known'];
   if (member.silent_ms == null) return ['bad', 'does not answer'];
