@@ -1,12 +1,13 @@
 //! The console's HTTP without a browser: what protects it.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use lockkeeper::{client::TlsFiles, local::LocalCluster};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    process::Command,
     time::timeout,
 };
 use tokio_rustls::{
@@ -17,7 +18,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::support::{LONG, cluster_with};
+use crate::support::{LONG, cluster_with, lockkeeper, output, text};
 
 /// The answer of node 1: its status, its headers in lower case, and its body.
 async fn ask(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
@@ -230,4 +231,45 @@ async fn a_certificate_is_an_identity() {
     assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("UNAUTHENTICATED"), "{answer}");
     let answer = ask(&anonymous, "GET /readyz").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// The certificate of a client as a file for its browser: packed by the command, with a password that is printed or one of the operator's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_packed_for_a_browser_and_its_password_is_printed_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let certs = directory.path().join("certs");
+    let certs = certs.to_str().expect("a path in UTF-8");
+    let run = async |arguments: &[&str]| text(&output(&mut lockkeeper(&[arguments, &["--dir", certs]].concat())).await);
+    let (code, _, error) = run(&["certs", "init", "shop", "--nodes", "127.0.0.1", "--clients", "ann"]).await;
+    assert_eq!(code, 0, "{error}");
+
+    let (code, told, error) = run(&["certs", "browser", "ann"]).await;
+    assert_eq!(code, 0, "{error}");
+    let password = told.lines().find_map(|line| line.strip_prefix("password  ")).expect("a password").to_owned();
+    assert_eq!((password.len(), password.split('-').count()), (23, 4), "{password}");
+    let packed = format!("{certs}/client-ann.p12");
+    assert!(told.contains(&packed), "{told}");
+    let opens = async |password: &str| {
+        let password = format!("pass:{password}");
+        let arguments = ["pkcs12", "-in", &packed, "-passin", &password, "-nokeys"];
+        let mut openssl = Command::new("openssl");
+        let Ok(opened) = openssl.args(arguments).output().await else {
+            crate::skipped::skipped(format_args!("no openssl"));
+            return None;
+        };
+        Some(opened.status.success() && String::from_utf8_lossy(&opened.stdout).contains("BEGIN CERTIFICATE"))
+    };
+    assert_ne!(opens(&password).await, Some(false));
+
+    // One of the operator's own is not printed.
+    let file = directory.path().join("password");
+    fs::write(&file, "correct horse battery staple\nanother line\n").expect("written");
+    let (code, told, error) = run(&["certs", "browser", "ann", "--password-file", file.to_str().expect("UTF-8")]).await;
+    assert_eq!(code, 0, "{error}");
+    assert!(!told.contains("password"), "{told}");
+    assert_ne!(opens("correct horse battery staple").await, Some(false));
+    assert_ne!(opens(&password).await, Some(true), "it was packed anew");
+
+    let (code, _, error) = run(&["certs", "browser", "bob"]).await;
+    assert!(code == 2 && error.contains("`lockkeeper certs client bob`"), "{code}: {error}");
 }

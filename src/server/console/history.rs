@@ -8,10 +8,12 @@
 //! |---|---|
 //! | samples, one in [`SAMPLE_INTERVAL`] | [`SPAN`], [`SAMPLES_MAX`] |
 //! | events: another leader, another term, cannot serve, can serve again | [`SPAN`], [`EVENTS_MAX`] |
-//! | changes of locks: losses, and others | [`SPAN`], [`LOSSES_MAX`] and [`OTHERS_MAX`], [`CHANGE_BYTES_MAX`] of each |
+//! | losses of locks | [`SPAN`], [`LOSSES_MAX`], [`LOSS_BYTES_MAX`] |
+//! | other changes of locks | [`SPAN`], [`OTHERS_MAX`], [`OTHER_BYTES_MAX`] |
 //!
-//! All of it takes less than 3 MiB. A busy cluster changes more than is kept: the samples have the number of changes that are left out.
-//! Losses have a place of their own, so the hand-overs of a busy lock do not push them out.
+//! All of it takes less than 4 MiB. A busy cluster changes more than is kept: the samples have the number of changes that are left out.
+//! Losses have a place of their own, so the hand-overs of a busy lock do not push them out; and of these, no more are taken in a second
+//! than ten minutes have room for.
 //!
 //! Ages are measured by the monotonic clock, so a wall clock that jumps neither ends nor extends the history, and its order stays.
 //!
@@ -42,15 +44,18 @@ pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_secs(5);
 const SAMPLES_MAX: usize = 120;
 /// Maximum number of events.
 const EVENTS_MAX: usize = 200;
-/// Maximum number of losses that are kept: expired, forced and revoked grants.
+/// Maximum number of losses that are kept: expired, forced and revoked grants. And of the bytes that they take.
 const LOSSES_MAX: usize = 500;
-/// Maximum number of other changes that are kept.
-const OTHERS_MAX: usize = 1_000;
-/// Maximum number of bytes that the losses take, and as many the others.
-const CHANGE_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of losses that are taken from one look, the latest, and of other changes.
+const LOSS_BYTES_MAX: usize = 1 << 20;
+/// Maximum number of other changes that are kept, and of the bytes that they take.
+const OTHERS_MAX: usize = 4_000;
+const OTHER_BYTES_MAX: usize = 2 << 20;
+/// Maximum number of losses that are taken from one look, the latest.
 const LOSSES_PER_LOOK: usize = 200;
-const OTHERS_PER_LOOK: usize = 50;
+/// The time that one other change uses up of what has passed, and the most that is saved up: so all are taken of a burst in a quiet time,
+/// and of a busy time as many as ten minutes have room for.
+const OTHER_COST: Duration = Duration::from_millis(160);
+const OTHER_CREDIT_MAX: Duration = Duration::from_secs(50);
 /// Time between two looks. The table keeps the changes of its last entries only, so a look at a busy one comes sooner.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const BUSY_LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -61,6 +66,8 @@ const BUSY_CHANGES: usize = 1_000;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 const _: () = assert!(SAMPLES_MAX as u64 * SAMPLE_INTERVAL.as_secs() == SPAN.as_secs());
+// A busy time fits in whole.
+const _: () = assert!(OTHERS_MAX as u128 * OTHER_COST.as_millis() >= SPAN.as_millis());
 
 /// What happened on this node in the last [`SPAN`].
 #[derive(Debug, Default)]
@@ -81,6 +88,9 @@ struct KeptHistory {
     last_change: u64,
     /// The changes that were taken since the last sample.
     taken: u64,
+    /// What [`OTHER_COST`] is paid from, and when it was added to last.
+    credit: Duration,
+    credited: Option<Instant>,
     /// What the last sample was counted from.
     base: Option<CountBase>,
     /// The leader with its term, and what kept this node from serving, at the last look.
@@ -158,13 +168,13 @@ struct PastChange {
 }
 
 impl PastChanges {
-    fn push(&mut self, at: Instant, number: u64, change: &Change, most: usize) {
+    fn push(&mut self, at: Instant, number: u64, change: &Change, most: usize, bytes_max: usize) {
         let shown = ChangeShown::from(change.clone());
         let bytes = size_of::<PastChange>() + shown.text_bytes();
         self.bytes += bytes;
         self.kept.push_back(PastChange { at, number, shown, bytes });
 
-        while self.kept.len() > most || self.bytes > CHANGE_BYTES_MAX {
+        while self.kept.len() > most || self.bytes > bytes_max {
             self.drop_oldest();
         }
     }
@@ -372,7 +382,7 @@ impl KeptHistory {
 
         // The latest of each sort, found from the end and then added in their order.
         let mut losses_left = LOSSES_PER_LOOK;
-        let mut others_left = OTHERS_PER_LOOK;
+        let mut others_left = self.others_affordable(at);
         let mut chosen = Vec::new();
         for change in changes.into_iter().rev() {
             let left = if is_loss(&change.kind) { &mut losses_left } else { &mut others_left };
@@ -386,11 +396,20 @@ impl KeptHistory {
             self.last_change += 1;
             self.taken += u64::from(is_counted(&change.kind));
             if is_loss(&change.kind) {
-                self.losses.push(at, self.last_change, change, LOSSES_MAX);
+                self.losses.push(at, self.last_change, change, LOSSES_MAX, LOSS_BYTES_MAX);
             } else {
-                self.others.push(at, self.last_change, change, OTHERS_MAX);
+                self.credit = self.credit.saturating_sub(OTHER_COST);
+                self.others.push(at, self.last_change, change, OTHERS_MAX, OTHER_BYTES_MAX);
             }
         }
+    }
+
+    /// The number of changes that are no losses which may be taken now.
+    fn others_affordable(&mut self, now: Instant) -> usize {
+        let passed = self.credited.map_or(OTHER_CREDIT_MAX, |last| now.saturating_duration_since(last));
+        self.credited = Some(now);
+        self.credit = (self.credit + passed).min(OTHER_CREDIT_MAX);
+        usize::try_from(self.credit.as_millis() / OTHER_COST.as_millis()).unwrap_or(usize::MAX)
     }
 
     fn forget_before(&mut self, now: Instant) {
@@ -497,7 +516,7 @@ mod tests {
             let kept = history.kept();
             assert!(kept.samples.len() <= SAMPLES_MAX && kept.events.len() <= EVENTS_MAX);
             assert!(kept.losses.kept.len() <= LOSSES_MAX && kept.others.kept.len() <= OTHERS_MAX);
-            assert!(kept.losses.bytes <= CHANGE_BYTES_MAX && kept.others.bytes <= CHANGE_BYTES_MAX);
+            assert!(kept.losses.bytes <= LOSS_BYTES_MAX && kept.others.bytes <= OTHER_BYTES_MAX);
         }
         let kept = history.kept();
         for changes in [&kept.losses, &kept.others] {
@@ -510,10 +529,13 @@ mod tests {
             (SAMPLES_MAX, EVENTS_MAX, LOSSES_MAX)
         );
         let one = kept.others.kept.front().expect("some").bytes;
-        assert!(kept.others.bytes + one > CHANGE_BYTES_MAX || kept.others.kept.len() == OTHERS_MAX);
+        assert!(kept.others.bytes + one > OTHER_BYTES_MAX, "the longest names reach the bound of bytes");
         assert_eq!(kept.losses.kept.back().expect("some").shown.name(), name(6_992).as_str());
-        let oldest = kept.losses.kept.front().expect("some").at;
-        assert!(kept.others.kept.front().expect("some").at > oldest, "others do not push out losses");
+        let last = kept.others.kept.back().expect("some").at;
+        assert_eq!((last, kept.losses.kept.back().expect("some").at), (start + Duration::from_secs(699), last));
+        // Of those that come at a time, some of each second are kept, not all of the last seconds.
+        let of_last = kept.others.kept.iter().filter(|change| change.at == last).count();
+        assert!((6..=7).contains(&of_last), "{of_last}");
     }
 
     #[test]
@@ -579,7 +601,8 @@ mod tests {
         assert!((sample.grants - 100.0).abs() < 0.01, "{}", sample.grants);
         assert_eq!((sample.waiters, sample.leads, sample.serving, sample.sync), (3, true, true, None));
         assert!(sample.commit.is_some_and(|seconds| (0.001..=0.0025).contains(&seconds)), "{:?}", sample.commit);
-        assert_eq!(history.kept().samples[0].left_out, 500 - OTHERS_PER_LOOK as u64);
+        let burst = OTHER_CREDIT_MAX.as_millis() / OTHER_COST.as_millis();
+        assert_eq!(u128::from(history.kept().samples[0].left_out), 500 - burst);
         assert!(history.after(1, 0).samples.is_empty());
     }
 

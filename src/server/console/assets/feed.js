@@ -98,7 +98,8 @@ async function refill(what, signal) {
   events = events.filter((event) => CLUSTER.has(event.kind));
   const now = nodeNow();
   changes.reverse().forEach(({ age_ms, ...change }) => add({ at: now - age_ms, ...change, granted: change.kind === 'granted' ? 1 : 0 }));
-  write(byId('feed-past'), left_out ? `Of the last ten minutes, ${count(left_out)} further changes are not kept.` : '');
+  write(byId('feed-quiet'), left_out ? 'No change of the last ten minutes is kept here.' : 'Nothing has changed in the last ten minutes.');
+  write(byId('feed-past'), left_out ? `Of the last ten minutes, ${count(left_out)} further changes, of any lock, are not kept.` : '');
   byId('feed-past').hidden = !left_out;
   draw();
   return index || null;
