@@ -280,10 +280,10 @@ impl Browser {
               const target = e.matches('[type=checkbox]') ? e.closest('label') : e;
               if (!e.checkVisibility() || getComputedStyle(e).pointerEvents === 'none') return false;
               const { width, height } = target.getBoundingClientRect();
-              e.size = `${Math.round(width)}x${Math.round(height)}`;
+              e.measured = `${Math.round(width)}x${Math.round(height)}`;
               return width < 43.5 || height < 43.5;
             });
-            return small.map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 20)} ${e.size}`).join('\n');";
+            return small.map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 20)} ${e.measured}`).join('\n');";
         self.script(script).as_str().unwrap_or_default().to_owned()
     }
 
