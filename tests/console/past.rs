@@ -10,7 +10,7 @@ use crate::support::{client, cluster_with, leader, long_session, until};
 
 /// The longest name, with characters that mean something in HTML, JSON, URLs and terminals.
 fn odd_name() -> String {
-    let odd = "odd/<b>&amp;\"'`${x}\\\u{1b}[31m\u{202e}\u{0}%2F?#\u{10FFFF}";
+    let odd = "odd/<b>&amp;\"'`${x}\\\u{1b}[31m\u{202e}\u{1}%2F?#\u{10FFFF}";
     let rest = 512 - odd.len();
     format!("{odd}{}", "x".repeat(rest))
 }
