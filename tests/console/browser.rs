@@ -283,7 +283,7 @@ impl Browser {
               e.measured = `${Math.round(width)}x${Math.round(height)}`;
               return width < 43.5 || height < 43.5;
             });
-            return small.map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 20)} ${e.measured}`).join('\n');";
+            return small.map((e) => `${e.tagName} ${e.className} ${e.textContent.slice(0, 20)} ${e.measured}`).join(', ');";
         self.script(script).as_str().unwrap_or_default().to_owned()
     }
 

@@ -27,6 +27,11 @@ async fn changes(cluster: &LocalCluster, node: u64, of: &Value) -> Value {
     told
 }
 
+/// Waits until the node keeps what it changes: it has caught up with its log.
+pub(super) async fn records(cluster: &LocalCluster, node: u64) {
+    until("it records", async || (changes(cluster, node, &json!({})).await["index"] != 0).then_some(())).await;
+}
+
 fn kinds_of(told: &Value) -> Vec<String> {
     let list = told.as_array().expect("a list");
     list.iter().map(|one| one["kind"].as_str().expect("a text").to_owned()).collect()
@@ -37,6 +42,7 @@ async fn whoever_comes_after_an_election_sees_it_and_what_changed_before() {
     let mut cluster = steady().await;
     let killed = leader(&cluster).await;
     let node = follower(&cluster).await;
+    records(&cluster, node).await;
     let session = long_session(&client(&cluster)).await;
     let held = session.acquire(&odd_name()).no_wait().await.expect("it is free");
     held.release().await.expect("it was held");
@@ -115,7 +121,7 @@ async fn an_answer_has_a_part_of_many_changes_and_losses_are_not_pushed_out() {
     let cluster = cluster_with(|options| (options.http, options.nodes) = (true, Some(1))).await;
     let client = client(&cluster);
     let session = long_session(&client).await;
-    until("it records", async || (changes(&cluster, 1, &json!({})).await["index"] != 0).then_some(())).await;
+    records(&cluster, 1).await;
     let lost = session.acquire("precious").no_wait().await.expect("it is free");
     client.force_release("precious", "drill").now().await.expect("forced");
     drop(lost);

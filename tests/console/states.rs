@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::{client::Session, local::Signal};
 
-use super::{DOWN, ENTER, ESCAPE, browser::Browser, follower, hold, page, session, steady, wait_for};
+use super::{DOWN, ENTER, ESCAPE, browser::Browser, follower, hold, page, past::records, session, steady, wait_for};
 use crate::{
     support::{client, leader, long_session},
     turns,
@@ -225,10 +225,11 @@ async fn amber_before_red_and_the_last_known_state_without_a_quorum() {
     let mut cluster = steady().await;
     let client = client(&cluster);
     let ann = session(&client, "report-worker-7").await;
+    let (leads, node) = (leader(&cluster).await, follower(&cluster).await);
+    records(&cluster, node).await;
     let guards = held_by(&ann).await;
     let bob = session(&client, "report-worker-8").await;
     let waits = wait_for(&bob, "jobs/cleanup");
-    let (leads, node) = (leader(&cluster).await, follower(&cluster).await);
     let other = 6 - leads - node;
 
     // An election, before anybody looks.
