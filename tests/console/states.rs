@@ -200,7 +200,7 @@ async fn a_stuck_lock_says_why_and_what_can_be_done() {
     browser.shows("#act", "Only if its last holder is known to be dead").await;
     browser.click("#act-go");
     browser.shows("#view [aria-label=Holders]", "report-worker-8").await;
-    drop((guard, waits.await));
+    let held = waits.await.expect("no panic");
 
     // A session is closed on its own page, with a reason.
     browser.click("#view [aria-label=Holders] a");
@@ -215,6 +215,7 @@ async fn a_stuck_lock_says_why_and_what_can_be_done() {
     browser.click("#act-go");
     browser.shows("#view", "This session is not open").await;
     browser.assert_clean(&[]);
+    drop((guard, held));
 }
 
 #[tokio::test(flavor = "multi_thread")]
