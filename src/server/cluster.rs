@@ -9,7 +9,7 @@ use std::{
 use openraft::{Instant, ServerState, async_runtime::WatchReceiver};
 
 use super::{api::Error, progress::Progress, pulse::Pulse};
-use lockkeeper_environment::Blocking;
+use lockkeeper_environment::{Blocking, Clock};
 use lockkeeper_raft::{Replica, table_comparison::TableComparison, types::LogId};
 use lockkeeper_transport::tls::Tls;
 
@@ -23,6 +23,7 @@ pub(crate) struct Cluster {
     pub(crate) replica: Replica,
     /// The node's certificate, if it has one.
     pub(crate) tls: Option<Tls>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) blocking: Blocking,
     /// While this node leads and entries wait to be committed: for how long the commit index has stood still.
     pub(crate) progress: Arc<Progress>,

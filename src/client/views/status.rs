@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{given, set};
 use lockkeeper_proto::v1;
-use lockkeeper_types::Token;
+use lockkeeper_types::{Token, WallTime};
 
 /// The status of one node and its view of the cluster: the answer of [`Client::status`](crate::Client::status).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -87,6 +87,8 @@ pub struct NodeStatus {
     pub audit_lines: u64,
     /// The hash of the last of them, as text: what `lockkeeper audit verify --head` compares.
     pub audit_head: Option<String>,
+    /// Its wall clock as it answered, for people. `None`: its program is from before this field.
+    pub wall_clock: Option<WallTime>,
 }
 
 /// A cluster whose clients' certificates a node accepts for a time.
@@ -204,6 +206,7 @@ impl NodeStatus {
             start: given(wire.start),
             audit_lines: wire.audit_lines,
             audit_head: given(wire.audit_head),
+            wall_clock: set(wire.wall_unix_ms).map(WallTime),
         }
     }
 }
@@ -313,6 +316,7 @@ mod tests {
             earlier_cluster: Some(v1::EarlierCluster { cluster_id: "b".to_owned(), seconds_left: -3, clients: 2 }),
             audit_lines: 41,
             audit_head: "abc".to_owned(),
+            wall_unix_ms: 1_764_100_000_000,
         };
         let member = Member {
             node_id: 2,
@@ -362,6 +366,7 @@ mod tests {
             start: Some("0123456789abcdef".to_owned()),
             audit_lines: 41,
             audit_head: Some("abc".to_owned()),
+            wall_clock: Some(WallTime(1_764_100_000_000)),
             disk_free_bytes: Some(31),
             disk_total_bytes: Some(32),
             disk_reserve_bytes: Some(33),

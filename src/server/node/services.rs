@@ -66,6 +66,7 @@ impl Services {
             start: Arc::default(),
             replica,
             tls: None,
+            clock: Arc::clone(&environment.clock),
             blocking: environment.blocking,
             progress: Arc::default(),
             applying: Arc::default(),

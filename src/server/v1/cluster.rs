@@ -102,6 +102,7 @@ impl Cluster {
 
         show_versions(&mut status, &self.replica);
         status.start = self.start.to_string();
+        status.wall_unix_ms = self.clock.wall_ms();
 
         for (member, trouble) in self.members_with_other_tables().into_iter().chain(self.laggards()) {
             if let Some(member) = status.members.iter_mut().find(|known| known.node_id == member) {
