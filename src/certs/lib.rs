@@ -39,7 +39,10 @@ use rcgen::{
     SanType,
 };
 use time::{Duration, OffsetDateTime};
-use x509_parser::extensions::GeneralName;
+
+mod facts;
+
+pub use facts::CertificateFacts;
 
 /// Days for which an authority is valid.
 pub const AUTHORITY_DAYS: u32 = 3_650;
@@ -360,16 +363,7 @@ fn hosts_of(pem: &str) -> Option<Vec<String>> {
     let certificate = pem.parse_x509().ok()?;
     let names = certificate.subject_alternative_name().ok()?;
     let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
-    let host = |name: &GeneralName<'_>| {
-        if let GeneralName::DNSName(host) = name {
-            return Some((*host).to_owned());
-        }
-        let GeneralName::IPAddress(bytes) = name else { return None };
-        let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
-        let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
-        Some(address.ok()?.to_string())
-    };
-    Some(names.iter().filter_map(host).collect())
+    Some(names.iter().filter_map(facts::host).collect())
 }
 
 /// The organization that an authority's certificate names.
@@ -475,6 +469,27 @@ mod tests {
         let occupied = first.succeed("shop-4", &at("certs-2")).expect_err("it has an authority");
         assert!(matches!(occupied, CertsError::Exists(_)), "{occupied}");
         assert!(!at("x").exists());
+    }
+
+    #[test]
+    fn a_certificate_tells_its_names_and_dates() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::create(directory.path(), "shop").expect("it is made");
+        let node = authority.node(1, &["10.0.0.1".into(), "a.example".into()], 7).expect("it is made");
+        let facts = CertificateFacts::read_all(&fs::read(&node.certificate).expect("it is there")).expect("it is one");
+        let [facts] = &facts[..] else { panic!("one certificate, not {facts:?}") };
+        assert_eq!(facts.names, ["lockkeeper://shop/node/1", "10.0.0.1", "a.example"]);
+        let days = Duration::seconds(facts.valid_until - facts.valid_from) - CLOCKS_DIFFER;
+        assert_eq!((days.whole_days(), facts.is_authority), (7, false));
+
+        let ca =
+            CertificateFacts::read_all(&fs::read(authority.certificate()).expect("it is there")).expect("it is one");
+        assert!(ca[0].is_authority && ca[0].subject == facts.issuer, "{ca:?}");
+        for (wrong, said) in
+            [(&b"hello"[..], "has no certificate"), (&fs::read(&node.key).expect("it is there"), "has no certificate")]
+        {
+            assert_eq!(CertificateFacts::read_all(wrong), Err(said.to_owned()));
+        }
     }
 
     #[test]
