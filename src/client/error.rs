@@ -217,7 +217,10 @@ fn without_details(status: &Status) -> Failure {
     // An error with a cause was made on this side when the connection failed, whatever its code; another connection may
     // work.
     if let Some(cause) = std::error::Error::source(status) {
-        return Failure::Again { unknown: !never_sent(status), node_answers: false, why: innermost(cause) };
+        let why = innermost(cause);
+        // A port that speaks TLS reads the first bytes of plain text and refuses the connection: no request arrived.
+        let is_unread = why == SPEAKS_TLS || never_sent(status);
+        return Failure::Again { unknown: !is_unread, node_answers: false, why };
     }
 
     let why = status.message().to_owned();
@@ -342,6 +345,15 @@ mod tests {
         let error = Error::malformed("holder.session_id", &"é".repeat(1_000));
         let said = format!("holder.session_id is \"{}\": use", "é".repeat(64));
         assert!(error.to_string().contains(&said), "{error}");
+    }
+
+    #[test]
+    fn a_port_that_speaks_tls_has_done_nothing() {
+        let mut status = Status::unavailable("h2 protocol error");
+        let goaway = std::io::Error::other(format!("http2 error: connection error received: {SPEAKS_TLS}"));
+        status.set_source(std::sync::Arc::new(goaway));
+        let Failure::Again { unknown, why, .. } = status.into() else { panic!("another node may answer") };
+        assert!(!unknown && why == SPEAKS_TLS, "{why}");
     }
 
     #[test]

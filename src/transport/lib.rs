@@ -61,6 +61,9 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(5);
 pub const SPEAKS_TLS: &str =
     "this port speaks TLS: a client needs the authority of the cluster (--ca), and a node its certificate ([tls])";
 
+/// What a client says of a port that answers its handshake of TLS in plain text.
+pub const SPEAKS_NO_TLS: &str = "the other end does not speak TLS: leave out the certificates, or switch TLS on there";
+
 /// Opens connections.
 pub trait Connect: Clone + Send + Sync + 'static {
     /// A connection.

@@ -54,7 +54,7 @@ pub use self::{
     files::{TlsError, TlsFiles},
     subject::Subject,
 };
-use super::Connect;
+use super::{Connect, SPEAKS_NO_TLS};
 
 /// The protocol above TLS between nodes, and of clients: HTTP/2.
 const ALPN: &[u8] = b"h2";
@@ -365,10 +365,7 @@ fn explained(error: io::Error) -> io::Error {
         return io::Error::new(error.kind(), wrong.0.to_string());
     }
     let hints = [
-        (
-            E::InvalidMessage(InvalidMessage::InvalidContentType),
-            "the other end does not speak TLS: leave out the certificates, or switch TLS on there",
-        ),
+        (E::InvalidMessage(InvalidMessage::InvalidContentType), SPEAKS_NO_TLS),
         (E::AlertReceived(Alert::UnknownCA), "the other end does not trust the authority that signed this certificate"),
         (E::AlertReceived(Alert::CertificateRequired), "the other end asks for a certificate: name one with its key"),
         (
