@@ -53,7 +53,7 @@ use lockkeeper_transport::{
     tls::{Tls, TlsConnector},
 };
 
-pub use self::serve_error::ServeError;
+pub use self::serve_error::{Remedy, ServeError};
 use self::{opening::DataDirectory, replication::Replication, services::Services};
 use super::{
     descriptors::{FurtherPorts, Places},

@@ -70,3 +70,122 @@ pub enum ServeError {
     #[error("raft has stopped: {0}")]
     Raft(String),
 }
+
+/// What must happen before a node that ended can start again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remedy {
+    /// Nothing that is known: another start may succeed, once a disk has space again or another program has ended.
+    StartAgain,
+    /// Somebody must correct the configuration, or a file that it names.
+    Configuration,
+    /// Somebody must put the node's own data back, replace the node, or start a program that can read the data.
+    Data,
+    /// The cluster has removed this node, or does not admit it. The machine needs an id that no member has ever had.
+    NewNode,
+    /// An entry of the log cannot be applied, and somebody must decide where the log ends.
+    Unapplied,
+}
+
+impl ServeError {
+    /// What must happen before the next start. A supervisor starts a node again by itself only after [`Remedy::StartAgain`].
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            Self::Config(_) => Remedy::Configuration,
+            Self::Identity(error) => after_identity(error),
+            Self::Log(error) => after_log(error),
+            Self::Snapshots(SnapshotError::Damaged { .. } | SnapshotError::Format { .. }) | Self::Version(_) => {
+                Remedy::Data
+            }
+            Self::Restore(error) if is_damage(error) => Remedy::Data,
+            Self::Forming(error) => after_forming(error),
+            Self::NotAdmitted(_) => Remedy::NewNode,
+            Self::Audit(FileError::Foreign { .. } | FileError::OtherCluster { .. }) => Remedy::Configuration,
+            Self::Unapplied(_) => Remedy::Unapplied,
+
+            // A certificate is often renewed by another program, which may be late.
+            Self::Tls(_)
+            | Self::Listen { .. }
+            | Self::Directory { .. }
+            | Self::Snapshots(SnapshotError::Io { .. })
+            | Self::Restore(_)
+            | Self::Audit(FileError::InUse(_) | FileError::Io { .. })
+            | Self::AuditStopped(_)
+            | Self::Raft(_) => Remedy::StartAgain,
+        }
+    }
+}
+
+fn after_identity(error: &IdentityError) -> Remedy {
+    match error {
+        IdentityError::Removed { .. } => Remedy::NewNode,
+        IdentityError::OtherCluster { .. }
+        | IdentityError::OtherNode { .. }
+        | IdentityError::Foreign { .. }
+        | IdentityError::Damaged { .. }
+        | IdentityError::Format { .. }
+        | IdentityError::LogLost { .. }
+        | IdentityError::OtherIncarnation { .. }
+        | IdentityError::Outdated { .. }
+        | IdentityError::Disagreement { .. } => Remedy::Data,
+
+        // The table is made anew from the files at the next start, so damaged memory heals.
+        IdentityError::OtherTable { .. } | IdentityError::Io { .. } => Remedy::StartAgain,
+    }
+}
+
+fn after_log(error: &OpenError) -> Remedy {
+    match error {
+        OpenError::Damaged { .. } | OpenError::NotOwn { .. } | OpenError::NotDurable { .. } => Remedy::Data,
+        OpenError::Locked { .. } | OpenError::Late { .. } | OpenError::Full { .. } | OpenError::Io { .. } => {
+            Remedy::StartAgain
+        }
+    }
+}
+
+fn after_forming(error: &FormingError) -> Remedy {
+    match error {
+        FormingError::DataGone { .. } => Remedy::Data,
+        FormingError::Removed { .. } => Remedy::NewNode,
+        FormingError::NotAMember { .. } => Remedy::Configuration,
+        FormingError::Identity(error) => after_identity(error),
+        FormingError::Log(_) => Remedy::StartAgain,
+    }
+}
+
+/// Whether a file was read and is not what was written.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_does_not_start_a_removed_node_for_ever() {
+        let removed = |error: FormingError| ServeError::from(error).remedy();
+        assert_eq!(removed(FormingError::Removed { asked: 1, node_id: 2 }), Remedy::NewNode);
+        assert_eq!(removed(FormingError::NotAMember { node_id: 2 }), Remedy::Configuration);
+
+        let not_admitted = NotAdmitted { endpoint: "a:1".to_owned(), reason: "its id was used".to_owned() };
+        assert_eq!(ServeError::from(not_admitted).remedy(), Remedy::NewNode);
+    }
+
+    #[test]
+    fn what_may_pass_is_told_from_data_that_stay_as_they_are() {
+        let directory = PathBuf::from("data");
+        let log = |error: OpenError| ServeError::from(error).remedy();
+        assert_eq!(log(OpenError::Locked { directory: directory.clone() }), Remedy::StartAgain);
+        let damaged = OpenError::Damaged { directory: directory.clone(), what: "a record is cut".to_owned() };
+        assert_eq!(log(damaged), Remedy::Data);
+
+        let identity = |error: IdentityError| ServeError::from(error).remedy();
+        assert_eq!(identity(IdentityError::Foreign { directory: directory.clone() }), Remedy::Data);
+        let source = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(identity(IdentityError::Io { action: "write", path: directory, source }), Remedy::StartAgain);
+
+        let restore = |kind: io::ErrorKind| ServeError::Restore(kind.into()).remedy();
+        assert_eq!(restore(io::ErrorKind::InvalidData), Remedy::Data);
+        assert_eq!(restore(io::ErrorKind::StorageFull), Remedy::StartAgain);
+    }
+}
