@@ -243,7 +243,7 @@ fn a_configuration_that_cannot_be_used_ends_with_2() {
     assert_eq!(output.status.code(), Some(2));
     let message = text(&output.stderr);
     assert!(
-        message.starts_with("error: the configuration /nowhere/node.toml cannot be used\n- cannot read it"),
+        message.starts_with("lockkeeper: the configuration /nowhere/node.toml cannot be used\n- cannot read it"),
         "{message}"
     );
 }

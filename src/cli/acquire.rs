@@ -35,7 +35,7 @@ pub(super) struct Acquire {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct AcquireReport {
     token: u64,
     names: Vec<String>,
     session_id: String,
@@ -46,6 +46,7 @@ impl Acquire {
         let mut signals = Signals::new()?;
         let request = self.wanted.acquire().map_err(Error::from)?;
         let session = self.cluster.client()?.attach(self.within.session);
+
         let mut acquire = session.acquire(request);
         let granted = tokio::select! {
             granted = acquire.granted() => granted,
@@ -54,19 +55,22 @@ impl Acquire {
                 return Ok(Exit::Signal(signal.as_raw()));
             }
         };
+
         let token = match granted {
             Ok(token) => token,
             Err(Error::Unknown { why }) => {
                 give_up(acquire).await?;
-                let why = format!("no answer in time (last: {why}); the acquire was withdrawn: try again");
-                return Err(Failure::new(Exit::NoCluster, why));
+                let without_last = "no answer in time; the acquire was withdrawn: try again";
+                let message = format!("no answer in time (last: {why}); the acquire was withdrawn: try again");
+                return Err(Failure::unanswered(Exit::NoCluster, message, without_last));
             }
             Err(error) => return Err(error.into()),
         };
+
         match self.print(&session, token) {
             Ok(()) => Ok(Exit::Success),
             Err(error) => {
-                session.release(token).await.map_err(Failure::of_holder)?;
+                session.release(token).await.map_err(Failure::for_holder)?;
                 Err(Failure::new(Exit::Error, format!("the token could not be printed, so it was released: {error}")))
             }
         }
@@ -82,7 +86,7 @@ impl Acquire {
     fn print(&self, session: &AttachedSession, token: Token) -> std::io::Result<()> {
         match self.output.output {
             Format::Text => print(&format!("{}\n", token.0)),
-            Format::Json => print_document(&Document {
+            Format::Json => print_document(&AcquireReport {
                 token: token.0,
                 names: self.sorted_names(),
                 session_id: session.id().to_string(),

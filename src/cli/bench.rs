@@ -10,9 +10,10 @@ use clap::{Args, Subcommand, ValueHint};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Credentials, Exit, Failure, Profile, complain,
-    output::{Format, Output, Table, print, print_document},
+    CredentialOptions, Exit, Failure, Profile, complain,
+    output::{Format, Output, print, print_document},
     signals::Signals,
+    table::{TableLayout, TextColumn, TextTable},
 };
 use crate::{
     bench::{
@@ -162,7 +163,7 @@ struct Common {
     #[arg(long, conflicts_with = "endpoints")]
     tls: bool,
     #[command(flatten)]
-    credentials: Credentials,
+    credentials: CredentialOptions,
     /// File for a plot of the latencies by quantile
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
@@ -196,6 +197,7 @@ impl Bench {
         if let Some(file) = &common.svg {
             write(file, &picture::svg(&report))?;
         }
+
         match common.output.output {
             Format::Text => print(&text(&report))?,
             Format::Json => print_document(&report.document())?,
@@ -252,12 +254,15 @@ async fn watched(options: Options) -> Result<Report, Failure> {
     let stop = CancellationToken::new();
     let measuring = run(options, stop.clone(), &complain);
     tokio::pin!(measuring);
+
     let ending = tokio::select! {
         measured = &mut measuring => return Ok(measured?),
         ending = signals.next() => ending,
     };
+
     stop.cancel();
     let broken_off = Failure::new(Exit::Code(ending.exit_code()), format!("{}: interrupted", ending.name()));
+
     tokio::select! {
         _ = measuring => {}
         // At the second signal, running processes are killed and sessions expire.
@@ -291,8 +296,12 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
 
 fn text(report: &Report) -> String {
     let mut rows = report.table().into_iter();
-    let head = rows.next().unwrap_or_default();
-    let mut table = Table::new(&head.iter().map(String::as_str).collect::<Vec<_>>());
+    let titles = rows.next().unwrap_or_default();
+
+    // The titles depend on what was measured, so they are the first row of a table without titles of its own.
+    let columns = vec![TextColumn::exact(""); titles.len()];
+    let mut table = TextTable::new(TableLayout { without_titles: true, ..TableLayout::default() }, &columns);
+    table.row(titles);
     rows.for_each(|row| table.row(row));
     format!("{}\n{}", report.heading(), table.take())
 }

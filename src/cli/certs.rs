@@ -48,7 +48,7 @@ enum What {
         #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
         clients: Vec<String>,
         #[command(flatten)]
-        common: Common,
+        common: CertsOptions,
     },
     /// Makes the certificate of a node, or makes it anew; a running node reads the new files by itself
     Node {
@@ -59,7 +59,7 @@ enum What {
         #[arg(long, value_name = "HOST,…", value_delimiter = ',', required = true)]
         hosts: Vec<String>,
         #[command(flatten)]
-        common: Common,
+        common: CertsOptions,
     },
     /// Makes the certificate of a client, or makes it anew
     Client {
@@ -67,7 +67,7 @@ enum What {
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        common: Common,
+        common: CertsOptions,
     },
     /// Packs a client's certificate and key for a browser: client-NAME.p12, to open the console with
     ///
@@ -104,12 +104,12 @@ enum What {
         #[arg(long, value_name = "DIR")]
         into: Option<PathBuf>,
         #[command(flatten)]
-        common: Common,
+        common: CertsOptions,
     },
 }
 
 #[derive(Args, Debug)]
-struct Common {
+struct CertsOptions {
     /// The directory of the files
     #[arg(long, value_name = "DIR", default_value = "certs")]
     dir: PathBuf,
@@ -122,7 +122,7 @@ impl Certs {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut made = String::new();
         match self.what {
-            What::Init { cluster, nodes, clients, common: Common { dir, days } } => {
+            What::Init { cluster, nodes, clients, common: CertsOptions { dir, days } } => {
                 let authority = Authority::create(&dir, &cluster)?;
                 let _ = writeln!(made, "authority  {}", authority.certificate().display());
                 for (id, host) in (1..).zip(&nodes) {
@@ -132,14 +132,14 @@ impl Certs {
                     say(&mut made, &format!("client {name}"), &authority.client(name, days)?);
                 }
             }
-            What::Node { id, hosts, common: Common { dir, days } } => {
+            What::Node { id, hosts, common: CertsOptions { dir, days } } => {
                 say(&mut made, &format!("node {id}"), &Authority::open(&dir)?.node(id, &hosts, days)?);
             }
-            What::Client { name, common: Common { dir, days } } => {
+            What::Client { name, common: CertsOptions { dir, days } } => {
                 say(&mut made, &format!("client {name}"), &Authority::open(&dir)?.client(&name, days)?);
             }
             What::Browser { name, password_file, dir } => made += &pack(&name, password_file.as_deref(), &dir)?,
-            What::Successor { cluster, nodes, into, common: Common { dir, days } } => {
+            What::Successor { cluster, nodes, into, common: CertsOptions { dir, days } } => {
                 let before = Authority::open(&dir)?;
                 let nodes = if nodes.is_empty() { before.nodes()? } else { hosts_by_id(nodes) };
                 if nodes.is_empty() {
@@ -158,6 +158,7 @@ impl Certs {
                 made += &next(&before, &authority);
             }
         }
+
         print(&made)?;
         Ok(Exit::Success)
     }
@@ -239,7 +240,7 @@ fn say(made: &mut String, whose: &str, files: &Files) {
 impl From<CertsError> for Failure {
     fn from(error: CertsError) -> Self {
         let exit = match &error {
-            CertsError::File { source, .. } => Exit::of_path(source),
+            CertsError::File { source, .. } => Exit::for_path(source),
             CertsError::Exists(_) | CertsError::Name(_) | CertsError::Authority { .. } | CertsError::Browser { .. } => {
                 Exit::Usage
             }

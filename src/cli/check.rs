@@ -25,9 +25,9 @@ pub(super) struct Check {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct CheckReport {
     held: bool,
-    holder: Option<views::Holder>,
+    holder: Option<views::HolderJson>,
     last_token: u64,
     index: u64,
 }
@@ -38,10 +38,10 @@ impl Check {
         let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };
         match self.output.output {
             Format::Text => print(&self.text(&answer))?,
-            Format::Json => print_document(&Document {
+            Format::Json => print_document(&CheckReport {
                 held: answer.held,
                 last_token: last_token(&answer),
-                holder: answer.holder.map(views::Holder::from),
+                holder: answer.holder.map(views::HolderJson::from),
                 index: answer.index,
             })?,
         }
@@ -49,10 +49,12 @@ impl Check {
     }
 
     fn text(&self, answer: &CheckAnswer) -> String {
-        let (name, token) = (show::text(&self.name), self.token.0);
+        let name = show::text(&self.name);
+        let token = self.token.0;
         match &answer.holder {
             Some(holder) if answer.held => {
-                let (label, left) = (show::text(&holder.label), show::duration(holder.remaining));
+                let label = show::text(&holder.label);
+                let left = show::duration(holder.remaining);
                 format!("held: {label} holds {name} by token {token} for another {left}\n")
             }
             _ if answer.held => format!("held: {name} by token {token}\n"),

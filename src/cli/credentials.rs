@@ -8,7 +8,10 @@ use std::{
 use clap::Args;
 use serde::Deserialize;
 
-use super::exit::{Exit, Failure};
+use super::{
+    CONNECTION,
+    exit::{Exit, Failure},
+};
 use crate::client::{Builder, Tls, TlsFiles};
 
 /// A bearer token. Not an argument: other users of the machine see those.
@@ -17,18 +20,24 @@ const PROFILE: &str = "LOCKKEEPER_PROFILE";
 
 /// Certificates and a bearer token.
 #[derive(Args, Clone, Default, Debug)]
-pub(crate) struct Credentials {
-    /// The authorities to trust: connect by TLS
-    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CA", hide_env_values = true)]
+pub(crate) struct CredentialOptions {
+    /// The authorities to trust: connect by TLS [env: LOCKKEEPER_CA]
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CA", hide_env = true, help_heading = CONNECTION)]
     ca: Option<PathBuf>,
-    /// The certificate to show; needs --key
-    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CERT", hide_env_values = true)]
+    /// The certificate to show; needs --key [env: LOCKKEEPER_CERT]
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CERT", hide_env = true, help_heading = CONNECTION)]
     cert: Option<PathBuf>,
-    /// The private key of --cert
-    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEY", hide_env_values = true)]
+    /// The private key of --cert [env: LOCKKEEPER_KEY]
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEY", hide_env = true, help_heading = CONNECTION)]
     key: Option<PathBuf>,
-    /// A file with a bearer token to show; LOCKKEEPER_BEARER_TOKEN may have the token itself
-    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_BEARER_TOKEN_FILE", hide_env_values = true)]
+    /// A file with a bearer token to show; LOCKKEEPER_BEARER_TOKEN may have the token itself [env: LOCKKEEPER_BEARER_TOKEN_FILE]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "LOCKKEEPER_BEARER_TOKEN_FILE",
+        hide_env = true,
+        help_heading = CONNECTION
+    )]
     bearer_token_file: Option<PathBuf>,
 }
 
@@ -57,16 +66,19 @@ impl Profile {
             let folder = env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
             Some(folder.or_else(below_home)?.join("lockkeeper/profile.toml"))
         };
+
         let is_named = named.is_some();
         let Some(file) = named.or_else(usual) else { return Ok(Self::default()) };
         let wrong = |what: &dyn std::fmt::Display| {
             Failure::new(Exit::Usage, format_args!("the profile {} cannot be used: {what}", file.display()))
         };
+
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound && !is_named => return Ok(Self::default()),
             Err(error) => return Err(wrong(&error)),
         };
+
         let mut profile: Self = toml::from_str(&text).map_err(|error| wrong(&error))?;
         let folder = file.parent().unwrap_or(Path::new(""));
         for path in
@@ -78,20 +90,23 @@ impl Profile {
     }
 }
 
-impl Credentials {
+impl CredentialOptions {
     /// Completes what was not said from the profile. What belongs together comes from one place.
     pub(super) fn or(self, profile: &Profile) -> Self {
         let Self { ca, cert, key, bearer_token_file } = self;
-        let (cert, key) = match cert.is_some() || key.is_some() {
-            true => (cert, key),
-            false => (profile.cert.clone(), profile.key.clone()),
-        };
+        let (cert, key) =
+            if cert.is_some() || key.is_some() { (cert, key) } else { (profile.cert.clone(), profile.key.clone()) };
         let has_token = bearer_token_file.is_some() || env::var_os(TOKEN).is_some();
         let bearer_token_file = if has_token { bearer_token_file } else { profile.bearer_token_file.clone() };
         Self { ca: ca.or_else(|| profile.ca.clone()), cert, key, bearer_token_file }
     }
 
-    /// The certificates. `None`: plain text.
+    /// The files with certificates that are named.
+    pub(crate) fn certificates(&self) -> Vec<&Path> {
+        [&self.ca, &self.cert].into_iter().flatten().map(PathBuf::as_path).collect()
+    }
+
+    /// The certificates; nothing for connections in plain text.
     pub(crate) fn tls(&self) -> Result<Option<Tls>, Failure> {
         let usage = |what: &str| Failure::new(Exit::Usage, what);
         let own = match (&self.cert, &self.key) {
@@ -100,6 +115,7 @@ impl Credentials {
             (Some(_), None) => return Err(usage("--cert (LOCKKEEPER_CERT) needs its --key (LOCKKEEPER_KEY)")),
             (None, Some(_)) => return Err(usage("--key (LOCKKEEPER_KEY) needs its --cert (LOCKKEEPER_CERT)")),
         };
+
         let Some(ca) = self.ca.clone() else {
             return match own {
                 Some(_) => {
@@ -108,6 +124,7 @@ impl Credentials {
                 None => Ok(None),
             };
         };
+
         let tls = Tls::load(TlsFiles { ca, own });
         tls.map(Some).map_err(|error| Failure::new(Exit::Usage, error))
     }

@@ -12,7 +12,7 @@ use crate::client::{Client, LockInfo};
 
 /// Drops the data that were kept on unheld locks. Without --yes it only counts these locks.
 #[derive(Args, Debug)]
-pub(super) struct DropData {
+pub(super) struct DropKeptData {
     /// Prefix of the lock names; '' for all locks
     prefix: String,
     /// Drop the data rather than count the locks
@@ -25,19 +25,19 @@ pub(super) struct DropData {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct DropDataReport {
     /// Unheld locks with data; with `dropped`, the locks whose data were dropped.
     locks: u64,
     dropped: bool,
 }
 
-impl DropData {
+impl DropKeptData {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
         let locks =
             if self.yes { drop_all(&client, &self.prefix).await? } else { count(&client, &self.prefix).await? };
         match (self.output.output, self.yes) {
-            (Format::Json, dropped) => print_document(&Document { locks, dropped })?,
+            (Format::Json, dropped) => print_document(&DropDataReport { locks, dropped })?,
             (Format::Text, true) => {
                 print(&format!("dropped the data of {}\n", show::count(locks, "lock", "locks")))?;
             }
@@ -56,7 +56,8 @@ fn counted(locks: u64) -> String {
 }
 
 async fn drop_all(client: &Client, prefix: &str) -> Result<u64, Failure> {
-    let (mut dropped, mut after) = (0, String::new());
+    let mut dropped = 0;
+    let mut after = String::new();
     loop {
         let part = client.drop_data(prefix, &after).await?;
         dropped += part.dropped;
@@ -69,7 +70,8 @@ async fn drop_all(client: &Client, prefix: &str) -> Result<u64, Failure> {
 
 async fn count(client: &Client, prefix: &str) -> Result<u64, Failure> {
     let kept = |lock: &&LockInfo| lock.holder_count == 0 && lock.data.is_some();
-    let (mut locks, mut page_token) = (0, String::new());
+    let mut locks = 0;
+    let mut page_token = String::new();
     loop {
         let page = client.list(prefix, &page_token).await?;
         locks += page.locks.iter().filter(kept).count() as u64;

@@ -70,7 +70,7 @@ impl Elect {
 
     async fn lead(self) -> Result<Exit, Failure> {
         let Self { name, value, waiting, ttl, label, cluster, command, observe: _, output: _ } = self;
-        let lock = Lock::of(Wanted::of(name, value, waiting), ttl, label, cluster, command);
+        let lock = Lock::new(Wanted::with_data(name, value, waiting), ttl, label, cluster, command);
         lock.run().await
     }
 
@@ -78,12 +78,14 @@ impl Elect {
         let mut signals = Signals::listen()?;
         let election = self.cluster.client()?.election(&self.name)?;
         let mut leaders = election.observe();
+
         let mut began = false;
         loop {
             let next = tokio::select! {
                 next = leaders.next() => next,
                 _ = signals.next() => return Ok(Exit::Success),
             };
+
             match next {
                 Ok(leader) => {
                     began = true;
@@ -102,10 +104,10 @@ impl Elect {
         let now = Timestamp::now();
         match self.output.output {
             Format::Text => print(&format!("{}  {}\n", show::time(now), text(leader.as_ref()))),
-            Format::Json => print_line(&Document {
+            Format::Json => print_line(&ElectionReport {
                 name: &self.name,
                 seen_unix_ms: now.as_millisecond(),
-                leader: leader.map(LeaderDocument::from),
+                leader: leader.map(LeaderReport::from),
             }),
         }
     }
@@ -124,16 +126,16 @@ fn text(leader: Option<&Leader>) -> String {
 
 /// A line of the output.
 #[derive(Serialize, Debug)]
-struct Document<'a> {
+struct ElectionReport<'a> {
     name: &'a str,
     /// When it was received, which is later than when it happened.
     seen_unix_ms: i64,
-    /// `null`: there is no leader.
-    leader: Option<LeaderDocument>,
+    /// `null` if there is no leader.
+    leader: Option<LeaderReport>,
 }
 
 #[derive(Serialize, Debug)]
-struct LeaderDocument {
+struct LeaderReport {
     epoch: u64,
     session_id: String,
     label: String,
@@ -141,7 +143,7 @@ struct LeaderDocument {
     value_text: Option<String>,
 }
 
-impl From<Leader> for LeaderDocument {
+impl From<Leader> for LeaderReport {
     fn from(leader: Leader) -> Self {
         Self {
             epoch: leader.epoch.0,

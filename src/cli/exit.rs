@@ -3,17 +3,19 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | success; `check`: the token holds the lock; `status`: a leader serves; `chaos run`, `chaos check`: all properties hold |
-//! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit; `snapshot`: the file is damaged; `audit`: a line breaks a rule |
+//! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit; `doctor`: there is a problem; `snapshot`: the file is damaged; `audit`: a line breaks a rule |
 //! | 2 | wrong usage or an invalid argument, such as a directory that cannot be written |
 //! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
 //! | 12 | no node was reachable, or none knew a leader; nothing happened; `dev`: the cluster did not start |
 //! | 13 | the cluster refused the request |
 //! | 14 | no answer in time; the request may have taken effect |
-//! | 20 | `serve`: the node cannot start or cannot continue |
+//! | 20 | `serve`: the node cannot start or cannot continue now; another start may succeed |
 //! | 21 | `serve`: one of its addresses is in use by another program |
 //! | 22 | `serve`: the shutdown did not complete in time |
 //! | 23 | `serve`, `recover`: an entry of the log cannot be applied; it stopped before that entry |
+//! | 24 | `serve`: the cluster has removed this node, or does not admit it |
+//! | 25 | `serve`: the node's data are lost, damaged, older than they were, another node's, or of another version |
 //! | 30 | `chaos run`, `chaos check`: a property is violated |
 //! | 31 | `chaos run`, `chaos check`: a property is undecided, or there was no evidence for it |
 //! | 126 | `lock`, `elect`, `dev`: the command could not be run; 127: it was not found |
@@ -21,16 +23,24 @@
 //!
 //! `lock`, `elect` and `dev` return any other exit code of their command. The command may use the codes above as well:
 //! to tell them apart, use other codes in the command, or read the message on stderr.
+//!
+//! A supervisor starts a node again after 20, 21, 22 and a signal. After 2, 23, 24 and 25 each further start ends in the same way, until
+//! somebody has changed something: for systemd, `RestartPreventExitStatus=2 23 24 25`.
 
 use std::{fmt, io, path::Path, process::ExitCode};
 
-use crate::{client, local::EXIT_ADDRESS_IN_USE, raft::log::EXIT_FAILED};
+use crate::{
+    client,
+    local::{EXIT_ADDRESS_IN_USE, EXIT_REMOVED},
+    raft::log::EXIT_FAILED,
+};
 
 /// The exit codes, at the end of `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
     0  success; check: held; status: a leader serves; chaos: all properties hold
     1  an error without a code of its own; status: the leader cannot commit;
+       doctor: there is a problem;
        snapshot: the file is damaged; audit: a line breaks a rule
     2  wrong usage or an invalid argument
    10  not acquired: busy, or not in time; check: not held
@@ -39,10 +49,13 @@ Exit codes:
        dev: the cluster did not start
    13  the cluster refused the request
    14  no answer in time; the request may have taken effect
-   20  serve: the node cannot start or cannot continue
+   20  serve: the node cannot start or cannot continue now
    21  serve: one of its addresses is in use by another program
    22  serve: the shutdown did not complete in time
    23  serve, recover: an entry of the log cannot be applied
+   24  serve: the cluster has removed this node, or does not admit it
+   25  serve: the node's data are lost, damaged or another node's
+       After 2, 23, 24 and 25 another start of the node ends the same way.
    30  chaos: a property is violated
    31  chaos: a property is undecided, or there was no evidence for it
   126  lock, elect, dev: the command could not be run; 127: it was not found
@@ -64,6 +77,10 @@ pub(crate) enum Exit {
     AddressInUse,
     NotDrained,
     Unapplied,
+    /// The cluster has removed this node, or does not admit it.
+    Removed,
+    /// The data of the node cannot be used by this node, or by this program.
+    DataUnusable,
     Violated,
     Undecided,
     CannotRun,
@@ -89,6 +106,8 @@ impl Exit {
             Self::AddressInUse => EXIT_ADDRESS_IN_USE,
             Self::NotDrained => 22,
             Self::Unapplied => 23,
+            Self::Removed => EXIT_REMOVED,
+            Self::DataUnusable => 25,
             Self::Violated => 30,
             Self::Undecided => 31,
             Self::CannotRun => 126,
@@ -101,7 +120,7 @@ impl Exit {
 
 impl Exit {
     /// The exit code for a path argument that failed: a usage error if the path itself is wrong.
-    pub(crate) fn of_path(error: &io::Error) -> Self {
+    pub(crate) fn for_path(error: &io::Error) -> Self {
         use io::ErrorKind;
         let wrong = [
             ErrorKind::NotFound,
@@ -127,20 +146,27 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     pub(crate) message: String,
+    /// For want of an answer: the message without the error of the node that was asked last, to which all nodes' are added.
+    pub(crate) without_last: Option<String>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Self {
-        Self { exit, message: message.to_string() }
+        Self { exit, message: message.to_string(), without_last: None }
+    }
+
+    /// No node could answer. The message is completed by what each node says.
+    pub(crate) fn unanswered(exit: Exit, message: impl fmt::Display, without_last: impl fmt::Display) -> Self {
+        Self { without_last: Some(without_last.to_string()), ..Self::new(exit, message) }
     }
 
     /// For a path argument that cannot be written.
-    pub(crate) fn of_path(path: &Path, error: &io::Error) -> Self {
-        Self::new(Exit::of_path(error), format_args!("cannot write {}: {error}: choose another path", path.display()))
+    pub(crate) fn for_path(path: &Path, error: &io::Error) -> Self {
+        Self::new(Exit::for_path(error), format_args!("cannot write {}: {error}: choose another path", path.display()))
     }
 
     /// For a command that uses a grant: a grant that is not held was lost.
-    pub(crate) fn of_holder(error: client::Error) -> Self {
+    pub(crate) fn for_holder(error: client::Error) -> Self {
         let not_held = matches!(&error, client::Error::Refused(refused) if refused.reason == client::Refusal::NotHeld);
         if not_held { Self::new(Exit::Lost, error) } else { error.into() }
     }
@@ -162,16 +188,36 @@ impl From<client::Error> for Failure {
             client::Error::Unknown { .. } => Exit::Unknown,
             client::Error::Malformed { .. } => Exit::Error,
         };
-        Self::new(exit, error)
+        match &error {
+            client::Error::NoCluster { .. } => {
+                let without_last =
+                    "no node of the cluster could answer before the deadline of the call; nothing was changed";
+                Self::unanswered(exit, &error, without_last)
+            }
+            client::Error::Unknown { .. } => {
+                let without_last = "no answer in time; the request may still take effect: look before trying again";
+                Self::unanswered(exit, &error, without_last)
+            }
+            client::Error::Invalid(_)
+            | client::Error::Endpoint(_)
+            | client::Error::NoAuthorities(_)
+            | client::Error::BearerToken
+            | client::Error::Refused(_)
+            | client::Error::NotAcquired(_)
+            | client::Error::Lost(_)
+            | client::Error::NotEnsured { .. }
+            | client::Error::Malformed { .. } => Self::new(exit, error),
+        }
     }
 }
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        match error.kind() == io::ErrorKind::BrokenPipe {
-            // The reader of our output has closed it, as in `lockkeeper list | head -1`.
-            true => Self::new(Exit::Success, ""),
-            false => Self::new(Exit::Error, error),
+        // The reader of our output has closed it, as in `lockkeeper list | head -1`.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Self::new(Exit::Success, "")
+        } else {
+            Self::new(Exit::Error, error)
         }
     }
 }
@@ -189,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_place_that_cannot_be_written_is_a_wrong_argument_and_a_full_disk_is_not() {
-        let exit = |kind: io::ErrorKind| Exit::of_path(&kind.into());
+        let exit = |kind: io::ErrorKind| Exit::for_path(&kind.into());
         assert_eq!(exit(io::ErrorKind::NotADirectory), Exit::Usage);
         assert_eq!(exit(io::ErrorKind::StorageFull), Exit::Error);
     }

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use super::{
     Cluster, Exit, Failure,
-    output::{Format, Output, Table, print, print_document},
-    show, views,
+    output::{Format, Output, print, print_document},
+    show,
+    table::{TableLayout, TextColumn, TextTable},
+    views,
 };
 use crate::{client::Forced, machine::Token};
 
@@ -36,8 +38,8 @@ pub(super) struct ForceRelease {
 }
 
 #[derive(Serialize)]
-struct Document {
-    forced: Vec<views::Forced>,
+struct ForceReleaseReport {
+    forced: Vec<views::ForcedJson>,
 }
 
 impl ForceRelease {
@@ -48,11 +50,12 @@ impl ForceRelease {
             release = release.token(token);
         }
         let forced = if self.now { release.now() } else { release }.await?;
+
         match self.output.output {
             Format::Text => print(&text(&forced))?,
-            Format::Json => {
-                print_document(&Document { forced: forced.into_iter().map(views::Forced::from).collect() })?
-            }
+            Format::Json => print_document(&ForceReleaseReport {
+                forced: forced.into_iter().map(views::ForcedJson::from).collect(),
+            })?,
         }
         Ok(Exit::Success)
     }
@@ -62,11 +65,21 @@ fn text(forced: &[Forced]) -> String {
     if forced.is_empty() {
         return "the lock has no holder\n".to_owned();
     }
-    let mut table = Table::new(&["TOKEN", "HOLDER", "SESSION", "OPENS"]);
+
+    let mut table = TextTable::new(
+        TableLayout::for_stdout(),
+        &[
+            TextColumn::exact("TOKEN"),
+            TextColumn::text("HOLDER"),
+            TextColumn::exact("SESSION"),
+            TextColumn::text("OPENS"),
+        ],
+    );
+
     for grant in forced {
         table.row(vec![
             grant.token.0.to_string(),
-            show::cell(&grant.label),
+            show::text(&grant.label),
             grant.session_id.to_string(),
             opens(grant),
         ]);

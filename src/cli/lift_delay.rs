@@ -12,7 +12,7 @@ use super::{
 /// Ends the lock-delay that keeps a lock closed after its holder was lost. Only for a holder that is known to be dead:
 /// a live one could still be working.
 #[derive(Args, Debug)]
-pub(super) struct LiftDelay {
+pub(super) struct LiftLockDelay {
     /// The lock
     name: String,
     #[command(flatten)]
@@ -22,16 +22,16 @@ pub(super) struct LiftDelay {
 }
 
 #[derive(Serialize)]
-struct Document {
-    /// How long the lock-delay would have lasted, milliseconds; `null`: there was none.
+struct LiftDelayReport {
+    /// How long the lock-delay would have lasted, milliseconds; `null` if there was none.
     lifted_ms: Option<u64>,
 }
 
-impl LiftDelay {
+impl LiftLockDelay {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let lifted = self.cluster.client()?.lift_delay(&self.name).await?;
         match (self.output.output, lifted) {
-            (Format::Json, _) => print_document(&Document { lifted_ms: lifted.map(show::millis) })?,
+            (Format::Json, _) => print_document(&LiftDelayReport { lifted_ms: lifted.map(show::millis) })?,
             (Format::Text, Some(left)) => {
                 print(&format!("ended the lock-delay, which had {} left\n", show::duration(left)))?
             }

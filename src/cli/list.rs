@@ -4,8 +4,10 @@ use clap::Args;
 
 use super::{
     Cluster, Exit, Failure,
-    output::{Output, Pages},
-    show, views,
+    output::{Pages, TableOutput},
+    show,
+    table::TextColumn,
+    views,
 };
 use crate::client::LockInfo;
 
@@ -21,27 +23,40 @@ pub(super) struct List {
     #[command(flatten)]
     cluster: Cluster,
     #[command(flatten)]
-    output: Output,
+    output: TableOutput,
 }
 
 impl List {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.reader(self.stale)?;
-        let header = ["NAME", "STATE", "HOLDER", "TOKEN", "SINCE", "REMAINING", "WAITING", "DATA"];
-        let mut pages = Pages::new(self.output.output, &header);
+        let mut pages = Pages::new(self.output.printed(), &COLUMNS);
         let mut page_token = String::new();
+
         loop {
             let page = client.list(&self.prefix, &page_token).await?;
-            pages.write(page.locks, row, views::Lock::from)?;
+            pages.write(page.locks, row, |lock| show::text(lock.name.as_str()), views::LockJson::from)?;
             match page.next_page_token {
                 Some(next) => page_token = next,
                 None => break,
             }
         }
+
         pages.end()?;
         Ok(Exit::Success)
     }
 }
+
+const COLUMNS: [TextColumn; 9] = [
+    TextColumn::text("NAME"),
+    TextColumn::exact("STATE"),
+    TextColumn::text("HOLDER"),
+    TextColumn::exact("TOKEN"),
+    TextColumn::exact("AGE"),
+    TextColumn::exact("SINCE").if_wide(),
+    TextColumn::exact("REMAINING"),
+    TextColumn::exact("WAITING"),
+    TextColumn::text("DATA"),
+];
 
 /// Shows only the first holder; `get` shows all.
 fn row(lock: &LockInfo) -> Vec<String> {
@@ -51,11 +66,13 @@ fn row(lock: &LockInfo) -> Vec<String> {
         count => format!(" and {} more", count - 1),
     };
     let none = || "-".to_owned();
+
     vec![
         show::text(lock.name.as_str()),
         state(lock) + show::kind(lock.kind),
-        first.map_or_else(none, |holder| format!("{}{others}", show::cell(&holder.label))),
+        first.map_or_else(none, |holder| format!("{}{others}", show::text(&holder.label))),
         first.map_or_else(none, |holder| holder.token.0.to_string()),
+        first.map_or_else(none, |holder| show::age(holder.since)),
         first.map_or_else(none, |holder| show::since(holder.since)),
         first.map_or_else(none, |holder| show::duration(holder.remaining)),
         lock.queue_length.to_string(),

@@ -51,7 +51,7 @@ pub(super) struct Lock {
 
 impl Lock {
     /// For `elect`.
-    pub(super) fn of(
+    pub(super) fn new(
         wanted: Wanted,
         ttl: Duration,
         label: Option<String>,
@@ -64,16 +64,19 @@ impl Lock {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut signals = Signals::new()?;
         let wanted = self.wanted.acquire().map_err(Error::from)?;
+
         let client = self.cluster.client()?;
         let session = tokio::select! {
             session = client.open(self.session_options()) => session?,
             signal = signals.next() => return Ok(Exit::Signal(signal.as_raw())),
         };
+
         let held = tokio::select! {
             held = waiting::shown(&client, &session, &self.wanted.names, acquire(&session, wanted)) => held.map_err(Failure::from),
             // The wait ends with its session.
-            signal = signals.next() => Err(Failure { exit: Exit::Signal(signal.as_raw()), message: String::new() }),
+            signal = signals.next() => Err(Failure::new(Exit::Signal(signal.as_raw()), "")),
         };
+
         let held = match held {
             Ok(held) => held,
             Err(failure) => {
@@ -83,6 +86,7 @@ impl Lock {
         };
         // The trace is about the lock, not about the command.
         traces::end();
+
         let outcome = self.run_command(&held, &mut signals).await;
         give_back(held, session, outcome).await
     }
@@ -113,6 +117,7 @@ fn acquire(session: &Session, wanted: machine::Acquire) -> impl Future<Output = 
 /// Releases the lock and closes the session, also if the command could not be started.
 async fn give_back(held: Guard, session: Session, outcome: Result<Exit, Failure>) -> Result<Exit, Failure> {
     let released = timeout(GIVE_BACK_MAX, held.release()).await;
+
     let outcome = match released {
         Ok(Ok(())) => outcome,
         // The command ended by itself, but the lock was lost before.
@@ -130,6 +135,7 @@ async fn give_back(held: Guard, session: Session, outcome: Result<Exit, Failure>
             return outcome;
         }
     };
+
     close(session).await;
     outcome
 }
@@ -162,9 +168,9 @@ fn names(names: &[LockName]) -> String {
 }
 
 fn escape(name: &str) -> String {
-    let escape = |c: char| match c.is_whitespace() || c.is_control() || c == '\\' {
-        true => c.escape_unicode().to_string(),
-        false => c.to_string(),
+    let escape = |c: char| {
+        let is_special = c.is_whitespace() || c.is_control() || c == '\\';
+        if is_special { c.escape_unicode().to_string() } else { c.to_string() }
     };
     name.chars().map(escape).collect()
 }

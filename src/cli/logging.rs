@@ -75,6 +75,7 @@ pub(super) fn abort_on_panic() {
             let _ = writeln!(io::stderr(), "lockkeeper: {explained}");
             process::exit(Exit::CannotServe.code().into());
         }
+
         // Not with `tracing`, which may be the origin of the panic. A closed stderr is no reason to go on.
         let trace = Backtrace::force_capture();
         if let Some((entry, advice)) = unapplied::being_applied() {
@@ -82,6 +83,7 @@ pub(super) fn abort_on_panic() {
                 writeln!(io::stderr(), "lockkeeper: {entry}: internal error: {panic}\n{trace}\nlockkeeper: {advice}");
             process::exit(Exit::Unapplied.code().into());
         }
+
         let _ = writeln!(io::stderr(), "lockkeeper: internal error, aborting: {panic}\n{trace}");
         process::abort();
     }));
@@ -124,13 +126,16 @@ where
         let mut values = Values::default();
         event.record(&mut values);
         let Values(mut fields) = values;
+
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let message = fields.remove("message").unwrap_or_default();
+
         // A line of a crate that uses `log`: its module is among the values.
         let logged_by = fields.remove("log.target");
         fields.retain(|name, _| !name.starts_with("log."));
         let target = logged_by.as_ref().and_then(Value::as_str).unwrap_or(event.metadata().target());
+
         let level = event.metadata().level().as_str();
         let line = Line { time, level, node: self.node_id, target, message, fields };
         writeln!(writer, "{}", serde_json::to_string(&line).map_err(|_| fmt::Error)?)

@@ -24,11 +24,12 @@ impl Man {
             print(&text(&Page::new(program))?)?;
             return Ok(Exit::Success);
         };
-        fs::create_dir_all(&directory).map_err(|error| Failure::of_path(&directory, &error))?;
+
+        fs::create_dir_all(&directory).map_err(|error| Failure::for_path(&directory, &error))?;
         for command in with_subcommands(program) {
             let page = Page::new(command);
-            let (file, text) = (directory.join(page.get_filename()), text(&page)?);
-            fs::write(&file, text).map_err(|error| Failure::of_path(&file, &error))?;
+            let file = directory.join(page.get_filename());
+            fs::write(&file, text(&page)?).map_err(|error| Failure::for_path(&file, &error))?;
         }
         Ok(Exit::Success)
     }

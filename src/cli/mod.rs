@@ -10,9 +10,12 @@ mod bench;
 mod certs;
 mod chaos;
 mod check;
+mod complete;
 mod completions;
 mod credentials;
 mod dev;
+mod diagnosis;
+mod doctor;
 mod drop_data;
 mod elect;
 mod exit;
@@ -27,6 +30,7 @@ mod lock;
 mod logging;
 mod man;
 mod member;
+mod nodes;
 mod output;
 mod policy;
 mod progress;
@@ -42,12 +46,15 @@ mod show;
 mod signals;
 mod snapshot;
 mod status;
+mod table;
 mod terminal;
 mod token;
 mod top;
 mod traces;
 mod transfer_leader;
 mod update;
+mod usage;
+mod version;
 mod views;
 mod waiting;
 mod wanted;
@@ -59,10 +66,10 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::{
-    credentials::{Credentials, Profile},
+    credentials::{CredentialOptions, Profile},
     exit::{Exit, Failure},
 };
 use crate::{
@@ -80,7 +87,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    Serve(serve::Serve),
+    Serve(serve::ServeNode),
     Dev(dev::Dev),
     Lock(lock::Lock),
     Elect(elect::Elect),
@@ -97,22 +104,26 @@ enum Command {
     Chaos(chaos::Chaos),
     Bench(bench::Bench),
     ForceRelease(force_release::ForceRelease),
-    RemoveWaiter(remove_waiter::RemoveWaiter),
-    LiftDelay(lift_delay::LiftDelay),
-    DropData(drop_data::DropData),
+    RemoveWaiter(remove_waiter::RemoveWait),
+    LiftDelay(lift_delay::LiftLockDelay),
+    DropData(drop_data::DropKeptData),
     Resize(resize::Resize),
     RollingRestart(rolling_restart::RollingRestart),
     Status(status::Status),
     Top(top::Top),
+    Doctor(doctor::Doctor),
     Member(member::Member),
-    TransferLeader(transfer_leader::TransferLeader),
+    TransferLeader(transfer_leader::TransferLeadership),
     Snapshot(snapshot::Snapshot),
     Audit(audit::Audit),
     Recover(recover::Recover),
-    Policy(policy::Policy),
+    Policy(policy::PolicyTool),
     Token(token::Token),
     Completions(completions::Completions),
     Man(man::Man),
+    Version(version::ProgramVersion),
+    #[command(hide = true)]
+    CompleteNames(complete::CompleteNames),
     #[command(hide = true)]
     Keep(job::Keep),
     #[command(hide = true)]
@@ -124,13 +135,13 @@ enum Command {
 struct Cluster {
     // Clap's own support for the environment and the default would hide the source of the value, and would show it as
     // required in usages.
-    #[arg(long, value_name = "HOST:PORT,…", help = endpoints_help(" "), long_help = endpoints_help("\n\n"))]
+    #[arg(long, value_name = "HOST:PORT,…", help = endpoints_help(), help_heading = CONNECTION)]
     endpoints: Option<String>,
     /// How long to look for a node that can answer
-    #[arg(long, value_parser = arguments::duration, default_value = "10s", value_name = "TIME")]
+    #[arg(long, value_parser = arguments::duration, default_value = "10s", value_name = "TIME", help_heading = CONNECTION)]
     timeout: Duration,
     #[command(flatten)]
-    credentials: Credentials,
+    credentials: CredentialOptions,
 }
 
 const ENDPOINTS_VARIABLE: &str = "LOCKKEEPER_ENDPOINTS";
@@ -138,16 +149,20 @@ const ENDPOINTS_VARIABLE: &str = "LOCKKEEPER_ENDPOINTS";
 /// How long no node may answer before the endpoints are reported on stderr.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
+/// The heading in `--help` of the options that all commands of a cluster have.
+const CONNECTION: &str = "Connection";
+
 /// In clap's own format for an environment variable and a default.
-fn endpoints_help(between: &str) -> String {
+fn endpoints_help() -> String {
     let what = "The cluster's nodes: host:port, separated by commas";
-    format!("{what}{between}[env: {ENDPOINTS_VARIABLE}]{between}[default: {DEFAULT_ENDPOINTS}]")
+    format!("{what} [env: {ENDPOINTS_VARIABLE}] [default: {DEFAULT_ENDPOINTS}]")
 }
 
 impl Cluster {
     /// A client. If no node answers within [`SILENCE_MAX`], that is reported on stderr.
     fn client(&self) -> Result<Client, Failure> {
         let (client, source) = self.quiet_client()?;
+        diagnosis::remember(&client);
         tokio::spawn(complain_of_silence(client.clone(), source));
         Ok(client)
     }
@@ -164,6 +179,11 @@ impl Cluster {
         Ok((client, source))
     }
 
+    /// The credentials of the command line, the environment and the profile.
+    fn complete_credentials(&self) -> Result<CredentialOptions, Failure> {
+        Ok(self.credentials.clone().or(&Profile::read()?))
+    }
+
     /// As [`Cluster::client`]; with `stale`, any node may answer reads from its own table.
     fn reader(&self, stale: bool) -> Result<Client, Failure> {
         let client = self.client()?;
@@ -175,6 +195,7 @@ impl Cluster {
         if let Some(endpoints) = &self.endpoints {
             return Ok((endpoints.clone(), "from --endpoints".to_owned()));
         }
+
         match (env::var(ENDPOINTS_VARIABLE), &profile.endpoints) {
             (Ok(endpoints), _) => Ok((endpoints, "from LOCKKEEPER_ENDPOINTS".to_owned())),
             (Err(VarError::NotPresent), Some(endpoints)) => {
@@ -199,7 +220,12 @@ async fn complain_of_silence(client: Client, source: String) {
 
 /// Runs the command of the command line.
 pub fn run() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+
+    let outcome = match cli.command {
         Command::Serve(serve) => return serve.run(),
         Command::Dev(dev) => return dev.run(),
         Command::Lock(lock) => block_on(lock.run()),
@@ -224,6 +250,7 @@ pub fn run() -> ExitCode {
         Command::RollingRestart(restart) => block_on(restart.run()),
         Command::Status(status) => block_on(status.run()),
         Command::Top(top) => block_on(top.run()),
+        Command::Doctor(doctor) => block_on(doctor.run()),
         Command::Member(member) => block_on(member.run()),
         Command::TransferLeader(transfer) => block_on(transfer.run()),
         Command::Snapshot(snapshot) => block_on(snapshot.run()),
@@ -233,9 +260,12 @@ pub fn run() -> ExitCode {
         Command::Token(token) => token.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
+        Command::Version(version) => version.run(),
+        Command::CompleteNames(complete) => block_on(complete.run()),
         Command::Keep(keep) => block_on(keep.run()),
         Command::Launch(launch) => launch.run(),
     };
+
     match outcome {
         Ok(exit) => exit.into(),
         Err(failure) => {
@@ -247,9 +277,29 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// The command line, or the end of the program: help and the version were printed, or an error.
+fn parse() -> Result<Cli, ExitCode> {
+    let matches = usage::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    matches.map_err(|error| {
+        if error.use_stderr() {
+            complain(&usage::explained(&error, &env::args_os().collect::<Vec<_>>()));
+            Exit::Usage.into()
+        } else {
+            // A reader that has closed our output has seen enough.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+    })
+}
+
 /// Client commands need only one thread.
 fn block_on(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(traces::around(command))
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        match traces::around(command).await {
+            Ok(exit) => Ok(exit),
+            Err(failure) => Err(diagnosis::explain(failure).await),
+        }
+    })
 }
 
 /// Writes a message to stderr. Unlike `eprintln!`, it does not panic when stderr is closed.
@@ -260,8 +310,6 @@ fn complain(message: &str) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

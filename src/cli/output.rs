@@ -1,9 +1,11 @@
-//! Output on stdout: text in columns, or JSON.
+//! Output on stdout: text, tables, or JSON.
 
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+
+use super::table::{TableLayout, TextColumn, TextTable};
 
 /// The output format of a command.
 #[derive(Args, Debug)]
@@ -20,6 +22,51 @@ pub(super) enum Format {
     Text,
     /// For programs
     Json,
+}
+
+/// The output of a command that prints a table.
+#[derive(Args, Debug)]
+pub(super) struct TableOutput {
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = TableFormat::Text)]
+    output: TableFormat,
+    /// Leave out the line of titles
+    #[arg(long)]
+    no_headers: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum TableFormat {
+    /// For people: a table that fits the terminal
+    #[value(alias = "table")]
+    Text,
+    /// For people: with all columns, and with times in place of ages
+    Wide,
+    /// Only the names or ids, one a line
+    Name,
+    /// For programs
+    Json,
+}
+
+/// What a command prints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Printed {
+    Table(TableLayout),
+    Names,
+    Json,
+}
+
+impl TableOutput {
+    pub(super) fn printed(&self) -> Printed {
+        let mut layout = TableLayout::for_stdout();
+        layout.without_titles = self.no_headers;
+        match self.output {
+            TableFormat::Text => Printed::Table(layout),
+            TableFormat::Wide => Printed::Table(TableLayout { is_wide: true, width: None, ..layout }),
+            TableFormat::Name => Printed::Names,
+            TableFormat::Json => Printed::Json,
+        }
+    }
 }
 
 /// Writes and flushes at once, for readers of a pipe. Unlike `println!`, it returns an error when stdout is closed.
@@ -61,92 +108,42 @@ impl Array {
     }
 }
 
-/// Paged output: one table or one array.
+/// Paged output: one table, a name a line, or one array.
 #[derive(Debug)]
 pub(super) struct Pages {
-    format: Format,
-    table: Table,
+    printed: Printed,
+    table: TextTable,
     array: Array,
 }
 
 impl Pages {
-    pub(super) fn new(format: Format, header: &[&str]) -> Self {
-        Self { format, table: Table::new(header), array: Array::default() }
+    pub(super) fn new(printed: Printed, columns: &[TextColumn]) -> Self {
+        let layout = if let Printed::Table(layout) = printed { layout } else { TableLayout::default() };
+        Self { printed, table: TextTable::new(layout, columns), array: Array::default() }
     }
 
-    /// Writes one page: each entry as a row or as a document.
+    /// Writes one page: each entry as a row, as its name, or as a document.
     pub(super) fn write<E, D: Serialize>(
         &mut self,
         entries: Vec<E>,
         row: impl Fn(&E) -> Vec<String>,
+        name: impl Fn(&E) -> String,
         document: impl Fn(E) -> D,
     ) -> io::Result<()> {
-        match self.format {
-            Format::Text => {
+        match self.printed {
+            Printed::Table(_) => {
                 entries.iter().for_each(|entry| self.table.row(row(entry)));
                 print(&self.table.take())
             }
-            Format::Json => self.array.push(&entries.into_iter().map(document).collect::<Vec<_>>()),
+            Printed::Names => print(&entries.iter().map(|entry| name(entry) + "\n").collect::<String>()),
+            Printed::Json => self.array.push(&entries.into_iter().map(document).collect::<Vec<_>>()),
         }
     }
 
     pub(super) fn end(self) -> io::Result<()> {
-        match self.format {
-            Format::Text => Ok(()),
-            Format::Json => self.array.end(),
+        match self.printed {
+            Printed::Table(_) | Printed::Names => Ok(()),
+            Printed::Json => self.array.end(),
         }
-    }
-}
-
-/// Rows in aligned columns, written in one or several parts: a column never becomes narrower in a later part.
-#[derive(Debug)]
-pub(super) struct Table {
-    widths: Vec<usize>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(super) fn new(header: &[&str]) -> Self {
-        let header = header.iter().map(|&title| title.to_owned()).collect();
-        Self { widths: Vec::new(), rows: vec![header] }
-    }
-
-    pub(super) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    /// The text of the rows added since the last call.
-    pub(super) fn take(&mut self) -> String {
-        let rows = std::mem::take(&mut self.rows);
-        for row in &rows {
-            self.widths.resize(self.widths.len().max(row.len()), 0);
-            for (width, cell) in self.widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
-            }
-        }
-        rows.iter().map(|row| self.line(row)).collect()
-    }
-
-    fn line(&self, row: &[String]) -> String {
-        let mut line = String::new();
-        for (width, cell) in self.widths.iter().zip(row) {
-            line.push_str(&format!("{cell:<width$}  "));
-        }
-        format!("{}\n", line.trim_end())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() {
-        let mut table = Table::new(&["NAME", "N"]);
-        table.row(vec!["öffnen".into(), "1".into()]);
-        table.row(vec!["b".into(), String::new()]);
-        assert_eq!(table.take(), "NAME    N\nöffnen  1\nb\n");
-        table.row(vec!["c".into(), "2".into()]);
-        assert_eq!(table.take(), "c       2\n");
     }
 }

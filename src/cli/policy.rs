@@ -10,13 +10,13 @@ use lockkeeper_types::Identity;
 
 /// Checks a policy file, and explains what it allows. Asks no node.
 #[derive(Args, Debug)]
-pub(super) struct Policy {
+pub(super) struct PolicyTool {
     #[command(subcommand)]
-    command: Command,
+    command: PolicyCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum PolicyCommand {
     /// Checks a policy file as a node would read it
     Check {
         /// The policy file
@@ -35,15 +35,15 @@ enum Command {
     },
 }
 
-impl Policy {
+impl PolicyTool {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         match self.command {
-            Command::Check { file } => {
+            PolicyCommand::Check { file } => {
                 let rules = read(&file)?;
                 print(&format!("{}: {} rules\n", file.display(), rules.rules().len()))?;
                 Ok(Exit::Success)
             }
-            Command::Explain { file, who, what, name } => {
+            PolicyCommand::Explain { file, who, what, name } => {
                 let rules = read(&file)?;
                 let who = match who.as_str() {
                     Identity::ANONYMOUS => None,
@@ -62,6 +62,7 @@ fn explain(rules: &Rules, who: Option<&Identity>, right: Right, name: Option<&st
         (None, None) if right == Right::Administer => What::Cluster,
         (None, None) => What::Anywhere,
     };
+
     match rules.decide(who, right, what) {
         Ok(rule) => {
             print(&format!("allowed by the rule at line {}: {rule}\n", rule.line))?;

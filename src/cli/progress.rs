@@ -31,27 +31,31 @@ pub(super) enum Unit {
 #[derive(Debug)]
 pub(super) struct Progress {
     count: Arc<AtomicU64>,
-    /// `None`: there is no terminal. The line ends when the sender is dropped.
+    /// The line, if there is a terminal. It ends when the sender is dropped.
     shown: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Work that begins now. `total`: what the count will be at its end, if that is known.
-    pub(super) fn of(what: &str, unit: Unit, total: Option<u64>) -> Self {
+    /// Work that begins now. `total` is what the count will be at its end, if that is known.
+    pub(super) fn begin(what: &str, unit: Unit, total: Option<u64>) -> Self {
         let count = Arc::<AtomicU64>::default();
         if !io::stderr().is_terminal() {
             return Self { count, shown: None };
         }
+
         let (sender, ended) = mpsc::channel();
-        let (what, counted) = (show::text(what), Arc::clone(&count));
+        let what = show::text(what);
+        let counted = Arc::clone(&count);
         let thread = thread::Builder::new().name("progress".to_owned()).spawn(move || {
-            let (mut line, mut before) = (Line::default(), 0);
+            let mut line = Line::default();
+            let mut before = 0;
             while ended.recv_timeout(BETWEEN) == Err(RecvTimeoutError::Timeout) {
                 let now = counted.load(Relaxed);
                 line.show(&said(&what, unit, now, total, now - before));
                 before = now;
             }
         });
+
         // Without a thread the work goes on, and nothing is shown.
         Self { count, shown: thread.ok().map(|thread| (sender, thread)) }
     }
@@ -72,7 +76,7 @@ impl Drop for Progress {
     }
 }
 
-/// `rate`: since the last update, a second ago.
+/// `rate` is the amount since the last update, a second ago.
 fn said(what: &str, unit: Unit, done: u64, total: Option<u64>, rate: u64) -> String {
     let amount = |amount: u64| match unit {
         Unit::Bytes => bytes(amount),

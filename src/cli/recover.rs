@@ -60,7 +60,7 @@ pub(super) struct Recover {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct RemainsReport {
     data_dir: String,
     cluster_id: String,
     node_id: u64,
@@ -70,7 +70,7 @@ struct Document {
     /// The last entry that the node knew to be committed. Later ones may be committed too.
     committed_index: u64,
     snapshot_index: u64,
-    /// The latest start of the directory; `null`: there was none.
+    /// The latest start of the directory; `null` if there was none.
     start: Option<String>,
     /// What this node remembers of the others.
     remembered: Vec<RememberedDocument>,
@@ -99,26 +99,32 @@ impl Recover {
         logging::abort_on_panic();
         let remains = Remains::read(&self.data_dir, aside.path(), self.through).await.map_err(failure)?;
         drop(aside);
-        let (Some(into), Some(cluster_id), false) = (self.into, self.cluster_id, self.inspect) else {
+
+        // Clap has refused a new cluster without these two.
+        let wanted = self.into.zip(self.cluster_id).filter(|_| !self.inspect);
+        let Some((into, cluster_id)) = wanted else {
             match self.output.output {
                 Format::Json => print_document(&document(&self.data_dir, &remains))?,
                 Format::Text => print_remains(&self.data_dir, &remains)?,
             }
             return Ok(Exit::Success);
         };
+
         warn(&remains);
         let target = Target { cluster_id, terms: self.terms };
         let itself = [founding::member(&remains.identity.node_id.to_string())
             .map_err(|error| Failure::new(Exit::Error, error))?];
+
         let members = if self.members.is_empty() { &itself[..] } else { &self.members };
         let copied = Some(&remains.identity.cluster_id);
         founding::found(target, members, &into, copied, &remains.applied, self.output.output).await
     }
 }
 
-fn document(data_dir: &Path, remains: &Remains) -> Document {
+fn document(data_dir: &Path, remains: &Remains) -> RemainsReport {
     let index = |log_id: Option<LogId>| log_id.map_or(0, |id| id.index);
-    Document {
+
+    RemainsReport {
         data_dir: data_dir.to_string_lossy().into_owned(),
         cluster_id: remains.identity.cluster_id.to_string(),
         node_id: remains.identity.node_id,
@@ -145,6 +151,7 @@ fn remembered(peer: &RememberedPeer) -> RememberedDocument {
 
 fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
     let document = document(data_dir, remains);
+
     let mut text = line("cluster", &document.cluster_id);
     text += &line("node", format_args!("{}, incarnation {}", document.node_id, document.incarnation));
     text += &line("vote", format_args!("term {}", document.vote_term));
@@ -152,6 +159,7 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
     text += &line("snapshot", format_args!("index {}", document.snapshot_index));
     text += &line("start", document.start.as_deref().unwrap_or("none"));
     text += &document.table.text();
+
     for RememberedDocument { node_id, start, acknowledged_index, acknowledged_term } in &document.remembered {
         let start = start.as_deref().unwrap_or("unknown");
         let entry = match (acknowledged_index, acknowledged_term) {
@@ -160,6 +168,7 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
         };
         text += &line("remembers", format_args!("node {node_id}: start {start}{entry}"));
     }
+
     let left_out = document.last_index.saturating_sub(document.table.log_index);
     if left_out > 0 {
         text += &line("left out", format_args!("{} after it", show::count(left_out, "entry", "entries")));
@@ -167,6 +176,7 @@ fn print_remains(data_dir: &Path, remains: &Remains) -> io::Result<()> {
     if let Some(shortfall) = &document.shortfall {
         text += &line("missing", shortfall);
     }
+
     print(&text)
 }
 
@@ -177,12 +187,14 @@ fn warn(remains: &Remains) {
     let known = index(remains.committed);
     let more = last.saturating_sub(known);
     let left_out = index(remains.last).saturating_sub(last);
+
     super::complain(&format!(
         "the copy ends at index {last}, term {}; entries that were acknowledged after it are lost; of its last {} the node did not know \
          whether they were committed, and they are applied",
         term(remains.through),
         show::count(more, "entry", "entries"),
     ));
+
     if left_out > 0 {
         super::complain(&format!(
             "{} of its log after index {last} are left out, as --through says; if any member could apply them, they were acknowledged, and are \
@@ -201,7 +213,7 @@ fn failure(error: RemainsError) -> Failure {
     let exit = match &error {
         RemainsError::InUse { .. } | RemainsError::Nothing { .. } | RemainsError::Through { .. } => Exit::Usage,
         RemainsError::Unapplied { .. } => Exit::Unapplied,
-        RemainsError::Io { source, .. } => Exit::of_path(source),
+        RemainsError::Io { source, .. } => Exit::for_path(source),
         RemainsError::Identity(_) | RemainsError::Snapshot { .. } | RemainsError::Log { .. } => Exit::Error,
     };
     Failure::new(exit, error)

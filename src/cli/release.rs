@@ -20,7 +20,7 @@ pub(super) struct Release {
 impl Release {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let session = self.cluster.client()?.attach(self.within.session);
-        session.release(self.token).await.map_err(Failure::of_holder)?;
+        session.release(self.token).await.map_err(Failure::for_holder)?;
         Ok(Exit::Success)
     }
 }

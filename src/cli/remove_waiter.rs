@@ -13,7 +13,7 @@ use crate::{client::Waiter, machine::Ticket};
 /// Removes a waiting acquire. Its client gets an error and does not retry by itself. An acquire of several locks leaves
 /// all its queues.
 #[derive(Args, Debug)]
-pub(super) struct RemoveWaiter {
+pub(super) struct RemoveWait {
     /// The lock
     name: String,
     /// The ticket of the acquire, as `get NAME` shows it
@@ -26,16 +26,16 @@ pub(super) struct RemoveWaiter {
 }
 
 #[derive(Serialize)]
-struct Document {
-    removed: Option<views::Waiter>,
+struct RemovedReport {
+    removed: Option<views::WaiterJson>,
 }
 
-impl RemoveWaiter {
+impl RemoveWait {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let removed = self.cluster.client()?.remove_waiter(&self.name, self.ticket).await?;
         match self.output.output {
             Format::Text => print(&self.text(removed.as_ref()))?,
-            Format::Json => print_document(&Document { removed: removed.map(views::Waiter::from) })?,
+            Format::Json => print_document(&RemovedReport { removed: removed.map(views::WaiterJson::from) })?,
         }
         Ok(Exit::Success)
     }

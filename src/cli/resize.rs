@@ -27,7 +27,7 @@ pub(super) struct Resize {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct ResizeReport {
     permits: u32,
     permits_before: u32,
     holder_count: u64,
@@ -41,7 +41,7 @@ impl Resize {
             Format::Text => print(&text(self.permits, &resized))?,
             Format::Json => {
                 let Resized { permits_before, holder_count, queue_length } = resized;
-                print_document(&Document { permits: self.permits, permits_before, holder_count, queue_length })?;
+                print_document(&ResizeReport { permits: self.permits, permits_before, holder_count, queue_length })?;
             }
         }
         Ok(Exit::Success)

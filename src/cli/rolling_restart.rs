@@ -61,7 +61,7 @@ pub(super) struct RollingRestart {
 }
 
 /// The cluster at one moment.
-struct Survey {
+struct RestartSurvey {
     leader: StatusResponse,
     /// Each member's answer, or why there is none.
     answers: BTreeMap<u64, Result<StatusResponse, String>>,
@@ -78,15 +78,18 @@ impl RollingRestart {
                  lockkeeper'",
             ));
         }
+
         let client = self.cluster.client()?;
         let survey = self.first_survey(&client).await?;
         let order = self.order(&survey)?;
         if let Some(doubt) = survey.doubt() {
             return Err(stopped(&format!("nothing was restarted: {doubt}")));
         }
+
         if self.dry_run {
             return self.show_plan(&survey, &order);
         }
+
         let began = Instant::now();
         let mut left: BTreeSet<u64> = order.iter().copied().collect();
         while !left.is_empty() {
@@ -96,13 +99,14 @@ impl RollingRestart {
             })?;
             left.remove(&done);
         }
+
         let nodes = show::count(order.len(), "node", "nodes");
         print(&format!("done: {nodes} restarted in {:.1}s\n", began.elapsed().as_secs_f64()))?;
         Ok(Exit::Success)
     }
 
     /// The members to restart: the leader last.
-    fn order(&self, survey: &Survey) -> Result<Vec<u64>, Failure> {
+    fn order(&self, survey: &RestartSurvey) -> Result<Vec<u64>, Failure> {
         let members: BTreeSet<u64> = survey.leader.members.iter().map(|member| member.node_id).collect();
         if let Some(unknown) = self.only.iter().find(|id| !members.contains(id)) {
             let members: Vec<_> = members.iter().map(u64::to_string).collect();
@@ -115,7 +119,7 @@ impl RollingRestart {
         Ok(order)
     }
 
-    fn show_plan(&self, survey: &Survey, order: &[u64]) -> Result<Exit, Failure> {
+    fn show_plan(&self, survey: &RestartSurvey, order: &[u64]) -> Result<Exit, Failure> {
         for node_id in order {
             let member = survey.member(*node_id).ok_or_else(|| stopped("the members changed meanwhile"))?;
             let how = match &self.with {
@@ -132,15 +136,18 @@ impl RollingRestart {
     async fn restart_one(&self, client: &Client, left: &BTreeSet<u64>) -> Result<u64, String> {
         let (survey, node_id) = self.healthy(client, left).await?;
         let member = survey.member(node_id).ok_or(format!("node {node_id} is no member any more"))?.clone();
+
         if node_id == survey.leader.node_id && survey.leader.members.iter().filter(|member| member.voter).count() > 1 {
             let leader = client.transfer_leader(None).await;
             let leader = leader.map_err(|error| format!("node {node_id} did not hand the leadership over: {error}"))?;
             say(&format!("node {node_id} handed the leadership over to node {leader}"))?;
         }
+
         let before = survey.answers.get(&node_id).and_then(|answer| answer.as_ref().ok());
         let before = before.map(|status| status.start.clone()).unwrap_or_default();
         let tip = survey.leader.committed_index;
         let deadline = Instant::now() + self.limit;
+
         match &self.with {
             Some(command) => self.run_command(&expand(command, &member)?, node_id).await?,
             None => say(&format!(
@@ -148,6 +155,7 @@ impl RollingRestart {
                 show::text(&member.client_address)
             ))?,
         }
+
         self.is_back(client, (node_id, &member.client_address), &before, tip, deadline).await?;
         say(&format!("node {node_id} is back and has caught up"))?;
         Ok(node_id)
@@ -161,10 +169,7 @@ impl RollingRestart {
         let ended = timeout(self.limit, child.wait()).await;
         let ended = ended.map_err(|_| format!("the command for node {node_id} did not end within {:?}", self.limit))?;
         let ended = ended.map_err(|error| format!("the command for node {node_id} was lost: {error}"))?;
-        match ended.success() {
-            true => Ok(()),
-            false => Err(format!("the command for node {node_id} ended with {ended}")),
-        }
+        if ended.success() { Ok(()) } else { Err(format!("the command for node {node_id} ended with {ended}")) }
     }
 
     /// Waits until a node is a new process that serves and has applied `tip`. A program from before versions does not name its start: then
@@ -194,15 +199,17 @@ impl RollingRestart {
                 }
                 Ok(_) => return Ok(()),
             };
+
             if Instant::now() >= deadline {
                 return Err(format!("node {node_id} is not back within {:?}: it {}", self.limit, show::text(&state)));
             }
+
             sleep(LOOK).await;
         }
     }
 
     /// The cluster before the first restart. A leader may just be elected, so one is waited for; every other doubt counts at once.
-    async fn first_survey(&self, client: &Client) -> Result<Survey, Failure> {
+    async fn first_survey(&self, client: &Client) -> Result<RestartSurvey, Failure> {
         let deadline = Instant::now() + self.cluster.timeout;
         loop {
             match self.survey(client).await {
@@ -214,7 +221,7 @@ impl RollingRestart {
 
     /// Waits until there is no doubt about the cluster, and the leader says that the next node may be taken down: the node before may still
     /// catch up, or a leader be elected. Returns the id of that node.
-    async fn healthy(&self, client: &Client, left: &BTreeSet<u64>) -> Result<(Survey, u64), String> {
+    async fn healthy(&self, client: &Client, left: &BTreeSet<u64>) -> Result<(RestartSurvey, u64), String> {
         let deadline = Instant::now() + self.limit;
         loop {
             let doubt = match self.survey(client).await {
@@ -229,6 +236,7 @@ impl RollingRestart {
                 }
                 Err(failure) => failure.message,
             };
+
             if Instant::now() >= deadline {
                 return Err(doubt);
             }
@@ -236,29 +244,33 @@ impl RollingRestart {
         }
     }
 
-    fn unsafe_to_stop(&self, survey: &Survey, node_id: u64) -> Option<String> {
+    fn unsafe_to_stop(&self, survey: &RestartSurvey, node_id: u64) -> Option<String> {
         let member = survey.member(node_id).filter(|member| !member.safe_to_stop && !self.allow_outage)?;
         Some(format!("node {node_id} may not be taken down now: {}", show::text(&member.unsafe_reason)))
     }
 
     /// Asks all endpoints, and all members that the leader names.
-    async fn survey(&self, client: &Client) -> Result<Survey, Failure> {
+    async fn survey(&self, client: &Client) -> Result<RestartSurvey, Failure> {
         let asked = join_all(client.endpoints().iter().map(|address| self.ask(client, address))).await;
+
         let mut leading: Vec<_> = asked.iter().filter_map(|answer| answer.as_ref().ok()).collect();
         // The leader may not be among the endpoints.
         let named = leading.iter().flat_map(|status| status.members.iter().find(|it| it.node_id == status.leader_id));
         let named: BTreeSet<_> = named.map(|member| member.client_address.clone()).collect();
         let named = join_all(named.iter().map(|address| self.ask(client, address))).await;
+
         leading.extend(named.iter().filter_map(|answer| answer.as_ref().ok()));
         leading.retain(|status| status.role() == Role::Leader && status.serving);
+
         let Some(leader) = leading.into_iter().max_by_key(|status| status.term).cloned() else {
             let why = asked.into_iter().find_map(Result::err).map(|why| format!(": {why}")).unwrap_or_default();
             return Err(Failure::new(Exit::NoCluster, format!("no node serves as the leader{why}")));
         };
+
         let answers =
             leader.members.iter().map(async |member| (member.node_id, self.ask(client, &member.client_address).await));
         let answers = join_all(answers).await.into_iter().collect();
-        Ok(Survey { leader, answers })
+        Ok(RestartSurvey { leader, answers })
     }
 
     async fn ask(&self, client: &Client, address: &str) -> Result<StatusResponse, String> {
@@ -272,12 +284,12 @@ impl RollingRestart {
     }
 }
 
-impl Survey {
+impl RestartSurvey {
     fn member(&self, node_id: u64) -> Option<&Member> {
         self.leader.members.iter().find(|member| member.node_id == node_id)
     }
 
-    /// Why no further node may be restarted now; `None`: one may.
+    /// Why no further node may be restarted now, if none may.
     fn doubt(&self) -> Option<String> {
         self.leader.members.iter().find_map(|member| {
             let id = member.node_id;
@@ -346,6 +358,7 @@ fn expand(command: &str, member: &Member) -> Result<String, String> {
             ));
         }
     }
+
     let host = member.client_address.rsplit_once(':').map_or(member.client_address.as_str(), |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Ok(command
@@ -386,13 +399,13 @@ mod tests {
         let leader = StatusResponse { members, ..status(1, true) };
         let doubt = |second| {
             let answers = BTreeMap::from([(1, Ok(status(1, true))), (2, second)]);
-            Survey { leader: leader.clone(), answers }.doubt()
+            RestartSurvey { leader: leader.clone(), answers }.doubt()
         };
         assert_eq!(doubt(Ok(status(2, true))), None);
         assert!(doubt(Ok(status(2, false))).unwrap().contains("node 2 does not serve"));
         assert!(doubt(Ok(status(3, true))).unwrap().contains("node 3 answers at the address of node 2"));
         assert!(doubt(Err("refused".into())).unwrap().contains("node 2 (b:1) is down: refused"));
-        let troubled = Survey {
+        let troubled = RestartSurvey {
             leader: StatusResponse {
                 members: vec![Member { trouble: "does not catch up".into(), ..member(1, "a:1") }],
                 ..status(1, true)

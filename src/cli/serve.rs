@@ -1,13 +1,13 @@
 //! `lockkeeper serve`: runs one node until it is stopped.
 //!
-//! Exit codes: 0 after a requested shutdown; 2: the configuration is invalid; 20 to 23 as in [`super::exit`]; 129, 130
+//! Exit codes: 0 after a requested shutdown; 2: the configuration is invalid; 20 to 25 as in [`super::exit`]; 129, 130
 //! and 143: a second signal (SIGHUP of its terminal, Ctrl-C, SIGTERM) ended it at once. A bug in the program aborts it
 //! (134).
 
 use std::{
     env,
     error::Error,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     num::NonZeroUsize,
     path::PathBuf,
     process::{self, ExitCode},
@@ -20,6 +20,7 @@ use tokio::{runtime::Runtime, sync::oneshot, time};
 use tracing::{error, info, warn};
 
 use super::{
+    complain,
     exit::Exit,
     logging::{self, LogFormat},
     signals::{self, Ending, Signals},
@@ -28,7 +29,7 @@ use super::{
 use crate::{
     config::{Config, Overrides},
     planted::{CAN_HAVE_BUGS, planted},
-    server::{self, Runtimes, ServeError, descriptors},
+    server::{self, Remedy, Runtimes, ServeError, descriptors},
 };
 use lockkeeper_storage::panics::{FREE_SPACE, tells_of_full_disk};
 
@@ -42,7 +43,7 @@ const LEFTOVERS_MAX: Duration = Duration::from_secs(2);
 /// pending requests. A second signal ends it at once. SIGHUP stops it too if stderr is a terminal, which is closed
 /// then; otherwise SIGHUP is ignored, since the configuration is read only at start.
 #[derive(Args, Debug)]
-pub(super) struct Serve {
+pub(super) struct ServeNode {
     /// The configuration file; cluster-configs/node1.toml explains it
     #[arg(long, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
     config: PathBuf,
@@ -95,14 +96,15 @@ pub(super) struct Serve {
     until_stdin_closes: bool,
 }
 
-impl Serve {
+impl ServeNode {
     pub(super) fn run(self) -> ExitCode {
-        let (until_stdin_closes, log_format) = (self.until_stdin_closes, self.log_format);
+        let until_stdin_closes = self.until_stdin_closes;
+        let log_format = self.log_format;
         let (file, overrides) = self.into_parts();
         let config = match Config::load(&file, overrides) {
             Ok(config) => config,
             Err(error) => {
-                let _ = writeln!(io::stderr(), "error: {error}");
+                complain(&error.to_string());
                 return Exit::Usage.into();
             }
         };
@@ -132,6 +134,7 @@ impl Serve {
     fn into_parts(self) -> (PathBuf, Overrides) {
         let Self { config, cluster_id, node_id, data_dir, client_listen, peer_listen, bootstrap, .. } = self;
         let Self { insecure, certs, join, client_address, peer_address, log, .. } = self;
+
         let overrides = Overrides {
             cluster_id,
             node_id,
@@ -147,6 +150,7 @@ impl Serve {
             log,
             traces_endpoint: traces::endpoint(),
         };
+
         (config, overrides)
     }
 }
@@ -157,7 +161,10 @@ impl Serve {
 const RAFT_WORKERS: usize = 1;
 
 fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
-    let (raft, clients, adapters) = (raft_runtime()?, runtime("clients")?, runtime("adapters")?);
+    let raft = raft_runtime()?;
+    let clients = runtime("clients")?;
+    let adapters = runtime("adapters")?;
+
     let served: Result<(), ServeError> = raft.block_on(async {
         signals::fail_beyond_file_limit()?;
         let signals = Signals::listen()?;
@@ -165,6 +172,7 @@ fn run(config: Config, until_stdin_closes: bool) -> Result<(), Box<dyn Error>> {
         let runtimes = Runtimes { clients: clients.handle().clone(), adapters: adapters.handle().clone() };
         Ok::<_, io::Error>(server::serve(config, runtimes, told_to_stop).await)
     })?;
+
     // All work that matters has finished; the rest hangs.
     adapters.shutdown_timeout(LEFTOVERS_MAX);
     clients.shutdown_timeout(LEFTOVERS_MAX);
@@ -196,6 +204,7 @@ async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
         ending = told_to_end(&mut signals, has_terminal) => info!("{} received: stopping", ending.name()),
         () = stdin_closed(), if until_stdin_closes => info!("stdin was closed: stopping"),
     }
+
     tokio::spawn(async move {
         let code = tokio::select! {
             ending = told_to_end(&mut signals, has_terminal) => {
@@ -242,16 +251,21 @@ fn with_remedy(error: &str) -> String {
     format!("{error}: the disk is full: {FREE_SPACE}")
 }
 
+/// Supervisors tell by the code whether another start can succeed: see [`super::exit`].
 fn exit_code(error: &(dyn Error + 'static)) -> Exit {
     let in_use = |error: &&(dyn Error + 'static)| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
-    if matches!(error.downcast_ref::<ServeError>(), Some(ServeError::Unapplied(_))) {
-        return Exit::Unapplied;
+    if std::iter::successors(Some(error), |&error| error.source()).any(|error| in_use(&error)) {
+        return Exit::AddressInUse;
     }
-    match std::iter::successors(Some(error), |&error| error.source()).find(in_use) {
-        Some(_) => Exit::AddressInUse,
-        None => Exit::CannotServe,
+
+    match error.downcast_ref::<ServeError>().map_or(Remedy::StartAgain, ServeError::remedy) {
+        Remedy::StartAgain => Exit::CannotServe,
+        Remedy::Configuration => Exit::Usage,
+        Remedy::Data => Exit::DataUnusable,
+        Remedy::NewNode => Exit::Removed,
+        Remedy::Unapplied => Exit::Unapplied,
     }
 }
 

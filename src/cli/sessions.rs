@@ -4,8 +4,10 @@ use clap::Args;
 
 use super::{
     Cluster, Exit, Failure,
-    output::{Output, Pages},
-    show, views,
+    output::{Pages, TableOutput},
+    show,
+    table::TextColumn,
+    views,
 };
 use crate::client::SessionInfo;
 
@@ -18,39 +20,55 @@ pub(super) struct Sessions {
     #[command(flatten)]
     cluster: Cluster,
     #[command(flatten)]
-    output: Output,
+    output: TableOutput,
 }
 
 impl Sessions {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.reader(self.stale)?;
-        let header = ["SESSION", "LABEL", "TTL", "REMAINING", "OPENED", "GRANTS", "WAITS", "BYTES", "ADDRESS", "OWNER"];
-        let mut pages = Pages::new(self.output.output, &header);
+        let mut pages = Pages::new(self.output.printed(), &COLUMNS);
         let mut page_token = String::new();
+
         loop {
             let page = client.sessions(&page_token).await?;
-            pages.write(page.sessions, row, views::Session::from)?;
+            pages.write(page.sessions, row, |session| session.session_id.to_string(), views::SessionJson::from)?;
             match page.next_page_token {
                 Some(next) => page_token = next,
                 None => break,
             }
         }
+
         pages.end()?;
         Ok(Exit::Success)
     }
 }
 
+const COLUMNS: [TextColumn; 11] = [
+    TextColumn::exact("SESSION"),
+    TextColumn::text("LABEL"),
+    TextColumn::text("OWNER"),
+    TextColumn::exact("AGE"),
+    TextColumn::exact("OPENED").if_wide(),
+    TextColumn::exact("TTL").if_wide(),
+    TextColumn::exact("REMAINING"),
+    TextColumn::exact("GRANTS"),
+    TextColumn::exact("WAITS").if_wide(),
+    TextColumn::exact("BYTES").if_wide(),
+    TextColumn::exact("ADDRESS").if_wide(),
+];
+
 fn row(session: &SessionInfo) -> Vec<String> {
     vec![
         session.session_id.to_string(),
-        show::cell(&session.label),
+        show::text(&session.label),
+        session.owner.as_deref().map_or("-".into(), show::text),
+        show::age(session.opened),
+        show::since(session.opened),
         show::duration(session.ttl),
         show::duration(session.remaining),
-        show::since(session.opened),
         session.grants.to_string(),
         session.waits.to_string(),
         session.bytes.to_string(),
         session.address.map_or("-".into(), |address| address.to_string()),
-        session.owner.as_deref().map_or("-".into(), show::cell),
     ]
 }

@@ -34,15 +34,17 @@ pub(super) fn cell(value: &str) -> String {
     }
 }
 
-/// The data of a lock: as text if it is valid text, otherwise in hexadecimal, cut to [`CELL_MAX`].
+/// The data of a lock: as text if it is valid text, otherwise in hexadecimal, cut to [`CELL_MAX`]. What is cut has its length.
 pub(super) fn data(data: &[u8]) -> String {
-    let whole = match std::str::from_utf8(data) {
-        Ok(value) if value.chars().all(|c| !c.is_control() || c.is_whitespace()) => text(value),
-        _ => format!("0x{}", hex(data)),
-    };
-    match whole.char_indices().nth(CELL_MAX) {
-        Some((end, _)) => format!("{}… ({})", &whole[..end], count(data.len(), "byte", "bytes")),
-        None => whole,
+    let begin = data_begin(data);
+    if begin.ends_with('…') { format!("{begin} ({})", count(data.len(), "byte", "bytes")) } else { begin }
+}
+
+/// As [`data`], without the length.
+pub(super) fn data_begin(data: &[u8]) -> String {
+    match std::str::from_utf8(data) {
+        Ok(value) if value.chars().all(|c| !c.is_control() || c.is_whitespace()) => cell(value),
+        Ok(_) | Err(_) => cell(&format!("0x{}", hex(data))),
     }
 }
 
@@ -100,6 +102,24 @@ fn time_in(time: Timestamp, zone: TimeZone) -> String {
     time.to_zoned(zone).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
+/// The time since then, in its largest unit: for columns of tables.
+#[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
+pub(super) fn age(time: WallTime) -> String {
+    age_at(time.0, Timestamp::now())
+}
+
+fn age_at(unix_ms: u64, now: Timestamp) -> String {
+    // The clocks of two machines differ: a time in the future is shown as now.
+    let ms = u64::try_from(now.as_millisecond()).unwrap_or(0).saturating_sub(unix_ms);
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// A wall-clock time and its age.
 #[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
 pub(super) fn since(time: WallTime) -> String {
@@ -149,6 +169,14 @@ mod tests {
         assert_eq!(data(&[b'x'; 100]), format!("{}… (100 bytes)", "x".repeat(48)));
         assert_eq!(text("a\x1bb"), "a\\u{1b}b");
         assert_eq!(text("a\u{202e}b"), "a\\u{202e}b");
+    }
+
+    #[test]
+    fn an_age_has_one_unit() {
+        let now = Timestamp::from_second(1_000_000_000).unwrap();
+        let ages =
+            [999_999_999_500, 999_999_941_000, 999_999_939_000, 999_992_000_000, 999_000_000_000, 1_000_000_001_000];
+        assert_eq!(ages.map(|at| age_at(at, now)), ["0 s", "59 s", "1 min", "2 h", "11 d", "0 s"]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// `None`: SIGHUP was ignored at start, as by `nohup`: the program is to outlive its terminal.
+    /// Nothing if SIGHUP was ignored at start, as by `nohup`: the program is to outlive its terminal.
     hangup: Option<Signal>,
 }
 

@@ -13,11 +13,11 @@ use lockkeeper_types::Identity;
 #[derive(Args, Debug)]
 pub(super) struct Token {
     #[command(subcommand)]
-    command: Command,
+    command: TokenCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum TokenCommand {
     /// Prints a new token, once. Its entry for the file `auth.tokens` of the nodes, which has only a hash of it, goes to --append or to
     /// stderr
     New {
@@ -31,13 +31,15 @@ enum Command {
 
 impl Token {
     pub(super) fn run(self) -> Result<Exit, Failure> {
-        let Command::New { identity, append } = self.command;
+        let TokenCommand::New { identity, append } = self.command;
         let mut bytes = [0; 32];
         // A secret comes from the system itself; no simulation makes one.
         let filled = rand::rngs::OsRng.try_fill_bytes(&mut bytes);
         filled.map_err(|error| Failure::new(Exit::Error, format_args!("the system has no random numbers: {error}")))?;
+
         let token = Secret::of_random(bytes);
         let entry = token.entry(&identity);
+
         match append {
             None => complain(&format!("add this to the file auth.tokens of the nodes:\n{entry}")),
             Some(file) => OpenOptions::new()
@@ -48,6 +50,7 @@ impl Token {
                 .and_then(|mut opened| opened.write_all(format!("{entry}\n").as_bytes()))
                 .map_err(|error| Failure::new(Exit::Usage, format_args!("cannot write {}: {error}", file.display())))?,
         }
+
         print(&format!("{}\n", token.reveal()))?;
         Ok(Exit::Success)
     }

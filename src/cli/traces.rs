@@ -39,6 +39,7 @@ pub(super) async fn around(command: impl Future<Output = Result<Exit, Failure>>)
     let traces = start();
     let name = env::args().nth(1).unwrap_or_default();
     let Some(span) = traces.send(format!("lockkeeper {name}")) else { return command.await };
+
     let outcome = COMMAND
         .scope(span, async {
             let outcome = command.await;
@@ -47,6 +48,7 @@ pub(super) async fn around(command: impl Future<Output = Result<Exit, Failure>>)
             outcome
         })
         .await;
+
     traces.close().await;
     outcome
 }

@@ -10,7 +10,7 @@ use super::{
 
 /// Hands the leadership to another node, which must have a vote, answer and be caught up.
 #[derive(Args, Debug)]
-pub(super) struct TransferLeader {
+pub(super) struct TransferLeadership {
     /// The node that is to lead. Default: the one whose log is furthest
     #[arg(value_name = "NODE_ID")]
     to: Option<u64>,
@@ -21,16 +21,16 @@ pub(super) struct TransferLeader {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct TransferReport {
     leader_id: u64,
 }
 
-impl TransferLeader {
+impl TransferLeadership {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let leader_id = self.cluster.client()?.transfer_leader(self.to).await?;
         match self.output.output {
             Format::Text => print(&format!("node {leader_id} leads\n"))?,
-            Format::Json => print_document(&Document { leader_id })?,
+            Format::Json => print_document(&TransferReport { leader_id })?,
         }
         Ok(Exit::Success)
     }

@@ -44,7 +44,7 @@ impl Update {
             None => NewData::None,
         };
         let updated = session.update(self.token, &self.name, data).await;
-        updated.map_err(Failure::of_holder)?;
+        updated.map_err(Failure::for_holder)?;
         Ok(Exit::Success)
     }
 }

@@ -10,23 +10,23 @@ use crate::{
 
 #[derive(Serialize, Debug)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(super) enum Mode {
+pub(super) enum ModeJson {
     Exclusive,
     Shared,
     Permit { limit: u32 },
 }
 
 #[derive(Serialize, Debug)]
-pub(super) struct Lock {
+pub(super) struct LockJson {
     name: String,
     kind: &'static str,
-    mode: Option<Mode>,
-    holders: Vec<Holder>,
+    mode: Option<ModeJson>,
+    holders: Vec<HolderJson>,
     holder_count: u64,
-    waiters: Vec<Waiter>,
+    waiters: Vec<WaiterJson>,
     queue_length: u64,
     #[serde(flatten)]
-    data: Data,
+    data: DataJson,
     keep_data: bool,
     delay_remaining_ms: u64,
     /// An operator gave the semaphore its size.
@@ -34,35 +34,35 @@ pub(super) struct Lock {
 }
 
 #[derive(Serialize, Debug)]
-pub(super) struct Holder {
+pub(super) struct HolderJson {
     token: u64,
     session_id: String,
     label: String,
-    mode: Option<Mode>,
+    mode: Option<ModeJson>,
     since_unix_ms: u64,
     remaining_ms: u64,
     revoked_reason: Option<String>,
 }
 
 #[derive(Serialize, Debug)]
-pub(super) struct Waiter {
+pub(super) struct WaiterJson {
     ticket: u64,
     session_id: String,
     label: String,
-    mode: Option<Mode>,
+    mode: Option<ModeJson>,
     since_unix_ms: u64,
     remaining_ms: Option<u64>,
 }
 
 /// Always complete in hexadecimal, and also as text if it is valid text.
 #[derive(Serialize, Debug)]
-pub(super) struct Data {
+pub(super) struct DataJson {
     data_hex: Option<String>,
     data_text: Option<String>,
 }
 
 #[derive(Serialize, Debug)]
-pub(super) struct Session {
+pub(super) struct SessionJson {
     session_id: String,
     label: String,
     ttl_ms: u64,
@@ -77,7 +77,7 @@ pub(super) struct Session {
 }
 
 #[derive(Serialize, Debug)]
-pub(super) struct Renewal {
+pub(super) struct RenewalJson {
     session_id: String,
     ttl_ms: u64,
     /// How long the session may be trusted from now on.
@@ -85,19 +85,19 @@ pub(super) struct Renewal {
     /// Until when it may be trusted, on this host's clock since boot (`CLOCK_BOOTTIME`, as in /proc/uptime): the
     /// sending of the request, plus the TTL, less a margin.
     deadline_uptime_ms: u64,
-    revoked: Vec<Revoked>,
+    revoked: Vec<RevokedJson>,
     more_revoked: bool,
 }
 
 #[derive(Serialize, Debug)]
-struct Revoked {
+struct RevokedJson {
     token: u64,
     reason: String,
     remaining_ms: u64,
 }
 
 #[derive(Serialize, Debug)]
-pub(super) struct Forced {
+pub(super) struct ForcedJson {
     token: u64,
     session_id: String,
     label: String,
@@ -107,7 +107,7 @@ pub(super) struct Forced {
     lock_delay_ms: u64,
 }
 
-impl From<machine::Mode> for Mode {
+impl From<machine::Mode> for ModeJson {
     fn from(mode: machine::Mode) -> Self {
         match mode {
             machine::Mode::Exclusive => Self::Exclusive,
@@ -117,7 +117,7 @@ impl From<machine::Mode> for Mode {
     }
 }
 
-impl From<Option<Vec<u8>>> for Data {
+impl From<Option<Vec<u8>>> for DataJson {
     fn from(data: Option<Vec<u8>>) -> Self {
         Self { data_hex: data.as_deref().map(show::hex), data_text: data.and_then(|data| String::from_utf8(data).ok()) }
     }
@@ -131,15 +131,15 @@ pub(super) fn kind(kind: client::LockKind) -> &'static str {
     }
 }
 
-impl From<client::LockInfo> for Lock {
+impl From<client::LockInfo> for LockJson {
     fn from(lock: client::LockInfo) -> Self {
         Self {
             name: lock.name.as_str().to_owned(),
             kind: kind(lock.kind),
-            mode: lock.mode.map(Mode::from),
-            holders: lock.holders.into_iter().map(Holder::from).collect(),
+            mode: lock.mode.map(ModeJson::from),
+            holders: lock.holders.into_iter().map(HolderJson::from).collect(),
             holder_count: lock.holder_count,
-            waiters: lock.waiters.into_iter().map(Waiter::from).collect(),
+            waiters: lock.waiters.into_iter().map(WaiterJson::from).collect(),
             queue_length: lock.queue_length,
             data: lock.data.into(),
             keep_data: lock.keep_data,
@@ -149,13 +149,13 @@ impl From<client::LockInfo> for Lock {
     }
 }
 
-impl From<client::Holder> for Holder {
+impl From<client::Holder> for HolderJson {
     fn from(holder: client::Holder) -> Self {
         Self {
             token: holder.token.0,
             session_id: holder.session_id.to_string(),
             label: holder.label,
-            mode: holder.mode.map(Mode::from),
+            mode: holder.mode.map(ModeJson::from),
             since_unix_ms: holder.since.0,
             remaining_ms: show::millis(holder.remaining),
             revoked_reason: holder.revoked_reason,
@@ -163,20 +163,20 @@ impl From<client::Holder> for Holder {
     }
 }
 
-impl From<client::Waiter> for Waiter {
+impl From<client::Waiter> for WaiterJson {
     fn from(waiter: client::Waiter) -> Self {
         Self {
             ticket: waiter.ticket.0,
             session_id: waiter.session_id.to_string(),
             label: waiter.label,
-            mode: waiter.mode.map(Mode::from),
+            mode: waiter.mode.map(ModeJson::from),
             since_unix_ms: waiter.since.0,
             remaining_ms: waiter.remaining.map(show::millis),
         }
     }
 }
 
-impl From<client::SessionInfo> for Session {
+impl From<client::SessionInfo> for SessionJson {
     fn from(session: client::SessionInfo) -> Self {
         Self {
             session_id: session.session_id.to_string(),
@@ -193,13 +193,14 @@ impl From<client::SessionInfo> for Session {
     }
 }
 
-impl Renewal {
+impl RenewalJson {
     pub(super) fn new(session: &AttachedSession, renewal: client::Renewal) -> Self {
-        let revoked = renewal.revoked.into_iter().map(|revoked| Revoked {
+        let revoked = renewal.revoked.into_iter().map(|revoked| RevokedJson {
             token: revoked.token.0,
             reason: revoked.reason,
             remaining_ms: show::millis(revoked.remaining),
         });
+
         Self {
             session_id: session.id().to_string(),
             ttl_ms: show::millis(renewal.ttl),
@@ -211,7 +212,7 @@ impl Renewal {
     }
 }
 
-impl From<client::Forced> for Forced {
+impl From<client::Forced> for ForcedJson {
     fn from(forced: client::Forced) -> Self {
         Self {
             token: forced.token.0,
@@ -273,7 +274,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_free_lock_has_all_fields() {
-        let document = serde_json::to_value(Lock::from(lock_without_holders("jobs"))).unwrap();
+        let document = serde_json::to_value(LockJson::from(lock_without_holders("jobs"))).unwrap();
         let expected = json!({
             "name": "jobs", "kind": "lock", "mode": null, "holders": [], "holder_count": 0, "waiters": [], "queue_length": 0, "data_hex": null,
             "data_text": null, "keep_data": false, "delay_remaining_ms": 0, "resized": false,
@@ -299,9 +300,9 @@ pub(super) mod tests {
             "session_id": "00000000000000000000000000000001", "label": "ann", "ttl_ms": 10_000, "remaining_ms": 9_000,
             "opened_unix_ms": 1_000, "grants": 2, "waits": 3, "bytes": 4, "address": "10.0.0.7:5123", "owner": "shop-1",
         });
-        assert_eq!(serde_json::to_value(Session::from(session.clone())).unwrap(), expected);
+        assert_eq!(serde_json::to_value(SessionJson::from(session.clone())).unwrap(), expected);
         expected["address"] = serde_json::Value::Null;
-        let unknown = Session::from(client::SessionInfo { address: None, ..session });
+        let unknown = SessionJson::from(client::SessionInfo { address: None, ..session });
         assert_eq!(serde_json::to_value(unknown).unwrap(), expected);
     }
 
@@ -316,7 +317,7 @@ pub(super) mod tests {
             delay_remaining: Some(Duration::from_secs(4)),
             ..lock_without_holders("jobs")
         };
-        let document = serde_json::to_value(Lock::from(lock)).unwrap();
+        let document = serde_json::to_value(LockJson::from(lock)).unwrap();
         let expected = json!({
             "name": "jobs",
             "kind": "lock",

@@ -30,8 +30,11 @@ pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String
     if !io::stderr().is_terminal() {
         return wait.await;
     }
-    let (mut wait, session) = (pin!(wait), session.id());
-    let (began, mut line) = (Instant::now(), Line::default());
+    let mut wait = pin!(wait);
+    let session = session.id();
+    let began = Instant::now();
+    let mut line = Line::default();
+
     loop {
         let look = async {
             sleep(BETWEEN).await;
@@ -54,7 +57,7 @@ async fn obstacle(client: &Client, session: SessionId, names: &[String]) -> Stri
     match timeout(ANSWER_MAX, locks).await {
         Ok(answers) => {
             let locks = answers.into_iter().filter_map(|answer| Some(answer.ok()?.lock));
-            let told = locks.filter_map(|lock| of_one(&lock, session)).next();
+            let told = locks.filter_map(|lock| why_unavailable(&lock, session)).next();
             told.unwrap_or_else(|| "all locks are available now".to_owned())
         }
         Err(_) => "the cluster does not answer".to_owned(),
@@ -62,7 +65,7 @@ async fn obstacle(client: &Client, session: SessionId, names: &[String]) -> Stri
 }
 
 /// Describes why this lock is not available; `None` if it is.
-fn of_one(lock: &LockInfo, session: SessionId) -> Option<String> {
+fn why_unavailable(lock: &LockInfo, session: SessionId) -> Option<String> {
     let ours = lock.waiters.iter().find(|waiter| waiter.session_id == session).map(|waiter| waiter.ticket);
     let ahead = ours.map(|ours| lock.waiters.iter().filter(|waiter| waiter.ticket < ours).count());
     let state = match (lock.holders.first(), lock.delay_remaining) {
@@ -75,10 +78,12 @@ fn of_one(lock: &LockInfo, session: SessionId) -> Option<String> {
         (None, None) if ahead.is_some_and(|ahead| ahead > 0) => "free".to_owned(),
         (None, None) => return None,
     };
+
     let place = match ahead {
         Some(ahead) => format!("place {} of {}", ahead + 1, lock.queue_length),
         None => format!("{} in the queue", lock.queue_length),
     };
+
     Some(format!("{} is {state}; {place}", show::cell(lock.name.as_str())))
 }
 
@@ -104,18 +109,18 @@ mod tests {
 
     #[test]
     fn who_holds_it_and_how_many_are_ahead() {
-        let of_us = |lock: &LockInfo| of_one(lock, US);
-        assert_eq!(of_us(&lock(&["ann"], &[BOB, US])).unwrap(), "jobs is held by ann; place 2 of 2");
+        let for_us = |lock: &LockInfo| why_unavailable(lock, US);
+        assert_eq!(for_us(&lock(&["ann"], &[BOB, US])).unwrap(), "jobs is held by ann; place 2 of 2");
         let shared = lock(&["ann\x1b", "bob"], &[US]);
-        assert_eq!(of_us(&shared).unwrap(), "jobs is held by ann\\u{1b} and 1 more; place 1 of 1");
+        assert_eq!(for_us(&shared).unwrap(), "jobs is held by ann\\u{1b} and 1 more; place 1 of 1");
         let delayed = LockInfo { delay_remaining: Some(Duration::from_secs(2)), ..lock(&[], &[US]) };
-        assert_eq!(of_us(&delayed).unwrap(), "jobs is closed for another 2.0 s; place 1 of 1");
-        assert_eq!(of_us(&lock(&[], &[BOB, US])).unwrap(), "jobs is free; place 2 of 2");
+        assert_eq!(for_us(&delayed).unwrap(), "jobs is closed for another 2.0 s; place 1 of 1");
+        assert_eq!(for_us(&lock(&[], &[BOB, US])).unwrap(), "jobs is free; place 2 of 2");
     }
 
     #[test]
     fn a_lock_that_is_ours_for_the_taking_is_no_obstacle() {
-        assert_eq!(of_one(&lock(&[], &[]), US), None);
-        assert_eq!(of_one(&lock(&[], &[US]), US), None);
+        assert_eq!(why_unavailable(&lock(&[], &[]), US), None);
+        assert_eq!(why_unavailable(&lock(&[], &[US]), US), None);
     }
 }

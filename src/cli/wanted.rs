@@ -47,7 +47,7 @@ pub(super) struct WaitOptions {
 
 impl Wanted {
     /// One lock with data, and no other option.
-    pub(super) fn of(name: String, data: String, waiting: WaitOptions) -> Self {
+    pub(super) fn with_data(name: String, data: String, waiting: WaitOptions) -> Self {
         Self { names: vec![name], data: Some(data), waiting, ..Self::default() }
     }
 
@@ -57,11 +57,14 @@ impl Wanted {
             (false, Some(permits)) => Mode::Permit(Permits::new(permits)?),
             (false, None) => Mode::Exclusive,
         };
+
         let data = self.data.as_deref().map(|data| Data::new(data.as_bytes())).transpose()?;
+
         let want = |name: &String| {
             let name = LockName::new(name)?;
             Ok(Want { name, mode, data: data.clone(), keep_data: self.keep_data, must_exist: self.must_exist })
         };
+
         let wants = self.names.iter().map(want).collect::<Result<_, Invalid>>()?;
         let lock_delay_ms = millis(self.lock_delay.unwrap_or_default());
         machine::Acquire::new(wants, self.waiting.wait()?, u32::try_from(lock_delay_ms).unwrap_or(u32::MAX))

@@ -34,6 +34,7 @@ impl Watch {
                     return Ok(Exit::Success);
                 }
             };
+
             match next {
                 Ok(message) => {
                     began = true;
@@ -50,16 +51,17 @@ impl Watch {
     fn show(&self, message: WatchMessage) -> std::io::Result<()> {
         let documents = match message {
             WatchMessage::State(state) => {
-                let begin = state.first.then_some(Document::Begin { index: state.index });
-                let end = state.last.then_some(Document::End { index: state.index });
-                begin.into_iter().chain(state.locks.into_iter().map(Document::state)).chain(end).collect()
+                let begin = state.first.then_some(WatchLine::Begin { index: state.index });
+                let end = state.last.then_some(WatchLine::End { index: state.index });
+                begin.into_iter().chain(state.locks.into_iter().map(WatchLine::state)).chain(end).collect()
             }
             WatchMessage::Changes(changes) => {
-                changes.changes.into_iter().map(|change| Document::change(changes.index, change)).collect()
+                changes.changes.into_iter().map(|change| WatchLine::change(changes.index, change)).collect()
             }
             // The state that follows `TooOld` repeats this: it begins with `begin`.
             WatchMessage::Progress { .. } | WatchMessage::TooOld { .. } | _ => Vec::new(),
         };
+
         documents.iter().try_for_each(|document| match self.output.output {
             Format::Text => print(&document.text()),
             Format::Json => print_line(document),
@@ -70,23 +72,23 @@ impl Watch {
 /// A line of the output. `begin` invalidates all earlier lines; with `end`, the state is complete.
 #[derive(Serialize, Debug)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Document {
+enum WatchLine {
     Begin {
         index: u64,
     },
     State {
-        lock: Box<views::Lock>,
+        lock: Box<views::LockJson>,
         #[serde(skip)]
         text: String,
     },
     End {
         index: u64,
     },
-    Change(Box<ChangeDocument>),
+    Change(Box<ChangeLine>),
 }
 
 #[derive(Serialize, Debug)]
-struct ChangeDocument {
+struct ChangeLine {
     index: u64,
     name: String,
     change: &'static str,
@@ -95,20 +97,20 @@ struct ChangeDocument {
     session_id: Option<String>,
     label: Option<String>,
     reason: Option<String>,
-    mode: Option<views::Mode>,
+    mode: Option<views::ModeJson>,
     #[serde(flatten)]
-    data: views::Data,
+    data: views::DataJson,
     #[serde(skip)]
     text: String,
 }
 
-impl Document {
+impl WatchLine {
     fn state(lock: LockInfo) -> Self {
         Self::State { text: state_text(&lock), lock: Box::new(lock.into()) }
     }
 
     fn change(index: u64, change: Change) -> Self {
-        Self::Change(Box::new(ChangeDocument {
+        Self::Change(Box::new(ChangeLine {
             index,
             change: kind(change.kind),
             text: change_text(index, &change),
@@ -118,7 +120,7 @@ impl Document {
             session_id: change.session_id.map(|id| id.to_string()),
             label: change.label,
             reason: change.reason,
-            mode: change.mode.map(views::Mode::from),
+            mode: change.mode.map(views::ModeJson::from),
             data: change.data.into(),
         }))
     }
@@ -152,6 +154,7 @@ fn kind(kind: ChangeKind) -> &'static str {
 fn state_text(lock: &LockInfo) -> String {
     let holders: Vec<String> =
         lock.holders.iter().map(|holder| format!("{} (token {})", show::cell(&holder.label), holder.token.0)).collect();
+
     let mut text = show::text(lock.name.as_str());
     if !holders.is_empty() {
         text += &format!("  held by {}", holders.join(", "));
@@ -162,6 +165,7 @@ fn state_text(lock: &LockInfo) -> String {
     if lock.queue_length > 0 {
         text += &format!("  {} waiting", lock.queue_length);
     }
+
     if let Some(left) = lock.delay_remaining {
         text += &format!("  closed for {}", show::duration(left));
     }
@@ -179,6 +183,7 @@ fn change_text(index: u64, change: &Change) -> String {
     if let Some(ticket) = change.ticket {
         text += &format!("  ticket {}", ticket.0);
     }
+
     if let Some(label) = &change.label {
         text += &format!("  {}", show::cell(label));
     }
@@ -188,6 +193,7 @@ fn change_text(index: u64, change: &Change) -> String {
     if let Some(by) = &change.by {
         text += &format!("  by {}", show::text(by));
     }
+
     if change.kind == ChangeKind::Resized {
         text += &format!("  {}", show::mode(change.mode));
     }
@@ -217,7 +223,7 @@ mod tests {
             data: None,
             mode: None,
         };
-        let document = Document::change(42, change);
+        let document = WatchLine::change(42, change);
         assert_eq!(document.text(), "        42  lost      jobs  token 7  ann  because: stuck  by ops\n");
         let json = serde_json::to_value(&document).unwrap();
         assert_eq!((&json["type"], &json["change"], &json["token"]), (&"change".into(), &"lost".into(), &7.into()));

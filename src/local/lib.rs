@@ -47,6 +47,8 @@ pub use ports::any_free as free_port;
 
 /// The exit code of a node that finds one of its addresses in use.
 pub const EXIT_ADDRESS_IN_USE: u8 = 21;
+/// The exit code of a node that its cluster has removed, or does not admit.
+pub const EXIT_REMOVED: u8 = 24;
 /// The default number of nodes.
 pub const NODES_DEFAULT: usize = 3;
 /// How long a node may take to exit after SIGTERM before it is killed.

@@ -62,7 +62,7 @@ async fn a_new_policy_is_in_force_within_seconds_and_a_bad_one_changes_nothing()
     stage.cluster.node_mut(leader).kill().await;
     let config = stage.cluster.node(leader).config_file().to_owned();
     let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
-    assert_eq!(code, 20, "{said}");
+    assert_eq!(code, 2, "{said}");
     assert!(said.contains("auth.policy") && said.contains("line 4") && said.contains("aquire"), "{said}");
 }
 

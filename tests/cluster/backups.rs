@@ -381,7 +381,7 @@ async fn copies_that_disagree_are_compared_and_the_newest_makes_the_new_cluster(
     cluster.node_mut(kept).spawn().expect("it starts");
     let (ended, status) = timeout(LONG, cluster.next_death()).await.expect("two tables are not served");
     let tail = cluster.node(ended).log_tail();
-    assert!(status.code() == Some(20) && [kept, copied].contains(&ended), "node {ended}: {status}: {tail}");
+    assert!(status.code() == Some(25) && [kept, copied].contains(&ended), "node {ended}: {status}: {tail}");
     assert!(tail.contains("`lockkeeper recover --data-dir DIR --inspect`"), "{tail}");
 
     cluster.kill().await;

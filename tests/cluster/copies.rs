@@ -47,7 +47,7 @@ async fn put_back(cluster: &mut LocalCluster, id: u64, older: &Path) -> String {
     copy(older, &directory);
     let config = cluster.node(id).config_file().to_owned();
     let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
-    assert_eq!(code, 20, "{said}");
+    assert_eq!(code, 25, "{said}");
     assert!(!said.contains("panicked"), "{said}");
     said
 }
@@ -73,7 +73,7 @@ async fn a_node_with_an_older_copy_of_its_data_refuses_to_start_and_says_why() {
     // A second start, as by a supervisor, is refused too.
     let config = cluster.node(id).config_file().to_owned();
     let (code, _, said) = text(&output(lockkeeper(&["serve", "--config"]).arg(config)).await);
-    assert!(code == 20 && said.contains("older copy"), "{said}");
+    assert!(code == 25 && said.contains("older copy"), "{said}");
 
     // Its current data are accepted. From then on, data from before that start are refused.
     fs::remove_dir_all(&directory).expect("removed");

@@ -17,7 +17,8 @@
 //! * `certificates`: TLS, and what a stranger gets from either port;
 //! * `refusals`, `copies`: data and configurations with which a node refuses to start; `tables`: a table that is not that of the others;
 //!   `unapplied`: an entry that no node can apply;
-//! * `program`, `shell`: output and exit codes of the program, also within shell scripts; `top`: its live view.
+//! * `program`, `shell`: output and exit codes of the program, also within shell scripts; `advice`: its tables, and what it says where
+//!   something is wrong; `top`: its live view.
 //!
 //! Each test has its own cluster, on free ports, in a temporary directory. Tests wait for conditions with deadlines.
 
@@ -28,6 +29,7 @@
     reason = "real processes run in real time; figures and skipped tests are for people to read"
 )]
 
+mod advice;
 mod audit;
 mod backups;
 mod bad_input;

@@ -43,17 +43,17 @@ async fn a_foreign_and_a_wiped_data_directory_are_refused() {
     let node = cluster.node(1);
 
     let foreign = refused(node.config_file(), &["--cluster-id", "another"]).await;
-    assert_refused(foreign, 20, &["another", &data_directory(&cluster, 1).display().to_string()]);
+    assert_refused(foreign, 25, &["another", &data_directory(&cluster, 1).display().to_string()]);
 
     let elsewhere = tempfile::tempdir().expect("a directory");
     fs::write(elsewhere.path().join("letters.txt"), "not ours").expect("written");
     let not_ours = refused(node.config_file(), &["--data-dir", &elsewhere.path().display().to_string()]).await;
-    assert_refused(not_ours, 20, &[&elsewhere.path().display().to_string()]);
+    assert_refused(not_ours, 25, &[&elsewhere.path().display().to_string()]);
     assert!(elsewhere.path().join("letters.txt").exists(), "nothing of it was touched");
 
     fs::remove_dir_all(data_directory(&cluster, 1)).expect("wiped");
     let wiped = refused(node.config_file(), &[]).await;
-    assert_refused(wiped, 20, &["node 1", "put its own data directory back"]);
+    assert_refused(wiped, 25, &["node 1", "put its own data directory back"]);
 
     // The other two nodes serve, and nothing is lost.
     let check = client(&cluster).check("seat", held.token()).await.expect("the cluster answers");
@@ -77,7 +77,7 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     // A truncated database: with an empty log, the node could vote a second time in a term.
     fs::write(&database, []).expect("cut");
     let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
-    assert_eq!(code, 20, "{said}");
+    assert_eq!(code, 25, "{said}");
     assert!(said.contains("replace this node"), "it does not say what to do:\n{said}");
     fs::write(&database, whole).expect("mended");
     // A missing log directory, with the high-water mark in it.
@@ -85,7 +85,7 @@ async fn a_damaged_log_is_refused_or_loses_nothing() {
     let aside = data_directory(&cluster, 2).with_extension("aside");
     fs::rename(&log, &aside).expect("moved");
     let (code, said) = refused(cluster.node(2).config_file(), &[]).await;
-    assert_eq!(code, 20, "{said}");
+    assert_eq!(code, 25, "{said}");
     assert!(said.contains("it is gone, with this node's votes and acknowledged entries"), "{said}");
     fs::remove_dir_all(&log).expect("removed");
     fs::rename(&aside, &log).expect("moved back");

@@ -183,7 +183,7 @@ async fn all_sessions_from_an_address_are_closed() {
         let ip = session.address.expect("it is known").ip();
         assert_eq!(ip.to_string(), format!("127.0.0.1{node}"), "{session:?}");
     }
-    let table = succeed(&cluster, &["sessions"]).await;
+    let table = succeed(&cluster, &["sessions", "-o", "wide"]).await;
     for address in sessions.iter().filter_map(|session| session.address) {
         assert!(table.contains(&address.to_string()), "{table}");
     }

@@ -42,12 +42,12 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).await.expect("it reads");
     }
 
-    /// Waits until this text is on the screen, and discards the output up to its end.
-    pub(crate) async fn shows(&mut self, text: &str) {
+    /// Waits until this text is on the screen, and discards the output up to its end. Returns what is discarded.
+    pub(crate) async fn shows(&mut self, text: &str) -> String {
         let shown = timeout(LONG, self.read_until(text)).await;
         assert_eq!(shown, Ok(true), "waited for {text:?} in vain: {:?}", self.screen);
         let end = self.screen.find(text).expect("it is there") + text.len();
-        self.screen.drain(..end);
+        self.screen.drain(..end).collect()
     }
 
     async fn read_until(&mut self, text: &str) -> bool {

@@ -313,6 +313,6 @@ async fn a_node_with_the_certificate_of_the_earlier_cluster_does_not_start_and_s
     fs::write(node.config_file(), text_before.replace(&own, NEW)).expect("written");
     let config = node.config_file().to_str().expect("UTF-8");
     let (code, _, err) = text(&output(&mut lockkeeper(&["serve", "--config", config])).await);
-    assert_eq!(code, 20, "{err}");
+    assert_eq!(code, 2, "{err}");
     assert!(err.contains(&format!("`lockkeeper certs successor {NEW}`")), "{err}");
 }

@@ -124,15 +124,22 @@ impl World {
         Ok(hit)
     }
 
-    /// Injects a fault as [`World::inject_fault`] does, and its companion before it has taken effect.
-    pub(crate) async fn inject_together(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<bool> {
-        let began = self.inject_fault(fault).await?;
-        if let (true, Some(companion)) = (began, companion) {
+    /// Injects a fault as [`World::inject_fault`] does, and its companion before it has taken effect. Returns those of the two that were
+    /// possible and had a target: none without the first fault.
+    pub(crate) async fn inject_together(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<Vec<Fault>> {
+        if !self.inject_fault(fault).await? {
+            return Ok(Vec::new());
+        }
+
+        let mut injected = vec![fault];
+        if let Some(companion) = companion {
             self.rest(0..500).await;
             // The companion may lack a target. The first fault takes effect anyway.
-            self.inject_fault(companion).await?;
+            if self.inject_fault(companion).await? {
+                injected.push(companion);
+            }
         }
-        Ok(began)
+        Ok(injected)
     }
 
     pub(super) async fn rest(&mut self, ms: Range<u64>) {

@@ -14,7 +14,7 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use lockkeeper_client::Error;
-use lockkeeper_local::{LocalError, Node};
+use lockkeeper_local::{EXIT_REMOVED, LocalError, Node};
 
 use super::{
     Fault,
@@ -35,8 +35,6 @@ const TRANSFERS: std::ops::RangeInclusive<u32> = 2..=4;
 const BETWEEN_TRANSFERS_MS: std::ops::Range<u64> = 200..900;
 /// Maximum number of nodes above the initial number.
 const GROWTH_MAX: usize = 2;
-/// Exit code of a node that was removed.
-const EXIT_REMOVED: i32 = 20;
 
 impl World {
     /// Returns the operation that must come first, because there are too few or too many nodes for this one.
@@ -184,7 +182,7 @@ impl World {
     async fn ends_by_itself(&mut self, node: u64, by: Instant) -> Result<(), String> {
         loop {
             match self.cluster.node_mut(node).has_died() {
-                Some(LocalError::Died { status, .. }) if status.code() == Some(EXIT_REMOVED) => return Ok(()),
+                Some(LocalError::Died { status, .. }) if status.code() == Some(EXIT_REMOVED.into()) => return Ok(()),
                 Some(error) => {
                     return Err(format!(
                         "node {node} was removed, but it ended in another way than it should: {error}"

@@ -126,6 +126,10 @@ pub struct Progress {
     pub elections: usize,
     /// The leader, if it is known.
     pub leader: Option<u64>,
+    /// Number of faults that were tried and are over.
+    pub faults_over: u32,
+    /// Number of faults that are planned. There may be more of them at the end, if they were fast.
+    pub faults_planned: u32,
 }
 
 /// The result of a completed run.
@@ -188,6 +192,14 @@ pub async fn run(
     run.close(&options).await
 }
 
+/// Where a run is.
+#[derive(Debug, Default)]
+struct Phase {
+    name: String,
+    faults_over: u32,
+    faults_planned: u32,
+}
+
 struct Run {
     world: World,
     programs: Programs,
@@ -196,7 +208,7 @@ struct Run {
     parts: tempfile::TempDir,
     _sockets: tempfile::TempDir,
     stop: CancellationToken,
-    phase: watch::Sender<String>,
+    phase: watch::Sender<Phase>,
     _telling: Telling,
     outcome: Outcome,
 }
@@ -207,8 +219,8 @@ impl Run {
         progress: watch::Sender<Progress>,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
-        let phase = watch::Sender::new("starting".to_owned());
-        progress.send_modify(|progress| progress.phase.clone_from(&phase.borrow()));
+        let phase = watch::Sender::new(Phase { name: "starting".to_owned(), ..Phase::default() });
+        progress.send_modify(|progress| progress.phase.clone_from(&phase.borrow().name));
         let timeline = Timeline::begin();
         // The parts lie on the disk of the history. The socket lies elsewhere, because its path must be short.
         let parts = tempfile::Builder::new().prefix("parts-").tempdir_in(&options.directory)?;
@@ -285,6 +297,8 @@ impl Run {
         let began = Instant::now();
         let mut schedule = self.schedule(options);
         let planned = schedule.within(options.duration);
+        let planned_count = u32::try_from(planned.len()).unwrap_or(u32::MAX);
+        self.phase.send_modify(|phase| phase.faults_planned = planned_count);
 
         let operator = self.world.operator.clone();
         let _reading = operator.read_and_revoke(options.seed);
@@ -321,16 +335,20 @@ impl Run {
             let companion = schedule.companion(fault);
 
             let is_possible = match self.world.first(fault) {
-                Some(first) => self.inject_fault(first, None).await? && self.end_fault(first, None).await,
+                Some(first) => !self.inject_fault(first, None).await?.is_empty() && self.end_fault(first, None).await,
                 None => true,
             };
 
-            if is_possible && self.inject_fault(fault, companion).await? {
-                fired.insert(fault);
-            } else {
+            let injected = if is_possible { self.inject_fault(fault, companion).await? } else { Vec::new() };
+            if !injected.contains(&fault) {
                 *self.outcome.without_effect.entry(fault).or_default() += 1;
             }
+
+            // A companion that lacked a target is not healed either.
+            let companion = companion.filter(|companion| injected.contains(companion));
+            fired.extend(injected);
             self.recover(fault, companion, late, sentinel).await;
+            self.phase.send_modify(|phase| phase.faults_over = tried);
         }
 
         finish.cancel();
@@ -375,7 +393,7 @@ impl Run {
         Ok(())
     }
 
-    async fn inject_fault(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<bool> {
+    async fn inject_fault(&mut self, fault: Fault, companion: Option<Fault>) -> io::Result<Vec<Fault>> {
         match companion {
             Some(companion) => self.set_phase(&format!("{fault} + {companion}")),
             None => self.set_phase(fault.name()),
@@ -525,7 +543,7 @@ impl Run {
     }
 
     fn set_phase(&self, phase: &str) {
-        self.phase.send_replace(phase.to_owned());
+        self.phase.send_modify(|shown| shown.name = phase.to_owned());
     }
 }
 
@@ -535,12 +553,7 @@ fn with(companion: Option<Fault>) -> String {
 }
 
 /// Reports the progress until it is dropped.
-fn tell(
-    world: &World,
-    timeline: Timeline,
-    phase: &watch::Sender<String>,
-    progress: watch::Sender<Progress>,
-) -> Telling {
+fn tell(world: &World, timeline: Timeline, phase: &watch::Sender<Phase>, progress: watch::Sender<Progress>) -> Telling {
     let observations = world.observer.observations();
     let totals = world.clients.totals();
     let mut phase = phase.subscribe();
@@ -548,8 +561,14 @@ fn tell(
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             let (operations, grants) = totals.get();
+            let (name, faults_over, faults_planned) = {
+                let phase = phase.borrow_and_update();
+                (phase.name.clone(), phase.faults_over, phase.faults_planned)
+            };
             progress.send_replace(Progress {
-                phase: phase.borrow_and_update().clone(),
+                phase: name,
+                faults_over,
+                faults_planned,
                 elapsed: Duration::from_nanos(timeline.now_ns()),
                 operations,
                 grants,

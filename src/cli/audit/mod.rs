@@ -15,7 +15,7 @@ use lockkeeper_audit::{FileError, VerifyError, files_in};
 #[command(after_help = EXAMPLE)]
 pub(super) struct Audit {
     #[command(subcommand)]
-    command: Command,
+    command: AuditCommand,
 }
 
 const EXAMPLE: &str = "\
@@ -24,7 +24,7 @@ Example: a node with [audit] directory = \"audit\":
     lockkeeper audit show --lock invoices audit";
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum AuditCommand {
     Verify(verify::Verify),
     Show(show::Show),
 }
@@ -32,8 +32,8 @@ enum Command {
 impl Audit {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         match self.command {
-            Command::Verify(verify) => verify.run(),
-            Command::Show(show) => show.run(),
+            AuditCommand::Verify(verify) => verify.run(),
+            AuditCommand::Show(show) => show.run(),
         }
     }
 }
@@ -43,12 +43,14 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in named {
         let failed = |error: std::io::Error| {
-            let exit = Exit::of_path(&error);
+            let exit = Exit::for_path(&error);
             Failure::new(exit, format_args!("cannot read {}: {error}", path.display()))
         };
-        match fs::metadata(path).map_err(failed)?.is_dir() {
-            true => files.extend(files_in(path).map_err(failed)?),
-            false => files.push(path.clone()),
+
+        if fs::metadata(path).map_err(failed)?.is_dir() {
+            files.extend(files_in(path).map_err(failed)?);
+        } else {
+            files.push(path.clone());
         }
     }
     Ok(files)
@@ -58,7 +60,7 @@ impl From<VerifyError> for Failure {
     fn from(error: VerifyError) -> Self {
         let exit = match &error {
             VerifyError::Broken(_) => Exit::Error,
-            VerifyError::File(FileError::Io { source, .. }) => Exit::of_path(source),
+            VerifyError::File(FileError::Io { source, .. }) => Exit::for_path(source),
             VerifyError::File(FileError::Foreign { .. } | FileError::OtherCluster { .. } | FileError::InUse(_))
             | VerifyError::None => Exit::Usage,
         };

@@ -37,6 +37,7 @@ impl Show {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         let wanted = Wanted { lock: self.lock, session: self.session.map(|session| Session(session.0)) };
         let mut written: io::Result<()> = Ok(());
+
         let checked = verify(&files(&self.files)?, None, |line| {
             if written.is_ok() && select(&wanted, line) {
                 written = match self.output.output {
@@ -45,6 +46,7 @@ impl Show {
                 };
             }
         });
+
         written?;
         checked?;
         Ok(Exit::Success)
@@ -65,6 +67,7 @@ fn what_happened(line: &Line<'_>) -> String {
         Some(label) => format!("session {session} ({label})"),
         None => format!("session {session}"),
     };
+
     let lock = said(&line.lock).unwrap_or_default();
     let token = line.token.unwrap_or_default();
     let place = match line.ticket {
@@ -72,15 +75,18 @@ fn what_happened(line: &Line<'_>) -> String {
         // An entry waits with its token.
         None => format!("token {token}"),
     };
+
     let how = said(&line.how).map(|how| format!(": {how}")).unwrap_or_default();
     let mode = match (line.mode.as_deref(), line.permits) {
         (Some("permit"), Some(permits)) => format!("a permit of {permits}"),
         (Some(mode), _) => mode.to_owned(),
         (None, _) => String::new(),
     };
+
     let by = said(&line.by).map(|by| format!(" by {by}")).unwrap_or_default();
     let reason = said(&line.reason).map(|reason| format!(", reason: {reason}")).unwrap_or_default();
     let count = line.count.unwrap_or_default();
+
     match line.what {
         What::Begun => format!("the trail begins, with {count} open sessions"),
         What::Restored => format!("the cluster was restored{reason}"),

@@ -31,7 +31,7 @@ pub(super) struct Verify {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct AuditReport {
     cluster_id: String,
     first_line: u64,
     last_line: u64,
@@ -40,11 +40,11 @@ struct Document {
     sessions: usize,
     held_locks: usize,
     waiters: usize,
-    gaps: Vec<GapDocument>,
+    gaps: Vec<AuditGapReport>,
 }
 
 #[derive(Serialize)]
-struct GapDocument {
+struct AuditGapReport {
     from: u64,
     to: u64,
 }
@@ -72,9 +72,9 @@ fn text(report: &Report) -> String {
     )
 }
 
-fn document(report: &Report) -> Document {
+fn document(report: &Report) -> AuditReport {
     let (sessions, held_locks, waiters) = report.open;
-    Document {
+    AuditReport {
         cluster_id: report.cluster.clone(),
         first_line: report.first,
         last_line: report.head.lines,
@@ -83,6 +83,6 @@ fn document(report: &Report) -> Document {
         sessions,
         held_locks,
         waiters,
-        gaps: report.gaps.iter().map(|Gap { from, to }| GapDocument { from: *from, to: *to }).collect(),
+        gaps: report.gaps.iter().map(|Gap { from, to }| AuditGapReport { from: *from, to: *to }).collect(),
     }
 }

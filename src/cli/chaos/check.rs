@@ -27,25 +27,25 @@ pub(super) struct Check {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct HistoryReport {
     history: String,
     events: usize,
-    findings: Vec<Found>,
+    findings: Vec<FindingReport>,
 }
 
 #[derive(Serialize)]
-struct Found {
+struct FindingReport {
     property: Property,
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
-    evidence: Vec<Count>,
+    evidence: Vec<EvidenceCount>,
     violation_count: u64,
     violations: Vec<Violation>,
 }
 
 #[derive(Serialize)]
-struct Count {
+struct EvidenceCount {
     what: &'static str,
     count: u64,
 }
@@ -57,13 +57,15 @@ impl Check {
         for (place, path) in self.histories.iter().enumerate() {
             let name = path.display().to_string();
             let fail = |error: String| Failure::new(Exit::Usage, format!("{name}: {error}"));
+
             let history = match name.as_str() {
                 "-" => History::read(std::io::stdin().lock()),
                 _ => History::read(BufReader::new(File::open(path).map_err(|error| fail(error.to_string()))?)),
             };
             let history = history.map_err(|error| fail(error.to_string()))?;
             let findings = check(&history).map_err(|error| fail(error.to_string()))?;
-            worst = findings.iter().map(Worst::of).fold(worst, Worst::max);
+
+            worst = findings.iter().map(Worst::judge).fold(worst, Worst::max);
             match self.output.output {
                 Format::Text => {
                     let gap = if place > 0 { "\n" } else { "" };
@@ -71,11 +73,12 @@ impl Check {
                     print(&format!("{gap}{name}: {events}\n{}", text(&history, &findings)))?;
                 }
                 Format::Json => {
-                    let findings = findings.into_iter().map(Found::from).collect();
-                    documents.push(Document { history: name, events: history.events.len(), findings });
+                    let findings = findings.into_iter().map(FindingReport::from).collect();
+                    documents.push(HistoryReport { history: name, events: history.events.len(), findings });
                 }
             }
         }
+
         if self.output.output == Format::Json {
             print_document(&documents)?;
         }
@@ -92,7 +95,7 @@ pub(super) enum Worst {
 }
 
 impl Worst {
-    pub(super) fn of(finding: &Finding) -> Self {
+    pub(super) fn judge(finding: &Finding) -> Self {
         match finding.verdict {
             Verdict::Holds => Self::Holds,
             Verdict::Undecided(_) | Verdict::Vacuous => Self::Open,
@@ -123,6 +126,7 @@ fn text(history: &History, findings: &[Finding]) -> String {
         let counts: Vec<_> = evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
         text.push_str(&format!("  {property:<24}  {verdict} ({})\n", counts.join(", ")));
     }
+
     for Finding { verdict, .. } in findings {
         let Verdict::Violated(violations) = verdict else { continue };
         for violation in &violations.shown {
@@ -131,6 +135,7 @@ fn text(history: &History, findings: &[Finding]) -> String {
                 text.push_str(&format!("{line:>7}  {}\n", history.line(*line).unwrap_or_default()));
             }
         }
+
         let more = violations.count - violations.shown.len() as u64;
         if more > 0 {
             text.push_str(&format!("\nand {more} more of this kind\n"));
@@ -139,7 +144,7 @@ fn text(history: &History, findings: &[Finding]) -> String {
     text
 }
 
-impl From<Finding> for Found {
+impl From<Finding> for FindingReport {
     fn from(finding: Finding) -> Self {
         let (verdict, why, violations) = match finding.verdict {
             Verdict::Holds => ("holds", None, None),
@@ -147,12 +152,13 @@ impl From<Finding> for Found {
             Verdict::Undecided(why) => ("undecided", Some(why), None),
             Verdict::Vacuous => ("vacuous", None, None),
         };
+
         let violations = violations.unwrap_or_default();
         Self {
             property: finding.property,
             verdict,
             why,
-            evidence: finding.evidence.into_iter().map(|(what, count)| Count { what, count }).collect(),
+            evidence: finding.evidence.into_iter().map(|(what, count)| EvidenceCount { what, count }).collect(),
             violation_count: violations.count,
             violations: violations.shown,
         }

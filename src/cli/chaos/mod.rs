@@ -14,11 +14,11 @@ use super::{Exit, Failure};
 #[command(after_help = "Example: lockkeeper chaos run --duration 5m --faults partition,kill")]
 pub(super) struct Chaos {
     #[command(subcommand)]
-    command: Command,
+    command: ChaosCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum ChaosCommand {
     Run(run::Run),
     Check(check::Check),
     Report(report::ReportOf),
@@ -29,10 +29,10 @@ enum Command {
 impl Chaos {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
-            Command::Run(run) => run.run().await,
-            Command::Check(check) => check.run(),
-            Command::Report(report) => report.run(),
-            Command::Client(client) => client.run().await,
+            ChaosCommand::Run(run) => run.run().await,
+            ChaosCommand::Check(check) => check.run(),
+            ChaosCommand::Report(report) => report.run(),
+            ChaosCommand::Client(client) => client.run().await,
         }
     }
 }

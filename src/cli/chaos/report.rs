@@ -45,12 +45,15 @@ impl ReportOf {
         let history = read(&self.history)?;
         let versions = vec![("lockkeeper".to_owned(), VERSION.to_owned())];
         let about = About { command: self.repeat.clone(), versions };
+
         let findings = check(&history).map_err(|error| unreadable(&self.history, &error))?;
         let findings = findings.into_iter().map(Into::into).collect();
         let report = Report::of(&history, about, findings).map_err(|error| unreadable(&self.history, &error))?;
+
         if let Some(out) = &self.out {
-            fs::write(out, report.page()).map_err(|error| Failure::of_path(out, &error))?;
+            fs::write(out, report.page()).map_err(|error| Failure::for_path(out, &error))?;
         }
+
         match self.output.output {
             Format::Text => print(&report.text())?,
             Format::Json => print(&format!("{}\n", report.document()))?,

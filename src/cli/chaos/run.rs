@@ -13,7 +13,13 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::{Exit, Failure, output::print, show, signals::Signals},
+    super::{
+        Exit, Failure,
+        output::print,
+        show,
+        signals::Signals,
+        table::{columns, cut},
+    },
     check::Worst,
 };
 use crate::{
@@ -83,17 +89,21 @@ impl Run {
             programs: self.programs.clone(),
             directory: self.out.clone().unwrap_or_else(|| format!("chaos-{seed}").into()),
         };
+
         say(&format!("seed {seed}; to repeat: {}", self.command(seed)));
         let directory = options.directory.clone();
         let outcome = watched(options).await?;
+
         let versions = vec![("lockkeeper".to_owned(), VERSION.to_owned())];
         let about = About { command: Some(self.command(seed)), versions };
-        let judged = tokio::task::spawn_blocking(move || Judged::of(outcome, about));
+        let judged = tokio::task::spawn_blocking(move || Judged::judge(outcome, about));
         let judged = judged.await.map_err(|error| Failure::new(Exit::Error, error))?;
         let judged = judged.map_err(|error| Failure::new(Exit::Error, error))?;
         print(&judged.text())?;
+
         let page = directory.join("report.html");
         print(&format!("\nreport: {}; in the same directory: report.json, history.jsonl, nodes/\n", page.display()))?;
+
         print(&format!("\n{}\n", judged.verdict()))?;
         Ok(judged.exit())
     }
@@ -103,7 +113,8 @@ impl Run {
         let Self { nodes, duration, faults, clients, tls, programs, .. } = self;
         let tls = if *tls { " --tls" } else { "" };
         let programs: String = programs.iter().map(|command| format!(" --program {}", quoted(command))).collect();
-        let (duration, faults) = (humantime::format_duration(*duration).to_string().replace(' ', ""), &faults.text);
+        let duration = humantime::format_duration(*duration).to_string().replace(' ', "");
+        let faults = &faults.text;
         format!(
             "lockkeeper chaos run --nodes {nodes} --duration {duration} --faults {faults} --clients {clients} --seed {seed}{tls}{programs}"
         )
@@ -123,6 +134,7 @@ async fn watched(options: Options) -> Result<Outcome, Failure> {
     let duration = options.duration;
     let running = run(options, progress, stop.clone());
     tokio::pin!(running);
+
     let mut next_line = Instant::now();
     let outcome = loop {
         tokio::select! {
@@ -138,9 +150,11 @@ async fn watched(options: Options) -> Result<Outcome, Failure> {
             Ok(()) = told.changed() => tell(&told.borrow_and_update(), duration, &mut next_line),
         }
     };
+
     if stderr().is_terminal() {
         let _ = write!(stderr(), "\r\x1b[K");
     }
+
     outcome.map_err(|error| match error {
         RunError::Directory { .. } => Failure::new(Exit::Usage, format!("{error}: choose another one with --out")),
         RunError::Cluster(_) | RunError::Client(_) | RunError::Io(_) => Failure::new(Exit::Error, error),
@@ -149,22 +163,36 @@ async fn watched(options: Options) -> Result<Outcome, Failure> {
 
 /// On a terminal one line that is updated in place; otherwise a line every [`LINE_EVERY`].
 fn tell(progress: &Progress, duration: Duration, next_line: &mut Instant) {
-    let Progress { phase, elapsed, operations, grants, elections, leader } = progress;
-    let (seconds, of) = (elapsed.as_secs(), duration.as_secs());
-    let rate = operations.checked_div(seconds).unwrap_or(0);
-    let leader = leader.map_or("none".to_owned(), |leader| leader.to_string());
-    let line = format!(
-        "{seconds:>4} s (faults for {of} s)  {phase:<18}  leader {leader:<4}  {} ({rate}/s), {}, {}",
-        show::count(*operations, "operation", "operations"),
-        show::count(*grants, "grant", "grants"),
-        show::count(*elections, "election", "elections"),
-    );
+    let line = progress_line(progress, duration);
     if stderr().is_terminal() {
-        let _ = write!(stderr(), "\r\x1b[K{line}");
+        // A line that wraps could not be replaced.
+        let width = columns(stderr()).unwrap_or(usize::MAX);
+        let _ = write!(stderr(), "\r\x1b[K{}", cut(&line, width));
     } else if Instant::now() >= *next_line {
         *next_line = Instant::now() + LINE_EVERY;
         let _ = writeln!(stderr(), "{line}");
     }
+}
+
+fn progress_line(progress: &Progress, duration: Duration) -> String {
+    let seconds = progress.elapsed.as_secs();
+    let rate = progress.operations.checked_div(seconds).unwrap_or(0);
+    let leader = progress.leader.map_or("none".to_owned(), |leader| leader.to_string());
+    format!(
+        "{seconds:>4} s of about {}  {:<18}  leader {leader:<4}  {} ({rate}/s), {}, {}",
+        expected_end(progress, duration).as_secs().max(seconds),
+        progress.phase,
+        show::count(progress.operations, "operation", "operations"),
+        show::count(progress.grants, "grant", "grants"),
+        show::count(progress.elections, "election", "elections"),
+    )
+}
+
+/// When the faults are expected to end, from the beginning: not before the duration, and not before those that are planned, at the pace of
+/// those that are over.
+fn expected_end(progress: &Progress, duration: Duration) -> Duration {
+    let pace = progress.elapsed.checked_div(progress.faults_over).unwrap_or_default();
+    duration.max(pace.saturating_mul(progress.faults_planned))
 }
 
 fn say(message: &str) {
@@ -184,7 +212,7 @@ struct Judged {
 
 impl Judged {
     /// Checks the history and writes the reports beside it.
-    fn of(outcome: Outcome, about: About) -> Result<Self, ReadError> {
+    fn judge(outcome: Outcome, about: About) -> Result<Self, ReadError> {
         let history = History::read(BufReader::new(File::open(&outcome.history)?))?;
         let findings = check(&history)?;
         let report = Report::of(&history, about, findings.iter().cloned().map(Into::into).collect())?;
@@ -193,12 +221,11 @@ impl Judged {
         let missing = activity::missing(report.summary()).into_iter().map(str::to_owned);
         let missed = outcome.missed.iter().map(|fault| format!("fault {fault} was planned and had no target"));
         let vacuous = missing.chain(missed).collect();
-        let (summary, report) = (report.summary().clone(), report.text());
-        Ok(Self { outcome, findings, vacuous, summary, report })
+        Ok(Self { outcome, findings, vacuous, summary: report.summary().clone(), report: report.text() })
     }
 
     fn exit(&self) -> Exit {
-        let findings = self.findings.iter().map(Worst::of).fold(Worst::Holds, Worst::max);
+        let findings = self.findings.iter().map(Worst::judge).fold(Worst::Holds, Worst::max);
         let troubles = if self.outcome.troubles.is_empty() { Worst::Holds } else { Worst::Violated };
         let vacuous = if self.vacuous.is_empty() { Worst::Holds } else { Worst::Open };
         findings.max(troubles).max(vacuous).exit()
@@ -206,8 +233,9 @@ impl Judged {
 
     /// The verdict in one line.
     fn verdict(&self) -> String {
-        let of = |worst| self.findings.iter().filter(move |finding| Worst::of(finding) == worst);
+        let of = |worst| self.findings.iter().filter(move |finding| Worst::judge(finding) == worst);
         let names = |worst| of(worst).map(|finding| finding.property.to_string()).collect::<Vec<_>>().join(", ");
+
         let word = if of(Worst::Violated).next().is_some() {
             format!("VIOLATED: {}", names(Worst::Violated))
         } else if !self.outcome.troubles.is_empty() {
@@ -219,9 +247,11 @@ impl Judged {
         } else {
             format!("UNDECIDED: {}", names(Worst::Open))
         };
+
         let Summary { grants, hand_overs, elections, nodes_killed, clients_killed, duration_ms, .. } = &self.summary;
         let operations: usize = self.summary.operations.iter().map(|count| count.invoked).sum();
         let faults: usize = self.summary.faults.iter().map(|fault| fault.times).sum();
+
         let counts = [
             show::count(operations, "operation", "operations"),
             show::count(*grants, "grant", "grants"),
@@ -229,6 +259,7 @@ impl Judged {
             show::count(faults, "fault", "faults"),
             show::count(*elections, "election", "elections"),
         ];
+
         let nodes = show::count(*nodes_killed, "node", "nodes");
         let clients = show::count(*clients_killed, "client", "clients");
         format!("{word}: {}, {nodes} and {clients} killed in {} s", counts.join(", "), duration_ms / 1000)
@@ -240,18 +271,46 @@ impl Judged {
             "{}\nlate writes: {refused_writes} refused by fenced resources, {late_writes} accepted by unfenced ones\n",
             self.report
         );
+
         for (fault, why) in skipped {
             text.push_str(&format!("skipped: {fault}: {why}\n"));
         }
         for (fault, times) in without_effect {
             text.push_str(&format!("without effect: {fault}, {}\n", show::count(*times as usize, "time", "times")));
         }
+
         if !not_reached.is_empty() {
             let names: Vec<_> = not_reached.iter().map(|fault: &Fault| fault.name()).collect();
             text.push_str(&format!("not reached: {}; choose a longer --duration\n", names.join(", ")));
         }
+
         self.vacuous.iter().for_each(|what| text.push_str(&format!("VACUOUS: {what}\n")));
         troubles.iter().for_each(|trouble| text.push_str(&format!("TROUBLE: {trouble}\n")));
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_expected_end_follows_the_pace_of_the_faults() {
+        let minute = Duration::from_secs(60);
+        let at = |seconds, faults_over| Progress {
+            phase: "calm".to_owned(),
+            elapsed: Duration::from_secs(seconds),
+            operations: 600,
+            faults_over,
+            faults_planned: 7,
+            ..Progress::default()
+        };
+        assert_eq!(expected_end(&at(5, 0), minute), minute, "nothing is known of the pace");
+        assert_eq!(expected_end(&at(16, 2), minute), minute);
+        assert_eq!(expected_end(&at(30, 2), minute), Duration::from_secs(105));
+        let line = progress_line(&at(30, 2), minute);
+        assert!(line.starts_with("  30 s of about 105  calm "), "{line}");
+        let late = progress_line(&at(130, 7), minute);
+        assert!(late.starts_with(" 130 s of about 130 "), "{late}");
     }
 }

@@ -18,7 +18,10 @@ use tokio::{
 
 use super::{report, say};
 use crate::{
-    cli::signals::{Ending, Signals},
+    cli::{
+        complain,
+        signals::{Ending, Signals},
+    },
     local::LocalCluster,
 };
 
@@ -34,18 +37,20 @@ pub(super) async fn run(command_line: &[String], cluster: &mut LocalCluster, sig
     let mut command = Command::new(name);
     command.args(arguments).envs(report::variables(cluster)).kill_on_drop(true);
     command.env("PATH", with_program_first(program, env::var_os("PATH").unwrap_or_default()));
+
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            say(format_args!("error: cannot run {name:?}: {error}"));
+            complain(&format!("cannot run {name:?}: {error}"));
             return if error.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
         }
     };
+
     tokio::select! {
         ended = until_ended(child, signals) => match ended {
             Ok(status) => exit_code(status),
             Err(error) => {
-                say(format_args!("error: cannot wait for {name:?}: {error}"));
+                complain(&format!("cannot wait for {name:?}: {error}"));
                 EXIT_NOT_RUN
             }
         },
@@ -63,6 +68,7 @@ fn with_program_first(program: &Path, path: OsString) -> OsString {
 /// Forwards signals, and kills the command if it does not end within [`END_GRACE`] after SIGTERM or SIGHUP.
 async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitStatus> {
     let mut kill_at = None;
+
     loop {
         tokio::select! {
             status = child.wait() => return status,

@@ -18,7 +18,7 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use super::{
-    arguments,
+    arguments, complain,
     exit::{Exit, Failure},
     signals::Signals,
 };
@@ -57,8 +57,8 @@ pub(super) struct Dev {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
     /// Output format of the endpoints
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
-    output: Output,
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DevOutput::Text)]
+    output: DevOutput,
     /// The command to run; stdout belongs to it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -66,7 +66,7 @@ pub(super) struct Dev {
 
 /// The output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Output {
+enum DevOutput {
     /// For people
     Text,
     /// For programs
@@ -81,7 +81,7 @@ impl Dev {
             Ok(code) => code.into(),
             Err(failure) => {
                 if !failure.message.is_empty() {
-                    say(format_args!("error: {}", failure.message));
+                    complain(&failure.message);
                 }
                 failure.exit.into()
             }
@@ -92,11 +92,18 @@ impl Dev {
         let mut signals = Signals::listen()?;
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
-        let (directory, timeout, tls) = (self.data.clone(), self.timeout, self.tls);
-        let (dynamodb, etcd) = (self.dynamodb, self.etcd);
-        let options = Options { nodes, directory, timeout, tls, dynamodb, etcd, http: true, ..Options::new(&program) };
+        let options = Options {
+            nodes,
+            directory: self.data.clone(),
+            timeout: self.timeout,
+            tls: self.tls,
+            dynamodb: self.dynamodb,
+            etcd: self.etcd,
+            http: true,
+            ..Options::new(&program)
+        };
 
-        if self.output == Output::Text {
+        if self.output == DevOutput::Text {
             say("starting a cluster on this machine");
         }
         let started = tokio::select! {
@@ -108,7 +115,7 @@ impl Dev {
     }
 
     async fn serve(self, mut cluster: LocalCluster, signals: Signals, program: PathBuf) -> Result<u8, Failure> {
-        let report = report::of(&cluster, self.output).map_err(|error| Failure::new(Exit::Error, error))?;
+        let report = report::endpoints(&cluster, self.output).map_err(|error| Failure::new(Exit::Error, error))?;
         let code = if self.command.is_empty() {
             writeln!(io::stdout(), "{report}")?;
             until_signalled(&mut cluster, signals).await
@@ -124,12 +131,12 @@ impl Dev {
 impl From<LocalError> for Failure {
     fn from(error: LocalError) -> Self {
         let exit = match &error {
-            LocalError::Directory { source, .. } => Exit::of_path(source),
+            LocalError::Directory { source, .. } => Exit::for_path(source),
             LocalError::InUse(_)
             | LocalError::Foreign { .. }
             | LocalError::OtherSize { .. }
             | LocalError::Config(_) => Exit::Usage,
-            LocalError::Certs(CertsError::File { source, .. }) => Exit::of_path(source),
+            LocalError::Certs(CertsError::File { source, .. }) => Exit::for_path(source),
             LocalError::NoPorts(_) | LocalError::Certs(_) | LocalError::Spawn { .. } => Exit::Error,
             LocalError::Died { .. } | LocalError::NotReady { .. } => Exit::NoCluster,
         };

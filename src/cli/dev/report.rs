@@ -4,17 +4,17 @@ use std::{convert::Infallible, fmt::Write as _};
 
 use serde_json::json;
 
-use super::{Output, say};
+use super::{DevOutput, say};
 use crate::{
     client::TlsFiles,
     local::{LocalCluster, Node},
 };
 
 /// The nodes and their endpoints.
-pub(super) fn of(cluster: &LocalCluster, output: Output) -> Result<String, serde_json::Error> {
+pub(super) fn endpoints(cluster: &LocalCluster, output: DevOutput) -> Result<String, serde_json::Error> {
     match output {
-        Output::Text => Ok(text(cluster)),
-        Output::Json => json_text(cluster),
+        DevOutput::Text => Ok(text(cluster)),
+        DevOutput::Json => json_text(cluster),
     }
 }
 

@@ -90,8 +90,8 @@ mod linux {
         Ok(set_child_subreaper(Some(getpid()))?)
     }
 
-    /// From now on, also after an `exec`, the kernel kills this process when its parent dies. `false`: the parent is no
-    /// longer `parent`.
+    /// From now on, also after an `exec`, the kernel kills this process when its parent dies. Returns `false` if the
+    /// parent is no longer `parent`.
     pub(in super::super) fn die_with_parent(parent: Pid) -> io::Result<bool> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have died just before; then no signal comes.
@@ -128,7 +128,9 @@ mod linux {
         // "17 (name) S 1 …"; the name may contain any bytes.
         let name_end = stat.iter().rposition(|&byte| byte == b')')?;
         let fields: Vec<&str> = str::from_utf8(&stat[name_end + 1..]).ok()?.split_whitespace().collect();
-        let (state, parent, threads) = (fields.first()?, fields.get(1)?, fields.get(17)?);
+        let state = fields.first()?;
+        let parent = fields.get(1)?;
+        let threads = fields.get(17)?;
 
         // A zombie has no children and runs nothing, unless its first thread alone has ended.
         let is_dead = *state == "X" || *state == "Z" && matches!(*threads, "0" | "1");
@@ -145,6 +147,7 @@ mod linux {
         let found = descendants();
         let family: HashSet<Pid> = found.iter().copied().chain([getpid()]).collect();
         let others: Vec<Pid> = found.into_iter().filter(|pid| !spared.contains(pid)).collect();
+
         for &pid in &others {
             // The process may be gone, or may not be signalled: nothing can be done here.
             let _ = match pidfd_open(pid, PidfdFlags::empty()) {

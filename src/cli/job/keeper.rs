@@ -26,7 +26,7 @@ use tokio::{
 use super::{
     KILLING_MAX, TIMER_MAX,
     descendants::{self, adopt_orphans, kill_descendants, reap, signal_all},
-    link::{Link, Message},
+    link::{KeeperLink, Message},
     pid_of,
     signals::Signals,
     start_keeper, this_program,
@@ -58,7 +58,9 @@ impl Keep {
         adopt_orphans()?;
         // A signal to all processes of a service is meant for the command, not for its keeper.
         let _held_off = Signals::new()?;
-        let (link, kill_at, stdin) = Link::inherited()?;
+
+        let (link, kill_at, stdin) = KeeperLink::inherited()?;
+
         if self.outer {
             let arguments = ["keep", "--group", &self.group.to_string()];
             let (keeper, inner) = start_keeper(kill_at, stdin, &arguments, &self.command, &[])?;
@@ -68,6 +70,7 @@ impl Keep {
             kill_descendants(KILLING_MAX, &[keeper]).await;
             return Ok(Exit::Success);
         }
+
         let mut child_ended = unix::signal(SignalKind::child())?;
         let pid = match self.launch(stdin) {
             Ok(pid) => pid,
@@ -76,6 +79,7 @@ impl Keep {
                 return Err(failure);
             }
         };
+
         let mut watch = Watch { link, kill_at, pid, own_group: self.group == 0, ended: None };
         if watch.until_all_ended(&mut child_ended).await == Decision::Kill {
             watch.kill_all().await;
@@ -92,7 +96,7 @@ impl Keep {
 }
 
 /// The messages that have arrived. After a stop of this process, one of them may extend the time.
-async fn arrived(link: &mut Link) -> Vec<Message> {
+async fn arrived(link: &mut KeeperLink) -> Vec<Message> {
     // Lets tokio poll the socket.
     yield_now().await;
     iter::from_fn(|| link.next().now_or_never().flatten()).collect()
@@ -100,8 +104,8 @@ async fn arrived(link: &mut Link) -> Vec<Message> {
 
 /// The state of the outer keeper.
 struct Relay {
-    wrapper: Link,
-    inner: Link,
+    wrapper: KeeperLink,
+    inner: KeeperLink,
     kill_at: Moment,
 }
 
@@ -122,6 +126,7 @@ impl Relay {
                 },
                 () = sleep(left.min(TIMER_MAX)) => {}
             }
+
             if self.is_time().await {
                 self.wrapper.tell(Message::Expired);
                 return;
@@ -149,7 +154,7 @@ impl Relay {
 
 /// The state of the inner keeper.
 struct Watch {
-    link: Link,
+    link: KeeperLink,
     kill_at: Moment,
     /// The command's pid. It is not reused before the command is reaped, which only this process does.
     pid: Pid,
@@ -177,6 +182,7 @@ impl Watch {
                 _ = child_ended.recv() => if self.all_ended() { return Decision::AllEnded },
                 () = sleep(left.min(TIMER_MAX)) => {}
             }
+
             if self.left_behind_too_long() {
                 return Decision::Kill;
             }
@@ -235,10 +241,7 @@ impl Watch {
             return;
         }
         // The command may have ended just now, unreaped: no error.
-        let _ = match self.own_group {
-            true => kill_process_group(self.pid, signal),
-            false => kill_process(self.pid, signal),
-        };
+        let _ = if self.own_group { kill_process_group(self.pid, signal) } else { kill_process(self.pid, signal) };
     }
 
     /// First the group, atomically; then all other descendants.

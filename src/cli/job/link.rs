@@ -77,12 +77,12 @@ impl Message {
 
 /// One end of the link.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct KeeperLink {
     stream: UnixStream,
     read: Vec<u8>,
 }
 
-impl Link {
+impl KeeperLink {
     /// The wrapper's end, and the keeper's stdin. `stdin` is the command's.
     pub(super) fn new(kill_at: Moment, stdin: impl AsFd) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = StdStream::pair()?;
@@ -92,7 +92,7 @@ impl Link {
         ancillary.push(SendAncillaryMessage::ScmRights(&rights));
         let first = Message::KillAt(kill_at).encode();
         sendmsg(&ours, &[IoSlice::new(&first)], &mut ancillary, SendFlags::empty())?;
-        Ok((Self::of(ours)?, theirs.into()))
+        Ok((Self::from_stream(ours)?, theirs.into()))
     }
 
     /// The keeper's end, with the contents of the first message.
@@ -101,15 +101,18 @@ impl Link {
         let mut first = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+
         let received = recvmsg(&stream, &mut [IoSliceMut::new(&mut first)], &mut ancillary, RecvFlags::empty())?;
+
         let stdin = ancillary.drain().find_map(|message| {
             let RecvAncillaryMessage::ScmRights(mut rights) = message else { return None };
             rights.next()
         });
+
         match (received.bytes, Message::decode(first), stdin) {
             (MESSAGE_BYTES, Some(Message::KillAt(moment)), Some(stdin)) => {
                 fcntl_setfd(&stdin, FdFlags::CLOEXEC)?;
-                Ok((Self::of(stream)?, moment, stdin))
+                Ok((Self::from_stream(stream)?, moment, stdin))
             }
             _ => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, "internal command: only `lockkeeper lock` may call it"))
@@ -117,12 +120,12 @@ impl Link {
         }
     }
 
-    fn of(stream: StdStream) -> io::Result<Self> {
+    fn from_stream(stream: StdStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream: UnixStream::from_std(stream)?, read: Vec::new() })
     }
 
-    /// Sends a message. `false`: the other end is gone or its buffer is full. A message of this size is never split.
+    /// Sends a message. Returns `false` if the other end is gone or its buffer is full. A message of this size is never split.
     pub(super) fn tell(&self, message: Message) -> bool {
         send(&self.stream, &message.encode(), SendFlags::empty()) == Ok(MESSAGE_BYTES)
     }
@@ -167,8 +170,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_the_other_end_is_the_last_message() {
-        let (mut link, other) = Link::new(Moment::default(), File::open("/dev/null").unwrap()).unwrap();
-        let other = Link::of(StdStream::from(other)).unwrap();
+        let (mut link, other) = KeeperLink::new(Moment::default(), File::open("/dev/null").unwrap()).unwrap();
+        let other = KeeperLink::from_stream(StdStream::from(other)).unwrap();
         assert!(other.tell(Message::Expired));
         drop(other);
         assert_eq!(link.next().await, Some(Message::Expired));
@@ -179,7 +182,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_does_not_listen_holds_up_nobody() {
-        let (link, _other) = Link::new(Moment::default(), File::open("/dev/null").unwrap()).unwrap();
+        let (link, _other) = KeeperLink::new(Moment::default(), File::open("/dev/null").unwrap()).unwrap();
         assert!((0..1_000_000).any(|_| !link.tell(Message::Terminate)));
     }
 }

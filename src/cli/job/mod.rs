@@ -63,7 +63,7 @@ use crate::client::{BootClock, Clock as _, Guard, Moment};
 
 pub(super) use self::{keeper::Keep, launch::Launch, signals::Signals};
 use self::{
-    link::Link,
+    link::KeeperLink,
     wrapper::{End, Job},
 };
 
@@ -84,9 +84,11 @@ pub(super) async fn run_while_held(
     environment: &[(&str, String)],
 ) -> Result<Exit, Failure> {
     let ttl = held.session().ttl();
+
     let mut job = Job::start(command, environment, kill_at(held))?;
     loop {
         job.kill_at(kill_at(held));
+
         tokio::select! {
             end = job.wait() => return Ok(exit(end)),
             signal = signals.next() => job.forward(signal),
@@ -108,8 +110,8 @@ fn start_keeper(
     arguments: &[impl AsRef<OsStr>],
     command: &[OsString],
     environment: &[(&str, String)],
-) -> io::Result<(Pid, Link)> {
-    let (link, theirs) = Link::new(kill_at, stdin)?;
+) -> io::Result<(Pid, KeeperLink)> {
+    let (link, theirs) = KeeperLink::new(kill_at, stdin)?;
     let mut keeper = Command::new(this_program()?);
     keeper.arg0("lockkeeper").args(arguments).arg("--").args(command);
     keeper.envs(environment.iter().map(|(name, value)| (name, value))).stdin(theirs).process_group(0);
@@ -124,9 +126,10 @@ fn pid_of(child: &Child) -> Pid {
 
 /// The running program, even if its file was replaced: all its processes must be of one version.
 fn this_program() -> io::Result<PathBuf> {
-    match cfg!(any(target_os = "linux", target_os = "android")) {
-        true => Ok("/proc/self/exe".into()),
-        false => std::env::current_exe(),
+    if cfg!(any(target_os = "linux", target_os = "android")) {
+        Ok("/proc/self/exe".into())
+    } else {
+        std::env::current_exe()
     }
 }
 
@@ -147,7 +150,8 @@ fn exit(end: End) -> Exit {
 
 /// Stops the command by the deadline.
 async fn stop(job: &mut Job, held: &Guard, why: &str) {
-    let (left, margin) = (held.remaining(), kill_margin(held.session().ttl()));
+    let left = held.remaining();
+    let margin = kill_margin(held.session().ttl());
     job.kill_at(kill_at(held));
     complain(&format!("the lock is lost: {why}; stopping the command"));
     // If contact returns, the command was told to stop all the same, so `left` limits the wait. If the machine is
@@ -161,10 +165,12 @@ async fn endangered(held: &Guard, grace: Duration) -> String {
         if let Some(loss) = held.loss() {
             return loss.to_string();
         }
+
         let left = held.remaining();
         if left <= grace {
             return format!("no contact with the cluster, and {} before the deadline", show::duration(left));
         }
+
         tokio::select! {
             _ = held.lost() => {}
             () = sleep((left - grace).min(TIMER_MAX)) => {}

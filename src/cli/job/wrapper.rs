@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::{
     KILLING_MAX,
     descendants::{self, adopt_orphans, kill_descendants},
-    link::{Link, Message},
+    link::{KeeperLink, Message},
     start_keeper,
 };
 use crate::{
@@ -25,7 +25,7 @@ const NEWS_MIN: Duration = Duration::from_millis(1);
 /// A command and all its descendants. On drop, the keeper kills them.
 #[derive(Debug)]
 pub(super) struct Job {
-    link: Link,
+    link: KeeperLink,
     /// The outer one and, once that has told it, the inner one.
     keepers: Vec<Pid>,
     /// The deadline sent to the keeper last.
@@ -53,12 +53,14 @@ impl Job {
     ) -> Result<Self, Failure> {
         // If the keeper is killed, its descendants become ours.
         adopt_orphans()?;
+
         let group = if terminal::is_there() { getpgrp().as_raw_pid() } else { 0 };
         let mut arguments = vec!["keep".to_owned(), "--group".to_owned(), group.to_string()];
         // Where a keeper does not find descendants, an outer one could kill only the inner one.
         if descendants::KNOWN {
             arguments.push("--outer".to_owned());
         }
+
         let (keeper, link) = start_keeper(kill_at, io::stdin(), &arguments, command, environment)?;
         Ok(Self { link, keepers: vec![keeper], kill_at, end: None })
     }

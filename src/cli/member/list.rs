@@ -9,23 +9,24 @@ use super::view;
 use crate::{
     cli::{
         Cluster, Exit, Failure,
-        output::{Format, Output, Table, print, print_document},
+        output::{Printed, TableOutput, print, print_document},
         show,
+        table::{TableLayout, TextColumn, TextTable},
     },
     client::{Member, NodeStatus},
 };
 
 /// Shows the members of the cluster, as the leader sees them.
 #[derive(Args, Debug)]
-pub(super) struct List {
+pub(super) struct MemberList {
+    #[command(flatten)]
+    output: TableOutput,
     #[command(flatten)]
     cluster: Cluster,
-    #[command(flatten)]
-    output: Output,
 }
 
 #[derive(Serialize)]
-struct Document {
+struct MemberReport {
     node_id: u64,
     role: &'static str,
     voter: bool,
@@ -42,12 +43,17 @@ struct Document {
     unsafe_reason: Option<String>,
 }
 
-impl List {
+impl MemberList {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let leader = view::leader(&self.cluster.client()?).await?;
-        match self.output.output {
-            Format::Text => print(&text(&leader))?,
-            Format::Json => {
+
+        match self.output.printed() {
+            Printed::Table(layout) => print(&text(&leader, layout))?,
+            Printed::Names => {
+                let ids = leader.members.iter().map(|member| format!("{}\n", member.node_id));
+                print(&ids.collect::<String>())?;
+            }
+            Printed::Json => {
                 let documents: Vec<_> = leader.members.iter().map(|member| document(member, &leader)).collect();
                 print_document(&documents)?;
             }
@@ -56,9 +62,10 @@ impl List {
     }
 }
 
-fn document(member: &Member, leader: &NodeStatus) -> Document {
+fn document(member: &Member, leader: &NodeStatus) -> MemberReport {
     let is_leader = member.node_id == leader.node_id;
-    Document {
+
+    MemberReport {
         node_id: member.node_id,
         role: view::role(member, leader.node_id),
         voter: member.voter,
@@ -74,24 +81,45 @@ fn document(member: &Member, leader: &NodeStatus) -> Document {
     }
 }
 
-fn text(leader: &NodeStatus) -> String {
-    let mut table = Table::new(&["NODE", "ROLE", "PEERS", "CLIENTS", "LAG", "ANSWERED", "MAY STOP"]);
+const COLUMNS: [TextColumn; 7] = [
+    TextColumn::exact("NODE"),
+    TextColumn::exact("ROLE"),
+    TextColumn::text("PEERS"),
+    TextColumn::text("CLIENTS"),
+    TextColumn::exact("LAG"),
+    TextColumn::exact("ANSWERED"),
+    TextColumn::text("MAY STOP"),
+];
+
+fn text(leader: &NodeStatus, layout: TableLayout) -> String {
+    let mut table = TextTable::new(layout, &COLUMNS);
+    let mut reasons = String::new();
     for member in &leader.members {
-        let Document { node_id, role, lag, silent_ms, is_leader, safe_to_stop, unsafe_reason, .. } =
-            document(member, leader);
-        let answered = match silent_ms {
-            _ if is_leader => "-".to_owned(),
+        let report = document(member, leader);
+        let answered = match report.silent_ms {
+            _ if report.is_leader => "-".to_owned(),
             Some(ms) => format!("{} ago", show::duration(Duration::from_millis(ms))),
             None => "never".to_owned(),
         };
-        let may_stop = match safe_to_stop {
-            true => "yes".to_owned(),
-            false => format!("no: {}", unsafe_reason.unwrap_or_default()),
-        };
-        let (peers, clients) = (show::cell(&member.peer_address), show::cell(&member.client_address));
-        table.row(vec![node_id.to_string(), role.to_owned(), peers, clients, lag.to_string(), answered, may_stop]);
+
+        let reason = show::text(&report.unsafe_reason.unwrap_or_default());
+        let may_stop = if report.safe_to_stop { "yes".to_owned() } else { format!("no: {reason}") };
+        // A terminal cuts the reason in the table.
+        if layout.width.is_some() && !reason.is_empty() {
+            reasons += &format!("\nnode {} may not be taken down now: {reason}\n", member.node_id);
+        }
+
+        table.row(vec![
+            member.node_id.to_string(),
+            report.role.to_owned(),
+            show::text(&member.peer_address),
+            show::text(&member.client_address),
+            report.lag.to_string(),
+            answered,
+            may_stop,
+        ]);
     }
-    table.take()
+    table.take() + &reasons
 }
 
 #[cfg(test)]
@@ -118,6 +146,10 @@ NODE  ROLE                   PEERS  CLIENTS  LAG  ANSWERED   MAY STOP
 2     voter, to be replaced  h2:2   h2:1     10   never      no: it is needed
 4     learner, catching up   h4:2   h4:1     10   2.5 s ago  yes
 ";
-        assert_eq!(text(&leader), expected);
+        assert_eq!(text(&leader, TableLayout::default()), expected);
+
+        let terminal = TableLayout { width: Some(70), ..TableLayout::default() };
+        let said = text(&leader, terminal);
+        assert!(said.ends_with("\n\nnode 2 may not be taken down now: it is needed\n"), "{said}");
     }
 }

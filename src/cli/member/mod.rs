@@ -2,6 +2,7 @@
 
 mod add;
 mod list;
+mod remove;
 mod replace;
 pub(in crate::cli) mod view;
 mod wait;
@@ -10,14 +11,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Cluster, Exit, Failure, output::print};
+use super::{Cluster, Exit, Failure};
 
 /// Lists, adds and removes the nodes of the cluster. The cluster serves meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct Member {
     #[command(subcommand)]
-    command: Command,
+    command: MemberCommand,
 }
 
 const EXAMPLE: &str = "\
@@ -26,11 +27,11 @@ To replace the dead machine of node 2 by a new one, with an id that no node ever
     anywhere:            lockkeeper member replace 2";
 
 #[derive(Subcommand, Debug)]
-enum Command {
-    List(list::List),
+enum MemberCommand {
+    List(list::MemberList),
     Add(add::Add),
     Promote(Promote),
-    Remove(Remove),
+    Remove(remove::Remove),
     Replace(replace::Replace),
 }
 
@@ -57,27 +58,14 @@ struct Promote {
     cluster: Cluster,
 }
 
-/// Removes a node for good. Its process ends, and its id is never used again.
-///
-/// Refused if the voters that remain and answer are no majority of those that remain. A leader that is to be removed
-/// hands its leadership over first.
-#[derive(Args, Debug)]
-struct Remove {
-    /// The node
-    #[arg(value_name = "NODE_ID")]
-    node_id: u64,
-    #[command(flatten)]
-    cluster: Cluster,
-}
-
 impl Member {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
-            Command::List(list) => list.run().await,
-            Command::Add(add) => add.run().await,
-            Command::Promote(promote) => promote.run().await,
-            Command::Remove(remove) => remove.run().await,
-            Command::Replace(replace) => replace.run().await,
+            MemberCommand::List(list) => list.run().await,
+            MemberCommand::Add(add) => add.run().await,
+            MemberCommand::Promote(promote) => promote.run().await,
+            MemberCommand::Remove(remove) => remove.run().await,
+            MemberCommand::Replace(replace) => replace.run().await,
         }
     }
 }
@@ -87,13 +75,5 @@ impl Promote {
         let client = self.cluster.client()?;
         client.promote_member(self.node_id).await?;
         wait::until_voter(&client, self.node_id, &self.waits).await
-    }
-}
-
-impl Remove {
-    async fn run(self) -> Result<Exit, Failure> {
-        self.cluster.client()?.remove_member(self.node_id).await?;
-        print(&format!("node {} is no longer a member; delete its data directory\n", self.node_id))?;
-        Ok(Exit::Success)
     }
 }

@@ -19,16 +19,20 @@ pub(in crate::cli) async fn leader(client: &Client) -> Result<NodeStatus, Failur
     while !addresses.is_empty() {
         let answers = join_all(addresses.iter().map(|address| client.status(address, NODE_TIMEOUT))).await;
         asked.extend(addresses);
+
         let answers: Vec<NodeStatus> = answers.into_iter().filter_map(Result::ok).collect();
         let named = answers.iter().flat_map(|status| &status.members).map(|member| member.client_address.clone());
         let named: BTreeSet<String> = named.filter(|address| !asked.contains(address)).collect();
+
         let leaders = answers.into_iter().filter(|status| status.role == Role::Leader && status.serving);
         if let Some(leader) = leaders.max_by_key(|status| status.term) {
             return Ok(leader);
         }
+
         addresses = named.into_iter().collect();
     }
-    Err(Failure::new(Exit::NoCluster, "no leader serves: `lockkeeper status` shows what each node says"))
+    let message = "no leader serves: `lockkeeper status` shows what each node says";
+    Err(Failure::unanswered(Exit::NoCluster, message, "no leader serves"))
 }
 
 /// What a member is to the cluster.

@@ -14,7 +14,7 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What the members show.
-enum Progress {
+enum ChangeProgress {
     /// Complete, with this message.
     Done(String),
     /// Under way: what is waited for.
@@ -24,9 +24,9 @@ enum Progress {
 /// Until a node is a voter.
 pub(super) async fn until_voter(client: &Client, node_id: u64, waits: &Waits) -> Result<Exit, Failure> {
     until(client, waits, |leader| match find(leader, node_id) {
-        Some(member) if member.voter => Progress::Done(format!("node {node_id} is a voter")),
-        Some(member) => Progress::Waits(format!("node {node_id} to catch up: {}", lag(leader, member))),
-        None => Progress::Waits(format!("node {node_id} to be added")),
+        Some(member) if member.voter => ChangeProgress::Done(format!("node {node_id} is a voter")),
+        Some(member) => ChangeProgress::Waits(format!("node {node_id} to catch up: {}", lag(leader, member))),
+        None => ChangeProgress::Waits(format!("node {node_id} to be added")),
     })
     .await
 }
@@ -35,10 +35,11 @@ pub(super) async fn until_voter(client: &Client, node_id: u64, waits: &Waits) ->
 pub(super) async fn until_replaced(client: &Client, old: u64, waits: &Waits) -> Result<Exit, Failure> {
     until(client, waits, |leader| {
         if find(leader, old).is_none() {
-            return Progress::Done(format!("node {old} is no longer a member; delete its data directory"));
+            return ChangeProgress::Done(format!("node {old} is no longer a member; delete its data directory"));
         }
+
         let joins = leader.members.iter().find(|member| !member.voter && !member.stays_learner);
-        Progress::Waits(match joins {
+        ChangeProgress::Waits(match joins {
             Some(new) => format!("node {} to catch up: {}", new.node_id, lag(leader, new)),
             None => {
                 let endpoint = client.endpoints().join(",");
@@ -57,31 +58,34 @@ fn lag(leader: &NodeStatus, member: &Member) -> String {
     format!("it is at entry {} of {}", member.matched_index, leader.last_log_index)
 }
 
-async fn until(client: &Client, waits: &Waits, look: impl Fn(&NodeStatus) -> Progress) -> Result<Exit, Failure> {
+async fn until(client: &Client, waits: &Waits, look: impl Fn(&NodeStatus) -> ChangeProgress) -> Result<Exit, Failure> {
     let deadline = Instant::now() + waits.wait_for;
     let mut said = String::new();
     loop {
         // While no leader serves, the last one may have failed: the next goes on with the change.
         let waiting = match view::leader(client).await.map(|leader| look(&leader)) {
-            Ok(Progress::Done(message)) => {
+            Ok(ChangeProgress::Done(message)) => {
                 print(&format!("{message}\n"))?;
                 return Ok(Exit::Success);
             }
-            Ok(Progress::Waits(_)) if waits.no_wait => return Ok(Exit::Success),
-            Ok(Progress::Waits(waiting)) => waiting,
+            Ok(ChangeProgress::Waits(_)) if waits.no_wait => return Ok(Exit::Success),
+            Ok(ChangeProgress::Waits(waiting)) => waiting,
             Err(_) => "a leader".to_owned(),
         };
+
         if Instant::now() >= deadline {
             let message =
                 format!("still waiting for {waiting}; the cluster goes on with it: `lockkeeper member list` shows it");
             return Err(Failure::new(Exit::Unknown, message));
         }
+
         // The entry numbers rise all the time: one line for each kind of wait.
         let kind = waiting.split(':').next().unwrap_or_default().to_owned();
         if kind != said {
             complain(&format!("waiting for {waiting}"));
             said = kind;
         }
+
         sleep(PAUSE).await;
     }
 }

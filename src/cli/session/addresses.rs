@@ -21,12 +21,14 @@ pub(in super::super) fn addresses(text: &str) -> Result<Addresses, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(Addresses::Exactly(SocketAddr::new(address.ip().to_canonical(), address.port())));
     }
+
     let (ip, length) = text.split_once('/').map_or((text, None), |(ip, length)| (ip, Some(length)));
     let ip: IpAddr = ip.parse().map_err(|_| {
         format!(
             "{text:?} is no address: give it as 10.0.0.7, 10.0.0.7:5123, 10.0.0.0/8, 2001:db8::7 or [2001:db8::7]:5123"
         )
     })?;
+
     let ip = ip.to_canonical();
     let (bits, most) = bits(ip);
     let length = match length {
@@ -35,6 +37,7 @@ pub(in super::super) fn addresses(text: &str) -> Result<Addresses, String> {
             format!("the prefix length {length:?} of {ip} is no number of bits from 0 to {most}: correct it")
         })?,
     };
+
     // What is meant is not certain, and what is closed does not come back.
     if prefix(bits, length) != bits {
         return Err(format!(
@@ -50,8 +53,9 @@ impl Addresses {
         match self {
             Self::Exactly(one) => Address::from(one) == address,
             Self::Network(ip, length) => {
-                let (bits, other) = (bits(ip), bits(address.ip()));
-                bits.1 == other.1 && prefix(other.0, length) == bits.0
+                let (own, own_length) = bits(ip);
+                let (other, other_length) = bits(address.ip());
+                own_length == other_length && prefix(other, length) == own
             }
         }
     }

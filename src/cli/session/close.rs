@@ -30,7 +30,8 @@ pub(super) struct Close {
     /// Close all sessions with this label, as `lockkeeper sessions` shows it, instead of one session
     #[arg(long)]
     label: Option<String>,
-    /// Close all sessions opened from this IP address, network or IP:PORT, as `lockkeeper sessions` shows it, instead of one session
+    /// Close all sessions opened from this IP address, network or IP:PORT, as `lockkeeper sessions -o wide` shows
+    /// it, instead of one session
     #[arg(long, value_name = "IP[/PREFIX]|IP:PORT", value_parser = addresses)]
     address: Option<Addresses>,
     #[command(flatten)]
@@ -62,6 +63,7 @@ impl Close {
                 None => break,
             }
         }
+
         let reason = self.reason();
         let close = async |session| match client.close_session(session, &reason).await {
             Ok(()) => Ok(1),

@@ -21,7 +21,7 @@ use crate::{
 /// work before other sessions can get its locks. The session is not closed at the end. When an operator revokes a
 /// grant, this is reported on stderr.
 #[derive(Args, Debug)]
-pub(super) struct Keep {
+pub(super) struct SessionKeep {
     #[command(flatten)]
     which: Which,
     /// Stop when this process has exited
@@ -35,7 +35,7 @@ pub(super) struct Keep {
     cluster: Cluster,
 }
 
-impl Keep {
+impl SessionKeep {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut signals = Signals::new()?;
         let session = self.cluster.client()?.attach(self.which.session);
@@ -65,7 +65,8 @@ fn ended(id: SessionId, danger: Result<Danger, Error>, margin: Option<Duration>)
             )
         }
         Err(Error::NotEnsured { left, .. }) => {
-            let (margin, left) = (margin.unwrap_or_default(), show::duration(left));
+            let margin = margin.unwrap_or_default();
+            let left = show::duration(left);
             Failure::new(
                 Exit::Usage,
                 format_args!(

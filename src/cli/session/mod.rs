@@ -22,7 +22,7 @@ use crate::machine::SessionId;
 #[command(after_help = EXAMPLE)]
 pub(super) struct Session {
     #[command(subcommand)]
-    command: Command,
+    command: SessionCommand,
 }
 
 const EXAMPLE: &str = "\
@@ -36,10 +36,10 @@ Example, for bash:
     lockkeeper release \"$token\"";
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum SessionCommand {
     Open(open::Open),
     Renew(renew::Renew),
-    Keep(keep::Keep),
+    Keep(keep::SessionKeep),
     Close(close::Close),
     List(Sessions),
 }
@@ -47,11 +47,11 @@ enum Command {
 impl Session {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
-            Command::Open(open) => open.run().await,
-            Command::Renew(renew) => renew.run().await,
-            Command::Keep(keep) => keep.run().await,
-            Command::Close(close) => close.run().await,
-            Command::List(list) => list.run().await,
+            SessionCommand::Open(open) => open.run().await,
+            SessionCommand::Renew(renew) => renew.run().await,
+            SessionCommand::Keep(keep) => keep.run().await,
+            SessionCommand::Close(close) => close.run().await,
+            SessionCommand::List(list) => list.run().await,
         }
     }
 }

@@ -31,9 +31,10 @@ impl Open {
         let label = self.label.unwrap_or_else(label_of_parent);
         let options = SessionOptions { ttl: self.ttl, label };
         let (session, renewal) = self.cluster.client()?.open_detached(options).await?;
+
         let printed = match self.output.output {
             Format::Text => print(&format!("{}\n", session.id())),
-            Format::Json => print_document(&views::Renewal::new(&session, renewal)),
+            Format::Json => print_document(&views::RenewalJson::new(&session, renewal)),
         };
         if let Err(error) = printed {
             // The id was not printed, so nobody can use the session. Best effort: it expires in any case.

@@ -15,6 +15,7 @@ pub(super) fn gone(process: Option<Pid>) -> io::Result<impl Future<Output = io::
         Some(None) => drop(tell.send(Ok(()))),
         None => drop(tell),
     }
+
     Ok(async {
         match told.await {
             Ok(gone) => gone,
@@ -29,7 +30,7 @@ struct Process(std::os::fd::OwnedFd);
 
 #[cfg(target_os = "linux")]
 impl Process {
-    /// `None`: there is no such process.
+    /// Nothing if there is no such process.
     fn find(pid: Pid) -> io::Result<Option<Self>> {
         use rustix::process::{PidfdFlags, pidfd_open};
         match pidfd_open(pid, PidfdFlags::empty()) {

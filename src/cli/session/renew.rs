@@ -31,7 +31,7 @@ impl Renew {
         let renewal = session.renew().await?;
         match self.output.output {
             Format::Text => print(&text(&renewal))?,
-            Format::Json => print_document(&views::Renewal::new(&session, renewal))?,
+            Format::Json => print_document(&views::RenewalJson::new(&session, renewal))?,
         }
         Ok(Exit::Success)
     }
@@ -40,14 +40,17 @@ impl Renew {
 fn text(renewal: &Renewal) -> String {
     let left = show::duration(renewal.remaining);
     let mut text = format!("renewed: it may be trusted for another {left}\n");
+
     for revoked in &renewal.revoked {
-        let (token, reason) = (revoked.token.0, show::text(&revoked.reason));
+        let token = revoked.token.0;
+        let reason = show::text(&revoked.reason);
         let what_next = match revoked.remaining {
             Duration::ZERO => "its locks are open to others: stop, and release it".to_owned(),
             left => format!("release it within {}", show::duration(left)),
         };
         text += &format!("revoked: token {token}, by an operator: {reason}; {what_next}\n");
     }
+
     if renewal.more_revoked {
         text += "more grants are revoked: release these, then renew again to see the others\n";
     }

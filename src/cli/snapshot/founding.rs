@@ -65,7 +65,7 @@ impl Terms {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in super::super) struct Wanted {
     pub(in super::super) node_id: u64,
-    /// `None`: those that the member of this id had in the copy.
+    /// Where peers and clients reach it. Without them, it has the addresses that the member of this id had in the copy.
     addresses: Option<(String, String)>,
 }
 
@@ -75,18 +75,22 @@ pub(in super::super) fn member(text: &str) -> Result<Wanted, String> {
         Some((id, addresses)) => (id, Some(addresses)),
         None => (text, None),
     };
+
     let node_id = id.parse().ok().filter(|id| (1..=i64::MAX.unsigned_abs()).contains(id));
     let node_id = node_id.ok_or_else(|| format!("{id:?} is no node id: give a whole number from 1 on"))?;
+
     let Some(addresses) = addresses else { return Ok(Wanted { node_id, addresses: None }) };
     let (peer, client) = addresses.split_once(',').ok_or(
         "give the address for peers, a comma, and the address for clients, as in 1=10.0.0.1:7201,10.0.0.1:7101",
     )?;
+
     for address in [peer, client] {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(1..))) {
             return Err(format!("{address:?} is no address: give host:port, as other nodes and clients reach it"));
         }
     }
+
     if peer == client {
         return Err(format!("{peer:?} is the address for peers and for clients: give each its own port"));
     }
@@ -103,7 +107,7 @@ pub(in super::super) fn cluster_id(text: &str) -> Result<ClusterId, String> {
 
 /// What was made.
 #[derive(Serialize)]
-struct Document<'a> {
+struct FoundingReport<'a> {
     cluster_id: &'a str,
     copied_cluster_id: Option<&'a str>,
     first_token: u64,
@@ -117,18 +121,18 @@ struct Document<'a> {
     grants: usize,
     /// When the last of those sessions expires, milliseconds after the first leader is elected.
     ttl_ms_max: u64,
-    nodes: Vec<NodeDocument<'a>>,
+    nodes: Vec<FoundedNode<'a>>,
 }
 
 #[derive(Serialize)]
-struct NodeDocument<'a> {
+struct FoundedNode<'a> {
     node_id: u64,
     data_dir: String,
     peer_address: &'a str,
     client_address: &'a str,
 }
 
-/// Makes the directories and reports them. `copied`: the copy's cluster, if it is known. `directory`: that of the only member; several
+/// Makes the directories and reports them. `copied` is the copy's cluster, if it is known; `directory` that of the only member, and several
 /// members get one each below it.
 pub(in super::super) async fn found(
     target: Target,
@@ -145,13 +149,16 @@ pub(in super::super) async fn found(
         );
         return Err(Failure::new(Exit::Usage, message));
     }
+
     let members = members(wanted, directory, applied)?;
     let environment = Environment::system();
     let at = WallTime(environment.clock.wall_ms());
     let draw = environment.random.bits();
+
     let terms = &target.terms;
     let restore = Restore { at, draw, first_token: terms.first_token, closed_ms: terms.closed_ms() };
     let machine = applied.machine.restored(&restore).map_err(|error| Failure::new(Exit::Usage, error))?;
+
     let cluster = NewCluster {
         cluster_id: target.cluster_id,
         members,
@@ -160,12 +167,14 @@ pub(in super::super) async fn found(
         copied: applied.log_id,
         at,
     };
+
     let making = format!("making the data of {}", show::count(cluster.members.len() as u64, "node", "nodes"));
-    let progress = Progress::of(&making, Unit::Records, None);
+    let progress = Progress::begin(&making, Unit::Records, None);
     let made = backup::found(&cluster, &mut environment.generator(), progress.count()).await;
     drop(progress);
     let last = made.map_err(failure)?;
-    let document = Document {
+
+    let document = FoundingReport {
         cluster_id: cluster.cluster_id.as_str(),
         copied_cluster_id: copied.map(ClusterId::as_str),
         first_token: cluster.machine.last_token().0 + 1,
@@ -177,6 +186,7 @@ pub(in super::super) async fn found(
         ttl_ms_max: longest(&cluster.machine),
         nodes: cluster.members.iter().map(node).collect(),
     };
+
     report(&document, format)?;
     Ok(Exit::Success)
 }
@@ -196,15 +206,18 @@ fn members(wanted: &[Wanted], directory: &Path, applied: &Applied) -> Result<BTr
                 (then.peer_address.clone(), then.client_address.clone())
             }
         };
+
         let directory = match wanted.len() {
             1 => directory.to_owned(),
             _ => directory.join(format!("node-{node_id}")),
         };
+
         let node = Node { peer_address, client_address, ..Node::default() };
         if members.insert(*node_id, (node, directory)).is_some() {
             return Err(usage(format!("member {node_id} is named twice: give each node an id of its own")));
         }
     }
+
     let mut addresses = BTreeMap::new();
     for (id, (node, _)) in &members {
         for address in [&node.peer_address, &node.client_address] {
@@ -213,6 +226,7 @@ fn members(wanted: &[Wanted], directory: &Path, applied: &Applied) -> Result<BTr
             }
         }
     }
+
     Ok(members)
 }
 
@@ -231,8 +245,8 @@ fn longest(machine: &Machine) -> u64 {
     deadlines.max().unwrap_or(0)
 }
 
-fn node<'a>((id, (node, directory)): (&u64, &'a (Node, PathBuf))) -> NodeDocument<'a> {
-    NodeDocument {
+fn node<'a>((id, (node, directory)): (&u64, &'a (Node, PathBuf))) -> FoundedNode<'a> {
+    FoundedNode {
         node_id: *id,
         data_dir: directory.to_string_lossy().into_owned(),
         peer_address: &node.peer_address,
@@ -243,27 +257,38 @@ fn node<'a>((id, (node, directory)): (&u64, &'a (Node, PathBuf))) -> NodeDocumen
 fn failure(error: FoundingError) -> Failure {
     let exit = match &error {
         FoundingError::Occupied { .. } | FoundingError::Members(_) => Exit::Usage,
-        FoundingError::Io { source, .. } => Exit::of_path(source),
+        FoundingError::Io { source, .. } => Exit::for_path(source),
         FoundingError::Identity(_) | FoundingError::Log(_) | FoundingError::Snapshots(_) => Exit::Error,
     };
     Failure::new(exit, error)
 }
 
-fn report(document: &Document<'_>, format: Format) -> io::Result<()> {
+fn report(document: &FoundingReport<'_>, format: Format) -> io::Result<()> {
     if format == Format::Json {
         return print_document(document);
     }
-    let Document {
-        cluster_id, first_token, copied_last_token, log_index, closed_ms, sessions, ttl_ms_max, nodes, ..
+
+    let FoundingReport {
+        cluster_id,
+        first_token,
+        copied_last_token,
+        log_index,
+        closed_ms,
+        sessions,
+        ttl_ms_max,
+        nodes,
+        ..
     } = document;
+
     let mut text = format!("made cluster {cluster_id} of {}:\n", show::count(nodes.len() as u64, "node", "nodes"));
-    for NodeDocument { node_id, data_dir, peer_address, client_address } in nodes {
+    for FoundedNode { node_id, data_dir, peer_address, client_address } in nodes {
         text += &format!("  node {node_id}: {data_dir} (peers {peer_address}, clients {client_address})\n");
     }
     text += &format!(
         "tokens: the first grant gets {first_token}; the last token of the copy is {copied_last_token}\n\
          log: goes on after index {log_index}\n"
     );
+
     text += &match closed_ms {
         0 => "locks: free ones are granted at once; each client of the old cluster must have stopped\n".to_owned(),
         _ => format!(
@@ -272,6 +297,7 @@ fn report(document: &Document<'_>, format: Format) -> io::Result<()> {
             show::duration(Duration::from_millis(*closed_ms))
         ),
     };
+
     text += &match sessions {
         0 => "sessions: none\n".to_owned(),
         _ => format!(
@@ -280,11 +306,12 @@ fn report(document: &Document<'_>, format: Format) -> io::Result<()> {
             show::duration(Duration::from_millis(*ttl_ms_max))
         ),
     };
+
     text += &next(cluster_id, nodes);
     print(&text)
 }
 
-fn next(cluster_id: &str, nodes: &[NodeDocument<'_>]) -> String {
+fn next(cluster_id: &str, nodes: &[FoundedNode<'_>]) -> String {
     let what = match nodes.len() {
         1 => "start the node with this data_dir",
         _ => "bring each directory to its host, and start the nodes with these as data_dir",

@@ -20,7 +20,7 @@ use crate::raft::{
 ///
 /// Also reads a snapshot in the data directory of a node, snapshots/snapshot-….
 #[derive(Args, Debug)]
-pub(super) struct Inspect {
+pub(super) struct InspectBackup {
     /// The file
     file: PathBuf,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(in super::super) struct MemberDocument {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct BackupReport {
     file: String,
     /// `null`, and so are the next four: the file is a node's own snapshot, which does not say.
     cluster_id: Option<String>,
@@ -64,7 +64,7 @@ struct Document {
     table: TableDocument,
 }
 
-impl Inspect {
+impl InspectBackup {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         let backup = BackupFile::read(&self.file)?;
         match self.output.output {
@@ -74,9 +74,9 @@ impl Inspect {
         Ok(Exit::Success)
     }
 
-    fn document(&self, backup: &BackupFile) -> Document {
+    fn document(&self, backup: &BackupFile) -> BackupReport {
         let header = backup.header.as_ref();
-        Document {
+        BackupReport {
             file: self.file.to_string_lossy().into_owned(),
             cluster_id: header.map(|header| header.cluster_id.to_string()),
             node_id: header.map(|header| header.node_id),
@@ -99,6 +99,7 @@ impl Inspect {
         } else {
             text += &line("file", "a node's own snapshot: it does not say of which cluster");
         }
+
         text += &line("bytes", backup.bytes);
         text += &TableDocument::new(&backup.applied).text();
         print(&text)
@@ -130,9 +131,12 @@ impl TableDocument {
         text += &line("waiters", self.waiters);
         text += &line("last token", self.last_token);
         text += &line("table hash", &self.table_hash);
+
         for MemberDocument { node_id, client_address, peer_address, voter } in &self.members {
-            let (clients, peers) = (show::text(client_address), show::text(peer_address));
+            let clients = show::text(client_address);
+            let peers = show::text(peer_address);
             let role = if *voter { "" } else { ", learner" };
+
             text += &line("member", format_args!("node {node_id}: clients {clients}, peers {peers}{role}"));
         }
         text

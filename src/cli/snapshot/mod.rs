@@ -15,7 +15,7 @@ use crate::raft::backup::BackupError;
 #[command(after_help = EXAMPLE)]
 pub(super) struct Snapshot {
     #[command(subcommand)]
-    command: Command,
+    command: SnapshotCommand,
 }
 
 const EXAMPLE: &str = "\
@@ -27,18 +27,18 @@ Each directory restored/node-N then goes to its host, as data_dir of a node with
 of the new cluster, by `lockkeeper certs successor locks-2`.";
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum SnapshotCommand {
     Save(save::Save),
-    Inspect(inspect::Inspect),
-    Restore(restore::Restore),
+    Inspect(inspect::InspectBackup),
+    Restore(restore::RestoreBackup),
 }
 
 impl Snapshot {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
-            Command::Save(save) => save.run().await,
-            Command::Inspect(inspect) => inspect.run(),
-            Command::Restore(restore) => restore.run().await,
+            SnapshotCommand::Save(save) => save.run().await,
+            SnapshotCommand::Inspect(inspect) => inspect.run(),
+            SnapshotCommand::Restore(restore) => restore.run().await,
         }
     }
 }
@@ -46,7 +46,7 @@ impl Snapshot {
 impl From<BackupError> for Failure {
     fn from(error: BackupError) -> Self {
         let exit = match &error {
-            BackupError::Io { source, .. } => Exit::of_path(source),
+            BackupError::Io { source, .. } => Exit::for_path(source),
             BackupError::Foreign { .. } => Exit::Usage,
             BackupError::Damaged { .. } | BackupError::Newer { .. } => Exit::Error,
         };

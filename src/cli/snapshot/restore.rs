@@ -21,7 +21,7 @@ use crate::raft::{backup::BackupFile, table::Applied};
 /// is granted before --closed-for has passed, from the first leader on. Locks that were held stay closed for the full TTL of their
 /// session. Waiting acquires are dropped. Data that clients kept on locks, and lock-delays, stay.
 #[derive(Args, Debug)]
-pub(super) struct Restore {
+pub(super) struct RestoreBackup {
     /// The backup, or a snapshot from a data directory
     #[arg(required_unless_present = "empty", conflicts_with = "empty")]
     file: Option<PathBuf>,
@@ -40,12 +40,12 @@ pub(super) struct Restore {
     output: Output,
 }
 
-impl Restore {
+impl RestoreBackup {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let (applied, header) = match &self.file {
             Some(file) => {
                 let bytes = fs::metadata(file).ok().map(|data| data.len());
-                let progress = Progress::of(&format!("reading {}", file.display()), Unit::Bytes, bytes);
+                let progress = Progress::begin(&format!("reading {}", file.display()), Unit::Bytes, bytes);
                 let BackupFile { applied, header, .. } = BackupFile::read_counting(file, progress.count())?;
                 (applied, header)
             }

@@ -44,7 +44,7 @@ pub(super) struct Save {
 }
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct SaveReport<'a> {
     file: &'a str,
     cluster_id: &'a str,
     node_id: u64,
@@ -62,19 +62,23 @@ impl Save {
             return self.to_stdout().await;
         }
         self.expect_free()?;
+
         let mut backup = self.cluster.client()?.backup(self.stale).await?;
-        let partial = Partial::create(&self.file)?;
-        let progress = Progress::of(&format!("saving {}", self.file.display()), Unit::Bytes, None);
+        let partial = PartialBackup::create(&self.file)?;
+        let progress = Progress::begin(&format!("saving {}", self.file.display()), Unit::Bytes, None);
         receive(&mut backup, &mut &partial.file, &progress).await?;
-        partial.file.sync_all().map_err(|error| Failure::of_path(&self.file, &error))?;
+        partial.file.sync_all().map_err(|error| Failure::for_path(&self.file, &error))?;
+
         // What is on the disk counts: a backup that cannot be read is noticed now.
         drop(progress);
         let bytes = partial.file.metadata().ok().map(|data| data.len());
-        let progress = Progress::of(&format!("checking {}", self.file.display()), Unit::Bytes, bytes);
+        let progress = Progress::begin(&format!("checking {}", self.file.display()), Unit::Bytes, bytes);
         let summary = backup::check(&partial.path, progress.count())?;
         drop(progress);
+
         self.expect_free()?;
-        files::publish(&partial.path, &self.file).map_err(|error| Failure::of_path(&self.file, &error))?;
+        files::publish(&partial.path, &self.file).map_err(|error| Failure::for_path(&self.file, &error))?;
+
         self.report(&summary)?;
         Ok(Exit::Success)
     }
@@ -82,28 +86,27 @@ impl Save {
     async fn to_stdout(&self) -> Result<Exit, Failure> {
         let mut backup = self.cluster.client()?.backup(self.stale).await?;
         let mut stdout = io::stdout();
-        let progress = Progress::of("saving", Unit::Bytes, None);
+        let progress = Progress::begin("saving", Unit::Bytes, None);
         receive(&mut backup, &mut stdout, &progress).await?;
         stdout.flush()?;
         Ok(Exit::Success)
     }
 
     fn expect_free(&self) -> Result<(), Failure> {
-        match self.force || fs::symlink_metadata(&self.file).is_err() {
-            true => Ok(()),
-            false => {
-                let message =
-                    format_args!("{} exists: name another file, or replace it with --force", self.file.display());
-                Err(Failure::new(Exit::Usage, message))
-            }
+        if self.force || fs::symlink_metadata(&self.file).is_err() {
+            return Ok(());
         }
+        let message = format_args!("{} exists: name another file, or replace it with --force", self.file.display());
+        Err(Failure::new(Exit::Usage, message))
     }
 
     fn report(&self, summary: &Summary) -> io::Result<()> {
         let Summary { header, log_id, bytes } = summary;
-        let (file, log_index) = (self.file.to_string_lossy(), log_id.map_or(0, |id| id.index));
+        let file = self.file.to_string_lossy();
+        let log_index = log_id.map_or(0, |id| id.index);
+
         match self.output.output {
-            Format::Json => print_document(&Document {
+            Format::Json => print_document(&SaveReport {
                 file: &file,
                 cluster_id: header.cluster_id.as_str(),
                 node_id: header.node_id,
@@ -134,24 +137,24 @@ async fn receive(backup: &mut Backup, output: &mut impl io::Write, progress: &Pr
 }
 
 /// The file under another name, until it is complete. Deleted if it is not published.
-struct Partial {
+struct PartialBackup {
     path: PathBuf,
     file: File,
 }
 
-impl Partial {
+impl PartialBackup {
     fn create(file: &Path) -> Result<Self, Failure> {
         let mut path = file.as_os_str().to_owned();
         path.push(format!(".{}{}", process::id(), files::PARTIAL_SUFFIX));
         let path = PathBuf::from(path);
         // It holds the data of all locks.
         let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path);
-        let file = file.map_err(|error| Failure::of_path(&path, &error))?;
+        let file = file.map_err(|error| Failure::for_path(&path, &error))?;
         Ok(Self { path, file })
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialBackup {
     fn drop(&mut self) {
         // After the rename there is no such file.
         let _ = fs::remove_file(&self.path);

@@ -15,8 +15,8 @@ use ratatui::{
 use tokio::time::Instant;
 
 use super::{
-    super::{show, status},
-    model::{Level, Model, Rates, rate, since},
+    super::{nodes, show},
+    model::{NoticeLevel, Rates, TopModel, rate, since},
     ui::{Order, Pane, Ui},
 };
 use crate::client::{BusyLock, LongWait, NodeStatus, Role};
@@ -40,7 +40,7 @@ pub(super) struct Theme {
 
 impl Theme {
     /// Without colours if `NO_COLOR` is set and not empty: <https://no-color.org>.
-    pub(super) fn of_environment() -> Self {
+    pub(super) fn from_environment() -> Self {
         Self { has_colours: env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
     }
 
@@ -53,20 +53,21 @@ impl Theme {
         if self.has_colours { Style::new().fg(colour) } else { Style::new() }
     }
 
-    fn level(self, level: Level) -> Style {
+    fn level(self, level: NoticeLevel) -> Style {
         match level {
-            Level::Note => Style::new(),
-            Level::Warning => self.coloured(Color::Yellow),
-            Level::Trouble => self.coloured(Color::Red).add_modifier(Modifier::BOLD),
+            NoticeLevel::Note => Style::new(),
+            NoticeLevel::Warning => self.coloured(Color::Yellow),
+            NoticeLevel::Trouble => self.coloured(Color::Red).add_modifier(Modifier::BOLD),
         }
     }
 }
 
 /// Draws the picture.
-pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, now: Instant, theme: Theme) {
+pub(super) fn draw(frame: &mut Frame<'_>, model: &TopModel, ui: &mut Ui, now: Instant, theme: Theme) {
     let area = frame.area();
     let notices = notices(model, ui, now, theme, area.width);
     let needed = u16::try_from(notices.len()).unwrap_or(NOTICE_LINES);
+
     let rates = if area.height < VERY_LOW {
         0
     } else if area.height < LOW {
@@ -74,6 +75,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, now: Insta
     } else {
         3
     };
+
     let [title, said, graphs, panes, help] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(needed.min(NOTICE_LINES)),
@@ -82,6 +84,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, ui: &mut Ui, now: Insta
         Constraint::Length(1),
     ])
     .areas(area);
+
     frame.render_widget(headline(model, title.width).style(Style::new().add_modifier(Modifier::BOLD)), title);
     frame.render_widget(Paragraph::new(notices), said);
     draw_rates(frame, graphs, model, theme);
@@ -102,10 +105,11 @@ fn fitting(texts: impl IntoIterator<Item = String>, width: u16) -> String {
     line
 }
 
-fn headline(model: &Model, width: u16) -> Line<'static> {
+fn headline(model: &TopModel, width: u16) -> Line<'static> {
     let Some(look) = model.look() else { return Line::raw("lockkeeper top") };
-    let answered: Vec<&NodeStatus> = status::answered(&look.nodes).collect();
-    let leader = status::leader(&look.nodes);
+    let answered: Vec<&NodeStatus> = nodes::answered(&look.nodes).collect();
+    let leader = nodes::leader(&look.nodes);
+
     let newest = leader.or_else(|| answered.iter().copied().max_by_key(|status| status.applied_index));
     let cluster = newest.map_or_else(String::new, |status| show::text(&status.cluster_id));
     let led = match leader {
@@ -122,13 +126,13 @@ fn headline(model: &Model, width: u16) -> Line<'static> {
     Line::raw(fitting([cluster, led].into_iter().chain(counted.into_iter().flatten()), width))
 }
 
-fn notices(model: &Model, ui: &Ui, now: Instant, theme: Theme, width: u16) -> Vec<Line<'static>> {
+fn notices(model: &TopModel, ui: &Ui, now: Instant, theme: Theme, width: u16) -> Vec<Line<'static>> {
     let mut notices = model.notices(now);
     if ui.is_paused() {
-        notices.insert(0, (Level::Note, "paused: p goes on".to_owned()));
+        notices.insert(0, (NoticeLevel::Note, "paused: p goes on".to_owned()));
     }
     if !ui.prefix().is_empty() {
-        notices.push((Level::Note, format!("only locks under {}", show::text(ui.prefix()))));
+        notices.push((NoticeLevel::Note, format!("only locks under {}", show::text(ui.prefix()))));
     }
     let lines = notices.into_iter().flat_map(|(level, text)| {
         wrapped(&text, width).into_iter().map(move |line| Line::styled(line, theme.level(level)))
@@ -188,7 +192,7 @@ type Kind = (&'static str, fn(Rates) -> f64);
 const KINDS: [Kind; 3] =
     [("grants/s", |rates| rates.granted), ("releases/s", |rates| rates.released), ("lost/s", |rates| rates.lost)];
 
-fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let value = |of: fn(Rates) -> f64| model.rates().map_or("-".to_owned(), |rates| rate(of(rates)));
     if area.height < 3 {
         let all = KINDS.map(|(name, of)| format!("{} {name}", value(of)));
@@ -202,8 +206,8 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     }
 }
 
-/// The newest rates on the right, each as a column of the height of its share of the highest; `·`: not known.
-fn graph(model: &Model, of: fn(Rates) -> f64, columns: usize) -> String {
+/// The newest rates on the right, each as a column of the height of its share of the highest, or a dot if it is not known.
+fn graph(model: &TopModel, of: fn(Rates) -> f64, columns: usize) -> String {
     let mut rates: Vec<Option<f64>> = model.history().take(columns).map(|rates| rates.map(of)).collect();
     rates.reverse();
     let highest = rates.iter().flatten().copied().fold(0.0, f64::max);
@@ -216,8 +220,11 @@ fn graph(model: &Model, of: fn(Rates) -> f64, columns: usize) -> String {
     format!("{drawn:>columns$}")
 }
 
-fn draw_panes(frame: &mut Frame<'_>, area: Rect, model: &Model, ui: &mut Ui, theme: Theme) {
-    let (members, locks, waits) = (members(model, theme), locks(model, ui.order()), waits(model));
+fn draw_panes(frame: &mut Frame<'_>, area: Rect, model: &TopModel, ui: &mut Ui, theme: Theme) {
+    let members = members(model, theme);
+    let locks = locks(model, ui.order());
+    let waits = waits(model);
+
     if area.height < VERY_LOW - 2 {
         let focused = match ui.pane() {
             Pane::Members => members,
@@ -226,21 +233,25 @@ fn draw_panes(frame: &mut Frame<'_>, area: Rect, model: &Model, ui: &mut Ui, the
         };
         return focused.draw(frame, area, ui, theme);
     }
+
     // With its title and its header.
     let wanted = u16::try_from(members.rows.len()).unwrap_or(u16::MAX).saturating_add(2);
     let [above, below] =
         Layout::vertical([Constraint::Length(wanted.min(area.height / 3).max(3)), Constraint::Fill(1)]).areas(area);
-    let [left, right] = match area.width >= WIDE {
-        true => Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas(below),
-        false => Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(below),
+
+    let [left, right] = if area.width >= WIDE {
+        Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas(below)
+    } else {
+        Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(below)
     };
+
     members.draw(frame, above, ui, theme);
     locks.draw(frame, left, ui, theme);
     waits.draw(frame, right, ui, theme);
 }
 
 /// A part of the picture with rows.
-struct Part {
+struct TopPart {
     pane: Pane,
     title: String,
     columns: Vec<Column>,
@@ -266,34 +277,40 @@ enum Width {
     Rest(u16),
 }
 
-impl Part {
+impl TopPart {
     fn draw(self, frame: &mut Frame<'_>, area: Rect, ui: &mut Ui, theme: Theme) {
         let has_focus = ui.pane() == self.pane;
         let style = if has_focus { theme.coloured(Color::Cyan).add_modifier(Modifier::BOLD) } else { Style::new() };
         let mark = if has_focus { "▸" } else { " " };
         let block = Block::new().borders(Borders::TOP).border_style(style).title(format!("{mark}{} ", self.title));
+
         if self.rows.is_empty() {
             return frame.render_widget(Paragraph::new(self.empty).block(block), area);
         }
+
         let shown = self.shown_columns(area.width);
         let constraints = shown.iter().map(|&(_, constraint)| constraint);
         let cells = Layout::horizontal(constraints).spacing(1).split(area);
         let widths = cells.iter().map(|cell| cell.width);
+
         let row = |texts: &dyn Fn(usize) -> Span<'static>| {
             let cells = shown.iter().zip(widths.clone()).map(|(&(column, _), width)| {
                 let Span { content, style } = texts(column);
-                let (text, width) = (cut(&content, width), usize::from(width));
+                let text = cut(&content, width);
+                let width = usize::from(width);
                 let blank = " ".repeat(width.saturating_sub(columns(&text)));
                 let is_number = matches!(self.columns[column].width, Width::Number(_));
                 Span::styled(if is_number { blank + &text } else { text }, style)
             });
             Row::new(cells.collect::<Vec<_>>())
         };
+
         let rows: Vec<Row<'_>> = self.rows.iter().map(|cells| row(&|column| cells[column].clone())).collect();
         let header =
             row(&|column| Span::raw(self.columns[column].title)).style(Style::new().add_modifier(Modifier::DIM));
         let widths = widths.clone().map(Constraint::Length);
         let table = Table::new(rows, widths).header(header).block(block);
+
         let highlight = if has_focus { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
         let mut state = TableState::new().with_selected(ui.row(self.pane, self.rows.len()));
         frame.render_stateful_widget(table.row_highlight_style(highlight), area, &mut state);
@@ -310,11 +327,13 @@ impl Part {
             Width::Content(most) | Width::Number(most) => content(column, most),
             Width::Rest(least) => least,
         };
+
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         while shown.len() > 1 && shown.iter().map(|&column| needed(column) + 1).sum::<u16>() > width + 1 {
             let last = shown.iter().copied().max_by_key(|&column| self.columns[column].rank);
             shown.retain(|column| Some(*column) != last);
         }
+
         let constraint = |column: usize| match self.columns[column].width {
             Width::Content(most) | Width::Number(most) => Constraint::Length(content(column, most)),
             Width::Rest(least) => Constraint::Min(least),
@@ -327,31 +346,34 @@ fn column(title: &'static str, width: Width, rank: u8) -> Column {
     Column { title, width, rank }
 }
 
-fn members(model: &Model, theme: Theme) -> Part {
+fn members(model: &TopModel, theme: Theme) -> TopPart {
     let nodes = model.nodes();
-    let tip = status::answered(nodes).map(|status| status.last_log_index).max().unwrap_or(0);
+    let tip = nodes::answered(nodes).map(|status| status.last_log_index).max().unwrap_or(0);
     let rows = nodes.iter().map(|node| {
         let of = |text: fn(&NodeStatus) -> String| node.answer.as_ref().map_or("-".to_owned(), text);
         let lag =
             node.answer.as_ref().map_or("-".to_owned(), |status| tip.saturating_sub(status.applied_index).to_string());
+
         let style = match &node.answer {
             Ok(status) if status.serving && status.role == Role::Leader => theme.coloured(Color::Green),
             Ok(status) if status.serving => Style::new(),
-            Ok(_) | Err(_) => theme.level(Level::Trouble),
+            Ok(_) | Err(_) => theme.level(NoticeLevel::Trouble),
         };
+
         let id = node.node_id.map_or("-".to_owned(), |id| id.to_string());
         [
             id.into(),
-            Span::styled(of(|status| status::role(status).to_owned()), style),
+            Span::styled(of(|status| nodes::role(status).to_owned()), style),
             of(|status| status.term.to_string()).into(),
             of(|status| status.applied_index.to_string()).into(),
             lag.into(),
-            Span::styled(status::health(node, None), style),
+            Span::styled(nodes::health(node, None), style),
             show::text(&node.address).into(),
         ]
         .into()
     });
-    Part {
+
+    TopPart {
         pane: Pane::Members,
         title: "members".to_owned(),
         rows: rows.collect(),
@@ -368,7 +390,7 @@ fn members(model: &Model, theme: Theme) -> Part {
     }
 }
 
-fn locks(model: &Model, order: Order) -> Part {
+fn locks(model: &TopModel, order: Order) -> TopPart {
     let now = model.look().map_or(0, |look| look.unix_ms);
     let mut locks: Vec<&BusyLock> = model.locks().iter().collect();
     match order {
@@ -376,6 +398,7 @@ fn locks(model: &Model, order: Order) -> Part {
         Order::Grants => locks.sort_by_key(|busy| (Reverse((busy.grants, busy.lock.queue_length)), &busy.lock.name)),
         Order::Name => locks.sort_by_key(|busy| &busy.lock.name),
     }
+
     let rows = locks.into_iter().map(|busy| {
         let BusyLock { lock, grants: _ } = busy;
         let (held_by, held_for) = match lock.holders.first() {
@@ -387,12 +410,14 @@ fn locks(model: &Model, order: Order) -> Part {
             None if lock.delay_remaining.is_some() => ("(lock-delay)".to_owned(), "-".to_owned()),
             None => ("-".to_owned(), "-".to_owned()),
         };
+
         let grants = model.grant_rate(busy).map_or("-".to_owned(), rate);
         [show::text(lock.name.as_str()), lock.queue_length.to_string(), grants, held_by, held_for]
             .map(Span::from)
             .into()
     });
-    Part {
+
+    TopPart {
         pane: Pane::Locks,
         title: "busiest locks".to_owned(),
         rows: rows.collect(),
@@ -407,8 +432,9 @@ fn locks(model: &Model, order: Order) -> Part {
     }
 }
 
-fn waits(model: &Model) -> Part {
+fn waits(model: &TopModel) -> TopPart {
     let now = model.look().map_or(0, |look| look.unix_ms);
+
     let rows = model.waits().iter().map(|wait| {
         let LongWait { name, waiter, holder, queue_length: _ } = wait;
         let held_by = holder.as_ref().map_or("-".to_owned(), |holder| show::text(&holder.label));
@@ -417,7 +443,8 @@ fn waits(model: &Model) -> Part {
             .map(Span::from)
             .into()
     });
-    Part {
+
+    TopPart {
         pane: Pane::Waits,
         title: "longest waits".to_owned(),
         rows: rows.collect(),

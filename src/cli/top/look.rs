@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::super::status::{self, Node};
+use super::super::nodes::{self, AskedNode};
 use crate::client::{AskBusiest, Busiest, Client, Error};
 
 /// How long a node may take to answer. A node that takes longer is shown as down, and holds up the picture no longer.
@@ -15,13 +15,13 @@ const ROWS: u32 = 50;
 
 /// What the nodes said.
 #[derive(Clone, Debug)]
-pub(super) struct Look {
+pub(super) struct TopLook {
     pub(super) at: Instant,
     /// The wall clock of this machine, milliseconds since 1970: for the times since which locks are held.
     pub(super) unix_ms: u64,
     /// By id.
-    pub(super) nodes: Vec<Node>,
-    /// What one node says is busy; `None`: no node answered.
+    pub(super) nodes: Vec<AskedNode>,
+    /// What one node says is busy, if a node answered.
     pub(super) busiest: Option<Result<Busiest, Error>>,
     /// The prefix that was asked for.
     pub(super) prefix: String,
@@ -38,22 +38,22 @@ pub(super) struct Asked {
 /// A place in the log, as a start of a node counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Since {
-    pub(super) origin: Origin,
+    pub(super) origin: TotalsOrigin,
     pub(super) index: u64,
 }
 
 /// Totals count from the start of a node: others have another origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Origin {
+pub(super) struct TotalsOrigin {
     pub(super) node_id: u64,
     pub(super) start: Option<String>,
 }
 
-impl Look {
+impl TopLook {
     /// Asks all nodes. Takes about [`ANSWER_MAX`] if some do not answer.
     #[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
     pub(super) async fn take(client: &Client, asked: Asked) -> Self {
-        let nodes = status::ask_all(client, false, ANSWER_MAX).await;
+        let nodes = nodes::ask_all(client, false, ANSWER_MAX).await;
         let mut look = Self { at: Instant::now(), unix_ms: 0, nodes, busiest: None, prefix: asked.prefix };
         if let Some(node) = look.best() {
             let since = asked.since.filter(|since| Some(&since.origin) == origin(node).as_ref());
@@ -67,16 +67,16 @@ impl Look {
     }
 
     /// The node that knows most: the leader, or the one that has applied most.
-    fn best(&self) -> Option<&Node> {
-        let leader = status::leader(&self.nodes).map(|leader| leader.node_id);
-        let known = |node: &&Node| {
+    fn best(&self) -> Option<&AskedNode> {
+        let leader = nodes::leader(&self.nodes).map(|leader| leader.node_id);
+        let known = |node: &&AskedNode| {
             node.answer.as_ref().ok().map(|status| (Some(status.node_id) == leader, status.applied_index))
         };
         self.nodes.iter().filter(|node| node.answer.is_ok()).max_by_key(known)
     }
 
     /// The origin of the totals.
-    pub(super) fn origin(&self) -> Option<Origin> {
+    pub(super) fn origin(&self) -> Option<TotalsOrigin> {
         let busiest = self.busiest.as_ref()?.as_ref().ok()?;
         self.nodes.iter().filter_map(origin).find(|origin| origin.node_id == busiest.node_id)
     }
@@ -87,7 +87,7 @@ impl Look {
     }
 }
 
-fn origin(node: &Node) -> Option<Origin> {
+fn origin(node: &AskedNode) -> Option<TotalsOrigin> {
     let status = node.answer.as_ref().ok()?;
-    Some(Origin { node_id: status.node_id, start: status.start.clone() })
+    Some(TotalsOrigin { node_id: status.node_id, start: status.start.clone() })
 }

@@ -4,7 +4,7 @@
 //! waits. Both are answered from a node's own memory at a bounded cost, whatever the size of the table; nothing is listed or watched.
 //!
 //! ```text
-//! look     asks the cluster: a Look
+//! look     asks the cluster: a TopLook
 //! model    what the looks say together: rates, outages
 //! draw     model and Ui to a picture, at any size
 //! ui       keys to what is shown: the pane, the row, the filter, the order
@@ -31,16 +31,15 @@ use tokio::time::{Instant, sleep_until};
 
 use self::{
     draw::Theme,
-    look::{Asked, Look},
-    model::Model,
+    look::{Asked, TopLook},
+    model::TopModel,
     screen::Screen,
     ui::{Ui, Wish},
 };
 use super::{
-    Cluster, Exit, Failure,
+    Cluster, Exit, Failure, nodes,
     output::{Format, Output},
     signals::Signals,
-    status,
 };
 use crate::client::Client;
 
@@ -77,12 +76,15 @@ impl Top {
         if self.once || self.output.output == Format::Json || !is_terminal() {
             return self.print_once(interval).await;
         }
+
         // Not the one that complains on stderr: that is the screen.
         let (client, source) = self.cluster.quiet_client()?;
         // Before the terminal is taken: from then on a signal must not end the process by itself.
         let mut signals = Signals::listen()?;
         let mut screen = Screen::take()?;
-        let view = View { model: Model::new(client.endpoints(), source), ui: Ui::new(self.prefix), client, interval };
+
+        let view =
+            View { model: TopModel::new(client.endpoints(), source), ui: Ui::new(self.prefix), client, interval };
         tokio::select! {
             biased;
             signal = signals.next() => Ok(Exit::Code(signal.exit_code())),
@@ -93,12 +95,12 @@ impl Top {
     /// Two looks, so that there are rates.
     async fn print_once(self, interval: Duration) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
-        let mut model = Model::new(client.endpoints(), String::new());
-        model.add(Look::take(&client, model.asked(&self.prefix)).await);
+        let mut model = TopModel::new(client.endpoints(), String::new());
+        model.add(TopLook::take(&client, model.asked(&self.prefix)).await);
         sleep_until(Instant::now() + interval).await;
-        model.add(Look::take(&client, model.asked(&self.prefix)).await);
+        model.add(TopLook::take(&client, model.asked(&self.prefix)).await);
         plain::print(&model, self.output.output)?;
-        Ok(status::exit(model.nodes()))
+        Ok(nodes::exit(model.nodes()))
     }
 }
 
@@ -111,22 +113,25 @@ fn is_terminal() -> bool {
 /// What runs while the terminal is taken.
 struct View {
     client: Client,
-    model: Model,
+    model: TopModel,
     ui: Ui,
     interval: Duration,
 }
 
 impl View {
     async fn run(mut self, screen: &mut Screen) -> Result<Exit, Failure> {
-        let theme = Theme::of_environment();
+        let theme = Theme::from_environment();
         let mut due = Instant::now();
+
         loop {
             let look = Self::look(self.client.clone(), due, self.model.asked(self.ui.prefix()), self.ui.is_paused());
+
             let mut look = pin!(look);
             // Until this look is over, or another one is wanted instead.
             loop {
                 let now = Instant::now();
                 screen.draw(|frame| draw::draw(frame, &self.model, &mut self.ui, now, theme))?;
+
                 tokio::select! {
                     biased;
                     event = screen.event() => match self.ui.handle(event?) {
@@ -148,11 +153,11 @@ impl View {
         }
     }
 
-    async fn look(client: Client, due: Instant, asked: Asked, is_paused: bool) -> Look {
+    async fn look(client: Client, due: Instant, asked: Asked, is_paused: bool) -> TopLook {
         if is_paused {
             return std::future::pending().await;
         }
         sleep_until(due).await;
-        Look::take(&client, asked).await
+        TopLook::take(&client, asked).await
     }
 }

@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 use super::{
     super::{
+        nodes::{self, AskedNode},
         show,
-        status::{self, Node},
     },
-    look::{Asked, Look, Origin, Since},
+    look::{Asked, Since, TopLook, TotalsOrigin},
 };
 use crate::client::{Busiest, BusyLock, LongWait, Totals};
 
@@ -19,18 +19,18 @@ const RATES_KEPT: usize = 240;
 const COUNTED: Duration = Duration::from_secs(10);
 
 /// What is known of the cluster.
-pub(super) struct Model {
+pub(super) struct TopModel {
     endpoints: Vec<String>,
     /// Where the endpoints come from, for people.
     source: String,
     /// The last look in which a node answered.
-    look: Option<Look>,
+    look: Option<TopLook>,
     /// The nodes, as of the last look.
-    nodes: Vec<Node>,
+    nodes: Vec<AskedNode>,
     /// Of one origin, the newest last.
     points: VecDeque<Point>,
-    origin: Option<Origin>,
-    /// The newest last; `None`: not known.
+    origin: Option<TotalsOrigin>,
+    /// The newest last. An unknown rate is `None`.
     rates: VecDeque<Option<Rates>>,
     /// Since when no node answers, and why.
     silence: Option<(Instant, String)>,
@@ -56,13 +56,13 @@ pub(super) struct Rates {
 
 /// How bad a line is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Level {
+pub(super) enum NoticeLevel {
     Note,
     Warning,
     Trouble,
 }
 
-impl Model {
+impl TopModel {
     pub(super) fn new(endpoints: Vec<String>, source: String) -> Self {
         Self {
             endpoints,
@@ -86,21 +86,24 @@ impl Model {
         Asked { prefix: prefix.to_owned(), since }
     }
 
-    pub(super) fn add(&mut self, look: Look) {
+    pub(super) fn add(&mut self, look: TopLook) {
         let rates = self.rates_of(&look);
         self.rates.push_back(rates);
         if self.rates.len() > RATES_KEPT {
             self.rates.pop_front();
         }
+
         self.nodes.clone_from(&look.nodes);
+
         if !look.is_answered() {
-            let why = look.nodes.iter().map(status::trouble).next().unwrap_or_default();
+            let why = look.nodes.iter().map(nodes::trouble).next().unwrap_or_default();
             let since = self.silence.take().map_or(look.at, |(since, _)| since);
             self.silence = Some((since, why));
             return;
         }
+
         self.silence = None;
-        self.leaderless = match status::leader(&look.nodes) {
+        self.leaderless = match nodes::leader(&look.nodes) {
             Some(_) => None,
             None => Some(self.leaderless.unwrap_or(look.at)),
         };
@@ -108,7 +111,7 @@ impl Model {
     }
 
     /// The rates since the look before, if the same start of the same node told of both.
-    fn rates_of(&mut self, look: &Look) -> Option<Rates> {
+    fn rates_of(&mut self, look: &TopLook) -> Option<Rates> {
         let Busiest { index, totals, .. } = *look.busiest.as_ref()?.as_ref().ok()?;
         let origin = look.origin();
         if self.origin != origin {
@@ -124,7 +127,7 @@ impl Model {
     }
 
     /// The last look in which a node answered.
-    pub(super) fn look(&self) -> Option<&Look> {
+    pub(super) fn look(&self) -> Option<&TopLook> {
         self.look.as_ref()
     }
 
@@ -134,7 +137,7 @@ impl Model {
     }
 
     /// The nodes, as of the last look.
-    pub(super) fn nodes(&self) -> &[Node] {
+    pub(super) fn nodes(&self) -> &[AskedNode] {
         &self.nodes
     }
 
@@ -160,9 +163,10 @@ impl Model {
         self.busiest().map_or(&[], |busiest| &busiest.waits)
     }
 
-    /// Grants of the lock a second; `None`: it is not known over which time they were counted.
+    /// Grants of the lock a second, if it is known over which time they were counted.
     pub(super) fn grant_rate(&self, busy: &BusyLock) -> Option<f64> {
-        let (busiest, now) = (self.busiest()?, self.points.back()?.at);
+        let busiest = self.busiest()?;
+        let now = self.points.back()?.at;
         let seconds = (now - self.time_at(busiest.counted_after_index)?).as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "some thousands")]
         (seconds > 0.0).then(|| busy.grants as f64 / seconds)
@@ -181,38 +185,44 @@ impl Model {
     }
 
     /// What is wrong, the worst first, for people.
-    pub(super) fn notices(&self, now: Instant) -> Vec<(Level, String)> {
+    pub(super) fn notices(&self, now: Instant) -> Vec<(NoticeLevel, String)> {
         let mut notices = Vec::new();
         let lasts = |since: Instant| match (now - since).as_secs() {
             0 => String::new(),
             seconds => format!(" for {}", show::duration(Duration::from_secs(seconds))),
         };
+
         if let Some((since, why)) = &self.silence {
-            let (nodes, why) = (self.endpoints.join(","), show::text(why));
+            let nodes = self.endpoints.join(",");
+            let why = show::text(why);
             let source = if self.source.is_empty() { String::new() } else { format!(" ({})", self.source) };
             let silent = format!("no node answers{}, of {nodes}{source}: {why}; trying again", lasts(*since));
-            notices.push((Level::Trouble, silent));
+            notices.push((NoticeLevel::Trouble, silent));
             return notices;
         }
+
         let Some(look) = &self.look else {
-            notices.push((Level::Note, format!("asking {}", self.endpoints.join(","))));
+            notices.push((NoticeLevel::Note, format!("asking {}", self.endpoints.join(","))));
             return notices;
         };
+
         if let Some(since) = self.leaderless {
             let silent = format!("no leader serves{}: no lock is granted until one is elected", lasts(since));
-            notices.push((Level::Trouble, silent));
+            notices.push((NoticeLevel::Trouble, silent));
         }
-        if let Some(down) = status::down(&look.nodes) {
-            notices.push((Level::Warning, down));
+        if let Some(down) = nodes::down(&look.nodes) {
+            notices.push((NoticeLevel::Warning, down));
         }
+
         match &look.busiest {
             Some(Err(error)) => {
                 let error = show::text(&error.to_string());
-                notices.push((Level::Warning, format!("the locks are not known: {error}")));
+
+                notices.push((NoticeLevel::Warning, format!("the locks are not known: {error}")));
             }
             Some(Ok(busiest)) if busiest.more_waits => {
                 notices.push((
-                    Level::Note,
+                    NoticeLevel::Note,
                     "more acquires wait than were examined: some queues are longer than shown, or missing".to_owned(),
                 ));
             }

@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        status::Node,
+        nodes::AskedNode,
+        table::TableLayout,
         views::tests::{holder, lock_without_holders, waiter},
     },
     draw::{self, Theme},
-    look::Look,
-    model::Model,
+    look::TopLook,
+    model::TopModel,
     plain,
     ui::Ui,
 };
@@ -29,7 +30,7 @@ use crate::{
 const NOW_MS: u64 = 1_000_000_000;
 
 /// A member of three that answers, and leads if `leader_id` says so.
-fn up(node_id: u64, leader_id: Option<u64>, applied_index: u64) -> Node {
+fn up(node_id: u64, leader_id: Option<u64>, applied_index: u64) -> AskedNode {
     let member = |node_id| {
         let mut member = Member::default();
         (member.node_id, member.client_address, member.voter) = (node_id, format!("10.0.0.{node_id}:7101"), true);
@@ -42,18 +43,18 @@ fn up(node_id: u64, leader_id: Option<u64>, applied_index: u64) -> Node {
     status.role = if leader_id == Some(node_id) { Role::Leader } else { Role::Follower };
     (status.last_log_index, status.applied_index, status.start) = (applied_index, applied_index, Some("s".to_owned()));
     status.members = (1..=3).map(member).collect();
-    Node { address: format!("10.0.0.{node_id}:7101"), node_id: Some(node_id), answer: Ok(status) }
+    AskedNode { address: format!("10.0.0.{node_id}:7101"), node_id: Some(node_id), answer: Ok(status) }
 }
 
-fn down(node_id: u64) -> Node {
+fn down(node_id: u64) -> AskedNode {
     let answer = Err(Error::NoCluster { why: "connection refused".to_owned() });
-    Node { address: format!("10.0.0.{node_id}:7101"), node_id: Some(node_id), answer }
+    AskedNode { address: format!("10.0.0.{node_id}:7101"), node_id: Some(node_id), answer }
 }
 
 /// The seconds of a look, and what the nodes said then.
-fn look(began: Instant, second: u64, nodes: Vec<Node>, busiest: Option<Busiest>) -> Look {
+fn look(began: Instant, second: u64, nodes: Vec<AskedNode>, busiest: Option<Busiest>) -> TopLook {
     let at = began + Duration::from_secs(second);
-    Look { at, unix_ms: NOW_MS, nodes, busiest: busiest.map(Ok), prefix: String::new() }
+    TopLook { at, unix_ms: NOW_MS, nodes, busiest: busiest.map(Ok), prefix: String::new() }
 }
 
 fn totals(granted: u64, released: u64, expired: u64) -> Totals {
@@ -79,15 +80,15 @@ fn long_wait(name: &str, label: &str, waited_s: u64, held_by: &str) -> LongWait 
     LongWait { name: LockName::new(name).unwrap(), waiter, holder: Some(holder(7, held_by)), queue_length: 3 }
 }
 
-fn members(applied: u64) -> Vec<Node> {
+fn members(applied: u64) -> Vec<AskedNode> {
     vec![up(1, Some(2), applied - 3), up(2, Some(2), applied), up(3, Some(2), applied)]
 }
 
-fn model() -> Model {
-    Model::new(vec!["10.0.0.1:7101".to_owned(), "10.0.0.2:7101".to_owned()], "from --endpoints".to_owned())
+fn model() -> TopModel {
+    TopModel::new(vec!["10.0.0.1:7101".to_owned(), "10.0.0.2:7101".to_owned()], "from --endpoints".to_owned())
 }
 
-fn empty(began: Instant) -> Model {
+fn empty(began: Instant) -> TopModel {
     let mut model = model();
     for second in 0..2 {
         model.add(look(began, second, members(10), Some(quiet(10, Totals::default()))));
@@ -96,7 +97,7 @@ fn empty(began: Instant) -> Model {
 }
 
 /// Some seconds of work, that rises and falls.
-fn busy(began: Instant) -> Model {
+fn busy(began: Instant) -> TopModel {
     let mut model = model();
     let (mut granted, mut index) = (0, 100);
     for second in 0..30 {
@@ -131,7 +132,7 @@ fn busy(began: Instant) -> Model {
 }
 
 /// The leader is gone, and one of the others too.
-fn broken(began: Instant) -> Model {
+fn broken(began: Instant) -> TopModel {
     let mut model = busy(began);
     let last = quiet(400, totals(1, 1, 0));
     model.add(look(began, 30, vec![up(1, None, 397), down(2), down(3)], Some(Busiest { node_id: 1, ..last })));
@@ -139,7 +140,7 @@ fn broken(began: Instant) -> Model {
 }
 
 /// No node answers any more.
-fn silent(began: Instant) -> Model {
+fn silent(began: Instant) -> TopModel {
     let mut model = busy(began);
     for second in 30..35 {
         model.add(look(began, second, vec![down(1), down(2), down(3)], None));
@@ -147,7 +148,7 @@ fn silent(began: Instant) -> Model {
     model
 }
 
-fn picture(model: &Model, ui: &mut Ui, (width, height): (u16, u16), now: Instant) -> String {
+fn picture(model: &TopModel, ui: &mut Ui, (width, height): (u16, u16), now: Instant) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw::draw(frame, model, ui, now, Theme::plain())).unwrap();
     let buffer = terminal.backend().buffer();
@@ -223,8 +224,8 @@ async fn no_size_breaks_a_picture() {
 #[tokio::test(start_paused = true)]
 async fn without_a_terminal_it_is_text() {
     let began = Instant::now();
-    check("plain_busy.txt", &plain::text(&busy(began)));
-    check("plain_broken.txt", &plain::text(&broken(began)));
+    check("plain_busy.txt", &plain::text(&busy(began), TableLayout::default()));
+    check("plain_broken.txt", &plain::text(&broken(began), TableLayout::default()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -90,9 +90,11 @@ impl Ui {
         if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
             return Some(Wish::Quit);
         }
+
         if self.typed.is_some() {
             return self.type_key(key.code);
         }
+
         #[expect(clippy::wildcard_enum_match_arm, reason = "other keys mean nothing")]
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => return Some(Wish::Quit),
@@ -132,6 +134,7 @@ impl Ui {
 
     fn type_key(&mut self, code: KeyCode) -> Option<Wish> {
         let typed = self.typed.as_mut()?;
+
         #[expect(clippy::wildcard_enum_match_arm, reason = "other keys mean nothing")]
         match code {
             KeyCode::Esc => self.typed = None,

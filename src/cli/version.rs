@@ -1,0 +1,38 @@
+//! `version`: the version of this program.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    Exit, Failure,
+    output::{Format, Output, print, print_document},
+};
+use crate::{machine::Versions, planted::VERSION};
+
+/// Prints the version of this program, and the cluster versions that it supports. Asks no node: `status` shows theirs.
+#[derive(Args, Debug)]
+pub(super) struct ProgramVersion {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Serialize)]
+struct VersionReport {
+    version: &'static str,
+    cluster_version_min: u32,
+    cluster_version_max: u32,
+}
+
+impl ProgramVersion {
+    pub(super) fn run(&self) -> Result<Exit, Failure> {
+        match self.output.output {
+            Format::Text => print(&format!("lockkeeper {VERSION}\nsupports cluster {}\n", Versions::OWN))?,
+            Format::Json => print_document(&VersionReport {
+                version: VERSION,
+                cluster_version_min: Versions::OWN.lowest.0,
+                cluster_version_max: Versions::OWN.highest.0,
+            })?,
+        }
+        Ok(Exit::Success)
+    }
+}
