@@ -136,8 +136,8 @@ impl Cluster {
 
         let text = |index: u64| {
             format!(
-                "has another table after entry {index} than this leader: see the log of both, and \"Copies that disagree\" in the \
-                 operators' page"
+                "has another table after entry {index} than this leader: see the log of both, and \"Copies that disagree\" in \
+                 cluster-configs/disaster.md"
             )
         };
         comparison.others().into_iter().map(|(id, index)| (id, text(index))).collect()

@@ -214,7 +214,7 @@ async fn the_port_speaks_tls_where_the_others_do() {
     assert!(!String::from_utf8_lossy(&answer).contains("lockkeeper_"), "{answer:?}");
 }
 
-/// The operators' page names exactly the metrics that there are.
+/// The operators' page on monitoring names exactly the metrics that there are.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_is_documented() {
     let cluster = cluster_with(|options| (options.http, options.tls) = (true, true)).await;
@@ -235,7 +235,8 @@ async fn every_metric_is_documented() {
             .then_some(names)
     })
     .await;
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-configs/README.md")).expect("readable");
+    let page =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-configs/monitoring.md")).expect("readable");
     let rows = page.lines().filter(|line| line.starts_with("| `lockkeeper_") || line.starts_with("| `process_"));
     let named = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split(", "));
     let documented: BTreeSet<String> = named.map(|name| name.trim().trim_matches('`').to_owned()).collect();

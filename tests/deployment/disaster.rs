@@ -25,7 +25,7 @@ use crate::{
     support::{LONG, client, cluster_with, leader, lockkeeper, output, program, text, until},
 };
 
-const PAGE: &str = "cluster-configs/README.md";
+const PAGE: &str = "cluster-configs/disaster.md";
 /// The cluster's id on the page.
 const NEW: &str = "locks-2";
 /// `local` is the client whose certificate every local cluster has.

@@ -2,6 +2,7 @@
 //! use them. A tool that is missing here, and cannot be installed into the build directory, skips its test, and says so.
 
 mod disaster;
+mod kubernetes;
 mod logs;
 mod read_pages;
 
@@ -18,8 +19,8 @@ use serde_json::Value;
 
 /// The highest exposure, of 10, that `systemd-analyze security` may find, times 10. It finds 1.4.
 const EXPOSURE_MAX: &str = "20";
-/// Clients, peers, HTTP.
-const PORTS: [&str; 3] = ["7101", "7201", "7301"];
+/// Clients, peers, HTTP, clients of etcd, clients of DynamoDB.
+const PORTS: [&str; 5] = ["7101", "7201", "7301", "2379", "8000"];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster-configs").join(name)
@@ -59,9 +60,9 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The metrics of the operators' page; tests/cluster/probes.rs checks that a node has just these.
+/// The metrics of the operators' page on monitoring; tests/cluster/probes.rs checks that a node has just these.
 fn metrics() -> BTreeSet<String> {
-    let page = text("README.md");
+    let page = text("monitoring.md");
     let rows = page.lines().filter(|line| line.starts_with("| `lockkeeper_") || line.starts_with("| `process_"));
     rows.flat_map(|row| metrics_in(row.split('|').nth(1).unwrap_or_default())).collect()
 }
@@ -130,14 +131,19 @@ fn the_board_can_be_loaded() {
 
 #[test]
 fn every_alert_leads_to_a_section_and_has_cases() {
-    let (rules, cases, anchors) =
-        (text("monitoring/alerts.yaml"), text("monitoring/alerts.test.yaml"), anchors(&text("README.md")));
+    let rules = text("monitoring/alerts.yaml");
+    let cases = text("monitoring/alerts.test.yaml");
     let mut alerts = 0;
     for rule in rules.split("- alert: ").skip(1) {
         let alert = rule.lines().next().expect("a name");
-        let section = rule.split("cluster-configs/README.md#").nth(1).and_then(|rest| rest.lines().next());
-        let section = section.unwrap_or_else(|| panic!("{alert} names no section"));
-        assert!(anchors.contains(section), "{alert}: README.md has no section {section}");
+        let annotation = |name: &str| rule.lines().find_map(|line| line.trim().strip_prefix(name));
+
+        let runbook = annotation("runbook_url: cluster-configs/").unwrap_or_else(|| panic!("{alert} names no section"));
+        let (page, section) = runbook.split_once('#').unwrap_or_else(|| panic!("{alert} names no section of a page"));
+        assert!(anchors(&text(page)).contains(section), "{alert}: {page} has no section {section}");
+        let description = annotation("description: '").unwrap_or_else(|| panic!("{alert} has no description"));
+        assert!(description.len() > 40, "{alert}: {description}");
+
         assert!(
             cases.contains(&format!("alertname: {alert}\n        exp_alerts:\n          - exp_labels")),
             "{alert} never fires"
@@ -211,15 +217,13 @@ fn systemd_accepts_the_unit() {
     }
 }
 
-/// The configuration inside the objects for Kubernetes.
-fn in_config_map() -> String {
-    let objects = text("kubernetes/lockkeeper.yaml");
-    let block = objects.split("lockkeeper.toml: |\n").nth(1).and_then(|rest| rest.split("\n---").next());
-    block
-        .expect("a configuration")
-        .lines()
-        .map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line)))
-        .collect()
+/// Where the package's configuration has a setting to be chosen, without the `#`.
+fn chosen(configuration: &str) -> String {
+    let line = |line: &str| {
+        let rest = line.strip_prefix('#').filter(|rest| !rest.starts_with(' '));
+        format!("{}\n", rest.unwrap_or(line))
+    };
+    configuration.lines().map(line).collect()
 }
 
 #[test]
@@ -227,58 +231,64 @@ fn configurations_can_be_used_by_each_node() {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("lockkeeper.toml");
     let configurations = [
-        ("systemd", text("systemd/lockkeeper.toml")),
+        ("systemd", chosen(&text("systemd/lockkeeper.toml"))),
         ("docker", text("docker/lockkeeper.toml")),
-        ("kubernetes", in_config_map()),
+        ("kubernetes", kubernetes::configuration()),
     ];
-    for (of, configuration) in configurations {
+    for (name, configuration) in configurations {
         fs::write(&file, configuration).expect("written");
         for node_id in 1..=3 {
-            let certs = (of != "systemd").then(|| place.path().to_owned());
-            let overrides = Overrides { node_id: Some(node_id), certs, ..Overrides::default() };
-            let config = Config::load(&file, overrides).unwrap_or_else(|error| panic!("{of}, node {node_id}: {error}"));
-            assert_eq!(config.warnings(), Vec::<String>::new(), "{of}");
-            assert!(config.tls.is_some() && config.bootstrap, "{of}");
-            assert_eq!(config.members.len(), 3, "{of}");
+            let is_systemd = name == "systemd";
+            let certs = (!is_systemd).then(|| place.path().to_owned());
+            // On Kubernetes the founders are told so by their sets.
+            let bootstrap = (name == "kubernetes").then_some(true);
+            let overrides = Overrides { node_id: Some(node_id), certs, bootstrap, ..Overrides::default() };
+
+            let config =
+                Config::load(&file, overrides).unwrap_or_else(|error| panic!("{name}, node {node_id}: {error}"));
+            assert_eq!(config.warnings(), Vec::<String>::new(), "{name}");
+            assert!(config.tls.is_some() && config.bootstrap, "{name}");
+            assert_eq!(config.members.len(), 3, "{name}");
             let listens = [&config.client_listen, &config.peer_listen, &config.http.listen];
             for (listen, port) in listens.into_iter().zip(PORTS) {
-                assert!(listen.ends_with(&format!(":{port}")), "{of}: {listen}");
+                assert!(listen.ends_with(&format!(":{port}")), "{name}: {listen}");
+            }
+            if is_systemd {
+                assert_eq!((&*config.etcd.listen, &*config.dynamodb.listen), ("0.0.0.0:2379", "0.0.0.0:8000"));
             }
         }
     }
 }
 
+/// Three hosts on which somebody installs the package and starts the unit, without a look at the configuration.
 #[test]
-fn ports_probes_and_paths_agree() {
-    let objects = text("kubernetes/lockkeeper.yaml");
-    for (name, port) in ["clients", "peers", "http"].into_iter().zip(PORTS) {
-        for wanted in [
-            format!("{{name: {name}, containerPort: {port}}}"),
-            format!("{{name: {name}, port: {port}, targetPort: {name}}}"),
-            format!("{{port: {port}, protocol: TCP}}"),
-        ] {
-            assert!(objects.contains(&wanted), "kubernetes: {wanted}");
-        }
-    }
-    // The selector of the service, the set, the budget, the policy, and anti-affinity.
-    let labels = objects.matches("{app.kubernetes.io/name: lockkeeper}").count();
-    assert!(labels >= 10, "{labels}");
-    for (probe, page) in [("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")] {
-        assert!(
-            objects.contains(&format!("{probe}:\n            httpGet: {{path: {page}, port: http, scheme: HTTPS}}")),
-            "{probe}"
-        );
-    }
-    // The names of the members are those of the pods, in the headless service.
-    let config = in_config_map();
-    for node in 1..=3 {
-        let host = format!("lockkeeper-{node}.lockkeeper-nodes.lockkeeper.svc.cluster.local");
-        assert!(config.contains(&format!("\"{host}:7101\"")) && config.contains(&format!("\"{host}:7201\"")), "{host}");
-    }
-    assert!(objects.contains("serviceName: lockkeeper-nodes\n  replicas: 3\n  ordinals: {start: 1}\n"));
+fn the_package_founds_no_cluster_by_accident() {
+    let variables = text("systemd/lockkeeper.env");
+    let set: Vec<_> = variables.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    assert_eq!(set, [""; 0], "the package sets a variable");
 
+    let as_installed = Config::load(&path("systemd/lockkeeper.toml"), Overrides::default());
+    let refused = as_installed.expect_err("it names no cluster").to_string();
+    for key in ["cluster_id: is missing", "node_id: is missing", "members: is missing"] {
+        assert!(refused.contains(key), "{refused}");
+    }
+    assert!(text("systemd/lockkeeper.toml").parse::<toml::Table>().expect("TOML").get("bootstrap").is_none());
+}
+
+/// A code after which each further start ends in the same way is no reason for a supervisor to try. The codes are those of the program.
+#[test]
+fn systemd_starts_no_node_again_that_can_never_start() {
+    let unit = text("systemd/lockkeeper.service");
+    let prevented = unit.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).expect("a list");
+    assert_eq!(prevented, "2 23 24 25");
+    assert!(unit.contains("\nRestart=on-failure\n"), "{unit}");
+}
+
+#[test]
+fn ports_and_paths_agree() {
     let image = text("docker/Dockerfile");
     assert!(image.contains(&format!("\nEXPOSE {}\n", PORTS.join(" "))), "{image}");
+
     let compose = text("docker/compose.yaml");
     for node in 1..=3 {
         assert!(
@@ -287,51 +297,27 @@ fn ports_probes_and_paths_agree() {
         );
         assert!(compose.contains(&format!("data{node}:/var/lib/lockkeeper")), "node {node}");
     }
-    for file in [&image, &compose, &objects] {
+    // Peers find each other on the network of the composition.
+    for port in PORTS.into_iter().filter(|port| *port != "7201") {
+        assert_eq!(compose.matches(&format!(":{port}\"")).count(), 3, "compose publishes {port} for each node");
+    }
+
+    let node = text("kubernetes/node.yaml");
+    for file in [&image, &compose, &node] {
         assert!(file.contains("/etc/lockkeeper/lockkeeper.toml") && file.contains("/var/lib/lockkeeper"), "{file}");
         assert!(file.contains("NOT RUN by the tests"), "{file}");
     }
+    let unit = text("systemd/lockkeeper.service");
+    for port in PORTS {
+        assert!(unit.contains(port), "the unit does not name port {port}");
+    }
+
     let manifest: toml::Table = include_str!("../../Cargo.toml").parse().expect("TOML");
     let version = manifest["workspace"]["package"]["rust-version"].as_str().expect("a version");
     assert!(
         image.contains(&format!("/rust:{version}-")),
         "the image is built by another compiler than Cargo.toml asks for"
     );
-}
-
-/// A Python with this package, in the build directory.
-fn python() -> Result<PathBuf, String> {
-    const PACKAGES: &str = include_str!("requirements.txt");
-    let (directory, _lock) = installation("kubernetes-python");
-    let (python, installed) = (directory.join("bin/python"), directory.join("installed"));
-    if fs::read_to_string(&installed).is_ok_and(|packages| packages == PACKAGES) {
-        return Ok(python);
-    }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory))?;
-    let list = directory.join("requirements.txt");
-    fs::write(&list, PACKAGES).map_err(|error| error.to_string())?;
-    run(Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-        .arg(&list))?;
-    fs::write(&installed, PACKAGES).map_err(|error| error.to_string())?;
-    Ok(python)
-}
-
-#[test]
-#[ignore = "nightly: packages of others"]
-fn kubernetes_knows_every_key() {
-    const TEST: &str = "kubernetes_knows_every_key";
-    let python = match python() {
-        Ok(python) => python,
-        Err(why) => return skip(TEST, &why),
-    };
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deployment/schemas.py");
-    let said =
-        run(Command::new(python).arg(program).arg(path("kubernetes/lockkeeper.yaml")).arg(path("docker/compose.yaml")));
-    let said = said.unwrap_or_else(|said| panic!("{said}"));
-    for kind in ["ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy"] {
-        assert!(said.contains(&format!("valid: {kind} ")), "{said}");
-    }
 }
 
 #[test]

@@ -23,6 +23,18 @@ inside lockkeeper --version
 inside getent passwd lockkeeper | grep -q ':/usr/sbin/nologin$' || fail "the user"
 inside sh -c 'zcat /usr/share/man/man1/lockkeeper.1.gz | grep -q lockkeeper' || fail "the manual page"
 inside test -s /lib/systemd/system/lockkeeper.service
+# Started by mistake, it founds no cluster.
+if said=$(inside lockkeeper serve --config /etc/lockkeeper/lockkeeper.toml 2>&1); then fail "it starts as it is installed"; fi
+echo "$said" | grep -q 'cluster_id: is missing' || fail "it does not say what is missing: $said"
+# The links of the pages lead to pages of the package.
+documents=$place/root/usr/share/doc/lockkeeper
+pages=$(find "$documents" -name '*.md')
+for page in $pages; do
+    for link in $(grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | grep -v '://'); do
+        [ -e "$(dirname "$page")/$link" ] || fail "${page#"$documents"/} leads to $link, which is not in the package"
+    done
+done
+[ "$(echo "$pages" | wc -l)" -ge 15 ] || fail "pages are missing: $pages"
 no inside test -e /etc/systemd/system/multi-user.target.wants/lockkeeper.service
 # What an operator has changed stays in an upgrade.
 inside sh -c 'echo "# mine" >>/etc/lockkeeper/lockkeeper.toml; echo data >/var/lib/lockkeeper/identity.toml'

@@ -1,4 +1,4 @@
-//! The blocks of commands of the README and of the operators' page, run as a reader runs them: in their order, in one directory, in one
+//! The blocks of commands of the README and of the operators' pages, run as a reader runs them: in their order, in one directory, in one
 //! shell. A block that is not run here is in the table with the reason; a block that is not in the table fails the test, and so does a line
 //! of the table without its block.
 //!
@@ -48,64 +48,100 @@ use Plan::{Instead, Needs, Not, Run};
 
 /// By the beginning of the block.
 const README: &[(&str, Plan)] = &[
-    ("cargo run -- dev -- lockkeeper lock tickets/A5", Run(&[])),
-    ("scripts/check.sh", Not("it runs this test")),
     ("cargo build --release && export PATH", Run(&[])),
-    ("lockkeeper dev -- sh -c 'echo \"open", Run(&[("sleep 600", "sleep 0")])),
-    ("scripts/cluster.sh up", Run(&[])),
+    ("lockkeeper dev -- lockkeeper lock tickets/A5", Run(&[])),
     (
-        "lockkeeper lock tickets/A5 --data",
+        "scripts/cluster.sh up",
         Run(&[
             ("sleep 60 &\n", "sleep 60 &\nshows 'held by 1, exclusive'\n"),
             ("echo mine\n", "echo mine && exit 1 || test $? = 10\n"),
         ]),
     ),
-    ("lockkeeper lock tickets/A5 -- sh -c 'echo \"now mine", Run(&[("' &\n", "' &\nshows WAITER\n")])),
-    ("lockkeeper force-release tickets/A5", Run(&[("scripts/cluster.sh down", "wait\nscripts/cluster.sh down")])),
+    (
+        "lockkeeper lock tickets/A5 -- sh -c 'echo \"now mine",
+        Run(&[("' &\n", "' &\nshows WAITER\n"), ("scripts/cluster.sh down", "wait\nscripts/cluster.sh down")]),
+    ),
     ("lockkeeper certs init local", Run(&[])),
-    ("lockkeeper dev --etcd", Needs("etcdctl")),
-    ("export AWS_ACCESS_KEY_ID", Needs("curl")),
+    ("lockkeeper dev -- sh -c 'echo \"open", Run(&[("sleep 600", "sleep 0")])),
+    ("cargo build --release --examples", Not("an example, and not the program: tests/examples.rs")),
 ];
 
-const OPERATORS: &[(&str, Plan)] = &[
-    ("lockkeeper certs init prod --nodes 10.0.0.1,10.0.0.2", Run(&[])),
-    ("systemctl enable --now lockkeeper", Instead("systemd starts no services here", START)),
+/// The pages of those who come from another service.
+const ADAPTERS: &[(&str, &[(&str, Plan)])] = &[
+    ("src/etcd/README.md", &[("lockkeeper dev --etcd", Needs("etcdctl"))]),
     (
-        "export LOCKKEEPER_ENDPOINTS=10.0.0.1:7101",
-        Run(&[(
-            "lockkeeper status\n",
-            "lockkeeper status --wait healthy --within 60s >/dev/null\nlockkeeper status\n",
-        )]),
+        "src/dynamodb/README.md",
+        &[
+            ("export AWS_ACCESS_KEY_ID", Needs("curl")),
+            ("aws dynamodb create-table", Not("the command line of AWS: tests/dynamodb")),
+        ],
     ),
-    ("lockkeeper certs node 4", Run(&[])),
-    ("lockkeeper member replace 2", Not("a node that is lost: tests/cluster/members.rs")),
-    ("lockkeeper rolling-restart --dry-run", Not("hosts that ssh reaches: tests/cluster/rolling.rs")),
+];
+
+/// The operators' pages, in the order in which a reader goes through them.
+const OPERATORS: &[(&str, &[(&str, Plan)])] = &[
     (
-        "lockkeeper token new shop-1",
-        // The nodes read the file within a second.
-        Run(&[(
-            "LOCKKEEPER_BEARER_TOKEN_FILE=shop-1.token lockkeeper get seats/1\n",
-            "again LOCKKEEPER_BEARER_TOKEN_FILE=shop-1.token lockkeeper get seats/1\n",
-        )]),
-    ),
-    ("lockkeeper policy check policy.toml", Run(&[("read '*'\n", "read '*' && exit 1 || test $? = 13\n")])),
-    ("names() {", Not("kubectl, and a cluster of Kubernetes: tests/deployment/mod.rs checks the objects")),
-    ("lockkeeper audit show", Not("audit files: tests/cluster/audit.rs")),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT", Not("a collector: tests/traces")),
-    ("lockkeeper snapshot save", Not("the whole procedure: tests/deployment/disaster.rs")),
-    ("lockkeeper snapshot restore", Not("the whole procedure: tests/deployment/disaster.rs")),
-    ("lockkeeper certs successor locks-2", Not("the whole procedure, twice: tests/deployment/disaster.rs")),
-    (
-        "lockkeeper recover --data-dir /var/lib/lockkeeper --inspect",
-        Not("the whole procedure: tests/deployment/disaster.rs"),
+        "install.md",
+        &[
+            ("lockkeeper certs init prod --nodes 10.0.0.1,10.0.0.2", Run(&[])),
+            ("systemctl enable --now lockkeeper", Instead("systemd starts no services here", START)),
+            (
+                "export LOCKKEEPER_ENDPOINTS=10.0.0.1:7101",
+                Run(&[(
+                    "lockkeeper status\n",
+                    "lockkeeper status --wait healthy --within 60s >/dev/null\nlockkeeper status\n",
+                )]),
+            ),
+            ("node=cluster-configs/kubernetes/node.sh", Not("a cluster of Kubernetes: tests/deployment/kubernetes.rs")),
+            ("cluster-configs/kubernetes/node.sh replace", Not("the same: tests/deployment/kubernetes.rs")),
+        ],
     ),
     (
-        "lockkeeper recover --data-dir /var/lib/lockkeeper --force-new-cluster",
-        Not("the whole procedure: tests/deployment/disaster.rs"),
+        "security.md",
+        &[
+            ("lockkeeper certs node 4", Run(&[])),
+            (
+                "lockkeeper token new shop-1",
+                // The nodes read the file within a second.
+                Run(&[(
+                    "LOCKKEEPER_BEARER_TOKEN_FILE=shop-1.token lockkeeper get seats/1\n",
+                    "again LOCKKEEPER_BEARER_TOKEN_FILE=shop-1.token lockkeeper get seats/1\n",
+                )]),
+            ),
+            ("lockkeeper policy check policy.toml", Run(&[("read '*'\n", "read '*' && exit 1 || test $? = 13\n")])),
+            ("lockkeeper audit show", Not("audit files: tests/cluster/audit.rs")),
+        ],
     ),
     (
-        "lockkeeper recover --data-dir /var/lib/lockkeeper --through",
-        Not("an entry that fails: tests/cluster/unapplied.rs"),
+        "day-2.md",
+        &[
+            ("lockkeeper member replace 2", Not("a node that is lost: tests/cluster/members.rs")),
+            ("lockkeeper rolling-restart --dry-run", Not("hosts that ssh reaches: tests/cluster/rolling.rs")),
+        ],
+    ),
+    ("monitoring.md", &[("OTEL_EXPORTER_OTLP_ENDPOINT", Not("a collector: tests/traces"))]),
+    ("README.md", &[]),
+    ("settings.md", &[]),
+    ("when-it-hurts.md", &[]),
+    (
+        "disaster.md",
+        &[
+            ("lockkeeper snapshot save", Not("the whole procedure: tests/deployment/disaster.rs")),
+            ("lockkeeper snapshot restore", Not("the whole procedure: tests/deployment/disaster.rs")),
+            ("lockkeeper certs successor locks-2", Not("the whole procedure, twice: tests/deployment/disaster.rs")),
+            (
+                "lockkeeper recover --data-dir /var/lib/lockkeeper --inspect",
+                Not("the whole procedure: tests/deployment/disaster.rs"),
+            ),
+            (
+                "lockkeeper recover --data-dir /var/lib/lockkeeper --force-new-cluster",
+                Not("the whole procedure: tests/deployment/disaster.rs"),
+            ),
+            (
+                "lockkeeper recover --data-dir /var/lib/lockkeeper --through",
+                Not("an entry that fails: tests/cluster/unapplied.rs"),
+            ),
+        ],
     ),
 ];
 
@@ -272,30 +308,52 @@ async fn the_readme_can_be_followed() {
     ] {
         assert!(said.contains(words), "it does not say {words:?}:\n{said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_for_other_clients_can_be_followed() {
+    let reader = Reader::new();
+    let mut script = "export PATH=$PWD/target/release:$PATH\n".to_owned();
+    for (page, plans) in ADAPTERS {
+        script += &reader.script(page, plans);
+    }
+    let said = reader.run(&script).await;
     assert!(!has("curl") || said.contains(r#"{"TableNames":[]}"#), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operators_page_brings_three_hosts_up() {
-    const PAGE: &str = "cluster-configs/README.md";
+async fn the_operators_pages_bring_three_hosts_up() {
     let reader = Reader::new();
-    let configuration = |section: &str| {
-        let found = blocks(PAGE).into_iter().find(|block| block.section == section && block.language == "toml");
-        reader.translated(&found.unwrap_or_else(|| panic!("{PAGE} has no configuration under {section:?}")).text)
+    let configuration = |page: &str, section: &str| {
+        let found = blocks(page).into_iter().find(|block| block.section == section && block.language == "toml");
+        reader.translated(&found.unwrap_or_else(|| panic!("{page} has no configuration under {section:?}")).text)
     };
     // With a file of tokens, for the section on identities.
     let tokens = reader.at("tokens.toml");
     fs::write(&tokens, "").expect("written");
-    let hosts = format!("{}\n[auth]\ntokens = {tokens:?}\n", configuration("Three hosts from nothing"));
-    fs::write(reader.at("page.toml"), hosts).expect("written");
-    fs::write(reader.at("policy.toml"), configuration("Who may do what")).expect("written");
+    let hosts = configuration("cluster-configs/install.md", "Three hosts from nothing");
+    fs::write(reader.at("page.toml"), format!("{hosts}\n[auth]\ntokens = {tokens:?}\n")).expect("written");
+    let policy = configuration("cluster-configs/security.md", "Who may do what");
+    fs::write(reader.at("policy.toml"), policy).expect("written");
 
-    // The page has the program in `/usr/bin`.
-    let script = format!("export PATH=$PWD/target/release:$PATH\n{}", reader.script(PAGE, OPERATORS));
+    // The pages have the program in `/usr/bin`.
+    let mut script = "export PATH=$PWD/target/release:$PATH\n".to_owned();
+    for (page, plans) in OPERATORS {
+        script += &reader.script(&format!("cluster-configs/{page}"), plans);
+    }
     let said = reader.run(&script).await;
     let healthy = said.lines().filter(|line| line.contains(":7101") && line.ends_with("ok")).count();
     assert_eq!(healthy, 3, "{said}");
     assert!(said.contains("token 1\n"), "{said}");
+}
+
+#[test]
+fn every_operators_page_is_read() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster-configs");
+    let names = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").file_name());
+    let names = names.map(|name| name.into_string().expect("UTF-8")).filter(|name| name.ends_with(".md"));
+    let read = OPERATORS.iter().map(|(page, _)| (*page).to_owned());
+    assert_eq!(names.collect::<BTreeSet<_>>(), read.collect());
 }
 
 #[tokio::test(flavor = "multi_thread")]

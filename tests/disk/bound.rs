@@ -1,4 +1,4 @@
-//! The bound of a node's disk space, as `cluster-configs/README.md` states it, and leftovers that a restart removes.
+//! The bound of a node's disk space, as `cluster-configs/day-2.md` states it, and leftovers that a restart removes.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ const MISSED: u64 = 10 << 20;
 /// Bytes of entries in the test of the log: several times its bound.
 const APPENDED: u64 = 96 << 20;
 
-/// The parts of the bound: see "Disk" in `cluster-configs/README.md`.
+/// The parts of the bound: see "Disk" in `cluster-configs/day-2.md`.
 const FIXED: u64 = 16 << 20;
 /// A file of the journal grows to eight times its target size, and is allocated an eighth larger.
 const JOURNAL_GROWTH: u64 = 9;

@@ -5,7 +5,7 @@
 //! * `writing`: renewals and releases by clients that lock by writing go on below the reserve;
 //! * `full`: a disk without a free byte ends its node with a clear message; what was acknowledged is there once space is freed;
 //! * `file_size`: a limit of the size of files ends its node with a clear message, too;
-//! * `bound`: under load a node stays within the bound that `cluster-configs/README.md` states; restarts remove leftovers;
+//! * `bound`: under load a node stays within the bound that `cluster-configs/day-2.md` states; restarts remove leftovers;
 //! * `growth`: measures sled's files over many entries; run it by hand.
 //!
 //! The first three need small disks: `mounts` runs a test again in a mount namespace of its own, with file systems in memory. Where that is
