@@ -5,6 +5,7 @@
 #
 # LOCKKEEPER_BIN         the program (default: target/dist/lockkeeper, built if it is missing)
 # LOCKKEEPER_DEB_LEVEL   of compression, 1 to 9 (default: 6)
+# DEBFULLNAME, DEBEMAIL  the maintainer of the package, as for Debian's tools (default: who git says that you are)
 #
 # Needs dpkg-deb and nothing else of Debian. tests/deployment installs and purges it. The files are of root, and of the time of the last
 # commit, so that one commit makes one package.
@@ -40,11 +41,20 @@ mkdir -p "$tree/usr/share/bash-completion/completions" "$tree/usr/share/zsh/vend
 install -D -m 644 cluster-configs/systemd/lockkeeper.service "$tree/lib/systemd/system/lockkeeper.service"
 install -D -m 644 cluster-configs/systemd/lockkeeper.toml "$tree/etc/lockkeeper/lockkeeper.toml"
 install -D -m 644 cluster-configs/systemd/lockkeeper.env "$tree/etc/lockkeeper/lockkeeper.env"
+# The pages lie as in the source, so that the links between them work. What a link leads to and is not here, such as a source file, is named
+# without a link.
 documents=$tree/usr/share/doc/lockkeeper
-install -D -m 644 -t "$documents" README.md LICENSE-MIT LICENSE-APACHE
-install -D -m 644 cluster-configs/README.md "$documents/operators.md"
-install -D -m 644 cluster-configs/node1.toml "$documents/examples/node1.toml"
-install -D -m 644 -t "$documents/examples/monitoring" cluster-configs/monitoring/*
+mkdir -p "$documents"
+cp --parents -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE .github/*.md .github/pictures cluster-configs proto/README.md \
+    proto/lockkeeper/v1 src/README.md src/DECISIONS.md src/*/README.md tests/README.md "$documents"
+rm -r "$documents/cluster-configs/debian"
+find "$documents" -type f ! -perm /111 -exec chmod 644 {} +
+while read -r page; do
+    grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | sort -u | while read -r link; do
+        case $link in *://*) continue ;; esac
+        [[ -e $(dirname "$page")/$link ]] || sed -Ezi "s|\\[([^][]*)\\]\\($link[^)]*\\)|\\1|g" "$page"
+    done
+done < <(find "$documents" -name '*.md')
 {
     echo "Lockkeeper is licensed under either of the Apache License, Version 2.0 (/usr/share/common-licenses/Apache-2.0) or the MIT license"
     echo "(LICENSE-MIT in this directory), at your option."
@@ -61,8 +71,9 @@ if command -v objdump >/dev/null; then
     libc=$(objdump -T "$installed" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d _ -f 2)
 fi
 size=$(du -sk --exclude DEBIAN "$tree" | cut -f 1)
-sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@LIBC@/$libc/; s/@SIZE@/$size/" cluster-configs/debian/control \
-    >"$tree/DEBIAN/control"
+maintainer="${DEBFULLNAME:-$(git config user.name || id -un)} <${DEBEMAIL:-$(git config user.email || echo "$(id -un)@$(hostname)")}>"
+sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@LIBC@/$libc/; s/@SIZE@/$size/; s/@MAINTAINER@/$maintainer/" \
+    cluster-configs/debian/control >"$tree/DEBIAN/control"
 if SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null); then
     export SOURCE_DATE_EPOCH
 fi
