@@ -45,15 +45,14 @@ install -D -m 644 cluster-configs/systemd/lockkeeper.env "$tree/etc/lockkeeper/l
 # without a link.
 documents=$tree/usr/share/doc/lockkeeper
 mkdir -p "$documents"
-cp --parents -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE .github/*.md .github/pictures cluster-configs proto/README.md \
+cp --parents -r README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE .github/[A-Z]*.md .github/pictures cluster-configs proto/README.md \
     proto/lockkeeper/v1 src/README.md src/DECISIONS.md src/*/README.md tests/README.md "$documents"
 rm -r "$documents/cluster-configs/debian"
 find "$documents" -type f ! -perm /111 -exec chmod 644 {} +
 while read -r page; do
-    grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | sort -u | while read -r link; do
-        case $link in *://*) continue ;; esac
+    while read -r link; do
         [[ -e $(dirname "$page")/$link ]] || sed -Ezi "s|\\[([^][]*)\\]\\($link[^)]*\\)|\\1|g" "$page"
-    done
+    done < <(sed -n 's/](/\n&/gp' "$page" | sed -n 's/^](\([^):# ]*\)[)#].*/\1/p' | sort -u | grep .)
 done < <(find "$documents" -name '*.md')
 {
     echo "Lockkeeper is licensed under either of the Apache License, Version 2.0 (/usr/share/common-licenses/Apache-2.0) or the MIT license"

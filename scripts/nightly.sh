@@ -25,6 +25,7 @@ sections=(
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
     'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'
     'browser      the console in Chromium'
+    'crates       every crate, packaged and built as crates.io would, in the order of a release'
     'deployment   the Debian package, Kubernetes schemas, rules of alerts by promtool'
     'disks        a real ext4 that is shut down; processes that are killed while they write'
     'power        ten times as many simulated power failures, kills, faults and damages of a log as in the check'
@@ -63,6 +64,7 @@ section() {
     dynamodb) scripts/dynamodb-clients.sh ;;
     generated) ignored node generated:: ;;
     browser) ignored node console:: ;;
+    crates) scripts/release.sh dry-run ;;
     deployment) ignored node deployment:: ;;
     disks) apt mkfs.ext4 e2fsprogs && ignored node power::ext4::a_real log_store::crash::acknowledged ;;
     power) LOCKKEEPER_CRASH_POINTS=10000 cargo test --locked --test node power:: -- --nocapture --test-threads 2 ;;

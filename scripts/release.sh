@@ -32,7 +32,7 @@ import json, sys
 
 packages = {p["name"]: p for p in json.load(sys.stdin)["packages"] if p["publish"] != []}
 for name, package in packages.items():
-    # A dependency of tests alone with a path and no version is left out of a package.
+    # Those of tests alone do not count: none of them leads back, or cargo would refuse to package.
     needed = {d["name"] for d in package["dependencies"] if d["name"] in packages and d["kind"] != "dev"}
     print(name, *sorted(needed))
 '

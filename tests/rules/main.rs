@@ -6,7 +6,8 @@
 //! * `style`: the width of comments, and the interface of the Rust client;
 //! * `prose`: how well the code can be read, as numbers that may only get better;
 //! * `features`: development builds have one set of features, so each crate is built once;
-//! * `licences`: licences and sources of dependencies.
+//! * `licences`: licences and sources of dependencies;
+//! * `releases`: what crates.io asks of each crate.
 
 mod circles;
 mod features;
@@ -15,6 +16,7 @@ mod licences;
 mod links;
 mod modules;
 mod prose;
+mod releases;
 mod style;
 
 use std::{
