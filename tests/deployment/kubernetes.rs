@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use lockkeeper::server::config::{Config, Overrides};
+use lockkeeper::config::{Config, Overrides};
 use tempfile::TempDir;
 
 use super::{PORTS, installation, path, run, skip, text};
