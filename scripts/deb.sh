@@ -51,7 +51,7 @@ rm -r "$documents/cluster-configs/debian"
 find "$documents" -type f ! -perm /111 -exec chmod 644 {} +
 while read -r page; do
     while read -r link; do
-        [[ -e $(dirname "$page")/$link ]] || sed -Ezi "s|\\[([^][]*)\\]\\($link[^)]*\\)|\\1|g" "$page"
+        [[ -e $(dirname "$page")/$link ]] || sed -Ezi "s|\\[([^][]*)\\]\\(${link}[^)]*\\)|\\1|g" "$page"
     done < <(sed -n 's/](/\n&/gp' "$page" | sed -n 's/^](\([^):# ]*\)[)#].*/\1/p' | sort -u | grep .)
 done < <(find "$documents" -name '*.md')
 {

@@ -214,7 +214,7 @@ def lock():
     target = PICTURES / "lock.svg"
     with tempfile.TemporaryDirectory() as data:
         endpoints = ",".join(f"127.0.0.1:{port}" for port in (7101, 7102, 7103))
-        variables = environment(LOCKKEEPER_DATA=data, LOCKKEEPER_ENDPOINTS=endpoints, SALE="15", NO_COLOR="1")
+        variables = environment(LOCKKEEPER_DATA=data, LOCKKEEPER_ENDPOINTS=endpoints, SALE="18", NO_COLOR="1")
         cluster = ROOT / "scripts" / "cluster.sh"
         subprocess.run([cluster, "up"], env=variables, check=True, stdout=subprocess.DEVNULL)
         try:
@@ -222,7 +222,7 @@ def lock():
         finally:
             subprocess.run([cluster, "down"], env=variables, check=True, stdout=subprocess.DEVNULL)
     # What is typed is shown as a reader would type it.
-    events = [(when, text.replace("$SALE", "15")[:COLUMNS]) for when, text in events if text]
+    events = [(when, text.replace("$SALE", "18")[:COLUMNS]) for when, text in events if text]
     assert any("A5 is sold" in text for _, text in events), f"the holder lost its lock: {events}"
     target.write_text(drawing(events))
     report(target)

@@ -66,12 +66,10 @@ tree() {
 
 # In an export, with the build directory of this one.
 in_export() {
-    local export
-    export=$(mktemp -d)
-    # shellcheck disable=SC2064
-    trap "rm -rf '$export'" EXIT
-    tree "$export"
-    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target} "$@" --manifest-path "$export/Cargo.toml"
+    exported=$(mktemp -d)
+    trap 'rm -rf "$exported"' EXIT
+    tree "$exported"
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target} "$@" --manifest-path "$exported/Cargo.toml"
 }
 
 case ${1:-} in

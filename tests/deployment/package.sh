@@ -30,7 +30,7 @@ echo "$said" | grep -q 'cluster_id: is missing' || fail "it does not say what is
 documents=$place/root/usr/share/doc/lockkeeper
 pages=$(find "$documents" -name '*.md')
 for page in $pages; do
-    for link in $(grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | grep -v '://'); do
+    grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | grep -v '://' | while read -r link; do
         [ -e "$(dirname "$page")/$link" ] || fail "${page#"$documents"/} leads to $link, which is not in the package"
     done
 done
