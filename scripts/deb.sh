@@ -77,5 +77,5 @@ if SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null); then
     export SOURCE_DATE_EPOCH
 fi
 package=$directory/lockkeeper_${version}_$architecture.deb
-dpkg-deb --root-owner-group -Zgzip -z"${LOCKKEEPER_DEB_LEVEL:-6}" --build "$tree" "$package" >&2
+dpkg-deb --root-owner-group -Zxz -z"${LOCKKEEPER_DEB_LEVEL:-6}" --build "$tree" "$package" >&2
 echo "$package"
