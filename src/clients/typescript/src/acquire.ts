@@ -2,10 +2,11 @@
 import { Backoff } from "./backoff.js";
 import type { Cancelled, Policy } from "./call.js";
 import { InvalidArgument, type LockkeeperError, Lost, NotAcquired, Refused, UnknownOutcome } from "./errors.js";
-import type { AcquireRequest, AcquireResponse, Mode as WireMode, Want } from "./generated/lockkeeper/v1/locks.js";
+import type { AcquireRequest, AcquireResponse, Mode as WireMode, RequestId, Want } from "./generated/lockkeeper/v1/locks.js";
 import { checkData, checkLockDelay, checkNames, checkPermits, checkWait } from "./limits.js";
 import { Lock } from "./lock.js";
-import { type Session } from "./session.js";
+import type { Outstanding } from "./requests.js";
+import type { Session } from "./session.js";
 import { monotonicMs, sleep } from "./timers.js";
 import { busyView } from "./views.js";
 
@@ -98,63 +99,80 @@ export async function acquireIn(session: Session, acquire: Acquire, cancelled: C
   }
 }
 
-async function acquireOnce(
-  session: Session,
-  acquire: Acquire,
-  began: number,
-  placeLost: boolean,
-  cancelled: Cancelled,
-): Promise<Lock> {
-  const request = session.requests.begin();
-  let isSettled = false;
-  const settle = (): void => {
-    isSettled = true;
-    request.end();
-  };
-
+async function acquireOnce(session: Session, acquire: Acquire, began: number, placeLost: boolean, cancelled: Cancelled): Promise<Lock> {
+  const pending = new Pending(session);
   try {
-    const send = (): AcquireRequest => ({
-      sessionId: session.id,
-      request: request.message(),
-      locks: [...acquire.locks],
-      // The first attempt that arrives sets the limit of the wait; a repetition must not put it off.
-      wait: wireWait(acquire.waitMs, monotonicMs() - began),
-      lockDelayMs: acquire.lockDelayMs,
-    });
-    let answer: AcquireResponse;
-    try {
-      const policy = waitingPolicy(session.caller.policy, acquire.waitMs);
-      answer = await session.whileAlive(policy, (node) => node.pipeline.acquire(send()), cancelled);
-    } catch (error) {
-      // Whatever else ends it says that nothing is held, or that all is over with the session.
-      if (!(error instanceof UnknownOutcome || (cancelled.happened && error === cancelled.value))) {
-        settle();
-      }
-      throw error;
-    }
-
-    const lock = outcome(session, acquire, answer, placeLost, settle);
+    const answer = await send(session, acquire, began, pending, cancelled);
+    const lock = outcome(session, acquire, answer, placeLost, pending);
     if (cancelled.happened) {
       throw cancelled.value;
     }
-    settle();
+    pending.settle();
     return lock();
   } finally {
-    if (!isSettled) {
-      session.abandon(request);
+    pending.end();
+  }
+}
+
+async function send(session: Session, acquire: Acquire, began: number, pending: Pending, cancelled: Cancelled): Promise<AcquireResponse> {
+  const policy = waitingPolicy(session.caller.policy, acquire.waitMs);
+  const message = (): AcquireRequest => ({
+    sessionId: session.id,
+    request: pending.message(),
+    locks: [...acquire.locks],
+    // The first attempt that arrives sets the limit of the wait; a repetition must not put it off.
+    wait: wireWait(acquire.waitMs, monotonicMs() - began),
+    lockDelayMs: acquire.lockDelayMs,
+  });
+  try {
+    return await session.whileAlive(policy, (node) => node.pipeline.acquire(message()), cancelled);
+  } catch (error) {
+    // Whatever else ends it says that nothing is held, or that all is over with the session.
+    const isUnknown = error instanceof UnknownOutcome || (cancelled.happened && error === cancelled.value);
+    if (!isUnknown) {
+      pending.settle();
+    }
+    throw error;
+  }
+}
+
+/** An acquire whose outcome is not known. At its end it is released by its request id, whether it was granted, waits or never arrived. */
+class Pending {
+  readonly #session: Session;
+  readonly #request: Outstanding;
+  #isSettled = false;
+
+  constructor(session: Session) {
+    this.#session = session;
+    this.#request = session.requests.begin();
+  }
+
+  message(): RequestId {
+    return this.#request.message();
+  }
+
+  /** Nothing is left to release here. */
+  settle(): void {
+    this.#isSettled = true;
+    this.#request.end();
+  }
+
+  end(): void {
+    if (!this.#isSettled) {
+      this.#session.abandon(this.#request);
     }
   }
 }
 
 /** Throws if nothing was granted. The lock is made by the function that it returns. */
-function outcome(session: Session, acquire: Acquire, { outcome }: AcquireResponse, placeLost: boolean, settle: () => void): () => Lock {
+function outcome(session: Session, acquire: Acquire, { outcome }: AcquireResponse, placeLost: boolean, pending: Pending): () => Lock {
   switch (outcome?.$case) {
     case "granted": {
       const { token, names } = outcome.value;
       // The grant may have come too late: the event loop may have been blocked past the deadline.
       const loss = session.lease.loss();
       if (loss !== undefined) {
-        settle();
+        pending.settle();
         throw new Lost(loss);
       }
       const known = names.length > 0 ? names : acquire.locks.map(({ name }) => name);
@@ -162,7 +180,7 @@ function outcome(session: Session, acquire: Acquire, { outcome }: AcquireRespons
     }
     case "busy":
     case "timedOut": {
-      settle();
+      pending.settle();
       throw new NotAcquired(outcome.$case === "timedOut", placeLost, busyView(outcome.value)) satisfies LockkeeperError;
     }
     case undefined:

@@ -171,7 +171,7 @@ export class Caller {
         );
       }
       for (const once of cancelled) {
-        if (once !== undefined && !isOver) {
+        if (once !== undefined) {
           cleanups.push(
             once.on((error) => {
               if (!isOver) {

@@ -7,7 +7,7 @@ import { Caller, type CallLimits, type Cancelled } from "./call.js";
 import { type Clock, systemClock } from "./clock.js";
 import { type TlsOptions, channelCredentials } from "./credentials.js";
 import { Election } from "./election.js";
-import { InvalidArgument, Lost, Malformed, NotAcquired, UnknownOutcome } from "./errors.js";
+import { Lost, Malformed, NotAcquired, UnknownOutcome } from "./errors.js";
 import type { ForceReleaseResponse_Forced } from "./generated/lockkeeper/v1/locks.js";
 import {
   checkBearerToken,
@@ -137,6 +137,8 @@ export class Client {
   readonly #clock: Clock;
   /** Fires when the client is closed; the error of all that is under way. */
   readonly #closed = new Once<Lost>();
+  /** Fires when nobody waits any more for the session that is being opened. */
+  readonly #unwanted = new Once<Lost>();
   #session: Session | undefined;
   #opening: Promise<Session> | undefined;
   #closing: Promise<void> | undefined;
@@ -310,7 +312,7 @@ export class Client {
 
   async #open(): Promise<Session> {
     try {
-      this.#session = await Session.open(this.#caller, this.#clock, this.#options, this.#closed);
+      this.#session = await Session.open(this.#caller, this.#clock, this.#options, this.#unwanted);
       return this.#session;
     } finally {
       this.#opening = undefined;
@@ -421,13 +423,26 @@ export class Client {
     const opening = this.#opening;
     this.#closed.fire(new Lost({ reason: "closed" }));
     try {
-      // A session that is being opened may exist at the cluster already. It is not used, and is closed or expires.
-      await opening?.catch(() => undefined);
+      if (opening !== undefined) {
+        await this.#awaitOpening(opening);
+      }
       await this.#session?.close();
     } finally {
-      await sleep(0);
       this.#caller.nodes.close();
     }
+  }
+
+  /** A session that is being opened may exist at the cluster already: its answer is awaited for a while, so that it can be closed. */
+  async #awaitOpening(opening: Promise<Session>): Promise<void> {
+    const opened = new Once<undefined>();
+    const settled = opening
+      .catch(() => undefined)
+      .then(() => {
+        opened.fire(undefined);
+      });
+    await sleep(this.#caller.limits.attemptLimitMs, opened);
+    this.#unwanted.fire(new Lost({ reason: "closed" }));
+    await settled;
   }
 }
 

@@ -142,7 +142,9 @@ function readTls({ file, values }: Profile): TlsOptions | undefined {
   }
 
   if ((cert === undefined) !== (key === undefined)) {
-    throw new InvalidArgument("a certificate needs its key, and a key its certificate: set LOCKKEEPER_CERT and LOCKKEEPER_KEY both, or none");
+    throw new InvalidArgument(
+      "a certificate needs its key, and a key its certificate: set LOCKKEEPER_CERT and LOCKKEEPER_KEY both, or none",
+    );
   }
   if (ca === undefined) {
     if (cert !== undefined) {

@@ -48,7 +48,9 @@ export function channelCredentials(tls: TlsOptions | undefined): ChannelCredenti
   try {
     createSecureContext({ ca: authorities, ...own });
   } catch (error) {
-    throw new InvalidArgument(`the certificates cannot be used: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
+    throw new InvalidArgument(`the certificates cannot be used: ${error instanceof Error ? error.message : String(error)}`, {
+      cause: error,
+    });
   }
   return "cert" in own ? credentials.createSsl(authorities, own.key, own.cert) : credentials.createSsl(authorities);
 }

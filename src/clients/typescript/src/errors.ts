@@ -3,14 +3,7 @@ import type { Busy } from "./views.js";
 
 /** What went wrong, for programs that cannot use `instanceof`, such as those in which two copies of this package are loaded. */
 export type ErrorCode =
-  | "INVALID_ARGUMENT"
-  | "NOT_ACQUIRED"
-  | "REFUSED"
-  | "LOST"
-  | "NOT_ENSURED"
-  | "NO_CLUSTER"
-  | "UNKNOWN_OUTCOME"
-  | "MALFORMED";
+  "INVALID_ARGUMENT" | "NOT_ACQUIRED" | "REFUSED" | "LOST" | "NOT_ENSURED" | "NO_CLUSTER" | "UNKNOWN_OUTCOME" | "MALFORMED";
 
 /**
  * The base of all errors of this package.
@@ -312,8 +305,10 @@ export class Malformed extends LockkeeperError {
   readonly field: string;
 
   constructor(field: string, value: string) {
-    const shown = JSON.stringify([...value].slice(0, VALUE_MAX).join(""));
-    super(`the request was executed, but this client does not understand the reply: ${field} is ${shown}: use a client of the nodes' version`);
+    const shown = JSON.stringify(Array.from(value).slice(0, VALUE_MAX).join(""));
+    super(
+      `the request was executed, but this client does not understand the reply: ${field} is ${shown}: use a client of the nodes' version`,
+    );
     this.field = field;
   }
 }

@@ -102,6 +102,8 @@ const MAY_HAVE_HAPPENED: ReadonlySet<number> = new Set([
   Code.INTERNAL,
 ]);
 
+const UNAVAILABLE: number = Code.UNAVAILABLE;
+
 /** What grpc-js says when it had no connection to send the request on. If it ever says otherwise, the outcome counts as unknown. */
 const NEVER_SENT = /^(No connection established|Name resolution failed)/;
 
@@ -109,8 +111,8 @@ function withoutDetails({ code, message }: CallError): Failure {
   if (!MAY_HAVE_HAPPENED.has(code)) {
     return { kind: "refused", error: new Refused("", message, {}), reason: "" };
   }
-  const isUnknown = !(code === Code.UNAVAILABLE && NEVER_SENT.test(message));
-  return { kind: "again", isUnknown, nodeAnswers: false, why: plain(message) };
+  const wasSent = code !== UNAVAILABLE || !NEVER_SENT.test(message);
+  return { kind: "again", isUnknown: wasSent, nodeAnswers: false, why: plain(message) };
 }
 
 /** The cause rather than the words around it, and for causes that are seen often, what to do. */
@@ -121,7 +123,10 @@ function plain(message: string): string {
 }
 
 const HINTS: readonly { readonly sign: RegExp; readonly advice: string }[] = [
-  { sign: /self[- ]signed certificate|unable to (get|verify)/i, advice: "the node's certificate is not by an authority of tls.ca (LOCKKEEPER_CA)" },
+  {
+    sign: /self[- ]signed certificate|unable to (get|verify)/i,
+    advice: "the node's certificate is not by an authority of tls.ca (LOCKKEEPER_CA)",
+  },
   { sign: /wrong version number|packet length too long/i, advice: "the node does not speak TLS" },
   { sign: /altnames|does not match certificate/i, advice: "the node's certificate does not name the host of the endpoint" },
   { sign: /alert.*certificate required|certificate required/i, advice: "the node asks for a certificate (tls.cert, LOCKKEEPER_CERT)" },

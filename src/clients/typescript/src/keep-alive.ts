@@ -19,6 +19,7 @@ import { after, sleep } from "./timers.js";
 /** A renewal comes up to a tenth of the interval early, so that clients that lost a node together do not stay in step. */
 const JITTER = 0.1;
 const ANSWER_MS_MAX = 2_000;
+const ENDED = "the session has ended";
 
 /** Sent renewals whose answers are still expected. */
 const UNANSWERED_MAX = 8;
@@ -51,7 +52,7 @@ export async function keepAlive(session: Renewable): Promise<void> {
     const node = caller.nodes.preferred();
     const stream = new Renewals(session, node);
     const why = await stream.run();
-    if (lease.ended.happened) {
+    if (why === ENDED) {
       return;
     }
 
@@ -124,7 +125,7 @@ class Renewals {
     renew();
 
     const stopListening = lease.ended.on(() => {
-      this.#over.fire("the session has ended");
+      this.#over.fire(ENDED);
     });
     const why = await new Promise<string>((resolve) => this.#over.on(resolve));
     stopListening();

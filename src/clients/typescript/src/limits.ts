@@ -18,7 +18,7 @@ const LOCK_DELAY_MS_MAX = 3_600_000;
 const SHOWN_MAX = 64;
 
 function shown(text: string): string {
-  const characters = [...text];
+  const characters = Array.from(text);
   const cut = characters.length > SHOWN_MAX ? "…" : "";
   return JSON.stringify(characters.slice(0, SHOWN_MAX).join("") + cut);
 }
@@ -82,7 +82,7 @@ export function checkLabel(label: string): string {
 export function cutLabel(label: string): string {
   let cut = label.toWellFormed();
   while (Buffer.byteLength(cut) > LABEL_BYTES_MAX) {
-    cut = [...cut].slice(0, -1).join("");
+    cut = Array.from(cut).slice(0, -1).join("");
   }
   return cut;
 }
@@ -102,7 +102,9 @@ export function checkData(data: string | Uint8Array): Uint8Array {
   }
   const bytes = typeof data === "string" ? Buffer.from(data) : data;
   if (bytes.byteLength > DATA_BYTES_MAX) {
-    throw new InvalidArgument(`the data have ${bytes.byteLength} bytes, more than ${DATA_BYTES_MAX}: keep them elsewhere, and their place here`);
+    throw new InvalidArgument(
+      `the data have ${bytes.byteLength} bytes, more than ${DATA_BYTES_MAX}: keep them elsewhere, and their place here`,
+    );
   }
   return bytes;
 }
@@ -156,7 +158,9 @@ export function checkEndpoints(endpoints: string | readonly string[], isSecure: 
       throw new InvalidArgument(`endpoint ${shown(endpoint)} is not of the form host:port, with a port of at most ${PORT_MAX}: correct it`);
     }
     if (endpoint.startsWith(HTTPS) && !isSecure) {
-      throw new InvalidArgument(`endpoint ${shown(endpoint)} asks for TLS: name the authorities to trust (tls.ca, LOCKKEEPER_CA), or leave out https://`);
+      throw new InvalidArgument(
+        `endpoint ${shown(endpoint)} asks for TLS: name the authorities to trust (tls.ca, LOCKKEEPER_CA), or leave out https://`,
+      );
     }
     addresses.add(address);
   }

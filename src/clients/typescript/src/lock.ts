@@ -78,7 +78,9 @@ export class Lock {
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
-      lookBefore(this.#controller.signal, () => this.loss);
+      lookBefore(this.#controller.signal, () => {
+        this.#look();
+      });
       const loss = this.loss;
       if (loss !== undefined) {
         this.#controller.abort(loss);
@@ -253,15 +255,14 @@ export class Lock {
 }
 
 /** Lets a signal look at the clock before it answers. It stays the platform's own: `fetch` and others take it. */
-function lookBefore(signal: AbortSignal, look: () => unknown): void {
+function lookBefore(signal: AbortSignal, look: () => void): void {
   const prototype = Object.getPrototypeOf(signal) as object;
   for (const property of ["aborted", "reason"]) {
-    const own = Object.getOwnPropertyDescriptor(prototype, property)?.get;
     Object.defineProperty(signal, property, {
       configurable: true,
       get(): unknown {
         look();
-        return own?.call(signal) as unknown;
+        return Reflect.get(prototype, property, signal) as unknown;
       },
     });
   }

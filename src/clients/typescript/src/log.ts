@@ -21,7 +21,13 @@ export function logger(hook: Log | undefined): Log {
   if (hook === undefined) {
     const write = debuglog("lockkeeper");
     return ({ event, message, sessionId, node }) => {
-      write("%s: %s%s%s", event, message, sessionId === undefined ? "" : ` session=${sessionId}`, node === undefined ? "" : ` node=${node}`);
+      write(
+        "%s: %s%s%s",
+        event,
+        message,
+        sessionId === undefined ? "" : ` session=${sessionId}`,
+        node === undefined ? "" : ` node=${node}`,
+      );
     };
   }
   return (event) => {

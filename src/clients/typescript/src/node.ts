@@ -174,7 +174,12 @@ export class Node {
       });
       // A call that was cancelled has no reader any more.
       answer.catch(() => undefined);
-      return { answer, cancel: () => { cancel(); } };
+      return {
+        answer,
+        cancel: () => {
+          cancel();
+        },
+      };
     };
   }
 

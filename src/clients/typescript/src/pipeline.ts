@@ -22,6 +22,9 @@ import type {
 } from "./generated/lockkeeper/v1/locks.js";
 import type { Answer, Node, Sent } from "./node.js";
 
+/** As a number: codes of nodes may be others than those of the library. */
+const UNIMPLEMENTED: number = Code.UNIMPLEMENTED;
+
 type Asked = Exclude<NonNullable<PipelineRequest["what"]>, { $case: "cancel" }>;
 type Told = NonNullable<PipelineResponse["what"]>;
 
@@ -107,19 +110,35 @@ export class Pipeline {
   }
 
   acquire(request: AcquireRequest): Sent<AcquireResponse> {
-    return this.#ask({ $case: "acquire", value: request }, (told) => (told.$case === "acquire" ? told.value : undefined), () => this.#node.acquire(request));
+    return this.#ask(
+      { $case: "acquire", value: request },
+      (told) => (told.$case === "acquire" ? told.value : undefined),
+      () => this.#node.acquire(request),
+    );
   }
 
   release(request: ReleaseRequest): Sent<ReleaseResponse> {
-    return this.#ask({ $case: "release", value: request }, (told) => (told.$case === "release" ? told.value : undefined), () => this.#node.release(request));
+    return this.#ask(
+      { $case: "release", value: request },
+      (told) => (told.$case === "release" ? told.value : undefined),
+      () => this.#node.release(request),
+    );
   }
 
   check(request: CheckRequest): Sent<CheckResponse> {
-    return this.#ask({ $case: "check", value: request }, (told) => (told.$case === "check" ? told.value : undefined), () => this.#node.check(request));
+    return this.#ask(
+      { $case: "check", value: request },
+      (told) => (told.$case === "check" ? told.value : undefined),
+      () => this.#node.check(request),
+    );
   }
 
   get(request: GetRequest): Sent<GetResponse> {
-    return this.#ask({ $case: "get", value: request }, (told) => (told.$case === "get" ? told.value : undefined), () => this.#node.get(request));
+    return this.#ask(
+      { $case: "get", value: request },
+      (told) => (told.$case === "get" ? told.value : undefined),
+      () => this.#node.get(request),
+    );
   }
 
   close(): void {
@@ -145,7 +164,7 @@ export class Pipeline {
         }
         return { message: answer, leader };
       } catch (error) {
-        if (!(error instanceof CallError && error.code === Number(Code.UNIMPLEMENTED)) || isCancelled) {
+        if (!(error instanceof CallError && error.code === UNIMPLEMENTED) || isCancelled) {
           throw error;
         }
         this.#isUnknownThere = true;

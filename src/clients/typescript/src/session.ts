@@ -176,9 +176,7 @@ export class Session {
     try {
       for (;;) {
         try {
-          await this.whileAlive(policy, (node) =>
-            node.pipeline.release({ sessionId: this.id, request: request.message(), target }),
-          );
+          await this.whileAlive(policy, (node) => node.pipeline.release({ sessionId: this.id, request: request.message(), target }));
           return;
         } catch (error) {
           if (!(error instanceof Refused) || NOTHING_IS_HELD.has(error.reason)) {

@@ -178,18 +178,7 @@ export interface Change {
    * changed; a lock-delay began (`delayed`) or ended (`opened`); a semaphore was `resized`. `other`: a kind that this version does
    * not know.
    */
-  readonly kind:
-    | "granted"
-    | "released"
-    | "lost"
-    | "revoked"
-    | "queued"
-    | "left"
-    | "data"
-    | "delayed"
-    | "opened"
-    | "resized"
-    | "other";
+  readonly kind: "granted" | "released" | "lost" | "revoked" | "queued" | "left" | "data" | "delayed" | "opened" | "resized" | "other";
   readonly lockKind: "lock" | "entry";
   /** The grant concerned. */
   readonly token: bigint | undefined;
@@ -336,7 +325,7 @@ export function forcedView(wire: ForceReleaseResponse_Forced): Forced {
   };
 }
 
-const CHANGES: Readonly<Record<Change_Kind, Change["kind"]>> = {
+const CHANGES: Readonly<Partial<Record<Change_Kind, Change["kind"]>>> = {
   [Change_Kind.GRANTED]: "granted",
   [Change_Kind.RELEASED]: "released",
   [Change_Kind.LOST]: "lost",
@@ -347,16 +336,13 @@ const CHANGES: Readonly<Record<Change_Kind, Change["kind"]>> = {
   [Change_Kind.DELAYED]: "delayed",
   [Change_Kind.OPENED]: "opened",
   [Change_Kind.RESIZED]: "resized",
-  [Change_Kind.UNSPECIFIED]: "other",
-  [Change_Kind.UNRECOGNIZED]: "other",
 };
 
 function changeView(wire: WireChange): Change {
-  // A kind of a later version has a number that is not in the table.
-  const known: Change["kind"] | undefined = CHANGES[wire.kind];
   return {
     name: lockName("change.name", wire.name),
-    kind: known ?? "other",
+    // A kind of a later version has a number that is not in the table.
+    kind: CHANGES[wire.kind] ?? "other",
     lockKind: kind(wire.lockKind),
     token: set(wire.token),
     sessionId: wire.sessionId === "" ? undefined : sessionId("change.session_id", wire.sessionId),
