@@ -54,6 +54,9 @@ export function checkName(name: string): string {
 
 export function checkNames(names: string | readonly string[]): readonly string[] {
   const list = typeof names === "string" ? [names] : names;
+  if (!Array.isArray(list)) {
+    throw new InvalidArgument(`the name of a lock is ${typeof names}: give a string, or a list of them`);
+  }
   if (list.length === 0 || list.length > LOCKS_MAX) {
     throw new InvalidArgument(`an acquire names 1 to ${LOCKS_MAX} locks, not ${list.length}`);
   }
