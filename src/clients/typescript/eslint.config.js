@@ -26,4 +26,5 @@ export default defineConfig(
     rules: { "no-console": "off" },
   },
   { files: ["**/*.mjs", "**/*.cjs", "*.config.js"], extends: [configs.disableTypeChecked] },
+  { files: ["**/*.cjs"], rules: { "@typescript-eslint/no-require-imports": "off" } },
 );

@@ -5,7 +5,7 @@ import { argv, execPath, pid } from "node:process";
 import { type AcquireOptions, acquireIn, checkAcquire } from "./acquire.js";
 import { Caller, type CallLimits, type Cancelled } from "./call.js";
 import { type Clock, systemClock } from "./clock.js";
-import { type TlsOptions, channelCredentials } from "./credentials.js";
+import { type TlsOptions, connections } from "./credentials.js";
 import { Election } from "./election.js";
 import { Lost, Malformed, NotAcquired, UnknownOutcome } from "./errors.js";
 import type { ForceReleaseResponse_Forced } from "./generated/lockkeeper/v1/locks.js";
@@ -157,7 +157,7 @@ export class Client {
 
     const { bearerToken } = options;
     const dial = {
-      credentials: channelCredentials(options.tls),
+      connection: connections(options.tls),
       bearerToken: bearerToken === undefined ? undefined : checkBearerToken(bearerToken),
       traceparent: options.traceparent,
     };

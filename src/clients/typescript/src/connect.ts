@@ -8,7 +8,7 @@ import { parse } from "smol-toml";
 
 import { Client, type ClientOptions } from "./client.js";
 import type { TlsOptions } from "./credentials.js";
-import { InvalidArgument } from "./errors.js";
+import { InvalidArgument, messageOf } from "./errors.js";
 
 /** The nodes that `lockkeeper dev` and a cluster of three on this machine have by default. */
 const DEFAULT_ENDPOINTS = "127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103";
@@ -82,7 +82,7 @@ function readProfile(): Profile {
   const folder = setting("XDG_CONFIG_HOME") ?? join(homedir(), ".config");
   const file = named ?? join(folder, "lockkeeper", "profile.toml");
   const wrong = (error: unknown): InvalidArgument =>
-    new InvalidArgument(`the profile ${file} cannot be used: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
+    new InvalidArgument(`the profile ${file} cannot be used: ${messageOf(error)}`, { cause: error });
 
   let text: string;
   try {
@@ -173,7 +173,7 @@ function readFile(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch (error) {
-    throw new InvalidArgument(`cannot read ${path}: ${error instanceof Error ? error.message : String(error)}`, { cause: error });
+    throw new InvalidArgument(`cannot read ${path}: ${messageOf(error)}`, { cause: error });
   }
 }
 

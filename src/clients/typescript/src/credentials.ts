@@ -1,10 +1,11 @@
 /** Whom a client trusts, and what it shows. */
-import { createSecureContext } from "node:tls";
-
-import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
 import { Buffer } from "node:buffer";
+import { isIP } from "node:net";
+import { type PeerCertificate, type SecureContext, checkServerIdentity, createSecureContext } from "node:tls";
 
-import { InvalidArgument } from "./errors.js";
+import { type ChannelCredentials, type ChannelOptions, credentials } from "@grpc/grpc-js";
+
+import { InvalidArgument, messageOf } from "./errors.js";
 
 /**
  * Certificates, as PEM. With a certificate of its own, the client is known to the cluster by the name in it.
@@ -31,9 +32,17 @@ export interface TlsOptions {
 
 const toBuffer = (pem: string | Uint8Array): Buffer => Buffer.from(pem);
 
-export function channelCredentials(tls: TlsOptions | undefined): ChannelCredentials {
+/** How one node is connected to. */
+export interface Connection {
+  readonly credentials: ChannelCredentials;
+  readonly options: ChannelOptions;
+}
+
+/** How each node is connected to, by its address. Fails with {@link InvalidArgument}. */
+export function connections(tls: TlsOptions | undefined): (address: string) => Connection {
   if (tls === undefined) {
-    return credentials.createInsecure();
+    const insecure = { credentials: credentials.createInsecure(), options: {} };
+    return () => insecure;
   }
 
   const { ca, cert, key } = tls;
@@ -45,12 +54,29 @@ export function channelCredentials(tls: TlsOptions | undefined): ChannelCredenti
   if (!authorities.includes("-----BEGIN CERTIFICATE-----")) {
     throw new InvalidArgument("tls.ca has no certificate: give the authorities to trust, as PEM");
   }
+
   try {
-    createSecureContext({ ca: authorities, ...own });
+    const context = createSecureContext({ ca: authorities, ...own });
+    return (address) => secure(context, address);
   } catch (error) {
-    throw new InvalidArgument(`the certificates cannot be used: ${error instanceof Error ? error.message : String(error)}`, {
-      cause: error,
-    });
+    throw new InvalidArgument(`the certificates cannot be used: ${messageOf(error)}`, { cause: error });
   }
-  return "cert" in own ? credentials.createSsl(authorities, own.key, own.cert) : credentials.createSsl(authorities);
+}
+
+/** A name that nobody has. */
+const NO_NAME = "address.invalid";
+
+function secure(context: SecureContext, address: string): Connection {
+  const host = address.slice(0, address.lastIndexOf(":")).replace(/^\[(.*)\]$/, "$1");
+  if (isIP(host) === 0) {
+    return { credentials: credentials.createFromSecureContext(context), options: {} };
+  }
+
+  // For an IP address, TLS has no server name to send (RFC 6066), but grpc-js sends the address as one, which Node warns of. A name
+  // has to be sent instead; the certificate must be for the address all the same.
+  const checkAddress = (_: string, certificate: PeerCertificate): Error | undefined => checkServerIdentity(host, certificate);
+  return {
+    credentials: credentials.createFromSecureContext(context, { checkServerIdentity: checkAddress }),
+    options: { "grpc.ssl_target_name_override": NO_NAME },
+  };
 }

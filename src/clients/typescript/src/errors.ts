@@ -1,6 +1,9 @@
 /** The errors of the client. Each says what happened to the state of the cluster, and what to do. */
 import type { Busy } from "./views.js";
 
+/** What an error of any kind says. */
+export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
 /** What went wrong, for programs that cannot use `instanceof`, such as those in which two copies of this package are loaded. */
 export type ErrorCode =
   "INVALID_ARGUMENT" | "NOT_ACQUIRED" | "REFUSED" | "LOST" | "NOT_ENSURED" | "NO_CLUSTER" | "UNKNOWN_OUTCOME" | "MALFORMED";

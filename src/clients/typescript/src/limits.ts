@@ -52,9 +52,11 @@ export function checkName(name: string): string {
   return name;
 }
 
+const isList = (value: unknown): value is readonly string[] => Array.isArray(value);
+
 export function checkNames(names: string | readonly string[]): readonly string[] {
-  const list = typeof names === "string" ? [names] : names;
-  if (!Array.isArray(list)) {
+  const list: unknown = typeof names === "string" ? [names] : names;
+  if (!isList(list)) {
     throw new InvalidArgument(`the name of a lock is ${typeof names}: give a string, or a list of them`);
   }
   if (list.length === 0 || list.length > LOCKS_MAX) {

@@ -2,7 +2,6 @@
 import { Buffer } from "node:buffer";
 
 import {
-  type ChannelCredentials,
   type ChannelOptions,
   Client as Channel,
   type ClientDuplexStream,
@@ -11,6 +10,7 @@ import {
   type ServiceError,
 } from "@grpc/grpc-js";
 
+import type { Connection } from "./credentials.js";
 import { CallError, callError, leaderOf } from "./failure.js";
 import { LocksDefinition } from "./generated/lockkeeper/v1/locks.js";
 import { SessionsDefinition } from "./generated/lockkeeper/v1/sessions.js";
@@ -31,7 +31,7 @@ export interface Sent<A> {
 
 /** What all nodes of a client are reached by. */
 export interface Dial {
-  readonly credentials: ChannelCredentials;
+  readonly connection: (address: string) => Connection;
   readonly bearerToken: string | undefined;
   /** The trace that a request belongs to (W3C Trace Context). */
   readonly traceparent: (() => string | undefined) | undefined;
@@ -132,7 +132,10 @@ export class Node {
     if (this.#isClosed) {
       throw new CallError(14, "No connection established: the client is closed");
     }
-    this.#channel ??= new Channel(`dns:${this.address}`, this.#dial.credentials, CHANNEL);
+    if (this.#channel === undefined) {
+      const { credentials, options } = this.#dial.connection(this.address);
+      this.#channel = new Channel(`dns:${this.address}`, credentials, { ...CHANNEL, ...options });
+    }
     return this.#channel;
   }
 

@@ -1,4 +1,4 @@
-import { describe, expect, test, vi } from "vitest";
+import { afterEach, describe, expect, test, vi } from "vitest";
 
 import { Lease, type Revocation, deadlineOf } from "../../src/lease.js";
 
@@ -23,6 +23,13 @@ function lease(ttlMs = 10_000) {
 }
 
 const onEnd: (() => void)[] = [];
+
+afterEach(() => {
+  onEnd.splice(0).forEach((end) => {
+    end();
+  });
+});
+
 const renewed = (sent: number) => ({ sent, ttlMs: 10_000, revoked: [], moreRevoked: false });
 const revoked = (token: bigint, reason: string, remainingMs: number): Revocation => ({ token, reason, remainingMs });
 
@@ -118,11 +125,5 @@ describe("a lease", () => {
       }),
     );
     expect(ended - began).toBeGreaterThanOrEqual(290);
-  });
-
-  test.sequential("leaves no timer", () => {
-    onEnd.forEach((end) => {
-      end();
-    });
   });
 });
