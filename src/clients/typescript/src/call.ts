@@ -10,7 +10,7 @@ import { CallError, type Failure, LEADER_MOVED, TIMED_OUT, failureFrom } from ".
 import type { Log } from "./log.js";
 import type { Answer, Node, Sent } from "./node.js";
 import type { Nodes } from "./nodes.js";
-import type { Happening } from "./once.js";
+import { type Happening, Once } from "./once.js";
 import { after, monotonicMs, sleep } from "./timers.js";
 
 /** How a request is repeated. */
@@ -42,6 +42,8 @@ export class Caller {
   readonly nodes: Nodes;
   readonly limits: CallLimits;
   readonly log: Log;
+  readonly #over = new Once<unknown>();
+  readonly #background = new Set<Promise<void>>();
 
   constructor(nodes: Nodes, limits: CallLimits, log: Log) {
     this.nodes = nodes;
@@ -64,8 +66,26 @@ export class Caller {
     return { ...this.policy, repeatUnknown: false, attemptLimitMs: this.limits.callLimitMs };
   }
 
+  /** Work that nobody waits for, but that a client which is closed has to finish. It does not fail. */
+  inBackground(work: Promise<void>): void {
+    this.#background.add(work);
+    void work.finally(() => this.#background.delete(work));
+  }
+
+  /** Waits for the work in the background. */
+  async finish(): Promise<void> {
+    await Promise.all(this.#background);
+  }
+
+  /** Ends all calls with this error, and all connections. */
+  end(error: unknown): void {
+    this.#over.fire(error);
+    this.nodes.close();
+  }
+
   /** Sends the request until a node answers. `send` builds it anew for each attempt. */
-  async call<A>(policy: Policy, send: (node: Node) => Sent<A>, ...cancelled: readonly (Cancelled | undefined)[]): Promise<A> {
+  async call<A>(policy: Policy, send: (node: Node) => Sent<A>, ...causes: readonly (Cancelled | undefined)[]): Promise<A> {
+    const cancelled = [this.#over, ...causes];
     const until = policy.limitMs === undefined ? Infinity : monotonicMs() + policy.limitMs;
     const progress = new Progress(policy);
     let said: string | undefined;

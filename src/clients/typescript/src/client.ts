@@ -427,8 +427,9 @@ export class Client {
         await this.#awaitOpening(opening);
       }
       await this.#session?.close();
+      await this.#caller.finish();
     } finally {
-      this.#caller.nodes.close();
+      this.#caller.end(new Lost({ reason: "closed" }));
     }
   }
 

@@ -8,10 +8,10 @@ import { randomBytes } from "node:crypto";
 import { Backoff } from "./backoff.js";
 import type { Caller, Cancelled, Policy } from "./call.js";
 import type { Clock } from "./clock.js";
-import { type Loss, Lost, Refused, UnknownOutcome } from "./errors.js";
+import { type Loss, Lost, Refused, UnknownOutcome, messageOf } from "./errors.js";
 import { CallError } from "./failure.js";
 import type { ReleaseRequest } from "./generated/lockkeeper/v1/locks.js";
-import type { CloseSessionResponse, RenewSessionResponse } from "./generated/lockkeeper/v1/sessions.js";
+import type { CloseSessionResponse, OpenSessionResponse, RenewSessionResponse } from "./generated/lockkeeper/v1/sessions.js";
 import { keepAlive, revocation } from "./keep-alive.js";
 import { Lease, lossOf } from "./lease.js";
 import type { Answer, Node, Sent } from "./node.js";
@@ -78,7 +78,7 @@ export class Session {
       }
       this.#grants.clear();
       if (lost.reason === "out-of-contact") {
-        void this.#closeInBackground();
+        closeInBackground(caller, id);
       }
     });
   }
@@ -106,7 +106,16 @@ export class Session {
     const id = randomBytes(16).toString("hex");
     // Before the first attempt: which one is answered is not known, and the first one gives the earliest deadline.
     const sent = clock.now();
-    const answer = await caller.call(caller.policy, (node) => node.open({ sessionId: id, ttlMs, label }), cancelled);
+    let answer: OpenSessionResponse;
+    try {
+      answer = await caller.call(caller.policy, (node) => node.open({ sessionId: id, ttlMs, label }), cancelled);
+    } catch (error) {
+      if (error instanceof UnknownOutcome || cancelled.happened) {
+        // It may exist all the same.
+        closeInBackground(caller, id);
+      }
+      throw error;
+    }
     const session = new Session(caller, clock, id, sent, answer.ttlMs);
     try {
       // The open took long: renew now, rather than begin with a lease that is about to end.
@@ -115,7 +124,7 @@ export class Session {
       }
     } catch (error) {
       session.lease.end({ reason: "closed" });
-      void session.#closeInBackground();
+      closeInBackground(caller, id);
       throw error;
     }
     return session;
@@ -219,28 +228,7 @@ export class Session {
     const wasOpen = !this.lease.ended.happened;
     this.lease.end({ reason: "closed" });
     if (wasOpen) {
-      await this.#close();
-    }
-  }
-
-  async #close(): Promise<void> {
-    const request = { sessionId: this.id, reason: "" };
-    try {
-      await this.caller.call(this.caller.policy, (node) => closeAt(node, request));
-    } catch (error) {
-      // It was over before, as wanted.
-      if (!(error instanceof Refused && sessionLoss(error.reason) !== undefined)) {
-        throw error;
-      }
-    }
-  }
-
-  /** So that its locks open before the TTL has passed at the cluster. Best effort. */
-  async #closeInBackground(): Promise<void> {
-    try {
-      await this.#close();
-    } catch (error) {
-      this.#log("debug", "not-closed", `${String(error)}; the session expires by itself`);
+      await close(this.caller, this.id);
     }
   }
 
@@ -251,6 +239,26 @@ export class Session {
 
 /** Nothing is held, or a repetition would always be refused. */
 const NOTHING_IS_HELD: ReadonlySet<string> = new Set(["NOT_HELD", "INVALID_ARGUMENT", "REQUEST_STALE", "REQUEST_REUSED"]);
+
+async function close(caller: Caller, id: string): Promise<void> {
+  try {
+    await caller.call(caller.policy, (node) => closeAt(node, { sessionId: id, reason: "" }));
+  } catch (error) {
+    // It was over before, as wanted.
+    if (!(error instanceof Refused && sessionLoss(error.reason) !== undefined)) {
+      throw error;
+    }
+  }
+}
+
+/** So that its locks open before the TTL has passed at the cluster. Best effort. */
+function closeInBackground(caller: Caller, id: string): void {
+  const closed = close(caller, id).catch((error: unknown) => {
+    const message = `${messageOf(error)}; the session expires by itself`;
+    caller.log({ level: "debug", event: "not-closed", message, sessionId: id });
+  });
+  caller.inBackground(closed);
+}
 
 function isOver(error: unknown): boolean {
   return (error instanceof Refused && sessionLoss(error.reason) !== undefined) || (error instanceof Lost && error.reason !== "closed");
