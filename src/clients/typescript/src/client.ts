@@ -319,17 +319,49 @@ export class Client {
     }
   }
 
-  /** An election: its leader is the holder of the lock of this name. Sends nothing. Fails with {@link InvalidArgument}. */
+  /**
+   * An election: its leader is the holder of the lock of this name. Sends nothing. Fails with {@link InvalidArgument}.
+   *
+   * @example
+   * ```ts
+   * import { connect } from "@lockkeeper/client";
+   *
+   * await using client = connect();
+   * for await (const leader of client.election("schedulers").observe()) console.log(leader?.label ?? "nobody leads");
+   * ```
+   */
   election(name: string): Election {
     return new Election(this, checkName(name));
   }
 
-  /** Watches the locks under a prefix: their present state, then every change. Sends nothing before it is read. */
+  /**
+   * Watches the locks under a prefix: their present state, then every change. Sends nothing before it is read.
+   *
+   * @example
+   * ```ts
+   * import { connect } from "@lockkeeper/client";
+   *
+   * await using client = connect();
+   * for await (const message of client.watch("reports/")) {
+   *   if (message.kind === "changes") console.log(message.changes);
+   * }
+   * ```
+   */
   watch(prefix: string, options: WatchOptions = {}): Watch {
     return new Watch(this.#caller, checkPrefix(prefix), options, this.#closed);
   }
 
-  /** One lock: its first 1,000 holders and waiters, and its data. One that does not exist is shown as free. */
+  /**
+   * One lock: its first 1,000 holders and waiters, and its data. One that does not exist is shown as free.
+   *
+   * @example
+   * ```ts
+   * import { connect } from "@lockkeeper/client";
+   *
+   * await using client = connect();
+   * console.log((await client.get("reports/nightly")).holders);
+   * ```
+   */
   async get(name: string, options: ReadOptions = {}): Promise<LockInfo> {
     const request = { name: checkName(name), pageSize: 0, holdersAfter: 0n, waitersAfter: 0n, stale: options.stale ?? false };
     const { lock } = await this.#caller.call(this.#caller.readPolicy, (node) => node.pipeline.get(request), this.#closed);
@@ -360,7 +392,17 @@ export class Client {
     } while (request.pageToken !== "");
   }
 
-  /** Whether this token holds this lock now. The answer can be out of date when it arrives: a resource that remembers tokens is not. */
+  /**
+   * Whether this token holds this lock now. The answer can be out of date when it arrives: a resource that remembers tokens is not.
+   *
+   * @example
+   * ```ts
+   * import { connect } from "@lockkeeper/client";
+   *
+   * await using client = connect();
+   * if (!(await client.check("reports/nightly", 42n)).held) console.log("token 42 does not hold it");
+   * ```
+   */
   async check(name: string, token: bigint): Promise<CheckAnswer> {
     const request = { name: checkName(name), token: checkToken(token) };
     return checkView(await this.#caller.call(this.#caller.readPolicy, (node) => node.pipeline.check(request), this.#closed));
@@ -371,6 +413,16 @@ export class Client {
    * deadline to release; then, or with `now` at once, the lock is open. Returns the grants that are revoked; none, if nobody holds it.
    *
    * Without a token it is not repeated once its outcome is unknown: the lock may have another holder by then.
+   *
+   * @example
+   * ```ts
+   * import { connect } from "@lockkeeper/client";
+   *
+   * await using client = connect();
+   * for (const { label, remainingMs } of await client.forceRelease("reports/nightly", "maintenance at 9")) {
+   *   console.log(`${label} has ${remainingMs} ms to stop`);
+   * }
+   * ```
    */
   async forceRelease(name: string, reason: string, options: ForceReleaseOptions = {}): Promise<Forced[]> {
     const { token, now = false } = options;
@@ -404,6 +456,14 @@ export class Client {
    *
    * Fails if the cluster did not confirm within the limit of a call; then the session expires by itself. A second call returns the
    * outcome of the first.
+   *
+   * @example
+   * ```ts
+   * import { connect } from "@lockkeeper/client";
+   *
+   * const client = connect();
+   * process.once("SIGTERM", () => void client.close());
+   * ```
    */
   close(): Promise<void> {
     this.#closing ??= this.#close();

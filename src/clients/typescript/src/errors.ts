@@ -4,7 +4,17 @@ import type { Busy } from "./views.js";
 /** What an error of any kind says. */
 export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
-/** What went wrong, for programs that cannot use `instanceof`, such as those in which two copies of this package are loaded. */
+/**
+ * What went wrong, for programs that cannot use `instanceof`, such as those in which two copies of this package are loaded.
+ *
+ * @example
+ * ```ts
+ * import type { ErrorCode, LockkeeperError } from "@lockkeeper/client";
+ *
+ * const AGAIN: readonly ErrorCode[] = ["NOT_ACQUIRED", "NO_CLUSTER"];
+ * export const mayTryAgain = (error: LockkeeperError): boolean => AGAIN.includes(error.code);
+ * ```
+ */
 export type ErrorCode =
   "INVALID_ARGUMENT" | "NOT_ACQUIRED" | "REFUSED" | "LOST" | "NOT_ENSURED" | "NO_CLUSTER" | "UNKNOWN_OUTCOME" | "MALFORMED";
 

@@ -1,6 +1,16 @@
 import { debuglog } from "node:util";
 
-/** What a client tells about its work, for people who look for a fault. Never a token of a caller, and no data of a lock. */
+/**
+ * What a client tells about its work, for people who look for a fault. Never a bearer token, and no data of a lock.
+ *
+ * @example
+ * ```ts
+ * import type { LogEvent } from "@lockkeeper/client";
+ *
+ * export const line = ({ level, event, message, sessionId = "-", node = "-" }: LogEvent): string =>
+ *   `${level} ${event} session=${sessionId} node=${node} ${message}`;
+ * ```
+ */
 export interface LogEvent {
   /** `warn`: something was lost or refused. `debug`: the course of things. */
   readonly level: "debug" | "warn";
@@ -14,7 +24,18 @@ export interface LogEvent {
   readonly node?: string;
 }
 
-export type Log = (event: LogEvent) => void;
+/**
+ * Hears what a client does: {@link ClientOptions.log}.
+ *
+ * @example
+ * ```ts
+ * import { connect, type Log } from "@lockkeeper/client";
+ *
+ * const log: Log = ({ level, message }) => level === "warn" && console.warn(message);
+ * await using client = connect({ log });
+ * ```
+ */
+export type Log = (event: LogEvent) => unknown;
 
 /** Calls the program's hook, or writes to stderr where `NODE_DEBUG` names `lockkeeper`. An error of the hook harms nobody. */
 export function logger(hook: Log | undefined): Log {

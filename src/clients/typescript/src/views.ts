@@ -29,7 +29,18 @@ import {
  */
 export type LockMode = "exclusive" | "shared" | { readonly permits: number };
 
-/** A holder of a lock. */
+/**
+ * A holder of a lock.
+ *
+ * @example
+ * ```ts
+ * import type { Client, Holder } from "@lockkeeper/client";
+ *
+ * export async function oldest(client: Client): Promise<Holder | undefined> {
+ *   return (await client.get("printers")).holders[0];
+ * }
+ * ```
+ */
 export interface Holder {
   /** The token of its grant. */
   readonly token: bigint;
@@ -47,7 +58,18 @@ export interface Holder {
   readonly revokedReason: string | undefined;
 }
 
-/** An acquire that waits for a lock. */
+/**
+ * An acquire that waits for a lock.
+ *
+ * @example
+ * ```ts
+ * import type { Client, Waiter } from "@lockkeeper/client";
+ *
+ * export async function next(client: Client): Promise<Waiter | undefined> {
+ *   return (await client.get("printers")).waiters[0];
+ * }
+ * ```
+ */
 export interface Waiter {
   /** Its place in the order of arrival: lower tickets are served first. */
   readonly ticket: bigint;
@@ -102,7 +124,19 @@ export interface LockInfo {
   readonly resized: boolean;
 }
 
-/** Why an acquire did not get its locks. */
+/**
+ * Why an acquire did not get its locks.
+ *
+ * @example
+ * ```ts
+ * import type { Busy, NotAcquired } from "@lockkeeper/client";
+ *
+ * export function show({ busy }: NotAcquired): string {
+ *   const { name, holder, queueLength }: Busy = busy;
+ *   return `${name}: ${holder?.label ?? "nobody"}, ${queueLength} wait`;
+ * }
+ * ```
+ */
 export interface Busy {
   /** The first of the locks that was not available. */
   readonly name: string;
