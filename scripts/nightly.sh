@@ -24,6 +24,7 @@ sections=(
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
     'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'
+    'clients-typescript  the TypeScript client: its tests under two versions of Node, the conformance suite, chaos'
     'browser      the console in Chromium'
     'crates       every crate, packaged and built as crates.io would, in the order of a release'
     'deployment   the Debian package, Kubernetes schemas, rules of alerts by promtool'
@@ -63,6 +64,9 @@ section() {
     patroni) scripts/patroni.sh ;;
     dynamodb) scripts/dynamodb-clients.sh ;;
     generated) ignored node generated:: ;;
+    clients-typescript)
+        scripts/typescript-client.sh && scripts/client-conformance.sh typescript && scripts/typescript-client.sh --chaos 60
+        ;;
     browser) ignored node console:: ;;
     crates) scripts/release.sh dry-run ;;
     deployment) ignored node deployment:: ;;
@@ -96,7 +100,7 @@ for name; do
     outcome=passed
     echo "== $name" >&2
     section "$name" || { outcome=FAILED && failed=1; }
-    table+=$(printf '%-12s %6d s  %s' "$name" $((SECONDS - began)) "$outcome")$'\n'
+    table+=$(printf '%-18s %6d s  %s' "$name" $((SECONDS - began)) "$outcome")$'\n'
 done
-printf '\n%-12s %8s  %s\n%s' SECTION TIME OUTCOME "$table"
+printf '\n%-18s %8s  %s\n%s' SECTION TIME OUTCOME "$table"
 exit "$failed"

@@ -2,7 +2,7 @@ import { defineConfig } from "eslint/config";
 import { configs } from "typescript-eslint";
 
 export default defineConfig(
-  { ignores: ["dist/", "src/generated/", "node_modules/"] },
+  { ignores: ["dist/", "src/generated/", "**/node_modules/"] },
   configs.strictTypeChecked,
   configs.stylisticTypeChecked,
   { languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } } },
@@ -22,7 +22,7 @@ export default defineConfig(
   },
   {
     // Programs of tests, in plain JavaScript: they tell what they saw by standard output.
-    files: ["tests/**", "*.config.*"],
+    files: ["tests/**", "figures/**", "*.config.*"],
     rules: { "no-console": "off" },
   },
   { files: ["**/*.mjs", "**/*.cjs", "*.config.js"], extends: [configs.disableTypeChecked] },
