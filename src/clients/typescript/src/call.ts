@@ -90,6 +90,10 @@ export class Caller {
     const progress = new Progress(policy);
     let said: string | undefined;
     for (;;) {
+      const ended = cancelled.find((cause) => cause?.happened === true);
+      if (ended !== undefined) {
+        throw ended.value;
+      }
       const node = this.nodes.preferred();
       const outcome = await this.#attempt(node, policy, until, send, cancelled);
       if ("answer" in outcome) {
@@ -120,10 +124,6 @@ export class Caller {
       said = why;
       if (pause > 0) {
         await sleep(pause, ...cancelled);
-      }
-      const ended = cancelled.find((once) => once?.happened === true);
-      if (ended !== undefined) {
-        throw ended.value;
       }
     }
   }

@@ -82,7 +82,7 @@ export class Lease {
     for (const revocation of revoked) {
       this.#revoke(revocation, sent);
     }
-    if (!moreRevoked && !this.ended.happened) {
+    if (!moreRevoked) {
       this.#deadline = Math.max(this.#deadline, deadlineOf(sent, ttlMs));
     }
   }

@@ -53,6 +53,9 @@ export function after(ms: number, callback: () => void): () => void {
 
 /** Waits, or until one of these happens. Returns whether it waited to the end. */
 export function sleep(ms: number, ...untils: readonly (Happening<unknown> | undefined)[]): Promise<boolean> {
+  if (untils.some((until) => until?.happened === true)) {
+    return Promise.resolve(false);
+  }
   return new Promise((resolve) => {
     const cleanups: (() => void)[] = [];
     const end = (waited: boolean): void => {

@@ -137,7 +137,11 @@ class OpenWatch {
 export class Watch implements AsyncIterableIterator<WatchMessage, undefined, undefined> {
   readonly #caller: Caller;
   readonly #prefix: string;
+  readonly #options: WatchOptions;
+  readonly #closed: Cancelled;
   readonly #ended = new Once<unknown>();
+  /** Takes away what listens for the end, while the watch is read. */
+  #stopListening: (() => void) | undefined;
   readonly #backoff: { current: Backoff } = { current: new Backoff() };
   #index: bigint;
   #open: OpenWatch | undefined;
@@ -149,15 +153,8 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
     this.#caller = caller;
     this.#prefix = prefix;
     this.#index = options.after ?? 0n;
-    const end = (): void => {
-      this.#end();
-    };
-    closed.on(end);
-    if (options.signal?.aborted === true) {
-      end();
-    } else {
-      options.signal?.addEventListener("abort", end, { once: true });
-    }
+    this.#options = options;
+    this.#closed = closed;
   }
 
   /** The index of the log up to which all changes were delivered. 0: none yet, or the state is not complete. */
@@ -178,12 +175,15 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
 
   /** Ends the watch and closes its stream, as leaving a `for await` does. Another loop begins anew after {@link Watch.index}. */
   return(): Promise<IteratorResult<WatchMessage, undefined>> {
+    this.#stopListening?.();
+    this.#stopListening = undefined;
     this.#open?.end("the reader has left");
     this.#open = undefined;
     return Promise.resolve({ done: true, value: undefined });
   }
 
   async #next(): Promise<WatchMessage | undefined> {
+    this.#stopListening ??= this.#listen();
     while (!this.#ended.happened) {
       const open = (this.#open ??= await this.#begin());
       if (open === undefined) {
@@ -205,7 +205,25 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
         await sleep(this.#backoff.current.next(), this.#ended);
       }
     }
+    void this.return();
     return undefined;
+  }
+
+  /** Nothing listens while nobody reads: a client outlives its watches. */
+  #listen(): () => void {
+    const { signal } = this.#options;
+    const end = (): void => {
+      this.#end();
+    };
+    const stop = this.#closed.on(end);
+    signal?.addEventListener("abort", end, { once: true });
+    if (signal?.aborted === true) {
+      end();
+    }
+    return () => {
+      stop();
+      signal?.removeEventListener("abort", end);
+    };
   }
 
   async #begin(): Promise<OpenWatch | undefined> {
@@ -244,8 +262,7 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
 
   #end(): void {
     this.#ended.fire(undefined);
-    this.#open?.end("the watch was ended");
-    this.#open = undefined;
+    void this.return();
   }
 }
 
