@@ -27,11 +27,11 @@ command -v npm >/dev/null || { echo "!!! SKIPPED: npm is not installed" >&2; exi
 
 # A copy, so that nothing is written into the tree. What npm installed stays, as long as the lock file is the same.
 mkdir -p "$place"
-find "$place" -mindepth 1 -maxdepth 1 ! -name node_modules ! -name installed.json ! -name newest -exec rm -rf {} +
+find "$place" -mindepth 1 -maxdepth 1 ! -name node_modules ! -name newest -exec rm -rf {} +
 tar -C src/clients/typescript --exclude ./node_modules --exclude ./dist --exclude ./src/generated -cf - . | tar -C "$place" -xf -
-if ! cmp -s "$place/package-lock.json" "$place/installed.json"; then
+if ! cmp -s "$place/package-lock.json" "$place/node_modules/.package-lock.committed.json"; then
     run npm ci --prefix "$place" --no-audit --no-fund
-    cp "$place/package-lock.json" "$place/installed.json"
+    cp "$place/package-lock.json" "$place/node_modules/.package-lock.committed.json"
 fi
 cd "$place"
 run npm run --silent build

@@ -140,6 +140,8 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
   readonly #options: WatchOptions;
   readonly #closed: Cancelled;
   readonly #ended = new Once<unknown>();
+  /** Fires when the present reader leaves, also while a message is awaited. */
+  #left = new Once<unknown>();
   /** Takes away what listens for the end, while the watch is read. */
   #stopListening: (() => void) | undefined;
   readonly #backoff: { current: Backoff } = { current: new Backoff() };
@@ -167,7 +169,9 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
   }
 
   async next(): Promise<IteratorResult<WatchMessage, undefined>> {
-    const turn = this.#turn.then(() => this.#next());
+    // The reader that asks now, not the one that is there when its turn comes.
+    const left = this.#left;
+    const turn = this.#turn.then(() => this.#next(left));
     this.#turn = turn.catch(() => undefined);
     const message = await turn;
     return message === undefined ? { done: true, value: undefined } : { done: false, value: message };
@@ -175,6 +179,8 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
 
   /** Ends the watch and closes its stream, as leaving a `for await` does. Another loop begins anew after {@link Watch.index}. */
   return(): Promise<IteratorResult<WatchMessage, undefined>> {
+    this.#left.fire(undefined);
+    this.#left = new Once();
     this.#stopListening?.();
     this.#stopListening = undefined;
     this.#open?.end("the reader has left");
@@ -182,14 +188,18 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
     return Promise.resolve({ done: true, value: undefined });
   }
 
-  async #next(): Promise<WatchMessage | undefined> {
-    this.#stopListening ??= this.#listen();
-    while (!this.#ended.happened) {
-      const open = (this.#open ??= await this.#begin());
+  async #next(left: Once<unknown>): Promise<WatchMessage | undefined> {
+    const isOver = (): boolean => this.#ended.happened || left.happened;
+    if (!isOver()) {
+      this.#stopListening ??= this.#listen();
+    }
+    while (!isOver()) {
+      const open = this.#open ?? (await this.#begin(left));
       if (open === undefined) {
-        return undefined;
+        break;
       }
-      const message = await open.next(this.#ended);
+      this.#open = open;
+      const message = await open.next(this.#ended, left);
       if (message !== undefined) {
         this.#backoff.current = new Backoff();
         // Before the conversion: a message that is malformed must not come again and again.
@@ -198,14 +208,16 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
         if (view !== undefined) {
           return view;
         }
-      } else if (open.over.happened) {
+      } else if (open.over.happened && !isOver()) {
         const why = String(open.over.value);
         this.#caller.log({ level: "debug", event: "watch-broke", message: `${why}; watching anew after ${this.#index}` });
         this.#open = undefined;
-        await sleep(this.#backoff.current.next(), this.#ended);
+        await sleep(this.#backoff.current.next(), this.#ended, left);
       }
     }
-    void this.return();
+    if (this.#ended.happened) {
+      void this.return();
+    }
     return undefined;
   }
 
@@ -226,13 +238,13 @@ export class Watch implements AsyncIterableIterator<WatchMessage, undefined, und
     };
   }
 
-  async #begin(): Promise<OpenWatch | undefined> {
+  async #begin(left: Once<unknown>): Promise<OpenWatch | undefined> {
     const request = { prefix: this.#prefix, afterIndex: this.#index };
     const send = (node: Node): Sent<OpenWatch> => opened(node.watch(request));
     try {
-      return await this.#caller.call(this.#caller.readPolicy, send, this.#ended);
+      return await this.#caller.call(this.#caller.readPolicy, send, this.#ended, left);
     } catch (error) {
-      if (this.#ended.happened) {
+      if (this.#ended.happened || left.happened) {
         return undefined;
       }
       throw error;
