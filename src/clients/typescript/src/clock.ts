@@ -7,10 +7,10 @@
  * - **Linux**: `os.uptime()` reads `/proc/uptime`, which is `CLOCK_BOOTTIME` in steps of 10 ms. This clock is `process.hrtime`, plus
  *   what `os.uptime()` has gained on it. The gain is read at each look, so a lock is known to be lost on the first line that asks
  *   after a resume, and a suspension counts for 10 ms too long at most, never too short.
- * - **Elsewhere**: `process.hrtime` counts sleep on macOS and Windows in the versions of Node that were looked at, but not by any
- *   promise. So the wall clock is compared too: what it gains at once, by more than a second, counts as a suspension. A wall clock
- *   that is set forward makes a lock count as lost too early, which is safe; one that is set back while the machine sleeps can hide
- *   the sleep, if `process.hrtime` does not count it. For that case there is the token.
+ * - **Elsewhere**: whether `process.hrtime` counts sleep depends on the versions of the system and of Node. So the wall clock is
+ *   compared too: what it gains at once, by more than a second, counts as a suspension. A wall clock that is set forward makes a lock
+ *   count as lost too early, which is safe; one that is set back while the machine sleeps can hide the sleep, if `process.hrtime` does
+ *   not count it. For that case there is the token.
  */
 import { existsSync } from "node:fs";
 import { uptime } from "node:os";
