@@ -3,6 +3,7 @@
 //! From the ground up:
 //!
 //! * [`machine`]: the table of sessions, locks and waiters, a pure function of the log;
+//! * [`table`]: that machine on a node: entries of the log applied, and all that listens;
 //! * [`raft`]: replicates that log: its store on disk, its network, its clock;
 //! * [`transport`]: byte streams between nodes, real or simulated, and gRPC on top of them;
 //! * [`server`]: a node: the gRPC services on top of a replica;
@@ -13,7 +14,7 @@
 //! * [`mod@bench`]: benchmarks of a cluster;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
+//! Imports point down only: `cli → server → raft → table → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
 //! `cli → bench` onto [`client`] and [`local`]. Most of these are crates of their own, in `src/*` and `proto/`, re-exported here under
 //! short names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`,
 //! a resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
@@ -31,6 +32,7 @@ pub use lockkeeper_planted as planted;
 pub use lockkeeper_proto as proto;
 pub use lockkeeper_raft as raft;
 pub use lockkeeper_server as server;
+pub use lockkeeper_table as table;
 pub use lockkeeper_transport as transport;
 
 pub mod cli;

@@ -19,7 +19,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use lockkeeper::{machine::*, raft::records};
+use lockkeeper::{machine::*, table::codec::records};
 use proptest::{
     collection::vec,
     option,

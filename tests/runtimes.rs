@@ -21,12 +21,12 @@ use lockkeeper::{
         log::{self, LogStore},
         network::hello,
         snapshot::SnapshotStore,
-        table::{Applied, Inspect},
     },
     server::{
         descriptors::Places,
         node::{Parts, run},
     },
+    table::{Applied, Inspect},
     transport::TcpConnector,
 };
 use tempfile::TempDir;

@@ -6,14 +6,21 @@ use std::{
     path::Path,
 };
 
-use lockkeeper::raft::{
-    snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
-    types::{CommittedLeaderId, LogId, Membership, Node, SnapshotMeta, StoredMembership},
+use lockkeeper::{
+    raft::{
+        snapshot::{SnapshotError, SnapshotFile, SnapshotStore},
+        types::{CommittedLeaderId, LogId, Membership, SnapshotMeta, StoredMembership},
+    },
+    table::MemberNode,
 };
 
 fn meta(index: u64) -> SnapshotMeta {
     let id = |index| Some(LogId { leader_id: CommittedLeaderId::new(2), index });
-    let node = Node { peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned(), ..Node::default() };
+    let node = MemberNode {
+        peer_address: "peer:1".to_owned(),
+        client_address: "client:1".to_owned(),
+        ..MemberNode::default()
+    };
     let membership = Membership::new(vec![[1].into()], BTreeMap::from([(1, node)])).expect("its voter is a node");
     SnapshotMeta { last_log_id: id(index), last_membership: StoredMembership::new(id(index / 2), membership) }
 }

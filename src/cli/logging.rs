@@ -28,7 +28,7 @@ use tracing_subscriber::{
 };
 
 use super::exit::Exit;
-use crate::raft::{log, unapplied};
+use crate::{raft::log, table::unapplied};
 
 /// How the lines of the log are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]

@@ -15,25 +15,26 @@ use std::{
 
 use openraft::async_runtime::WatchReceiver;
 
-use crate::{Raft, types::Node};
+use crate::Raft;
+use lockkeeper_table::MemberNode;
 
 /// The addresses of all members, as this node knows them. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    configured: Arc<BTreeMap<u64, Node>>,
+    configured: Arc<BTreeMap<u64, MemberNode>>,
     known: Arc<RwLock<Known>>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    in_log: BTreeMap<u64, Node>,
+    in_log: BTreeMap<u64, MemberNode>,
     /// Members that have moved, and are looked for where the configuration says at present.
     uses_configured: BTreeSet<u64>,
 }
 
 impl Addresses {
     /// With the members that the configuration names.
-    pub fn new(configured: BTreeMap<u64, Node>) -> Self {
+    pub fn new(configured: BTreeMap<u64, MemberNode>) -> Self {
         Self { configured: Arc::new(configured), known: Arc::default() }
     }
 
@@ -41,7 +42,7 @@ impl Addresses {
     pub async fn follow(self, raft: Raft) {
         let mut metrics = raft.server_metrics();
         loop {
-            let members: BTreeMap<u64, Node> = {
+            let members: BTreeMap<u64, MemberNode> = {
                 let metrics = metrics.borrow_watched();
                 let members = metrics.membership_config.membership();
                 members.nodes().map(|(id, node)| (*id, node.clone())).collect()
@@ -53,7 +54,7 @@ impl Addresses {
         }
     }
 
-    fn replace(&self, members: BTreeMap<u64, Node>) {
+    fn replace(&self, members: BTreeMap<u64, MemberNode>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let Known { in_log, uses_configured } = &mut *known;
         uses_configured.retain(|id| in_log.get(id) == members.get(id));
@@ -62,7 +63,7 @@ impl Addresses {
 
     /// Looks at the addresses of a member to use now; `in_log` is the member as the caller found it in the log. Only the addresses of what
     /// `look` sees are of use.
-    pub fn look<T>(&self, node_id: u64, in_log: &Node, look: impl FnOnce(&Node) -> T) -> T {
+    pub fn look<T>(&self, node_id: u64, in_log: &MemberNode, look: impl FnOnce(&MemberNode) -> T) -> T {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let in_log = known.in_log.get(&node_id).unwrap_or(in_log);
         let Some(configured) = self.configured.get(&node_id) else { return look(in_log) };
@@ -70,12 +71,12 @@ impl Addresses {
     }
 
     /// The peer address of a member to use now.
-    pub fn of_peer(&self, node_id: u64, in_log: &Node) -> String {
+    pub fn of_peer(&self, node_id: u64, in_log: &MemberNode) -> String {
         self.look(node_id, in_log, |node| node.peer_address.clone())
     }
 
     /// A call to this peer address of a member did not reach the member: the other one is used next, if there is another.
-    pub fn failed(&self, node_id: u64, in_log: &Node, peer_address: &str) {
+    pub fn failed(&self, node_id: u64, in_log: &MemberNode, peer_address: &str) {
         if self.look(node_id, in_log, |node| node.peer_address == peer_address) {
             let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
             if !known.uses_configured.remove(&node_id) {
@@ -89,8 +90,12 @@ impl Addresses {
 mod tests {
     use super::*;
 
-    fn at(address: &str) -> Node {
-        Node { peer_address: address.to_owned(), client_address: format!("{address}/clients"), ..Node::default() }
+    fn at(address: &str) -> MemberNode {
+        MemberNode {
+            peer_address: address.to_owned(),
+            client_address: format!("{address}/clients"),
+            ..MemberNode::default()
+        }
     }
 
     #[test]
@@ -105,12 +110,12 @@ mod tests {
     #[test]
     fn a_member_that_moved_is_looked_for_where_it_says_and_then_where_the_configuration_says() {
         let addresses = Addresses::new(BTreeMap::from([(1, at("configured"))]));
-        let moved = Node { has_moved: true, ..at("moved") };
+        let moved = MemberNode { has_moved: true, ..at("moved") };
         assert_eq!(addresses.of_peer(1, &moved), "moved");
         addresses.failed(1, &moved, "moved");
         addresses.failed(1, &moved, "moved");
         assert_eq!(addresses.of_peer(1, &moved), "configured", "the second report is of an older call");
-        addresses.replace(BTreeMap::from([(1, Node { has_moved: true, ..at("moved again") })]));
+        addresses.replace(BTreeMap::from([(1, MemberNode { has_moved: true, ..at("moved again") })]));
         assert_eq!(addresses.of_peer(1, &moved), "moved again");
     }
 

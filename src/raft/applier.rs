@@ -21,15 +21,12 @@ use tokio::{
     time::Instant,
 };
 
-use super::{
-    commands,
-    table::{Batch, Table},
-    types::{Deliveries, Entry, EntryPayload, LogId, Membership, TypeConfig},
-    unapplied,
-};
+use super::types::{Entry, EntryPayload, StoredMembership, TypeConfig, entry_id, to_applied};
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
 use lockkeeper_metrics::Stage;
+use lockkeeper_table::{EntryContent, EntryId, Table};
+use lockkeeper_transport::LogThrottle;
 
 /// The commands of a group that is applied in place, in bytes: 300 to 600 acquires or releases, which take about a millisecond.
 const IN_PLACE_BYTES: usize = 32 * 1024;
@@ -44,9 +41,17 @@ pub(super) type Entries = Vec<EntryResponder<TypeConfig>>;
 /// Applies entries to a table, in order.
 #[derive(Debug)]
 pub(super) struct Applier {
-    table: Arc<Table>,
+    target: Arc<Target>,
     /// `None`: all groups are applied in place.
     thread: Option<mpsc::Sender<Job>>,
+}
+
+/// The table, and what is told of it.
+#[derive(Debug)]
+struct Target {
+    table: Arc<Table>,
+    /// Limits the lines about groups that took long.
+    slow_applies: LogThrottle,
 }
 
 struct Job {
@@ -64,28 +69,22 @@ enum Group {
 
 /// An entry, and the responder of its proposer.
 struct ReadEntry {
-    log_id: LogId,
+    entry: EntryId,
     /// An entry that cannot be read fails when it is its turn: those before it are applied.
-    content: io::Result<Content>,
+    content: io::Result<EntryContent>,
     responder: Option<ApplyResponder<TypeConfig>>,
-}
-
-/// What an entry holds.
-enum Content {
-    Blank,
-    Membership(Membership),
-    Batch(Batch),
 }
 
 impl Applier {
     /// Starts the thread, unless `blocking` says that there is only one thread.
     pub(super) fn start(table: Arc<Table>, blocking: Blocking) -> io::Result<Self> {
+        let target = Arc::new(Target { table, slow_applies: LogThrottle::default() });
         let thread = match blocking {
             Blocking::Here => None,
             Blocking::OnThreads => {
                 // A capacity of 1 suffices: openraft waits for each call.
                 let (sender, mut jobs) = mpsc::channel::<Job>(1);
-                let of_thread = Arc::clone(&table);
+                let of_thread = Arc::clone(&target);
                 let run = move || {
                     while let Some(Job { group, done }) = jobs.blocking_recv() {
                         // The receiver is gone when the node shuts down.
@@ -96,7 +95,7 @@ impl Applier {
                 Some(sender)
             }
         };
-        Ok(Self { table, thread })
+        Ok(Self { target, thread })
     }
 
     /// Applies these entries, `bytes` of them in all, and answers their proposers; returns when that is done. Fails at the first entry that
@@ -112,7 +111,7 @@ impl Applier {
             Group::Read(entries) => self.is_much_work(entries),
         };
         let Some(thread) = self.thread.as_ref().filter(|_| is_large) else {
-            return apply_all(&self.table, group);
+            return apply_all(&self.target, group);
         };
         let (done, answer) = oneshot::channel();
         let gone = || io::Error::other("the thread that applies entries has panicked");
@@ -121,18 +120,18 @@ impl Applier {
     }
 
     fn is_large(&self, bytes: usize) -> bool {
-        let waits_for_audit = self.table.audit().sink().is_some_and(Sink::is_behind);
-        bytes > IN_PLACE_BYTES || waits_for_audit || self.table.has_work()
+        let waits_for_audit = self.target.table.audit().sink().is_some_and(Sink::is_behind);
+        bytes > IN_PLACE_BYTES || waits_for_audit || self.target.table.has_work()
     }
 
     /// Looks at no more entries of the keyspace than a group may visit in place.
     fn is_much_work(&self, entries: &[ReadEntry]) -> bool {
         let batches = entries.iter().filter_map(|entry| match &entry.content {
-            Ok(Content::Batch(batch)) => Some(batch),
-            Ok(Content::Blank | Content::Membership(_)) | Err(_) => None,
+            Ok(EntryContent::Batch(batch)) => Some(batch),
+            Ok(EntryContent::Blank | EntryContent::Membership(_)) | Err(_) => None,
         });
         let mut left = IN_PLACE_UNITS;
-        self.table.read(|applied| {
+        self.target.table.read(|applied| {
             batches.flat_map(|batch| &batch.commands).any(|command| {
                 let units = applied.machine.cost(command, left + 1);
                 let is_over = units > left;
@@ -145,163 +144,75 @@ impl Applier {
 
 impl From<EntryResponder<TypeConfig>> for ReadEntry {
     fn from((entry, responder): EntryResponder<TypeConfig>) -> Self {
-        Self { log_id: entry.log_id, content: read(entry), responder }
+        Self { entry: entry_id(entry.log_id), content: read(entry), responder }
     }
 }
 
-fn apply_all(table: &Table, group: Group) -> io::Result<()> {
+fn apply_all(target: &Target, group: Group) -> io::Result<()> {
     match group {
-        Group::Encoded(entries) => apply_each(table, entries.into_iter().map(ReadEntry::from)),
-        Group::Read(entries) => apply_each(table, entries.into_iter()),
+        Group::Encoded(entries) => apply_each(target, entries.into_iter().map(ReadEntry::from)),
+        Group::Read(entries) => apply_each(target, entries.into_iter()),
     }
 }
 
-fn apply_each(table: &Table, entries: impl ExactSizeIterator<Item = ReadEntry>) -> io::Result<()> {
-    let (began, count) = (Instant::now(), entries.len());
+fn apply_each(target: &Target, entries: impl ExactSizeIterator<Item = ReadEntry>) -> io::Result<()> {
+    let Target { table, slow_applies } = target;
+    let began = Instant::now();
+    let count = entries.len();
+
     let mut from = began;
-    for ReadEntry { log_id, content, responder } in entries {
-        let mut applied = apply_content(table, log_id, content, responder.is_some())?;
+    for ReadEntry { entry, content, responder } in entries {
+        let mut applied = table.apply_entry(entry, content, responder.is_some())?;
         if let Some(responder) = responder {
             let to = Instant::now();
             applied.applied = Some((std::mem::replace(&mut from, to), to));
             responder.send(applied);
         }
     }
+
     let took = began.elapsed();
     table.metrics().took(Stage::Apply, took);
     if took >= SLOW_APPLY
-        && let Some(times) = table.slow_applies().count()
+        && let Some(times) = slow_applies.count()
     {
         tracing::warn!(times, entries = count, took_ms = took.as_millis() as u64, "entries were applied slowly");
     }
     Ok(())
 }
 
-/// Applies one entry. With `answer`, its proposer waits for the deliveries.
-pub(super) fn apply(table: &Table, entry: Entry, answer: bool) -> io::Result<Deliveries> {
-    let log_id = entry.log_id;
-    apply_content(table, log_id, read(entry), answer)
-}
-
-fn read(entry: Entry) -> io::Result<Content> {
-    let log_id = entry.log_id;
+/// What an entry holds, as the table takes it.
+pub(super) fn read(entry: Entry) -> io::Result<EntryContent> {
     match entry.payload {
-        EntryPayload::Blank => Ok(Content::Blank),
-        EntryPayload::Membership(membership) => Ok(Content::Membership(membership)),
-        EntryPayload::Normal(payload) => {
-            let (time, limits, commands) =
-                commands::decode(&payload.0).map_err(|malformed| damaged(&log_id, &malformed.to_string()))?;
-            Ok(Content::Batch(Batch { time, limits, commands }))
+        EntryPayload::Blank => Ok(EntryContent::Blank),
+        EntryPayload::Membership(membership) => {
+            let membership = StoredMembership::new(Some(entry.log_id), membership);
+            Ok(EntryContent::Membership(to_applied(&membership)))
         }
+        EntryPayload::Normal(payload) => EntryContent::decode(entry_id(entry.log_id), &payload.0),
     }
-}
-
-/// Fails on a batch of which this program cannot apply all commands.
-fn ensure_supported(table: &Table, log_id: LogId, content: Content) -> io::Result<Content> {
-    let Content::Batch(batch) = &content else { return Ok(content) };
-    table.versions().check_commands(&batch.commands).map_err(|error| {
-        let advice = unapplied::advice(log_id.index);
-        io::Error::new(error.kind(), format!("log entry {log_id} cannot be applied: {error}; {advice}"))
-    })?;
-    Ok(content)
-}
-
-fn apply_content(table: &Table, log_id: LogId, content: io::Result<Content>, answer: bool) -> io::Result<Deliveries> {
-    // Before any of its commands is applied: a command that is skipped would make this table differ from the others.
-    let content = content.and_then(|content| ensure_supported(table, log_id, content));
-    match content.inspect_err(|error| table.note_unapplied(error))? {
-        Content::Blank => table.pass(log_id, None),
-        Content::Membership(membership) => table.pass(log_id, Some(membership)),
-        Content::Batch(batch) => {
-            unapplied::begin(log_id, batch.commands.len());
-            let deliveries = table.apply(log_id, batch, answer);
-            unapplied::end();
-            return Ok(deliveries);
-        }
-    }
-    Ok(Deliveries::default())
-}
-
-fn damaged(log_id: &LogId, why: &str) -> io::Error {
-    let advice = unapplied::advice(log_id.index);
-    let message = format!(
-        "log entry {log_id} cannot be decoded ({why}): it is damaged or was written by a newer version; install that version; {advice}"
-    );
-    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::panic::{self, AssertUnwindSafe};
-
     use super::*;
-    use crate::{
-        table::{Applied, Inspect},
-        types::{CommittedLeaderId, Payload},
-    };
-    use bytes::Bytes;
     use lockkeeper_machine::{
-        Command, Key, KeyRange, Label, Limits, Put, PutLease, Revision, Select, SessionId, Stamp, Time, Ttl, Txn,
-        TxnOperation, Value, WallTime,
+        Command, Key, KeyRange, Label, Limits, Put, PutLease, Select, SessionId, Stamp, Time, Ttl, Txn, TxnOperation,
+        Value, WallTime,
     };
+    use lockkeeper_table::Batch;
 
-    #[test]
-    fn an_entry_that_cannot_be_applied_names_itself_and_changes_nothing() {
-        let table = Table::new(None);
-        let log_id = |index| LogId { leader_id: CommittedLeaderId::new(1), index };
-        let entry = |index, payload| Entry { log_id: log_id(index), payload: EntryPayload::Normal(Payload(payload)) };
-        let batch = |commands: &[Command]| commands::encode(Time::default(), Limits::default(), commands);
-        apply(&table, entry(1, batch(&[Command::Tick])), false).expect("applied");
-        assert_eq!(table.unapplied(), None);
-
-        let open = |session| {
-            let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
-            Command::Open { session: SessionId(session), ttl, label, address: None, owner: None }
-        };
-        for payload in [batch(&[open(1), Command::Probe]), Bytes::from_static(b"this is no batch")] {
-            let error = apply(&table, entry(2, payload), false).expect_err("no node can apply it");
-            let text = error.to_string();
-            assert!(text.contains(&format!("log entry {}", log_id(2))) && text.contains("--through 1"), "{text}");
-            assert_eq!(table.read(|applied| (applied.index(), applied.machine.counts().sessions)), (1, 0));
-        }
-        let first = table.unapplied().expect("it is noted");
-        assert!(first.contains("needs cluster version"), "the first one counts: {first}");
-    }
-
-    /// A table that is broken after each entry.
-    #[derive(Debug)]
-    struct Broken;
-
-    impl Inspect for Broken {
-        fn look(&self, _: &Applied) {
-            panic!("the table contradicts itself");
-        }
-    }
-
-    /// The panic hook of the program asks for it, on the thread that panics.
-    #[test]
-    fn a_panic_while_an_entry_is_applied_can_name_the_entry() {
-        let table = Table::new(Some(Arc::new(Broken)));
-        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 7 };
-        let commands = [Command::Tick, Command::Compact { revision: Revision(0) }];
-        let payload = commands::encode(Time::default(), Limits::default(), &commands);
-        let entry = Entry { log_id, payload: EntryPayload::Normal(Payload(payload)) };
-        let applied = panic::catch_unwind(AssertUnwindSafe(|| apply(&table, entry, false)));
-        assert!(applied.is_err());
-        let (text, advice) = unapplied::being_applied().expect("it was being applied");
-        assert!(text.contains(&log_id.to_string()) && text.contains("its command 2 of 2, compact"), "{text}");
-        assert!(advice.contains("recover --through 6"), "{advice}");
-        unapplied::end();
+    fn applier(table: &Arc<Table>) -> Applier {
+        Applier::start(Arc::clone(table), Blocking::Here).expect("it needs no thread")
     }
 
     #[test]
     fn work_that_is_left_over_makes_a_group_large() {
         let table = Arc::new(Table::new(None));
-        let applier = Applier { table: Arc::clone(&table), thread: None };
+        let applier = applier(&table);
         let apply = |index, stamp, commands| {
             let (time, limits) =
                 (Time { stamp: Stamp(stamp), wall: WallTime(0) }, Limits { work: 1, ..Limits::default() });
-            table.apply(LogId { leader_id: CommittedLeaderId::new(1), index }, Batch { time, limits, commands }, false);
+            table.apply(EntryId { term: 1, index }, Batch { time, limits, commands }, false);
         };
         let open = |session| {
             let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::new("").expect("short"));
@@ -320,7 +231,7 @@ mod tests {
     #[test]
     fn ranges_with_many_entries_make_a_group_large() {
         let table = Arc::new(Table::new(None));
-        let applier = Applier { table: Arc::clone(&table), thread: None };
+        let applier = applier(&table);
         let key = |number: usize| Key::new(format!("e{number:05}").as_bytes()).expect("short");
         let range = KeyRange { from: Some(key(0)), to: Some(key(99_999)) };
         let select = || TxnOperation::Select(Select { range: range.clone(), limit: 1, ..Select::default() });
@@ -328,8 +239,9 @@ mod tests {
         let batch =
             |commands| Batch { time: Time { stamp: Stamp(0), wall: WallTime(0) }, limits: Limits::default(), commands };
         let read = |commands| {
-            let (log_id, responder) = (LogId { leader_id: CommittedLeaderId::new(1), index: 1 }, None);
-            vec![ReadEntry { log_id, content: Ok(Content::Batch(batch(commands))), responder }]
+            let entry = EntryId { term: 1, index: 1 };
+            let content = Ok(EntryContent::Batch(batch(commands)));
+            vec![ReadEntry { entry, content, responder: None }]
         };
         assert!(!applier.is_much_work(&read(vec![txn(vec![select()])])));
         assert!(applier.is_much_work(&read((0..IN_PLACE_UNITS).map(|_| txn(vec![select()])).collect())));
@@ -338,7 +250,7 @@ mod tests {
             let first = index as usize * 256;
             let put = |number| Put { key: key(number), value: Value::default(), lease: PutLease::None, claims: None };
             let puts = (first..first + 256).map(|number| TxnOperation::Put(put(number))).collect();
-            let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
+            let log_id = EntryId { term: 1, index };
             table.apply(log_id, batch(vec![txn(puts)]), false);
         }
         assert!(applier.is_much_work(&read(vec![txn(vec![select()])])));

@@ -5,12 +5,9 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::{
-    commands,
-    last_look::{self, Unfit},
-    records,
-};
+use crate::last_look::{self, Unfit};
 use lockkeeper_machine::*;
+use lockkeeper_table::codec::{commands, records};
 use lockkeeper_transport::LogThrottle;
 
 /// How many times its limit each value is.

@@ -31,10 +31,11 @@ use tokio::time::sleep;
 use super::{
     identity::{Addresses, FirstEntry, Identity, IdentityError, Incarnation, Member, Stage},
     network::hello,
-    types::{Node, TypeConfig},
+    types::TypeConfig,
 };
 use crate::messages as pb;
 use lockkeeper_planted::Planted;
+use lockkeeper_table::MemberNode;
 use lockkeeper_transport::Connect;
 
 /// Time between two rounds of questions, plus a jitter of up to as much again.
@@ -48,7 +49,7 @@ pub struct FormingConfig {
     /// Found the cluster if there is none.
     pub bootstrap: bool,
     /// The members, including this node. Equal on all that found a cluster together.
-    pub members: BTreeMap<u64, Node>,
+    pub members: BTreeMap<u64, MemberNode>,
 }
 
 /// Why a node cannot take part in its cluster. The program should end with this message.
@@ -194,7 +195,7 @@ struct HelloAnswer {
 async fn ask_all<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Vec<HelloAnswer> {
     let members: Vec<_> = plan.members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
     let others = plan.members.iter().filter(|(id, _)| **id != identity.node_id());
-    let ask = async |(&node_id, node): (&u64, &Node)| {
+    let ask = async |(&node_id, node): (&u64, &MemberNode)| {
         let said = hello(&connector.to_node(node_id), &node.peer_address, identity, members.clone()).await;
         HelloAnswer { node_id, said: said.map_err(|status| status.message().to_owned()) }
     };
@@ -234,7 +235,7 @@ fn judge(identity: &Identity, plan: &FormingConfig, answers: Vec<HelloAnswer>) -
         return Ok(Conclusion::Wait(reasons));
     }
     let founder = |(node_id, incarnation)| {
-        let Node { peer_address, client_address, .. } = plan.members[&node_id].clone();
+        let MemberNode { peer_address, client_address, .. } = plan.members[&node_id].clone();
         Member { node_id, incarnation, addresses: Some(Addresses { peer_address, client_address }) }
     };
     let founders = known.into_iter().filter(|(node_id, _)| plan.members.contains_key(node_id));

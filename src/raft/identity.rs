@@ -39,8 +39,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
 pub use super::ids::{ClusterId, Incarnation, InvalidId};
-use super::types::{LogId, Node};
+use super::types::LogId;
 use lockkeeper_storage::files::OTHER_FORMAT;
+use lockkeeper_table::MemberNode;
 
 mod file;
 mod made;
@@ -254,7 +255,7 @@ pub enum IdentityError {
     #[error(
         "the copies of nodes {node_id} and {witness} disagree about entry {index}: node {node_id} has it as committed in term {term}, and node \
          {witness}, which leads, has another one, of term {other_term}. Acknowledged entries are lost on one side: some member was started with an \
-         older copy of its data. Node {node_id} has all entries up to {committed}, and its start is {start}; it ends, so that no two tables \
+         older copy of its data. MemberNode {node_id} has all entries up to {committed}, and its start is {start}; it ends, so that no two tables \
          are served. Stop every node, compare what each copy has with `lockkeeper recover --data-dir DIR --inspect`, and make a new cluster \
          from the newest with `lockkeeper recover --force-new-cluster`; or, to go on without the entries that only node {node_id} has, \
          replace it with `lockkeeper member replace {node_id}`"
@@ -579,7 +580,7 @@ impl Identity {
     }
 
     /// The founders, while their cluster may still lack its first entry.
-    pub fn founders(&self) -> Option<BTreeMap<u64, Node>> {
+    pub fn founders(&self) -> Option<BTreeMap<u64, MemberNode>> {
         let record = self.record.borrow();
         if record.stage != Stage::Founding {
             return None;
@@ -587,7 +588,7 @@ impl Identity {
         let founder = |member: &Member| {
             let Addresses { peer_address, client_address } = member.addresses.clone()?;
             let incarnation = Some(member.incarnation);
-            Some((member.node_id, Node { incarnation, peer_address, client_address, ..Node::default() }))
+            Some((member.node_id, MemberNode { incarnation, peer_address, client_address, ..MemberNode::default() }))
         };
         Some(record.members.iter().filter_map(founder).collect())
     }

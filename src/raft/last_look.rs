@@ -15,11 +15,9 @@
 
 use bytes::Bytes;
 
-use super::{
-    commands::{decode_command, encode_command},
-    network::MESSAGE_BYTES_MAX,
-};
+use super::network::MESSAGE_BYTES_MAX;
 use lockkeeper_machine::{Command, Operation};
+use lockkeeper_table::codec::commands::{decode_command, encode_command};
 use lockkeeper_transport::LogThrottle;
 
 /// Bytes of one command in the log, at the most. With it a batch, and so an append of one entry, fits into a message between nodes.

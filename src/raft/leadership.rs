@@ -11,10 +11,11 @@ use std::{
 use openraft::{ServerState, async_runtime::WatchReceiver, type_config::alias::WatchReceiverOf};
 use tokio::sync::watch;
 
-use super::{clock::LeaderClock, table::Table, types::TypeConfig};
+use super::{clock::LeaderClock, types::TypeConfig};
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::Stamp;
 use lockkeeper_planted::Planted;
+use lockkeeper_table::Table;
 
 /// openraft's view of the leadership.
 pub(super) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;

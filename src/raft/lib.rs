@@ -1,4 +1,4 @@
-//! Replication: one log, the same on every node, and the table that results from applying it.
+//! Replication: one log, the same on every node. What results from applying it is [`lockkeeper_table`].
 //!
 //! [`Replica`] is the interface for the layer above: propose a command, read the table. Below it, in the order in which a command passes:
 //!
@@ -11,27 +11,20 @@
 //!   a slow follower;
 //! * [`disk`]: watches the free space of all members, and refuses commands that add when it runs out;
 //! * [`read_index`] and `read_rounds`: when the table may answer a linearizable read;
-//! * [`state_machine`], `applier` and [`table`]: apply committed entries; [`unapplied`]: one that cannot be applied; [`calls`]: the calls
-//!   that wait for a result, and `listeners`, the streams that are told of a lost session; [`watch_index`]: the watches that an event
-//!   concerns; [`snapshot`]: the applied state, on disk.
-//!
-//! [`trail`]: the lines of the audit trail, made from what an entry did.
+//! * [`state_machine`] and `applier`: apply committed entries; [`snapshot`]: the applied state, on disk.
 //!
 //! [`versions`] and `raising`: which programs the members run, and the cluster version.
 //!
 //! [`backup`]: the table in a file that outlives its cluster, and clusters that are made from one.
 //!
 //! [`ids`], [`identity`] and [`forming`]: the node's id and data directory, and the founding of a cluster; [`compared_starts`]: followers
-//! know each other's starts; [`compared_tables`], [`table_comparison`] and `checkpoint`: a table that is not that of the others is noticed.
+//! know each other's starts; [`compared_tables`] and [`table_comparison`]: a table that is not that of the others is noticed.
 //!
-//! [`types`], [`wire`], [`commands`], [`records`] and [`messages`]: shared types and their encodings.
+//! [`types`], [`wire`] and [`messages`]: shared types and their encodings.
 
 pub mod addresses;
 pub mod backup;
-pub mod calls;
-mod change_history;
 pub mod clock;
-pub mod commands;
 pub mod compared_starts;
 pub mod compared_tables;
 pub mod disk;
@@ -43,7 +36,6 @@ pub mod fuzzing;
 pub mod handover;
 pub mod identity;
 pub mod ids;
-pub mod keyspace;
 pub mod leadership;
 pub mod liveness;
 pub mod log;
@@ -52,27 +44,20 @@ pub mod messages;
 pub mod network;
 pub mod proposer;
 pub mod read_index;
-pub mod records;
 pub mod silent_leader;
 pub mod slow_disk;
 pub mod slow_followers;
 pub mod snapshot;
 pub mod state_machine;
-pub mod table;
 pub mod table_comparison;
-pub mod trail;
 pub mod types;
-pub mod unapplied;
 pub mod versions;
-pub mod watch_index;
 pub mod wire;
 
 mod applier;
 #[cfg(test)]
 mod at_limits;
-mod checkpoint;
 mod last_look;
-mod listeners;
 mod notes;
 mod raising;
 mod read_rounds;
@@ -80,12 +65,11 @@ mod renewals;
 mod replica;
 mod ticker;
 mod transfer;
-mod values;
 
 pub use disk::{DiskReport, DiskShortage};
 pub use last_look::Unfit;
 pub use proposer::NoReply;
-pub use replica::Replica;
+pub use replica::{Replica, ReplicaParts};
 
 /// openraft's handle, with our types.
 pub type Raft = openraft::Raft<types::TypeConfig, state_machine::StateMachine>;

@@ -20,17 +20,17 @@ use tokio::{
 };
 
 use super::{
-    Raft, commands,
+    Raft,
     disk::DiskShortage,
     last_look::{self, Unfit},
     leadership::{Leadership, Led},
-    table::Table,
     types::*,
 };
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, Limits, Time, Version, WallTime};
 use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_planted::Planted;
+use lockkeeper_table::{Deliveries, Delivery, Table, Times, codec::commands};
 use lockkeeper_transport::LogThrottle;
 
 /// Capacity of the queue, in commands. When it is full, commands are refused.
@@ -340,10 +340,10 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{commands::encode_command, table::Batch};
     use lockkeeper_machine::{
         AtLeaseEnd, Key, Label, Lease, NewSession, Put, PutLease, SessionId, Ttl, Txn, TxnOperation, Value,
     };
+    use lockkeeper_table::{Batch, EntryId, codec::commands::encode_command};
 
     fn open() -> Command {
         let (label, ttl) = (Label::new("").expect("short"), Ttl::from_millis(1000).expect("in bounds"));
@@ -385,9 +385,9 @@ mod tests {
         };
         let (holder, other) = (SessionId(1), SessionId(2));
         let acquire = txn(vec![opens(holder), put("held", lease(holder))]);
-        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 1 };
+        let entry = EntryId { term: 1, index: 1 };
         let (time, limits) = (Time::default(), Limits::default());
-        table.apply(log_id, Batch { time, limits, commands: vec![acquire.clone()] }, false);
+        table.apply(entry, Batch { time, limits, commands: vec![acquire.clone()] }, false);
 
         let (proposer, _intake) = Proposer::new(watch::channel(None).1, table);
         for _ in 0..QUEUE - RESERVED {

@@ -1,5 +1,5 @@
 //! The leader raises the cluster version when all members support the next one, and begins the audit trail when one of them writes it: see
-//! [`super::versions`] and [`super::trail`].
+//! [`super::versions`] and [`lockkeeper_table::trail`].
 //!
 //! All members means voters and learners: a learner applies the same entries. A member that is down keeps the version where it is, since
 //! nobody knows which program it starts with next.
@@ -9,8 +9,9 @@ use std::{sync::Arc, time::Duration};
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use super::{Raft, leadership::Led, proposer::Proposer, table::Table};
+use super::{Raft, leadership::Led, proposer::Proposer, versions::PeerVersions};
 use lockkeeper_machine::{Command, Version};
+use lockkeeper_table::Table;
 
 /// Time between two looks, unless a member says something new.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,8 +27,13 @@ pub(super) fn others(raft: &Raft) -> Vec<u64> {
 }
 
 /// Proposes higher versions. Returns with [`super::leadership`].
-pub(super) async fn raise(raft: Raft, mut led: Led, table: Arc<Table>, proposer: Proposer) {
-    let versions = Arc::clone(table.versions());
+pub(super) async fn raise(
+    raft: Raft,
+    mut led: Led,
+    table: Arc<Table>,
+    versions: Arc<PeerVersions>,
+    proposer: Proposer,
+) {
     loop {
         let leads = led.borrow_and_update().is_some();
         if let Some(to) = versions.next(&others(&raft)).filter(|_| leads) {
@@ -36,7 +42,7 @@ pub(super) async fn raise(raft: Raft, mut led: Led, table: Arc<Table>, proposer:
                 tracing::info!(%no_reply, "the cluster version is not raised yet");
             }
         }
-        if leads && is_audit_due(&table) {
+        if leads && is_audit_due(&table, &versions) {
             tracing::info!("a member writes an audit trail: it begins");
             if let Err(no_reply) = proposer.propose(Command::BeginAudit, PATIENCE).await {
                 tracing::info!(%no_reply, "the audit trail has not begun yet");
@@ -51,8 +57,7 @@ pub(super) async fn raise(raft: Raft, mut led: Led, table: Arc<Table>, proposer:
 }
 
 /// Whether a member writes an audit trail that has not begun.
-fn is_audit_due(table: &Table) -> bool {
-    let versions = table.versions();
+fn is_audit_due(table: &Table, versions: &PeerVersions) -> bool {
     let can_begin = versions.cluster() >= Version::AUDIT_ASKED_FOR && versions.is_audit_written();
     can_begin && !table.read(|applied| applied.trail.has_begun())
 }

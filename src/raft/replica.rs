@@ -17,13 +17,13 @@ use super::{
     raising::{self, raise},
     read_rounds::{self, ReadRounds},
     renewals::{self, Renewals},
-    table::{Applied, Table},
     ticker::tick,
-    types::*,
+    versions::PeerVersions,
 };
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, Limits, Note, Renewal, SessionId, Version};
 use lockkeeper_planted::Planted;
+use lockkeeper_table::{Applied, Delivery, MemberNode, Table};
 
 /// Time limit of a command of renewals. Each caller has its own time limit as well.
 const RENEWALS_PATIENCE: Duration = Duration::from_secs(5);
@@ -33,6 +33,7 @@ const RENEWALS_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Replica {
     raft: Raft,
     table: Arc<Table>,
+    versions: Arc<PeerVersions>,
     proposer: Proposer,
     renewals: Renewals,
     reads: ReadRounds,
@@ -52,19 +53,27 @@ struct Hearing {
     limit: Duration,
 }
 
+/// What a replica is made of.
+#[derive(Debug)]
+pub struct ReplicaParts {
+    /// The table that `raft` writes.
+    pub table: Arc<Table>,
+    /// The versions of the members, as its network hears them.
+    pub versions: Arc<PeerVersions>,
+    /// What the peers acknowledge to its network.
+    pub acknowledgements: Acknowledgements,
+    /// The addresses of the members. They are kept up to date.
+    pub addresses: Addresses,
+    /// A leader that has not heard from a quorum for so long refuses requests.
+    pub silence_max: Duration,
+}
+
 impl Replica {
-    /// Starts the tasks that propose commands and ticks. They end with `raft`. `acknowledgements` are those of its network; `addresses`
-    /// has those of the members, and is kept up to date. While this node leads, it writes `limits` into the log. A
-    /// leader that has not heard from a quorum for `silence_max` refuses requests.
-    pub fn start(
-        raft: Raft,
-        table: Arc<Table>,
-        environment: &Environment,
-        acknowledgements: Acknowledgements,
-        addresses: Addresses,
-        silence_max: Duration,
-        limits: Limits,
-    ) -> Self {
+    /// Starts the tasks that propose commands and ticks. They end with `raft`.
+    ///
+    /// While this node leads, it writes `limits` into the log.
+    pub fn start(raft: Raft, parts: ReplicaParts, environment: &Environment, limits: Limits) -> Self {
+        let ReplicaParts { table, versions, acknowledgements, addresses, silence_max } = parts;
         let (leadership, led) = watch::channel(None);
         let (proposer, intake) = Proposer::new(led.clone(), Arc::clone(&table));
         tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone(), limits));
@@ -72,7 +81,7 @@ impl Replica {
         let (leading, answers) = (raft.clone(), acknowledgements.clone());
         let is_cut_off = move || cut_off(&leading, &answers, silence_max);
         tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone(), is_cut_off));
-        tokio::spawn(raise(raft.clone(), led.clone(), Arc::clone(&table), proposer.clone()));
+        tokio::spawn(raise(raft.clone(), led.clone(), Arc::clone(&table), Arc::clone(&versions), proposer.clone()));
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
         let (reads, waiting) = ReadRounds::new();
@@ -82,6 +91,7 @@ impl Replica {
         Self {
             raft,
             table,
+            versions,
             proposer,
             renewals,
             reads,
@@ -204,12 +214,17 @@ impl Replica {
 
     /// The other members that keep the cluster below a version: they do not support it, or were not heard lately. Known to the leader.
     pub fn members_without(&self, version: Version) -> BTreeMap<u64, &'static str> {
-        self.table.versions().without(version, &raising::others(&self.raft))
+        self.versions.without(version, &raising::others(&self.raft))
     }
 
     /// This node's table, which may lag behind the others'.
     pub fn table(&self) -> &Arc<Table> {
         &self.table
+    }
+
+    /// The versions that this node's program supports, those of its peers, and that of the cluster.
+    pub fn versions(&self) -> &Arc<PeerVersions> {
+        &self.versions
     }
 
     /// Follows whether this node leads.
@@ -244,12 +259,12 @@ impl Replica {
     }
 
     /// The leader that this node knows, and its addresses. Not this node itself while it is cut off: other nodes may know a later leader.
-    pub fn leader(&self) -> Option<(u64, Node)> {
+    pub fn leader(&self) -> Option<(u64, MemberNode)> {
         self.look_at_leader(|id, node| (id, node.clone()))
     }
 
     /// The same, without a copy.
-    pub fn look_at_leader<T>(&self, look: impl FnOnce(u64, &Node) -> T) -> Option<T> {
+    pub fn look_at_leader<T>(&self, look: impl FnOnce(u64, &MemberNode) -> T) -> Option<T> {
         if self.cut_off() {
             return None;
         }

@@ -28,8 +28,9 @@ use super::{
     liveness::{PeerLiveness, STEP},
     network::{Prober, SnapshotSource, is_quorum},
     replica::Replica,
-    types::{LogId, Node, StoredMembership, TransferLeaderRequest, Vote},
+    types::{LogId, StoredMembership, TransferLeaderRequest, Vote},
 };
+use lockkeeper_table::MemberNode;
 use lockkeeper_transport::Connect;
 
 /// Heartbeat intervals without a message after which a follower asks the leader itself for a sign of life.
@@ -177,7 +178,7 @@ impl Followed {
     ) -> Agreeing {
         let others = self.membership.voter_ids().filter(|voter| ![self.own, self.leader].contains(voter));
         let others = others.filter_map(|voter| Some((voter, self.membership.get_node(&voter)?)));
-        let agrees = async |(voter, node): (u64, &Node)| {
+        let agrees = async |(voter, node): (u64, &MemberNode)| {
             let followed = (self.leader, self.vote);
             let (mut silence, mut last) = prober.ask(voter, node, followed, patience).await.ok()?;
             // The leader's last message reached it a little later.

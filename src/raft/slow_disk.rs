@@ -214,7 +214,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::types::{CommittedLeaderId, LogId, Membership, Node, StoredMembership};
+    use crate::types::{CommittedLeaderId, LogId, Membership, StoredMembership};
+    use lockkeeper_table::MemberNode;
 
     /// `samples` times here, and of peers 2 and 3, in milliseconds.
     fn window(samples: &[[u64; 3]], interval: Duration) -> Window {
@@ -238,7 +239,7 @@ mod tests {
     /// Of node 1, which leads voters 1 and 2 and learner 3. `matched`: of 2 and 3.
     fn metrics(matched: [u64; 2]) -> RaftMetrics<TypeConfig> {
         let log_id = |index| LogId { leader_id: CommittedLeaderId::new(1), index };
-        let nodes: BTreeMap<u64, Node> = (1..=3).map(|id| (id, Node::default())).collect();
+        let nodes: BTreeMap<u64, MemberNode> = (1..=3).map(|id| (id, MemberNode::default())).collect();
         let membership = Membership::new(vec![[1, 2].into()], nodes).unwrap();
         let mut metrics = RaftMetrics::new_initial(1);
         metrics.membership_config = Arc::new(StoredMembership::new(None, membership));

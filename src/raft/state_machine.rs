@@ -12,16 +12,16 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     applier::Applier,
-    records,
     slow_followers::LogBytes,
     snapshot::{Pace, SnapshotFile, SnapshotStore},
-    table::{Applied, Table},
-    types::{Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
-    versions::PeerVersions,
+    types::{
+        Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig, entry_id, log_id, to_applied, to_stored,
+    },
 };
 use lockkeeper_audit::Sink;
 use lockkeeper_machine::Machine;
 use lockkeeper_planted::Planted;
+use lockkeeper_table::{Applied, AppliedVersion, Table, codec::records};
 
 /// Maximum entries applied in one step: control passes between the runtime and the applying thread once for each step.
 const ENTRIES_PER_TURN: usize = 256;
@@ -68,7 +68,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
-        Ok(self.table.read(|applied| (applied.log_id, applied.membership.clone())))
+        Ok(self.table.read(|applied| (applied.last_entry.map(log_id), to_stored(&applied.membership))))
     }
 
     async fn apply<S>(&mut self, entries: S) -> io::Result<()>
@@ -156,7 +156,8 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
             frozen.machine = self.table.freeze().machine;
         }
         let snapshots = self.snapshots.clone();
-        let meta = SnapshotMeta { last_log_id: frozen.log_id, last_membership: frozen.membership.clone() };
+        let last_membership = to_stored(&frozen.membership);
+        let meta = SnapshotMeta { last_log_id: frozen.last_entry.map(log_id), last_membership };
         let index = meta.last_log_id.map_or(0, |id| id.index);
         let blocking = snapshots.blocking();
         let sink = self.table.audit().sink().cloned();
@@ -182,7 +183,7 @@ fn sync_audit(sink: Option<&Sink>) -> io::Result<()> {
 }
 
 /// Reads a whole snapshot. Blocks.
-pub(super) fn read(file: &SnapshotFile, versions: &PeerVersions) -> io::Result<Applied> {
+pub(super) fn read(file: &SnapshotFile, versions: &AppliedVersion) -> io::Result<Applied> {
     let mut failed = None;
     let decode = |bytes: &[u8]| {
         let record = records::decode(bytes).map_err(|malformed| newer(&malformed.to_string()))?;
@@ -199,8 +200,13 @@ pub(super) fn read(file: &SnapshotFile, versions: &PeerVersions) -> io::Result<A
     }
     let machine = machine.map_err(io::Error::other)?;
     let meta = file.meta();
-    let (membership, ids_used) = (meta.last_membership.clone(), file.ids_used().clone());
-    Ok(Applied { machine, log_id: meta.last_log_id, membership, ids_used, trail: file.trail() })
+    Ok(Applied {
+        machine,
+        last_entry: meta.last_log_id.map(entry_id),
+        membership: to_applied(&meta.last_membership),
+        ids_used: file.ids_used().clone(),
+        trail: file.trail(),
+    })
 }
 
 /// The checksum of the whole file was checked before, so it is not damaged.

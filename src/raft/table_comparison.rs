@@ -21,9 +21,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{identity::Identity, table::Table};
+use super::identity::Identity;
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::planted;
+use lockkeeper_table::Table;
 
 /// How long a node waits for the entry at which it is asked for its hash.
 const ENTRY_PATIENCE: Duration = Duration::from_secs(5);

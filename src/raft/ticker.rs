@@ -15,9 +15,9 @@ use super::{
     clock::BEAT,
     leadership::{Leadership, Led},
     proposer::Proposer,
-    table::Table,
 };
 use lockkeeper_machine::Command;
+use lockkeeper_table::Table;
 
 /// Maximum time between two ticks while there is any deadline: a failover loses at most this.
 const TICK_AT_LEAST: Duration = Duration::from_secs(1);
@@ -99,10 +99,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::types::{CommittedLeaderId, LogId};
-    use crate::{proposer::ProposalQueue, table::Batch};
+    use crate::proposer::ProposalQueue;
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
+    use lockkeeper_table::{Batch, Delivery, EntryId};
 
     /// Longer than a beat and [`STEP_MAX`](crate::clock::STEP_MAX); shorter than [`TICK_DEADLINE`].
     const COMMIT: Duration = Duration::from_millis(1_900);
@@ -132,11 +132,11 @@ mod tests {
         }
     }
 
-    fn apply(table: &Table, index: u64, stamp: Stamp, command: Command) -> crate::types::Delivery {
-        let log_id = LogId { leader_id: CommittedLeaderId::new(1), index };
+    fn apply(table: &Table, index: u64, stamp: Stamp, command: Command) -> Delivery {
+        let entry = EntryId { term: 1, index };
         let batch =
             Batch { time: Time { stamp, wall: WallTime(0) }, limits: Limits::default(), commands: vec![command] };
-        table.apply(log_id, batch, true).replies.pop().expect("one command has one answer")
+        table.apply(entry, batch, true).replies.pop().expect("one command has one answer")
     }
 
     async fn commit_slowly(mut intake: ProposalQueue, leadership: Arc<Leadership>, table: Arc<Table>) {

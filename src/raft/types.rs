@@ -4,10 +4,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use openraft::{impls::leader_id_std, raft, type_config::alias};
-use tokio::time::Instant;
 
-use super::{calls::WaitingCall, ids::Incarnation};
-use lockkeeper_machine::Reply;
+use lockkeeper_table::{AppliedMembership, Deliveries, EntryId, MemberNode};
 
 /// The source of openraft's tasks, timers and random numbers.
 pub type Runtime = openraft_rt_tokio::TokioRuntime;
@@ -18,7 +16,7 @@ openraft::declare_raft_types!(
         D = Payload,
         R = Deliveries,
         NodeId = u64,
-        Node = Node,
+        Node = MemberNode,
         Term = u64,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
         AsyncRuntime = Runtime,
@@ -35,7 +33,7 @@ pub type LogId = alias::LogIdOf<TypeConfig>;
 /// A term, and the node that was voted for in it.
 pub type Vote = alias::VoteOf<TypeConfig>;
 /// The voters and learners.
-pub type Membership = openraft::Membership<u64, Node>;
+pub type Membership = openraft::Membership<u64, MemberNode>;
 /// A membership, and the entry that set it.
 pub type StoredMembership = alias::StoredMembershipOf<TypeConfig>;
 /// The last entry and the membership that a snapshot covers.
@@ -62,59 +60,6 @@ pub type TransferLeaderError = raft::TransferLeaderError<TypeConfig>;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Payload(pub Bytes);
 
-/// The replies to the commands of one batch, in order.
-#[derive(Debug, Default)]
-pub struct Deliveries {
-    /// One for each command; none, if nobody waits for them.
-    pub replies: Vec<Delivery>,
-    /// When the table was about to apply the batch, and when it had. `None`: not known.
-    pub applied: Option<(Instant, Instant)>,
-}
-
-/// The reply to one command.
-#[derive(Debug)]
-pub struct Delivery {
-    /// The machine's reply.
-    pub reply: Reply,
-    /// For [`Reply::Queued`]: the call that waits now.
-    pub wait: Option<WaitingCall>,
-    /// When the command passed the stages before its reply. `None`: not known.
-    pub times: Option<Times>,
-}
-
-/// When a command passed each stage, at the leader, and its log entry: for traces.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Times {
-    /// It came into the proposer's queue.
-    pub queued: Instant,
-    /// Its batch was given to Raft.
-    pub proposed: Instant,
-    /// Its entry was committed, and the table about to apply it.
-    pub committed: Instant,
-    /// The table had applied it.
-    pub applied: Instant,
-    /// The index of its entry.
-    pub log_index: u64,
-}
-
-/// A member: its addresses, and its data directory.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Node {
-    /// The incarnation of its data directory. In the log it is set from the first entry on, so that every member knows every other's
-    /// before anything is acknowledged to a client. `None` in a node's configuration.
-    pub incarnation: Option<Incarnation>,
-    /// The address for peers: host:port.
-    pub peer_address: String,
-    /// The address for clients: host:port.
-    pub client_address: String,
-    /// As a learner: it is promoted only when an operator says so. Other learners are promoted as soon as they have caught up.
-    pub stays_learner: bool,
-    /// As a voter: the next learner that is promoted takes its place.
-    pub is_leaving: bool,
-    /// The node gave new addresses after it had become a member: these count before those in the configuration of other nodes.
-    pub has_moved: bool,
-}
-
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -127,14 +72,27 @@ impl fmt::Display for Payload {
     }
 }
 
-impl fmt::Display for Deliveries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} replies", self.replies.len())
-    }
+/// The id of an entry, as the table knows it.
+pub fn entry_id(log_id: LogId) -> EntryId {
+    EntryId { term: log_id.leader_id.term, index: log_id.index }
 }
 
-impl fmt::Display for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.peer_address)
-    }
+/// The id of an entry that the table has applied, as openraft knows it.
+pub fn log_id(entry: EntryId) -> LogId {
+    LogId { leader_id: CommittedLeaderId::new(entry.term), index: entry.index }
+}
+
+/// A membership as the table knows it, with the entry that set it.
+pub fn to_applied(membership: &StoredMembership) -> AppliedMembership {
+    let entry = membership.log_id().map(entry_id);
+    let voters = membership.membership().get_joint_config().clone();
+    let nodes = membership.nodes().map(|(id, node)| (*id, node.clone())).collect();
+    AppliedMembership { entry, voters, nodes }
+}
+
+/// A membership that the table has applied, as openraft knows it.
+pub fn to_stored(applied: &AppliedMembership) -> StoredMembership {
+    let membership = Membership::new(applied.voters.clone(), applied.nodes.clone());
+    let membership = membership.expect("the table's membership was one of openraft's before");
+    StoredMembership::new(applied.entry.map(log_id), membership)
 }

@@ -15,11 +15,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -32,8 +28,9 @@ use tonic::{
     metadata::{AsciiMetadataValue, MetadataMap},
 };
 
-use lockkeeper_machine::{Command, Record, Version, Versions};
+use lockkeeper_machine::{Version, Versions};
 use lockkeeper_planted::VERSION;
+use lockkeeper_table::AppliedVersion;
 
 /// The supported versions, `LOWEST-HIGHEST`.
 const SUPPORTED: &str = "lockkeeper-versions";
@@ -50,9 +47,8 @@ const LATELY: Duration = Duration::from_secs(5);
 /// The versions of this node's program, of its peers' programs, and of the cluster.
 #[derive(Debug)]
 pub struct PeerVersions {
-    own: Versions,
+    applied: Arc<AppliedVersion>,
     writes_audit: bool,
-    cluster: AtomicU32,
     members: Mutex<BTreeMap<u64, (Said, Instant)>>,
     changed: Notify,
     outgrown: watch::Sender<Option<String>>,
@@ -79,8 +75,13 @@ impl Default for PeerVersions {
 impl PeerVersions {
     /// Of a program that supports these versions.
     pub fn new(own: Versions) -> Self {
-        let (cluster, members, changed) = (AtomicU32::new(Version::FIRST.0), Mutex::default(), Notify::new());
-        Self { own, writes_audit: false, cluster, members, changed, outgrown: watch::Sender::new(None) }
+        Self {
+            applied: Arc::new(AppliedVersion::new(own)),
+            writes_audit: false,
+            members: Mutex::default(),
+            changed: Notify::new(),
+            outgrown: watch::Sender::new(None),
+        }
     }
 
     /// Of a node that writes an audit trail, or does not.
@@ -95,18 +96,17 @@ impl PeerVersions {
 
     /// The versions that this program supports.
     pub fn own(&self) -> Versions {
-        self.own
+        self.applied.own()
     }
 
     /// The cluster version, as of the last entry that this node applied.
     pub fn cluster(&self) -> Version {
-        Version(self.cluster.load(Ordering::Acquire))
+        self.applied.cluster()
     }
 
-    pub(crate) fn applied(&self, version: Version) {
-        if self.cluster.swap(version.0, Ordering::AcqRel) != version.0 {
-            tracing::info!(%version, "the cluster version");
-        }
+    /// What this program supports and the cluster has: for the table, which raises the latter.
+    pub fn applied(&self) -> &Arc<AppliedVersion> {
+        &self.applied
     }
 
     /// What a member last said; of this node itself, see [`PeerVersions::own`]. `None`: it was not heard since this node started.
@@ -133,8 +133,8 @@ impl PeerVersions {
     /// The version to which the cluster can be raised now, if these are all the other members.
     pub(crate) fn next(&self, others: &[u64]) -> Option<Version> {
         let highest = |id| self.of(id).map_or(Version::FIRST, |said| said.versions.highest);
-        let to = others.iter().map(|id| highest(*id)).fold(self.own.highest, Version::min);
-        (to > self.cluster() && self.own.include(to) && self.without(to, others).is_empty()).then_some(to)
+        let to = others.iter().map(|id| highest(*id)).fold(self.own().highest, Version::min);
+        (to > self.cluster() && self.own().include(to) && self.without(to, others).is_empty()).then_some(to)
     }
 
     /// Waits until a member says something new.
@@ -144,7 +144,7 @@ impl PeerVersions {
 
     /// What this node says with each call and answer.
     pub(crate) fn said(&self) -> impl Iterator<Item = (&'static str, AsciiMetadataValue)> + use<> {
-        let Versions { lowest, highest } = self.own;
+        let Versions { lowest, highest } = self.own();
         let ascii = |text: &str| text.parse().expect("versions are plain ASCII");
         [
             (SUPPORTED, ascii(&format!("{lowest}-{highest}"))),
@@ -168,11 +168,11 @@ impl PeerVersions {
             if before.is_none_or(|(before, _)| before != said) {
                 self.changed.notify_one();
             }
-            if let Some(theirs) = theirs.filter(|theirs| *theirs > self.own.highest) {
+            if let Some(theirs) = theirs.filter(|theirs| *theirs > self.own().highest) {
                 let text = format!(
                     "node {node_id} says that the cluster has version {theirs}, and this program ({VERSION}) supports {}: install a later \
                      version of Lockkeeper on this node",
-                    self.own
+                    self.own()
                 );
                 self.outgrown.send_if_modified(|known| known.replace(text).is_none());
             }
@@ -198,30 +198,6 @@ impl PeerVersions {
         let mut outgrown = self.outgrown.subscribe();
         let text = outgrown.wait_for(Option::is_some).await.map(|text| text.clone().unwrap_or_default());
         text.expect("the sender is a part of `self`")
-    }
-
-    /// Refuses commands that this program does not know, or must not apply.
-    pub(crate) fn check_commands(&self, commands: &[Command]) -> io::Result<()> {
-        self.check_since(commands.iter().map(Command::since))
-    }
-
-    /// Refuses a record that this program does not know.
-    pub(crate) fn check_record(&self, record: &Record) -> io::Result<()> {
-        self.check_since(Some(record.since()))
-    }
-
-    fn check_since(&self, since: impl IntoIterator<Item = Version>) -> io::Result<()> {
-        match since.into_iter().find(|since| *since > self.own.highest) {
-            None => Ok(()),
-            Some(since) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!(
-                    "it needs cluster version {since}, and this program ({VERSION}) supports {}: install a later version of Lockkeeper on \
-                     this node",
-                    self.own
-                ),
-            )),
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (Said, Instant)>> {
@@ -269,14 +245,14 @@ mod tests {
         leader.hear(2, &says(&of(1, 2)), true).expect("it supports version 1");
         leader.hear(3, &says(&of(2, 3)), true).expect_err("it does not support version 1 any more");
         assert_eq!(leader.next(&[2, 3]), Some(TWO));
-        leader.applied(TWO);
+        leader.applied().note_applied(TWO);
         assert_eq!(leader.next(&[2, 3]), None, "it has that version");
     }
 
     #[tokio::test]
     async fn a_program_that_does_not_support_the_cluster_version_is_refused_and_ends() {
         let (node, old, dropped) = (of(1, 3), of(1, 1), of(3, 3));
-        node.applied(TWO);
+        node.applied().note_applied(TWO);
         let refused = node.hear(7, &says(&old), false).expect_err("it supports version 1");
         assert!(
             refused.message().contains("node 7 runs") && refused.message().contains("install a later"),
@@ -290,9 +266,5 @@ mod tests {
         old.hear(1, &says(&node), true).expect("node 1 supports version 1");
         let text = old.outgrown().await;
         assert!(text.contains("the cluster has version 2") && text.contains("supports version 1"), "{text}");
-        assert!(old.check_commands(&[Command::Tick, Command::RaiseVersion { to: Version(1) }]).is_err());
-        assert!(node.check_commands(&[Command::Tick, Command::RaiseVersion { to: Version(3) }]).is_ok());
-        assert!(node.check_commands(&[Command::RaiseVersion { to: Version(4) }]).is_err());
-        assert!(node.check_record(&Record::Version { version: Version(4) }).is_err());
     }
 }

@@ -7,11 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::types::*;
 use crate::messages as pb;
-
-/// A message that lacks a required field, or has an impossible value.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("malformed message: {0}")]
-pub struct Malformed(pub &'static str);
+use lockkeeper_audit::{Hash, Head};
+use lockkeeper_table::{Malformed, MemberNode, Trail};
 
 impl From<&LogId> for pb::LogId {
     fn from(id: &LogId) -> Self {
@@ -40,10 +37,23 @@ impl From<pb::Vote> for Vote {
     }
 }
 
+/// How far the audit trail goes, in a snapshot or a backup. `None` before its first line.
+pub(crate) fn write_trail(trail: Trail) -> Option<pb::AuditTrail> {
+    let (Head { lines, hash }, restored) = trail.to_stored()?;
+    Some(pb::AuditTrail { lines, hash: hash.0.to_vec().into(), restored })
+}
+
+/// The trail of a snapshot or a backup. A hash of another length belongs to no trail: it comes from a bug, and no line can follow it.
+pub(crate) fn read_trail(trail: Option<pb::AuditTrail>) -> Trail {
+    let Some(pb::AuditTrail { lines, hash, restored }) = trail else { return Trail::default() };
+    let hash = Hash(<[u8; 32]>::try_from(&*hash).unwrap_or_default());
+    Trail::from_stored(Head { lines, hash }, restored)
+}
+
 impl From<&Membership> for pb::Membership {
     fn from(membership: &Membership) -> Self {
         let voters = |ids: &BTreeSet<u64>| pb::membership::Voters { node_ids: ids.iter().copied().collect() };
-        let node = |(id, node): (&u64, &Node)| pb::Node::new(*id, node);
+        let node = |(id, node): (&u64, &MemberNode)| pb::Node::new(*id, node);
         Self {
             configs: membership.get_joint_config().iter().map(voters).collect(),
             nodes: membership.nodes().map(node).collect(),
@@ -292,16 +302,16 @@ impl pb::SnapshotHeader {
 
 impl pb::Node {
     /// A member with its id.
-    pub fn new(node_id: u64, node: &Node) -> Self {
+    pub fn new(node_id: u64, node: &MemberNode) -> Self {
         let incarnation = node.incarnation.map(|incarnation| incarnation.as_bytes().to_vec().into());
         let (peer_address, client_address) = (node.peer_address.clone(), node.client_address.clone());
-        let Node { stays_learner, is_leaving, has_moved, .. } = *node;
+        let MemberNode { stays_learner, is_leaving, has_moved, .. } = *node;
         let incarnation = incarnation.unwrap_or_default();
         Self { node_id, peer_address, client_address, incarnation, stays_learner, is_leaving, has_moved }
     }
 
     /// The member's id, and its addresses and incarnation.
-    pub fn into_member(self) -> Result<(u64, Node), Malformed> {
+    pub fn into_member(self) -> Result<(u64, MemberNode), Malformed> {
         let Self { node_id, peer_address, client_address, incarnation, stays_learner, is_leaving, has_moved } = self;
         let incarnation = match incarnation.is_empty() {
             true => None,
@@ -309,7 +319,7 @@ impl pb::Node {
                 incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is not 16 bytes long"))?,
             ),
         };
-        Ok((node_id, Node { incarnation, peer_address, client_address, stays_learner, is_leaving, has_moved }))
+        Ok((node_id, MemberNode { incarnation, peer_address, client_address, stays_learner, is_leaving, has_moved }))
     }
 }
 

@@ -20,8 +20,8 @@ use lockkeeper_raft::{
     Replica,
     identity::{Identity, Stage},
     network::hello,
-    types::Node,
 };
+use lockkeeper_table::MemberNode;
 use lockkeeper_transport::{Connect, channel};
 
 /// Time limit of a request to be added: the leader needs some for the change itself.
@@ -102,7 +102,7 @@ async fn may_be_forgotten(replica: &Replica) -> bool {
     !is_committed && is_alone(replica).await
 }
 
-fn in_log(replica: &Replica, node_id: u64) -> Option<Node> {
+fn in_log(replica: &Replica, node_id: u64) -> Option<MemberNode> {
     let metrics = replica.raft().server_metrics();
     let metrics = metrics.borrow_watched();
     metrics.membership_config.membership().get_node(&node_id).cloned()
@@ -179,7 +179,8 @@ fn members(replica: &Replica, own_id: u64) -> Vec<String> {
     let metrics = replica.raft().server_metrics();
     let metrics = metrics.borrow_watched();
     let others = metrics.membership_config.membership().nodes().filter(|(id, _)| **id != own_id);
-    let address = |(id, node): (&u64, &Node)| replica.addresses().look(*id, node, |node| node.client_address.clone());
+    let address =
+        |(id, node): (&u64, &MemberNode)| replica.addresses().look(*id, node, |node| node.client_address.clone());
     others.map(address).collect()
 }
 

@@ -38,15 +38,10 @@ use lockkeeper_config::Config;
 use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
-    Replica,
-    forming::FormingConfig,
-    identity::Identity,
-    members::Members,
-    snapshot::SnapshotStore,
-    table::{Inspect, Table},
-    types::TypeConfig,
+    Replica, forming::FormingConfig, identity::Identity, members::Members, snapshot::SnapshotStore, types::TypeConfig,
 };
 use lockkeeper_storage::space::{FreeSpace, OfDirectory};
+use lockkeeper_table::{Inspect, Table};
 use lockkeeper_traces::Traces;
 use lockkeeper_transport::{
     Connect, Listen, TcpConnector,

@@ -18,7 +18,7 @@ use std::{
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lockkeeper::{
     machine::*,
-    raft::commands::{decode, encode},
+    table::codec::commands::{decode, encode},
 };
 
 /// Numbers of locks that other sessions hold.

@@ -17,18 +17,18 @@ use lockkeeper::{
     environment::{Clock, Environment},
     machine::{Command, Label, Limits, Reply, SessionId, Stamp, Time, Ttl, Versions, WallTime},
     raft::{
-        Raft, Replica,
+        Raft, Replica, ReplicaParts,
         addresses::Addresses,
-        commands,
         identity::Identity,
         leadership::Leadership,
         log::{self, LogReader, LogStore},
         network::Network,
         snapshot::{SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
-        table::Table,
-        types::{AppendRequest, CommittedLeaderId, Entry, EntryPayload, LogId, Node, Payload, TypeConfig, Vote},
+        types::{self, AppendRequest, CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote},
+        versions::PeerVersions,
     },
+    table::{MemberNode, Table, codec::commands},
     transport::TcpConnector,
 };
 use openraft::{
@@ -155,25 +155,26 @@ impl Alone {
         let identity = Arc::new(Identity::in_memory(&cluster_id, 1, &mut environment.generator()));
         let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("snapshots in order open");
         let log = LogStore::open(&directory.join("log"), log::Options::default()).expect("a log in order opens");
-        let table = Arc::new(Table::default());
+        let versions = Arc::<PeerVersions>::default();
+        let table = Arc::new(Table::default().with_versions(Arc::clone(versions.applied())));
         let machine = StateMachine::open(Arc::clone(&table), snapshots, 1, 1_000_000).expect("nothing to restore");
         let network = Network::<TcpConnector, SnapshotFile>::new(TcpConnector, identity);
         let acknowledgements = network.acknowledgements();
         let stopped = StoppableLog::new(log.clone(), disk.clone());
         let raft = Raft::new(1, config(), network, stopped, machine).await.expect("it starts");
-        let members = BTreeMap::from([(1, Node { peer_address: "127.0.0.1:1".to_owned(), ..Node::default() })]);
+        let members =
+            BTreeMap::from([(1, MemberNode { peer_address: "127.0.0.1:1".to_owned(), ..MemberNode::default() })]);
         if !raft.is_initialized().await.expect("raft runs") {
             raft.initialize(members.clone()).await.expect("it is new");
         }
-        let replica = Replica::start(
-            raft.clone(),
-            Arc::clone(&table),
-            &environment,
+        let parts = ReplicaParts {
+            table: Arc::clone(&table),
+            versions,
             acknowledgements,
-            Addresses::new(members),
-            LONG,
-            Limits::default(),
-        );
+            addresses: Addresses::new(members),
+            silence_max: LONG,
+        };
+        let replica = Replica::start(raft.clone(), parts, &environment, Limits::default());
         Self { replica, table, hand, disk, raft, log }
     }
 
@@ -227,7 +228,7 @@ impl Alone {
     /// As [`Self::another_leads`], without waiting. Returns the node's answer to the other leader, and the entry's id.
     pub(crate) fn hears(&self, stamp: Stamp, command: Command) -> (JoinHandle<Result<(), String>>, LogId) {
         // The other leader has the same log as this node. The table tells its end, since metrics lag behind.
-        let last = self.table.read(|applied| applied.log_id);
+        let last = self.table.read(|applied| applied.last_entry).map(types::log_id);
         let term = self.raft.metrics().borrow_watched().vote.leader_id.term + 1;
         let log_id = LogId { leader_id: CommittedLeaderId::new(term), index: last.map_or(0, |last| last.index + 1) };
         let payload = Payload(commands::encode(Time { stamp, wall: WallTime(0) }, Limits::default(), &[command]));

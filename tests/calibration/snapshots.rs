@@ -14,14 +14,11 @@ use futures::stream;
 use lockkeeper::{
     machine::{Limits, SessionId, Stamp, Time, WallTime},
     raft::{
-        commands,
         snapshot::{SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
-        table::{Applied, Inspect, Table},
-        types::{
-            CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Node, Payload, SnapshotMeta, StoredMembership,
-        },
+        types::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Payload, SnapshotMeta, StoredMembership},
     },
+    table::{Applied, Inspect, MemberNode, Table, codec::commands},
 };
 use openraft::{RaftSnapshotBuilder as _, storage::RaftStateMachine as _};
 use tempfile::TempDir;
@@ -137,7 +134,7 @@ const CUTS: u64 = 8;
 
 fn meta(index: u64) -> SnapshotMeta {
     let membership =
-        Membership::new(vec![[1].into()], BTreeMap::from([(1, Node::default())])).expect("its voter is a node");
+        Membership::new(vec![[1].into()], BTreeMap::from([(1, MemberNode::default())])).expect("its voter is a node");
     SnapshotMeta { last_log_id: Some(log_id(index)), last_membership: StoredMembership::new(None, membership) }
 }
 

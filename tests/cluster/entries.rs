@@ -16,10 +16,8 @@ use lockkeeper::{
     local::LocalCluster,
     machine::{Key, KeyRange, Put, PutLease, Txn, TxnOperation, Value},
     proto::v1::{StatusRequest, cluster_client::ClusterClient},
-    raft::{
-        keyspace::write_txn,
-        messages::{self as pb, keyspace_client::KeyspaceClient},
-    },
+    raft::messages::keyspace_client::KeyspaceClient,
+    table::{codec::keyspace::write_txn, messages as pb},
 };
 use tokio::{
     task::JoinHandle,
@@ -98,7 +96,7 @@ async fn compact(peers: &BTreeMap<u64, String>, revision: u64) -> Result<u64, St
 async fn watch(address: &str, from: u64) -> Result<tonic::Streaming<pb::EntriesWatched>, Status> {
     let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
     let channel = endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let range = Some(lockkeeper::raft::keyspace::write_range(&KeyRange::default()));
+    let range = Some(lockkeeper::table::codec::keyspace::write_range(&KeyRange::default()));
     let request = pb::WatchEntries { range, from_revision: Some(from), with_previous: true };
     Ok(KeyspaceClient::new(channel).watch(request).await?.into_inner())
 }

@@ -9,11 +9,8 @@ use lockkeeper::{
     local::LocalCluster,
     machine::{Machine, Restore, Token, WallTime, first_at},
     proto::v1::{Role, StatusResponse},
-    raft::{
-        backup::{NewCluster, found},
-        trail::Trail,
-        types::Node,
-    },
+    raft::backup::{NewCluster, found},
+    table::{MemberNode, Trail},
 };
 use rand::{SeedableRng as _, rngs::StdRng};
 
@@ -32,8 +29,11 @@ async fn make(cluster: &LocalCluster, first_token: u64, directory: &Path) {
     let machine = Machine::default().restored(&restore).expect("a first token");
     let member = |node: &lockkeeper::local::Node| {
         let member = node.config().this_member().expect("it is a member").clone();
-        let in_log =
-            Node { peer_address: member.peer_address, client_address: member.client_address, ..Node::default() };
+        let in_log = MemberNode {
+            peer_address: member.peer_address,
+            client_address: member.client_address,
+            ..MemberNode::default()
+        };
         (node.id(), (in_log, directory.join(node.id().to_string())))
     };
     let made = NewCluster {

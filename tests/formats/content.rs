@@ -5,12 +5,11 @@ use std::{fmt::Write as _, fs, path::Path};
 use lockkeeper::{
     machine::{Machine, Record},
     raft::{
-        commands,
         log::{LogStore, Options},
-        records,
         snapshot::SnapshotStore,
         types::EntryPayload,
     },
+    table::codec::{commands, records},
 };
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 use tokio::runtime::Builder;

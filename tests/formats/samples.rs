@@ -10,7 +10,8 @@ use std::{fmt::Debug, sync::Arc};
 use bytes::Bytes;
 use lockkeeper::{
     machine::*,
-    raft::{commands, messages as pb, records},
+    raft::messages as pb,
+    table::codec::{commands, records},
 };
 use prost::Message;
 

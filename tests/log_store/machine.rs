@@ -6,7 +6,10 @@ use std::{
 };
 
 use futures::{Stream, TryStreamExt};
-use lockkeeper::raft::types::{Deliveries, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig};
+use lockkeeper::{
+    raft::types::{EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
+    table::Deliveries,
+};
 use openraft::{
     OptionalSend, RaftSnapshotBuilder,
     storage::{EntryResponder, RaftStateMachine, Snapshot},

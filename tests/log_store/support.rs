@@ -7,9 +7,12 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::raft::{
-    log::{LogStore, OpenError, Options},
-    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Node, Payload, TypeConfig},
+use lockkeeper::{
+    raft::{
+        log::{LogStore, OpenError, Options},
+        types::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Payload, TypeConfig},
+    },
+    table::MemberNode,
 };
 use openraft::{
     RaftLogReader,
@@ -69,8 +72,12 @@ pub(crate) fn entry(term: u64, index: u64, bytes: usize) -> Entry {
 }
 
 pub(crate) fn membership_entry(term: u64, index: u64) -> Entry {
-    let node = Node { peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned(), ..Node::default() };
-    let nodes: BTreeMap<u64, Node> = [(1, node.clone()), (2, node)].into();
+    let node = MemberNode {
+        peer_address: "peer:1".to_owned(),
+        client_address: "client:1".to_owned(),
+        ..MemberNode::default()
+    };
+    let nodes: BTreeMap<u64, MemberNode> = [(1, node.clone()), (2, node)].into();
     let membership = Membership::new(vec![[1].into()], nodes).expect("its voter is a node");
     Entry { log_id: id(term, index), payload: EntryPayload::Membership(membership) }
 }

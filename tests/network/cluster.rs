@@ -8,8 +8,9 @@ use lockkeeper::{
         identity::{ClusterId, FILE_NAME, Identity},
         network::{Acknowledgements, Network, PeerService},
         slow_followers::StreamCuts,
-        types::{Node, Payload, TypeConfig},
+        types::{Payload, TypeConfig},
     },
+    table::MemberNode,
     transport,
 };
 use openraft::{
@@ -91,9 +92,12 @@ pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<Identity> {
     Arc::new(identity)
 }
 
-pub(crate) fn members(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, Node> {
-    let node =
-        |id| Node { peer_address: Wires::name(id), client_address: format!("node{id}:client"), ..Node::default() };
+pub(crate) fn members(ids: impl IntoIterator<Item = u64>) -> BTreeMap<u64, MemberNode> {
+    let node = |id| MemberNode {
+        peer_address: Wires::name(id),
+        client_address: format!("node{id}:client"),
+        ..MemberNode::default()
+    };
     ids.into_iter().map(|id| (id, node(id))).collect()
 }
 

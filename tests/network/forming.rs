@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use lockkeeper::raft::{
-    forming::{self, FormingConfig, FormingError},
-    identity::{Identity, Stage},
-    types::Node,
+use lockkeeper::{
+    raft::{
+        forming::{self, FormingConfig, FormingError},
+        identity::{Identity, Stage},
+    },
+    table::MemberNode,
 };
 use tokio::time::timeout;
 
@@ -142,7 +144,7 @@ async fn a_node_is_added_later() {
 
     {
         let leader = split(&nodes, leader).0;
-        let node = Node { incarnation: Some(four.identity.incarnation()), ..members([4])[&4].clone() };
+        let node = MemberNode { incarnation: Some(four.identity.incarnation()), ..members([4])[&4].clone() };
         let added = leader.raft.add_learner(4, node, true);
         timeout(SOON, added).await.expect("in time").expect("it is the leader");
         let promoted = leader.raft.change_membership([1, 2, 3, 4], false);

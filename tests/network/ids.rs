@@ -10,16 +10,16 @@ use lockkeeper::{
     environment::Environment,
     machine::{Command, Limits},
     raft::{
-        Raft, Replica,
+        Raft, Replica, ReplicaParts,
         addresses::Addresses,
         members::{Greet, MemberError, Members},
         messages::HelloResponse,
         network::Network,
         snapshot::{SnapshotFile, SnapshotStore},
         state_machine::StateMachine,
-        table::{Applied, Inspect, Table},
-        types::Node,
+        versions::PeerVersions,
     },
+    table::{Applied, Inspect, MemberNode, Table},
 };
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::{
@@ -88,17 +88,22 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// The only voter of a cluster, whose table waits at this gate.
 async fn lead(disk: &Disk, gate: Arc<Gate>) -> Replica {
     let identity = identity(disk.directory.path(), 1);
-    let table = Arc::new(Table::new(Some(gate)));
+    let versions = Arc::<PeerVersions>::default();
+    let table = Arc::new(Table::new(Some(gate)).with_versions(Arc::clone(versions.applied())));
     let snapshots = SnapshotStore::open(&disk.directory.path().join("snapshots")).expect("no snapshots");
     let machine = StateMachine::open(Arc::clone(&table), snapshots, 1, u64::MAX).expect("it starts");
     let network = Network::<_, SnapshotFile>::new(Lab::default().wires.end(1), identity.clone());
     let acknowledgements = network.acknowledgements();
     let raft = Raft::new(1, config(), network, MemoryLog::new(), machine).await.expect("it starts");
-    let own = Node { incarnation: Some(identity.incarnation()), peer_address: "node1".to_owned(), ..Node::default() };
+    let own = MemberNode {
+        incarnation: Some(identity.incarnation()),
+        peer_address: "node1".to_owned(),
+        ..MemberNode::default()
+    };
     raft.initialize(BTreeMap::from([(1, own)])).await.expect("a new log");
     let environment = Environment::system();
-    let addresses = Addresses::default();
-    let replica = Replica::start(raft, table, &environment, acknowledgements, addresses, SOON, Limits::default());
+    let parts = ReplicaParts { table, versions, acknowledgements, addresses: Addresses::default(), silence_max: SOON };
+    let replica = Replica::start(raft, parts, &environment, Limits::default());
     let mut led = replica.led();
     timeout(SOON, led.wait_for(Option::is_some)).await.expect("in time").expect("it runs");
     replica

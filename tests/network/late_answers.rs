@@ -10,10 +10,13 @@
 use std::{pin::pin, time::Duration};
 
 use futures::poll;
-use lockkeeper::raft::{
-    forming::FormingConfig,
-    read_index::{ReadError, read_index},
-    types::{Node, Payload, TransferLeaderRequest},
+use lockkeeper::{
+    raft::{
+        forming::FormingConfig,
+        read_index::{ReadError, read_index},
+        types::{Payload, TransferLeaderRequest},
+    },
+    table::MemberNode,
 };
 use openraft::raft::ReadPolicy;
 use tokio::time::{sleep, timeout};
@@ -70,7 +73,7 @@ async fn elect_second_leader(lab: &Lab, nodes: &[TestNode], learner: Option<&Tes
     }
     if let Some(learner) = learner {
         let node = members([LEARNER]).remove(&LEARNER).expect("it is there");
-        let node = Node { incarnation: Some(learner.identity.incarnation()), ..node };
+        let node = MemberNode { incarnation: Some(learner.identity.incarnation()), ..node };
         l.raft.add_learner(LEARNER, node, true).await.map_err(|error| format!("the learner is not added: {error}"))?;
         learner.catch_up_with(l).await;
         for other in [f, g] {

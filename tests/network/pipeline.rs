@@ -20,8 +20,9 @@ use lockkeeper::{
             peer_server::{Peer, PeerServer},
         },
         network::{APPENDS_IN_FLIGHT_MAX, Network, PeerClient},
-        types::{AppendRequest, Entry, EntryPayload, LogId, Node, Vote},
+        types::{AppendRequest, Entry, EntryPayload, LogId, Vote},
     },
+    table::MemberNode,
     transport::{self, TcpConnector},
 };
 use openraft::{
@@ -117,7 +118,7 @@ async fn client_of(stub: Stub) -> PeerClient<TcpConnector, MemorySnapshot> {
 }
 
 /// A network in which `stub` is node 2; the stub's server ends with the test's runtime.
-async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, Node) {
+async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, MemberNode) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let peer_address = listener.local_addr().expect("it is bound").to_string();
     let routes = Routes::new(PeerServer::new(stub));
@@ -126,7 +127,7 @@ async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, Node)
     let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());
     let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
     identity.found(vec![target]).await.expect("in memory");
-    (Network::new(TcpConnector, Arc::new(identity)), Node { peer_address, ..Node::default() })
+    (Network::new(TcpConnector, Arc::new(identity)), MemberNode { peer_address, ..MemberNode::default() })
 }
 
 fn log_id(index: u64) -> LogId {

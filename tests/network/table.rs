@@ -10,9 +10,12 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, TryStreamExt};
-use lockkeeper::raft::{
-    network::{SnapshotReceiver, SnapshotSink, SnapshotSource},
-    types::{Deliveries, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
+use lockkeeper::{
+    raft::{
+        network::{SnapshotReceiver, SnapshotSink, SnapshotSource},
+        types::{EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig},
+    },
+    table::Deliveries,
 };
 use openraft::{
     OptionalSend, RaftSnapshotBuilder, Snapshot,

@@ -114,9 +114,15 @@ const LAYERS: &[Layer] = &[
         Not(&["axum", "clap", "openraft", "opentelemetry", "serde_json", "sled", "toml", "tracing-subscriber"]),
     ),
     layer("storage", &["planted"], Not(&["clap", "openraft", "prost", "tonic"])),
+    // Entries in, replies and events out; nothing of how entries are agreed on, kept or sent.
+    layer(
+        "table",
+        &["audit", "machine", "metrics", "planted", "types"],
+        Not(&["axum", "clap", "futures", "hyper", "openraft", "sled", "tonic"]),
+    ),
     layer(
         "raft",
-        &["accept", "audit", "environment", "machine", "metrics", "planted", "storage", "transport", "types"],
+        &["accept", "audit", "environment", "machine", "metrics", "planted", "storage", "table", "transport", "types"],
         Not(&["hdrhistogram", "mimalloc", "tracing-subscriber"]),
     ),
     // Names, numbers and rules of a file; no sockets.
@@ -138,6 +144,7 @@ const LAYERS: &[Layer] = &[
             "proto",
             "raft",
             "storage",
+            "table",
             "traces",
             "transport",
             "types",

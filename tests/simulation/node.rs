@@ -17,12 +17,12 @@ use lockkeeper::{
         disk::Space,
         identity::{Identity, Stage},
         snapshot::SnapshotStore,
-        table::{Applied, Inspect},
     },
     server::{
         descriptors::Places,
         node::{Parts, run},
     },
+    table::{Applied, Inspect},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;

@@ -7,9 +7,10 @@ use lockkeeper::{
         Version, Versions,
     },
     proto::v1::{OpenSessionRequest, sessions_client::SessionsClient},
-    raft::{
-        keyspace::write_txn,
-        messages::{self as pb, keyspace_client::KeyspaceClient, txn_operation::Kind},
+    raft::messages::keyspace_client::KeyspaceClient,
+    table::{
+        codec::keyspace::write_txn,
+        messages::{self as pb, txn_operation::Kind},
     },
 };
 use tonic::{Code, Request, Response, Status, transport::Channel};

@@ -23,9 +23,9 @@ use crate::{
     raft::{
         backup::{self, FoundingError, NewCluster},
         identity::ClusterId,
-        table::Applied,
-        types::Node,
+        types::log_id,
     },
+    table::{Applied, MemberNode},
 };
 
 /// The new cluster.
@@ -164,7 +164,7 @@ pub(in super::super) async fn found(
         members,
         machine,
         trail: applied.trail,
-        copied: applied.log_id,
+        copied: applied.last_entry.map(log_id),
         at,
     };
 
@@ -191,14 +191,18 @@ pub(in super::super) async fn found(
     Ok(Exit::Success)
 }
 
-fn members(wanted: &[Wanted], directory: &Path, applied: &Applied) -> Result<BTreeMap<u64, (Node, PathBuf)>, Failure> {
+fn members(
+    wanted: &[Wanted],
+    directory: &Path,
+    applied: &Applied,
+) -> Result<BTreeMap<u64, (MemberNode, PathBuf)>, Failure> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
     let mut members = BTreeMap::new();
     for Wanted { node_id, addresses } in wanted {
         let (peer_address, client_address) = match addresses {
             Some(addresses) => addresses.clone(),
             None => {
-                let then = applied.membership.membership().get_node(node_id).ok_or_else(|| {
+                let then = applied.membership.nodes.get(node_id).ok_or_else(|| {
                     usage(format!(
                         "the copy has no member {node_id}: give its addresses, as in --member {node_id}=10.0.0.1:7201,10.0.0.1:7101"
                     ))
@@ -212,7 +216,7 @@ fn members(wanted: &[Wanted], directory: &Path, applied: &Applied) -> Result<BTr
             _ => directory.join(format!("node-{node_id}")),
         };
 
-        let node = Node { peer_address, client_address, ..Node::default() };
+        let node = MemberNode { peer_address, client_address, ..MemberNode::default() };
         if members.insert(*node_id, (node, directory)).is_some() {
             return Err(usage(format!("member {node_id} is named twice: give each node an id of its own")));
         }
@@ -245,7 +249,7 @@ fn longest(machine: &Machine) -> u64 {
     deadlines.max().unwrap_or(0)
 }
 
-fn node<'a>((id, (node, directory)): (&u64, &'a (Node, PathBuf))) -> FoundedNode<'a> {
+fn node<'a>((id, (node, directory)): (&u64, &'a (MemberNode, PathBuf))) -> FoundedNode<'a> {
     FoundedNode {
         node_id: *id,
         data_dir: directory.to_string_lossy().into_owned(),

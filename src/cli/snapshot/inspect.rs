@@ -10,10 +10,9 @@ use super::super::{
     output::{Format, Output, print, print_document},
     show,
 };
-use crate::raft::{
-    backup::BackupFile,
-    table::Applied,
-    types::{LogId, StoredMembership},
+use crate::{
+    raft::{backup::BackupFile, types::LogId},
+    table::{Applied, AppliedMembership, MemberNode},
 };
 
 /// Checks a backup and shows what is in it. Exit code 1: it is damaged; 2: it is no backup.
@@ -111,7 +110,7 @@ impl TableDocument {
         let counts = applied.machine.counts();
         Self {
             log_index: applied.index(),
-            log_term: term(applied.log_id),
+            log_term: applied.last_entry.map_or(0, |entry| entry.term),
             sessions: counts.sessions,
             locks: counts.locks,
             grants: counts.grants,
@@ -143,15 +142,14 @@ impl TableDocument {
     }
 }
 
-fn members(membership: &StoredMembership) -> Vec<MemberDocument> {
-    let voters: Vec<u64> = membership.voter_ids().collect();
-    let member = |(id, node): (&u64, &crate::raft::types::Node)| MemberDocument {
+fn members(membership: &AppliedMembership) -> Vec<MemberDocument> {
+    let member = |(id, node): (&u64, &MemberNode)| MemberDocument {
         node_id: *id,
         client_address: node.client_address.clone(),
         peer_address: node.peer_address.clone(),
-        voter: voters.contains(id),
+        voter: membership.is_voter(*id),
     };
-    membership.membership().nodes().map(member).collect()
+    membership.nodes.iter().map(member).collect()
 }
 
 pub(in super::super) fn term(log_id: Option<LogId>) -> u64 {

@@ -12,7 +12,7 @@ use super::{
     },
     founding::{self, Target, Wanted},
 };
-use crate::raft::{backup::BackupFile, table::Applied};
+use crate::{raft::backup::BackupFile, table::Applied};
 
 /// Makes the data of a new cluster from a backup. Nothing that exists is changed.
 ///

@@ -23,15 +23,14 @@ use prost::Message;
 use super::blocks::{BadBlock, BlockReader, BlockWriter};
 use crate::{
     identity::ClusterId,
-    messages as pb, records,
+    messages as pb,
     snapshot::{SnapshotFile, read_piece, write_end, write_piece},
     state_machine,
-    table::Applied,
-    trail::Trail,
-    types::{LogId, StoredMembership},
-    versions::PeerVersions,
+    types::{self, LogId, StoredMembership},
+    wire::{read_trail, write_trail},
 };
 use lockkeeper_machine::{Machine, Record, WallTime};
+use lockkeeper_table::{Applied, AppliedVersion, codec::records};
 
 /// The last byte is the version.
 const MAGIC: &[u8; 8] = b"LKBACK\0\x01";
@@ -125,9 +124,9 @@ pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::
         version: header.version.clone(),
         created_wall_ms: header.created.0,
         stale: header.is_stale,
-        last_log_id: applied.log_id.as_ref().map(pb::LogId::from),
-        membership: Some((&applied.membership).into()),
-        audit: applied.trail.to_message(),
+        last_log_id: applied.last_entry.map(|entry| pb::LogId::from(&types::log_id(entry))),
+        membership: Some((&types::to_stored(&applied.membership)).into()),
+        audit: write_trail(applied.trail),
     };
     write_piece(&mut output, &header.encode_to_vec())?;
     let mut count = 0;
@@ -217,7 +216,7 @@ impl BackupFile {
         let bytes = file.length();
         let unknown =
             |error: io::Error| BackupError::Newer { path: path.to_owned(), what: error.to_string(), version: None };
-        let applied = state_machine::read(&file, &PeerVersions::default()).map_err(unknown)?;
+        let applied = state_machine::read(&file, &AppliedVersion::default()).map_err(unknown)?;
         Ok(Self { header: None, applied, bytes })
     }
 }
@@ -281,8 +280,8 @@ fn read_content(input: &mut impl Read) -> Result<(Header, Applied), Unread> {
 fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied, Unread> {
     let membership = header.membership.ok_or_else(|| Unread::unknown("it has no membership"))?;
     let membership: StoredMembership = membership.try_into().map_err(Unread::unknown)?;
-    let log_id = header.last_log_id.map(LogId::from);
-    let trail = Trail::from_message(header.audit);
+    let last_entry = header.last_log_id.map(|last| types::entry_id(LogId::from(last)));
+    let trail = read_trail(header.audit);
     let (mut failed, mut count, mut bytes) = (None, 0_u64, Vec::new());
     let records = std::iter::from_fn(|| {
         let record = match read_content_piece(input, &mut bytes) {
@@ -305,13 +304,13 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
     }
     // Of the members before, a cluster that is made from the backup knows nothing.
     let ids_used = membership.membership().nodes().map(|(id, _)| *id).collect();
-    Ok(Applied { machine, log_id, membership, ids_used, trail })
+    Ok(Applied { machine, last_entry, membership: types::to_applied(&membership), ids_used, trail })
 }
 
 /// Fails on a record that this program does not know, or whose cluster version it does not support.
 fn decode(bytes: &[u8]) -> Result<Record, Unread> {
     let record = records::decode(bytes).map_err(Unread::unknown)?;
-    PeerVersions::default().check_record(&record).map_err(Unread::unknown)?;
+    AppliedVersion::default().check_record(&record).map_err(Unread::unknown)?;
     Ok(record)
 }
 

@@ -19,12 +19,11 @@ use rand::RngCore;
 use crate::{
     identity::{ClusterId, Identity, IdentityError, Incarnation, Start},
     log::{LogStore, OpenError, Options},
-    records,
     snapshot::{SnapshotError, SnapshotStore},
-    trail::Trail,
-    types::{CommittedLeaderId, LogId, Membership, Node, SnapshotMeta, StoredMembership, Vote},
+    types::{CommittedLeaderId, LogId, Membership, SnapshotMeta, StoredMembership, Vote},
 };
 use lockkeeper_machine::{Machine, WallTime, first_at};
+use lockkeeper_table::{MemberNode, Trail, codec::records};
 
 /// A cluster to be made.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub struct NewCluster {
     /// Its id.
     pub cluster_id: ClusterId,
     /// Its members, all of them voters: the addresses, and the directory to be made. It must be empty, or not exist.
-    pub members: BTreeMap<u64, (Node, PathBuf)>,
+    pub members: BTreeMap<u64, (MemberNode, PathBuf)>,
     /// Its table: one that [`Machine::restored`] made.
     pub machine: Machine,
     /// The audit trail of the copy: that of the new cluster begins with its end.
@@ -101,7 +100,7 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
 /// A directory that is being made.
 struct Made<'a> {
     node_id: u64,
-    node: &'a Node,
+    node: &'a MemberNode,
     directory: &'a Path,
     incarnation: Incarnation,
     start: Start,
@@ -128,8 +127,9 @@ fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId
     let (term, index) = copied.map_or((0, 0), |last| (last.leader_id.term, last.index));
     let leader_id = CommittedLeaderId::new(term.saturating_add(1));
     let last = LogId { leader_id, index: first_index(at, index) };
-    let node = |made: &Made<'_>| (made.node_id, Node { incarnation: Some(made.incarnation), ..made.node.clone() });
-    let (voters, nodes): (_, BTreeMap<u64, Node>) =
+    let node =
+        |made: &Made<'_>| (made.node_id, MemberNode { incarnation: Some(made.incarnation), ..made.node.clone() });
+    let (voters, nodes): (_, BTreeMap<u64, MemberNode>) =
         (made.iter().map(|made| made.node_id).collect(), made.iter().map(node).collect());
     let membership = Membership::new(vec![voters], nodes);
     let membership = membership.map_err(|why| FoundingError::Members(format!("these cannot be the members: {why}")))?;
@@ -153,7 +153,7 @@ async fn fill_all(
 }
 
 impl<'a> Made<'a> {
-    fn draw(node_id: u64, (node, directory): &'a (Node, PathBuf), random: &mut impl RngCore) -> Self {
+    fn draw(node_id: u64, (node, directory): &'a (MemberNode, PathBuf), random: &mut impl RngCore) -> Self {
         Self { node_id, node, directory, incarnation: Incarnation::draw(random), start: Start::draw(random) }
     }
 

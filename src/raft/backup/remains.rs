@@ -25,12 +25,11 @@ use crate::{
     log::{LogStore, OpenError, Options},
     snapshot::{SnapshotFile, newest_in},
     state_machine,
-    table::{Applied, Table},
-    types::{LogId, Vote},
-    versions::PeerVersions,
+    types::{self, LogId, Vote},
 };
 use lockkeeper_machine::Versions;
 use lockkeeper_storage::database::{LockFile, NotLocked};
+use lockkeeper_table::{Applied, AppliedVersion, Table};
 
 /// The content of a stopped node's data directory.
 #[derive(Debug)]
@@ -170,7 +169,7 @@ impl Remains {
                 "it has cluster version {version}, and this program supports {own}: use a later program"
             )));
         }
-        let through = applied.log_id;
+        let through = applied.last_entry.map(types::log_id);
         Ok(Self { identity, vote, last, through, committed: committed.max(snapshot), snapshot, applied })
     }
 
@@ -193,7 +192,7 @@ fn index(log_id: Option<LogId>) -> u64 {
 fn restore(table: &Table, path: &Path) -> Result<Option<LogId>, RemainsError> {
     let damaged = |error: io::Error| RemainsError::Snapshot { path: path.to_owned(), what: error.to_string() };
     let file = SnapshotFile::open(path).map_err(damaged)?;
-    drop(table.restore(state_machine::read(&file, &PeerVersions::default()).map_err(damaged)?));
+    drop(table.restore(state_machine::read(&file, &AppliedVersion::default()).map_err(damaged)?));
     Ok(file.meta().last_log_id)
 }
 
@@ -217,7 +216,8 @@ async fn replay(
         if through.is_some_and(|through| entry.log_id.index > through) {
             break;
         }
-        applier::apply(table, entry, false)?;
+        let id = types::entry_id(entry.log_id);
+        table.apply_entry(id, applier::read(entry), false)?;
     }
     Ok((vote, state.last_log_id, committed))
 }
@@ -246,24 +246,24 @@ mod tests {
     use super::*;
     use crate::{
         backup::{NewCluster, found},
-        commands,
-        types::{Entry, EntryPayload, Node, Payload, TypeConfig},
+        types::{Entry, EntryPayload, Payload, TypeConfig},
     };
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Command, Label, Limits, Machine, SessionId, Time, Ttl, WallTime};
+    use lockkeeper_table::{MemberNode, Trail, codec::commands};
 
     /// The data directory of a node whose log has these payloads after its snapshot. Returns the index of the snapshot.
     async fn node_with(directory: &Path, payloads: Vec<Bytes>) -> u64 {
-        let addresses = |text: &str| Node {
+        let addresses = |text: &str| MemberNode {
             peer_address: format!("{text}:1"),
             client_address: format!("{text}:2"),
-            ..Node::default()
+            ..MemberNode::default()
         };
         let cluster = NewCluster {
             cluster_id: "test".parse().expect("an id"),
             members: BTreeMap::from([(1, (addresses("a"), directory.to_owned()))]),
             machine: Machine::default(),
-            trail: crate::trail::Trail::default(),
+            trail: Trail::default(),
             copied: None,
             at: WallTime(1_800_000_000_000),
         };
@@ -309,7 +309,7 @@ mod tests {
 
         let remains = read(Some(snapshot + 1)).await.expect("it ends before");
         assert_eq!(remains.applied.index(), snapshot + 1);
-        assert_eq!(remains.through, remains.applied.log_id);
+        assert_eq!(remains.through, remains.applied.last_entry.map(types::log_id));
         assert_eq!(remains.last.map(|last| last.index), Some(snapshot + 3));
         assert_eq!(remains.applied.machine.counts().sessions, 1);
         assert_eq!(read(Some(snapshot)).await.expect("the snapshot alone").applied.machine.counts().sessions, 0);

@@ -4,8 +4,8 @@ use rand::{SeedableRng, rngs::StdRng};
 
 use super::*;
 
-fn node(id: u64) -> Node {
-    Node { peer_address: format!("n{id}:1"), client_address: format!("n{id}:2"), ..Node::default() }
+fn node(id: u64) -> MemberNode {
+    MemberNode { peer_address: format!("n{id}:1"), client_address: format!("n{id}:2"), ..MemberNode::default() }
 }
 
 fn plan(ids: &[u64]) -> FormingConfig {

@@ -70,9 +70,10 @@ impl<D: Disk> LogTrees<D> {
     /// record it.
     pub(super) fn owner(&self) -> io::Result<Option<(Incarnation, Start)>> {
         let Some(owner) = self.meta::<pb::LogOwner>(OWNER)? else { return Ok(None) };
-        let unreadable = |_| damaged(format!("`{OWNER}` names no valid owner"));
-        let incarnation = owner.incarnation.as_ref().try_into().map_err(unreadable)?;
-        Ok(Some((incarnation, owner.start.parse().map_err(unreadable)?)))
+        let unreadable = || damaged(format!("`{OWNER}` names no valid owner"));
+        let incarnation = owner.incarnation.as_ref().try_into().map_err(|_| unreadable())?;
+        let start = owner.start.parse().map_err(|_| unreadable())?;
+        Ok(Some((incarnation, start)))
     }
 
     pub(super) fn set_owner(&mut self, incarnation: Incarnation, start: Start) -> io::Result<()> {

@@ -40,9 +40,9 @@ use crate::{
     Replica, handover,
     identity::Incarnation,
     messages as pb,
-    table::Applied,
-    types::{StoredMembership, TypeConfig},
+    types::{StoredMembership, TypeConfig, entry_id},
 };
+use lockkeeper_table::Applied;
 
 /// Members at the most, learners among them. Each one more is another copy of every entry for the leader to send.
 pub const MEMBERS_MAX: usize = 15;
@@ -348,7 +348,7 @@ impl Members {
     async fn confirm(&self, judged: &StoredMembership, term: u64) -> Result<(), MemberError> {
         let confirmed = async {
             loop {
-                let has_applied = |applied: &Applied| applied.membership.log_id() >= judged.log_id();
+                let has_applied = |applied: &Applied| applied.membership.entry >= judged.log_id().map(entry_id);
                 match self.replica.read(CHANGE_TIMEOUT, has_applied).await {
                     Ok(true) if self.term() == term => return Ok(()),
                     Ok(true) => return Err(MemberError::Unconfirmed),

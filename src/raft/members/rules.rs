@@ -3,10 +3,11 @@
 use openraft::ChangeMembers;
 
 use super::{Candidate, MEMBERS_MAX, MemberError};
-use crate::types::{Membership, Node};
+use crate::types::Membership;
+use lockkeeper_table::MemberNode;
 
 /// A change, as openraft takes it. Voters that it removes leave the membership altogether.
-pub(super) type Change = ChangeMembers<u64, Node>;
+pub(super) type Change = ChangeMembers<u64, MemberNode>;
 
 /// What the leader knows of its cluster.
 pub(super) struct View<'a> {
@@ -19,7 +20,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn node(&self, node_id: u64) -> Result<&Node, MemberError> {
+    fn node(&self, node_id: u64) -> Result<&MemberNode, MemberError> {
         let members = || self.membership.nodes().map(|(id, _)| *id).collect();
         self.membership.get_node(&node_id).ok_or_else(|| MemberError::Unknown { node_id, members: members() })
     }
@@ -99,7 +100,7 @@ pub(super) fn add(view: &View<'_>, candidate: &Candidate) -> Result<Admission, M
         let (peer_address, client_address) = (peer_address.clone(), client_address.clone());
         // The configurations of the others may name another way to the same address for peers: that goes on.
         let has_moved = known.has_moved || known.peer_address != peer_address;
-        let moved = Node { peer_address, client_address, has_moved, ..known.clone() };
+        let moved = MemberNode { peer_address, client_address, has_moved, ..known.clone() };
         return Ok(Admission::Change(Change::SetNodes([(node_id, moved)].into())));
     }
     if (view.was_removed)(node_id) {
@@ -111,7 +112,13 @@ pub(super) fn add(view: &View<'_>, candidate: &Candidate) -> Result<Admission, M
         return Err(MemberError::TooMany);
     }
     let (peer_address, client_address) = (peer_address.clone(), client_address.clone());
-    let node = Node { incarnation: Some(incarnation), peer_address, client_address, stays_learner, ..Node::default() };
+    let node = MemberNode {
+        incarnation: Some(incarnation),
+        peer_address,
+        client_address,
+        stays_learner,
+        ..MemberNode::default()
+    };
     Ok(Admission::Change(Change::AddNodes([(node_id, node)].into())))
 }
 
@@ -123,7 +130,7 @@ pub(super) fn promote(view: &View<'_>, node_id: u64) -> Result<Option<Change>, M
     }
     view.settled()?;
     view.no_candidate_but(None)?;
-    Ok(Some(Change::SetNodes([(node_id, Node { stays_learner: false, ..node.clone() })].into())))
+    Ok(Some(Change::SetNodes([(node_id, MemberNode { stays_learner: false, ..node.clone() })].into())))
 }
 
 /// A voter is to be replaced by the next learner that is promoted. `with`: a member that takes its place; if it is a voter already, the
@@ -152,9 +159,9 @@ pub(super) fn replace(view: &View<'_>, old: u64, with: Option<u64>) -> Result<Op
     view.nobody_leaves()?;
     view.settled()?;
     view.no_candidate_but(with.or_else(|| view.candidates().next()))?;
-    let mut nodes = vec![(old, Node { is_leaving: true, ..node.clone() })];
+    let mut nodes = vec![(old, MemberNode { is_leaving: true, ..node.clone() })];
     if let Some(new) = with {
-        nodes.push((new, Node { stays_learner: false, ..view.node(new)?.clone() }));
+        nodes.push((new, MemberNode { stays_learner: false, ..view.node(new)?.clone() }));
     }
     Ok(Some(Change::SetNodes(nodes.into_iter().collect())))
 }
@@ -166,7 +173,7 @@ pub(super) fn keep(view: &View<'_>, old: u64) -> Result<Option<Change>, MemberEr
         return Ok(None);
     }
     view.settled()?;
-    Ok(Some(Change::SetNodes([(old, Node { is_leaving: false, ..node.clone() })].into())))
+    Ok(Some(Change::SetNodes([(old, MemberNode { is_leaving: false, ..node.clone() })].into())))
 }
 
 /// A member leaves for good.

@@ -6,30 +6,33 @@ use super::{
     Candidate, MEMBERS_MAX, MemberError,
     rules::{self, Admission, Change, Step, View},
 };
-use crate::{
-    identity::Incarnation,
-    types::{Membership, Node},
-};
+use crate::{identity::Incarnation, types::Membership};
+use lockkeeper_table::MemberNode;
 
 fn incarnation(id: u64) -> Incarnation {
     Incarnation::try_from([id as u8; 16].as_slice()).expect("16 bytes")
 }
 
-fn node(id: u64) -> Node {
+fn node(id: u64) -> MemberNode {
     let incarnation = Some(incarnation(id));
-    Node { incarnation, peer_address: format!("n{id}:2"), client_address: format!("n{id}:1"), ..Node::default() }
+    MemberNode {
+        incarnation,
+        peer_address: format!("n{id}:2"),
+        client_address: format!("n{id}:1"),
+        ..MemberNode::default()
+    }
 }
 
 fn candidate(node_id: u64) -> Candidate {
-    let Node { peer_address, client_address, .. } = node(node_id);
+    let MemberNode { peer_address, client_address, .. } = node(node_id);
     Candidate { node_id, incarnation: incarnation(node_id), peer_address, client_address, stays_learner: false }
 }
 
 /// A membership of these sets of voters and these learners, some nodes changed.
-fn membership(configs: &[&[u64]], learners: &[u64], change: impl Fn(u64, &mut Node)) -> Membership {
+fn membership(configs: &[&[u64]], learners: &[u64], change: impl Fn(u64, &mut MemberNode)) -> Membership {
     let configs: Vec<BTreeSet<u64>> = configs.iter().map(|ids| ids.iter().copied().collect()).collect();
     let ids = configs.iter().flatten().chain(learners).copied();
-    let nodes: BTreeMap<u64, Node> = ids
+    let nodes: BTreeMap<u64, MemberNode> = ids
         .map(|id| {
             let mut node = node(id);
             change(id, &mut node);
@@ -52,7 +55,7 @@ fn with<T>(membership: &Membership, silent: &[u64], judge: impl FnOnce(&View<'_>
 /// The membership after a change, without the joint one.
 fn after(membership: &Membership, change: Change) -> Membership {
     let mut voters: BTreeSet<u64> = membership.get_joint_config().last().cloned().unwrap_or_default();
-    let mut nodes: BTreeMap<u64, Node> = membership.nodes().map(|(id, node)| (*id, node.clone())).collect();
+    let mut nodes: BTreeMap<u64, MemberNode> = membership.nodes().map(|(id, node)| (*id, node.clone())).collect();
     let changes = if let Change::Batch(changes) = change { changes } else { vec![change] };
     for change in changes {
         match change {

@@ -29,10 +29,10 @@ use crate::{
     table_comparison::TableVerdict,
     types::*,
     versions::PeerVersions,
-    wire::Malformed,
 };
 use lockkeeper_machine::HASH_FORM;
 use lockkeeper_metrics::Metrics;
+use lockkeeper_table::{Malformed, MemberNode};
 use lockkeeper_transport::{Connect, channel};
 
 /// Makes the clients through which openraft calls the peers. `D` is the type of a snapshot's data.
@@ -103,7 +103,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
         Self { metrics, ..self }
     }
 
-    fn client(&self, target: u64, node: &Node, purpose: Purpose) -> PeerClient<C, D> {
+    fn client(&self, target: u64, node: &MemberNode, purpose: Purpose) -> PeerClient<C, D> {
         PeerClient {
             connector: self.connector.clone(),
             identity: self.identity.clone(),
@@ -136,7 +136,7 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
     pub async fn ask(
         &self,
         target: u64,
-        node: &Node,
+        node: &MemberNode,
         (leader, vote): (u64, Vote),
         patience: Duration,
     ) -> Result<(Duration, Option<LogId>), Status> {
@@ -152,7 +152,7 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
     pub(crate) async fn hash_table(
         &self,
         target: u64,
-        node: &Node,
+        node: &MemberNode,
         index: u64,
         patience: Duration,
     ) -> Result<Option<u64>, Status> {
@@ -168,7 +168,7 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
     pub(crate) async fn tell_verdict(
         &self,
         target: u64,
-        node: &Node,
+        node: &MemberNode,
         verdict: &TableVerdict,
         patience: Duration,
     ) -> Result<(), Status> {
@@ -188,15 +188,15 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
 impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C, D> {
     type Network = PeerClient<C, D>;
 
-    async fn new_client(&mut self, target: u64, node: &Node) -> Self::Network {
+    async fn new_client(&mut self, target: u64, node: &MemberNode) -> Self::Network {
         self.client(target, node, Purpose::Entries)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &Node) -> Self::Network {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberNode) -> Self::Network {
         self.client(target, node, Purpose::Heartbeats)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &Node) -> Self::Network {
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberNode) -> Self::Network {
         self.client(target, node, Purpose::Snapshots)
     }
 }

@@ -22,9 +22,9 @@ use crate::{
     identity::{Identity, Incarnation},
     types::*,
     versions::PeerVersions,
-    wire::Malformed,
 };
 use lockkeeper_metrics::{Metrics, Stage};
+use lockkeeper_table::{Malformed, MemberNode};
 use lockkeeper_transport::{Connect, channel};
 
 pub(super) type RpcError = RPCError<TypeConfig>;
@@ -39,7 +39,7 @@ pub struct PeerClient<C, D> {
     pub(super) incarnation: Option<Incarnation>,
     pub(super) addresses: Addresses,
     /// The peer in the log when this client was made.
-    pub(super) in_log: Node,
+    pub(super) in_log: MemberNode,
     /// The address of the connection.
     pub(super) address: String,
     pub(super) purpose: Purpose,

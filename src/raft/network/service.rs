@@ -36,10 +36,10 @@ use crate::{
     liveness::PeerLiveness,
     table_comparison::{TableComparison, TableHash, TableVerdict},
     versions::PeerVersions,
-    wire::Malformed,
 };
 use lockkeeper_machine::HASH_FORM;
 use lockkeeper_planted::Planted;
+use lockkeeper_table::{Malformed, MemberNode};
 use lockkeeper_transport::Remote;
 
 /// Answers the peers' calls for one node: for its state machine `M`, with snapshots arriving in `K`.
@@ -83,7 +83,7 @@ where
     K: SnapshotSink<SnapshotData = M::SnapshotData>,
 {
     /// A service that answers only Hello, until [`PeerService::attach`].
-    pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, Node>, sink: K) -> Self {
+    pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, MemberNode>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
         let (broken, broken_streams) = mpsc::channel(BROKEN_STREAMS);
         let shared = Shared {

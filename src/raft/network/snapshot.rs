@@ -16,6 +16,7 @@ use tonic::{Status, Streaming};
 use super::{SNAPSHOT_PIECE_BYTES, SNAPSHOT_PIECE_TIMEOUT};
 use crate::messages::{SnapshotHeader, SnapshotPiece, snapshot_piece::Kind};
 use crate::types::{SnapshotMeta, Vote};
+use lockkeeper_table::Malformed;
 
 /// A snapshot that can be sent: openraft's snapshot data.
 pub trait SnapshotSource: Send + Sync + 'static {
@@ -82,7 +83,7 @@ pub(super) async fn receive<K: SnapshotSink>(
     let Some(Kind::Header(header)) = next(&mut pieces).await? else {
         return Err(Status::invalid_argument("the first piece of a snapshot must be its header"));
     };
-    let malformed = |error: crate::wire::Malformed| Status::invalid_argument(error.to_string());
+    let malformed = |error: Malformed| Status::invalid_argument(error.to_string());
     let (vote, meta, length) = header.into_parts().map_err(malformed)?;
     // Before any of its bytes is written.
     accept(&vote, &meta)?;

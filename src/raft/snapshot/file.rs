@@ -13,11 +13,12 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::messages as pb;
-use crate::trail::Trail;
 use crate::types::{LogId, SnapshotMeta, StoredMembership};
+use crate::wire::{read_trail, write_trail};
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::files;
+use lockkeeper_table::{Malformed, Trail};
 
 /// The last byte is the version. Every later format keeps these 8 bytes in front and the checksum of all before it at the end, so that an
 /// older program can tell a later format from damage.
@@ -180,7 +181,7 @@ pub(super) fn write(
         last_log_id: meta.last_log_id.as_ref().map(pb::LogId::from),
         membership: Some((&meta.last_membership).into()),
         ids_used: ids_used.iter().copied().collect(),
-        audit: trail.to_message(),
+        audit: write_trail(trail),
     };
     output.write_all(MAGIC)?;
     write_piece(&mut output, &header.encode_to_vec())?;
@@ -273,12 +274,11 @@ fn read_header(input: &mut impl Read) -> io::Result<Header> {
     }
     let header = pb::SnapshotFileHeader::decode(&*header).map_err(|why| broken(&why.to_string()))?;
     let membership = header.membership.ok_or_else(|| broken("it has no membership"))?;
-    let last_membership: StoredMembership =
-        membership.try_into().map_err(|why: crate::wire::Malformed| broken(&why.to_string()))?;
+    let last_membership: StoredMembership = membership.try_into().map_err(|why: Malformed| broken(&why.to_string()))?;
     let members = last_membership.membership().nodes().map(|(id, _)| *id);
     let ids_used = header.ids_used.into_iter().chain(members).collect();
     let meta = SnapshotMeta { last_log_id: header.last_log_id.map(LogId::from), last_membership };
-    Ok((meta, ids_used, Trail::from_message(header.audit)))
+    Ok((meta, ids_used, read_trail(header.audit)))
 }
 
 /// Reads the next record into `record`. Returns whether there was one.

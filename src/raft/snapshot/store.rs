@@ -12,10 +12,11 @@ use std::{
 };
 
 use super::file::{self, SnapshotFile};
-use crate::{trail::Trail, types::SnapshotMeta};
+use crate::types::SnapshotMeta;
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::files::{self, PARTIAL_SUFFIX};
+use lockkeeper_table::Trail;
 
 const PREFIX: &str = "snapshot-";
 

@@ -13,7 +13,8 @@ use lockkeeper_machine::{
     TXN_READS_MAX, TXN_WRITES_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
-use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError, watch_index::TooManyWatches};
+use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
+use lockkeeper_table::watch_index::TooManyWatches;
 
 /// Whether, and how, the caller may repeat a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,8 +19,9 @@ use lockkeeper_raft::{
     members::Members,
     network::hello,
     snapshot::SnapshotStore,
-    types::{self, TypeConfig},
+    types::TypeConfig,
 };
+use lockkeeper_table::MemberNode;
 use lockkeeper_traces::{Settings as TraceSettings, Traces};
 use lockkeeper_transport::{Connect, Listen};
 
@@ -158,7 +159,7 @@ fn plan(config: &Config) -> FormingConfig {
     let node = |member: &Member| {
         let peer_address = member.peer_address.clone();
         let client_address = member.client_address.clone();
-        (member.node_id, types::Node { peer_address, client_address, ..types::Node::default() })
+        (member.node_id, MemberNode { peer_address, client_address, ..MemberNode::default() })
     };
     FormingConfig { bootstrap: config.bootstrap, members: config.members.iter().map(node).collect() }
 }

@@ -9,7 +9,7 @@ use lockkeeper_config::{Config, RaftConfig};
 use lockkeeper_environment::Blocking;
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
-    Raft, Replica,
+    Raft, Replica, ReplicaParts,
     addresses::Addresses,
     disk::Disks,
     fast_election::BrokenStreams,
@@ -19,12 +19,11 @@ use lockkeeper_raft::{
     slow_followers::{LogBytes, StreamCuts},
     snapshot::{SnapshotFile, SnapshotStore},
     state_machine::StateMachine,
-    table::{Inspect, Table},
     table_comparison::TableComparison,
-    trail::Audit,
     types::TypeConfig,
     versions::PeerVersions,
 };
+use lockkeeper_table::{Audit, Inspect, Table};
 use lockkeeper_transport::Connect;
 
 use super::{Foundation, ServeError, stopped, unapplied};
@@ -74,7 +73,7 @@ impl<C: Connect> Replication<C> {
         let versions = Arc::new(PeerVersions::new(versions).with_audit(base.audit.is_some()));
         let table = Arc::new(
             Table::new(inspector)
-                .with_versions(Arc::clone(&versions))
+                .with_versions(Arc::clone(versions.applied()))
                 .with_audit(Audit::new(identity.cluster_id().as_str(), base.audit.clone()))
                 .with_metrics(environment.metrics.clone()),
         );
@@ -114,8 +113,14 @@ impl<C: Connect> Replication<C> {
 
         let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
         let limits = (&config.limits).into();
-        let replica =
-            Replica::start(raft, table, environment, acknowledgements.clone(), addresses, silence_max, limits);
+        let parts = ReplicaParts {
+            table,
+            versions: Arc::clone(&versions),
+            acknowledgements: acknowledgements.clone(),
+            addresses,
+            silence_max,
+        };
+        let replica = Replica::start(raft, parts, environment, limits);
 
         let election_timeout = Duration::from_millis(config.raft.election_timeout_ms_min);
         let beat = silent_leader::beat(Duration::from_millis(config.raft.heartbeat_ms), election_timeout);

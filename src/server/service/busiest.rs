@@ -17,7 +17,7 @@ use crate::{
 };
 use lockkeeper_machine::{ChangeKind, LockName, LockView, Machine, Page, Ticket, Token};
 use lockkeeper_metrics::{Did, Metrics};
-use lockkeeper_raft::table::EntryChanges;
+use lockkeeper_table::change_history::EntryChanges;
 
 /// Maximum number of places in queues that a look visits, and of claims of entries. Both take some milliseconds.
 const WAITS_MAX: usize = 20_000;

@@ -21,11 +21,8 @@ use crate::api::{
 };
 use lockkeeper_machine::{Renewal, SessionId, Token, Ttl};
 use lockkeeper_planted::Planted;
-use lockkeeper_raft::{
-    NoReply, Replica,
-    table::{Notice, Notices, SessionLoss},
-    types::LogId,
-};
+use lockkeeper_raft::{NoReply, Replica, types::LogId};
+use lockkeeper_table::listeners::{Notice, Notices, SessionLoss};
 
 /// Maximum number of renewals of one stream in the log. Each takes a few milliseconds there.
 const IN_FLIGHT: usize = 2048;

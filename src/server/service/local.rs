@@ -24,12 +24,8 @@ use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_policy::{Right, What};
-use lockkeeper_raft::{
-    NoReply, Replica,
-    members::Members,
-    table::Applied,
-    types::{Delivery, Times},
-};
+use lockkeeper_raft::{NoReply, Replica, members::Members};
+use lockkeeper_table::{Applied, Delivery, Times};
 use lockkeeper_traces::{Span, Traces};
 use lockkeeper_transport::LogThrottle;
 

@@ -14,7 +14,7 @@ use crate::{
 use lockkeeper_machine::{Command, ForceRelease, LockName, Page, Released, Reply, WaitEnd};
 use lockkeeper_metrics::WaitOutcome;
 use lockkeeper_proto::v1;
-use lockkeeper_raft::{table::Applied, types::Delivery};
+use lockkeeper_table::{Applied, Delivery};
 
 /// Maximum number of locks in one page of a list, and of holders and of waiters in one page of a lock.
 const PAGE_MAX: usize = 1000;

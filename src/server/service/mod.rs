@@ -59,7 +59,8 @@ use super::{
 };
 use lockkeeper_machine::Revision;
 use lockkeeper_proto::v1::StatusResponse;
-use lockkeeper_raft::{Replica, types::Node};
+use lockkeeper_raft::Replica;
+use lockkeeper_table::MemberNode;
 use lockkeeper_traces::{Origin, Traces};
 use lockkeeper_transport::Settings;
 
@@ -306,7 +307,7 @@ impl Service {
         match replica.leader() {
             // This node was elected, and has not yet applied what its predecessors left.
             Some((id, _)) if id == *replica.raft().node_id() => Err(Error::no_leader()),
-            Some((id, Node { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
+            Some((id, MemberNode { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
             None => Err(Error::no_leader()),
         }
     }

@@ -13,7 +13,8 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_machine::{Command, Renewal, Reply, SessionId};
-use lockkeeper_raft::{NoReply, table::Applied};
+use lockkeeper_raft::NoReply;
+use lockkeeper_table::Applied;
 
 /// Maximum number of sessions in one page of a list.
 const PAGE_MAX: usize = 1000;

@@ -30,10 +30,8 @@ use tokio::{
 use super::patience::PATIENCE;
 use crate::api::Error;
 use lockkeeper_machine::{Command, Machine, Ticket, WaitEnd};
-use lockkeeper_raft::{
-    NoReply, Replica,
-    calls::{BrokenCall, WaitingCall},
-};
+use lockkeeper_raft::{NoReply, Replica};
+use lockkeeper_table::calls::{BrokenCall, WaitingCall};
 
 /// How long the place in the queue is kept after its call broke off.
 pub const GRACE: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 //! The watcher gets the state of the locks as of one log entry, then every change after it. A watcher that comes back names the last entry
 //! that it knows, and gets the changes after it, as long as the node still has them. A watcher that lags by more entries than the node
 //! keeps gets the state again: it never slows down applying. Only changes under its prefix wake a watcher that waits, however much happens
-//! elsewhere: see [`lockkeeper_raft::watch_index`].
+//! elsewhere: see [`lockkeeper_table::watch_index`].
 //!
 //! The stream ends when this node no longer leads in the term in which the stream began, or is cut off from most members: its client goes
 //! on at the new leader. In a later term, this node may have installed another one's snapshot meanwhile, and not know all changes.
@@ -30,10 +30,10 @@ use lockkeeper_proto::v1::{
     WatchResponse,
     watch_response::{self, Progress, State, TooOld, What},
 };
-use lockkeeper_raft::{
-    Replica,
-    leadership::Led,
-    table::{Applied, EntryChanges},
+use lockkeeper_raft::{Replica, leadership::Led};
+use lockkeeper_table::{
+    Applied,
+    change_history::EntryChanges,
     watch_index::{Concerned, Next, Shape, Subscription, Turn},
 };
 

@@ -6,7 +6,7 @@
 //!
 //! Nothing is queued for a watcher: one that lags goes on in the history, and one that lags behind the history is told so
 //! ([`Reason::RevisionCompacted`](crate::api::Reason::RevisionCompacted)). A message is built when the watcher has room for it. Only events
-//! of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_raft::watch_index`].
+//! of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_table::watch_index`].
 //!
 //! Any node serves a watch, as far as it has applied the log. The stream ends when this node has known no leader for [`LEADERLESS_MAX`]
 //! checks: its copy stands still, and the watcher goes on at another node, after the last complete revision. A change of leader alone
@@ -23,10 +23,8 @@ use crate::api::{
     requests::{EntriesWatched, WatchEntries},
 };
 use lockkeeper_machine::{EntryEvent, EntryHistory, Key, KeyRange, Revision, RevisionError};
-use lockkeeper_raft::{
-    Replica,
-    watch_index::{Concerned, Next, Subscription, WatchIndex},
-};
+use lockkeeper_raft::Replica;
+use lockkeeper_table::watch_index::{Concerned, Next, Subscription, WatchIndex};
 
 /// Bytes after which a message is closed. One event has less than a megabyte.
 const MESSAGE_BYTES: usize = 64 * 1024;

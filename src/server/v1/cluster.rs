@@ -13,9 +13,9 @@ use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{self, cluster_server};
 use lockkeeper_raft::{
     DiskReport, Replica,
-    table::TableSummary,
-    types::{LogId, Node, TypeConfig},
+    types::{LogId, TypeConfig},
 };
+use lockkeeper_table::{MemberNode, TableSummary};
 use lockkeeper_transport::tls::Tls;
 
 /// Serves `lockkeeper.v1.Cluster`.
@@ -223,7 +223,7 @@ fn show_table(status: &mut v1::StatusResponse, table: &TableSummary) {
 }
 
 fn show_versions(status: &mut v1::StatusResponse, replica: &Replica) {
-    let versions = replica.table().versions();
+    let versions = replica.versions();
     let own = versions.own();
     let cluster = versions.cluster();
     status.cluster_version = cluster.0;
@@ -256,8 +256,8 @@ fn members(metrics: &RaftMetrics<TypeConfig>, replica: &Replica) -> Vec<v1::Memb
     let voters: Vec<u64> = membership.voter_ids().collect();
 
     let matched = |id: &u64| metrics.replication.as_ref()?.get(id)?.as_ref().map(|matched| matched.index);
-    let member = |(id, in_log): (&u64, &Node)| {
-        let addresses = |node: &Node| (node.client_address.clone(), node.peer_address.clone());
+    let member = |(id, in_log): (&u64, &MemberNode)| {
+        let addresses = |node: &MemberNode| (node.client_address.clone(), node.peer_address.clone());
         let (client_address, peer_address) = replica.addresses().look(*id, in_log, addresses);
         v1::Member {
             node_id: *id,

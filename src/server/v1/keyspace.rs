@@ -10,7 +10,8 @@ use crate::{
     wire::{Encode, Form},
 };
 use lockkeeper_machine::Txn;
-use lockkeeper_raft::messages::{self as pb, keyspace_server::Keyspace};
+use lockkeeper_raft::messages::keyspace_server::Keyspace;
+use lockkeeper_table::messages as pb;
 
 #[tonic::async_trait]
 impl<B: Backend> Keyspace for Adapter<B> {

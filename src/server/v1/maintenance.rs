@@ -32,8 +32,8 @@ use lockkeeper_raft::{
     Replica,
     backup::{self, Header},
     identity::ClusterId,
-    table::Applied,
 };
+use lockkeeper_table::Applied;
 
 /// Maximum number of backups that a node sends at the same time.
 const AT_ONCE: usize = 2;

@@ -8,10 +8,11 @@ use tonic::{Code, Response, Status, transport::Channel};
 use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
 use crate::api::{Error, requests::*};
 use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, Revision, Selected, Ttl, Txn, TxnResult, Version};
-use lockkeeper_raft::{
-    keyspace::*,
-    messages::{self as pb, keyspace_client::KeyspaceClient, txn_result},
-    wire::Malformed,
+use lockkeeper_raft::messages::keyspace_client::KeyspaceClient;
+use lockkeeper_table::{
+    Malformed,
+    codec::keyspace::*,
+    messages::{self as pb, txn_result},
 };
 
 /// Calls the leader.

@@ -6,10 +6,12 @@ use lockkeeper::{
     machine::{Machine, WallTime},
     raft::{
         backup::{self, BackupFile, Header},
-        commands, records,
         snapshot::SnapshotFile,
-        table::Applied,
-        types::{CommittedLeaderId, LogId, Membership, Node, StoredMembership},
+        types::entry_id,
+    },
+    table::{
+        Applied, AppliedMembership, EntryId, MemberNode,
+        codec::{commands, records},
     },
 };
 
@@ -25,11 +27,15 @@ fn applied() -> Applied {
         let (time, limits, commands) = commands::decode(&batch.into()).expect("a sample");
         machine.apply_batch(time, limits, commands, &mut events);
     }
-    let node = Node { peer_address: "peer:1".to_owned(), client_address: "client:1".to_owned(), ..Node::default() };
-    let membership = Membership::new(vec![[1].into()], BTreeMap::from([(1, node)])).expect("its voter is a node");
-    let id = LogId { leader_id: CommittedLeaderId::new(2), index: 9 };
-    let membership = StoredMembership::new(Some(id), membership);
-    Applied { machine, log_id: Some(id), membership, ids_used: [1].into(), ..Applied::default() }
+    let node = MemberNode {
+        peer_address: "peer:1".to_owned(),
+        client_address: "client:1".to_owned(),
+        ..MemberNode::default()
+    };
+    let last_entry = Some(EntryId { term: 2, index: 9 });
+    let nodes = BTreeMap::from([(1, node)]);
+    let membership = AppliedMembership { entry: last_entry, voters: vec![[1].into()], nodes };
+    Applied { machine, last_entry, membership, ids_used: [1].into(), ..Applied::default() }
 }
 
 fn header() -> Header {
@@ -104,7 +110,8 @@ pub(super) fn backup(bytes: &[u8]) {
             Ok(BackupFile { header: None, .. }) => {}
             Ok(BackupFile { header: Some(header), applied, bytes: length }) => {
                 let summary = checked.expect("what is read is sound");
-                assert_eq!((&summary.header, summary.log_id, summary.bytes), (header, applied.log_id, *length));
+                let last = summary.log_id.map(entry_id);
+                assert_eq!((&summary.header, last, summary.bytes), (header, applied.last_entry, *length));
                 same_again(header, applied);
             }
             Err(error) => says(error),
@@ -120,7 +127,8 @@ fn same_again(header: &Header, applied: &Applied) {
     let again = with_file(&file, |path| BackupFile::read(path).expect("what was written"));
     assert_eq!(again.header.as_ref(), Some(header));
     assert_eq!(again.applied.machine.hash(), applied.machine.hash());
-    assert_eq!((again.applied.log_id, again.applied.membership), (applied.log_id, applied.membership.clone()));
+    assert_eq!(again.applied.last_entry, applied.last_entry);
+    assert_eq!(again.applied.membership, applied.membership);
 }
 
 /// Blocks: length, checksum of number and length and bytes, bytes. What is behind the end stays as it is.

@@ -2,15 +2,17 @@
 
 use std::fmt::Debug;
 
-use lockkeeper::raft::{
-    fuzzing,
-    identity::Identity,
-    messages as pb,
-    types::{
-        AppendRequest, Membership, SnapshotMeta, StoredMembership, TransferLeaderRequest, Vote, VoteRequest,
-        VoteResponse,
+use lockkeeper::{
+    raft::{
+        fuzzing,
+        identity::Identity,
+        messages as pb,
+        types::{
+            AppendRequest, Membership, SnapshotMeta, StoredMembership, TransferLeaderRequest, Vote, VoteRequest,
+            VoteResponse,
+        },
     },
-    wire::Malformed,
+    table::Malformed,
 };
 use prost::Message;
 use rand::{SeedableRng as _, rngs::StdRng};

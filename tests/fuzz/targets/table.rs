@@ -4,9 +4,10 @@ use bytes::Bytes;
 use lockkeeper::{
     machine::{Machine, Record, Stamp, Time, WallTime},
     raft::{
-        commands, fuzzing, records,
+        fuzzing,
         types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload},
     },
+    table::codec::{commands, records},
 };
 
 use super::super::samples::samples;

@@ -9,12 +9,13 @@ use super::*;
 use crate::{
     backup::BLOCK_BYTES_MAX,
     snapshot::SnapshotStore,
-    types::{CommittedLeaderId, Membership, Node, SnapshotMeta},
+    types::{CommittedLeaderId, Membership, SnapshotMeta},
 };
 use lockkeeper_machine::{
     Acquire, Command, Data, Label, Limits, LockName, Mode, OpenIds, Operation, Request, SessionId, Stamp, Time, Ttl,
     Version, Versions, Wait, Want,
 };
+use lockkeeper_table::{MemberNode, Trail};
 
 fn header() -> Header {
     Header {
@@ -46,10 +47,18 @@ fn applied(sessions: u64) -> Applied {
     let time = Time { stamp: Stamp(5), wall: WallTime(6) };
     machine.apply_batch(time, Limits::default(), commands, &mut Vec::new());
     let log_id = Some(LogId { leader_id: CommittedLeaderId::new(3), index: 77 });
-    let nodes =
-        BTreeMap::from([(2, Node { peer_address: "p:1".into(), client_address: "c:1".into(), ..Node::default() })]);
+    let nodes = BTreeMap::from([(
+        2,
+        MemberNode { peer_address: "p:1".into(), client_address: "c:1".into(), ..MemberNode::default() },
+    )]);
     let membership = StoredMembership::new(log_id, Membership::new(vec![[2].into()], nodes).unwrap());
-    Applied { machine, log_id, membership, ids_used: [2].into(), trail: Trail::default() }
+    Applied {
+        machine,
+        last_entry: log_id.map(types::entry_id),
+        membership: types::to_applied(&membership),
+        ids_used: [2].into(),
+        trail: Trail::default(),
+    }
 }
 
 fn written(applied: &Applied) -> Vec<u8> {
@@ -80,7 +89,8 @@ fn a_backup_comes_back_as_it_was() {
         let applied = applied(sessions);
         let bytes = written(&applied);
         let (_directory, path) = file(&bytes);
-        let summary = Summary { header: header(), log_id: applied.log_id, bytes: bytes.len() as u64 };
+        let summary =
+            Summary { header: header(), log_id: applied.last_entry.map(types::log_id), bytes: bytes.len() as u64 };
         let count = AtomicU64::default();
         assert_eq!(check(&path, &count).unwrap(), summary);
         // All but the magic, which says what the file is.
@@ -88,7 +98,7 @@ fn a_backup_comes_back_as_it_was() {
         let read = BackupFile::read(&path).unwrap();
         assert_eq!(read.header, Some(header()));
         assert_eq!(read.bytes, bytes.len() as u64);
-        assert_eq!((read.applied.log_id, read.applied.membership), (applied.log_id, applied.membership));
+        assert_eq!((read.applied.last_entry, read.applied.membership), (applied.last_entry, applied.membership));
         assert_eq!(read.applied.machine.hash(), applied.machine.hash());
     }
 }
@@ -96,7 +106,8 @@ fn a_backup_comes_back_as_it_was() {
 #[test]
 fn a_snapshot_of_a_node_is_read_too_and_every_flipped_byte_of_it_is_refused() {
     let (directory, applied) = (tempfile::tempdir().unwrap(), applied(2));
-    let meta = SnapshotMeta { last_log_id: applied.log_id, last_membership: applied.membership.clone() };
+    let last_membership = types::to_stored(&applied.membership);
+    let meta = SnapshotMeta { last_log_id: applied.last_entry.map(types::log_id), last_membership };
     let records = applied.machine.records().map(|record| records::encode(&record));
     SnapshotStore::open(directory.path()).unwrap().write(&meta, &applied.ids_used, records).unwrap();
     let path = crate::snapshot::newest_in(directory.path()).unwrap().unwrap();
@@ -181,7 +192,7 @@ fn a_record_from_a_newer_version_is_told_from_damage() {
         let header = pb::BackupHeader {
             cluster_id: "prod".into(),
             version: "9.9.9".into(),
-            membership: Some((&applied(0).membership).into()),
+            membership: Some((&types::to_stored(&applied(0).membership)).into()),
             ..pb::BackupHeader::default()
         };
         write_piece(&mut output, &header.encode_to_vec()).unwrap();

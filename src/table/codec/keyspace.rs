@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 pub use super::values::{read_session, write_session};
 use super::{
+    Malformed,
     values::{read_address, read_identity, read_label, read_name, read_ttl, write_address, write_identity},
-    wire::Malformed,
 };
 use crate::messages::{self as pb, compare, key_entry, select, txn_operation};
 use lockkeeper_machine::*;

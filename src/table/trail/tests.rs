@@ -6,10 +6,7 @@ use lockkeeper_audit::{Rotation, files_in, verify};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{
-    table::{Applied, Batch, Table},
-    types::{CommittedLeaderId, LogId, Node},
-};
+use crate::{Applied, Batch, EntryId, MemberNode, Table};
 
 const RAISE: Command = Command::RaiseVersion { to: Version::AUDITED };
 
@@ -17,13 +14,19 @@ fn table(sink: Option<Sink>) -> Table {
     Table::new(None).with_audit(Audit::new("c", sink))
 }
 
-fn log_id(index: u64) -> LogId {
-    LogId { leader_id: CommittedLeaderId::new(1), index }
+fn entry(index: u64) -> EntryId {
+    EntryId { term: 1, index }
+}
+
+/// The trail as a snapshot hands it on.
+fn stored_and_read(trail: Trail) -> Trail {
+    let (head, is_restored) = trail.to_stored().expect("it has lines");
+    Trail::from_stored(head, is_restored)
 }
 
 fn apply(table: &Table, index: u64, commands: Vec<Command>) {
     let time = Time { stamp: Stamp(index * 1000), wall: WallTime(index) };
-    table.apply(log_id(index), Batch { time, limits: Limits::default(), commands }, false);
+    table.apply(entry(index), Batch { time, limits: Limits::default(), commands }, false);
 }
 
 fn open(session: u128) -> Command {
@@ -214,7 +217,7 @@ fn a_node_that_goes_on_from_a_snapshot_has_the_same_chain() {
     let head = whole.read(|applied| applied.trail.head());
     for (at, _, frozen) in &entries {
         let machine = Machine::from_records(frozen.machine.records()).unwrap();
-        let trail = Trail::from_message(frozen.trail.to_message());
+        let trail = stored_and_read(frozen.trail);
         let later = table(None);
         drop(later.restore(Applied { machine, trail, ..frozen.clone() }));
         for (index, commands, _) in entries.iter().filter(|(index, ..)| index > at) {
@@ -231,7 +234,7 @@ fn a_restored_cluster_begins_a_trail_that_names_the_old_one() {
         apply(&old, index, commands);
     }
     let copy = old.freeze();
-    let trail = Trail::from_message(copy.trail.restored().to_message());
+    let trail = stored_and_read(copy.trail.restored());
     assert_eq!(trail.head(), Head::default());
     let directory = TempDir::new().unwrap();
     let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
@@ -249,19 +252,20 @@ fn a_restored_cluster_begins_a_trail_that_names_the_old_one() {
 
 #[test]
 fn members_that_come_change_and_go_have_lines() {
-    let node = |id: u64| (id, Node { peer_address: format!("h{id}:1"), ..Node::default() });
-    let membership = |voters: &[u64], nodes: &[u64]| {
-        let nodes: std::collections::BTreeMap<u64, Node> = nodes.iter().map(|id| node(*id)).collect();
-        Membership::new(vec![voters.iter().copied().collect()], nodes).unwrap()
+    let node = |id: u64| (id, MemberNode { peer_address: format!("h{id}:1"), ..MemberNode::default() });
+    let membership = |index: u64, voters: &[u64], nodes: &[u64]| {
+        let voters = vec![voters.iter().copied().collect()];
+        let nodes = nodes.iter().map(|id| node(*id)).collect();
+        AppliedMembership { entry: Some(entry(index)), voters, nodes }
     };
     let directory = TempDir::new().unwrap();
     let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
     let table = Arc::new(table(Some(sink.clone())));
-    table.pass(log_id(1), Some(membership(&[1], &[1])));
+    table.pass(entry(1), Some(membership(1, &[1], &[1])));
     apply(&table, 2, vec![Command::BeginAudit, RAISE]);
-    table.pass(log_id(3), Some(membership(&[1], &[1, 2])));
-    table.pass(log_id(4), Some(membership(&[1, 2], &[1, 2])));
-    table.pass(log_id(5), Some(membership(&[2], &[2])));
+    table.pass(entry(3), Some(membership(3, &[1], &[1, 2])));
+    table.pass(entry(4), Some(membership(4, &[1, 2], &[1, 2])));
+    table.pass(entry(5), Some(membership(5, &[2], &[2])));
     sink.sync().unwrap();
     let lines = written(&directory, table.read(|applied| applied.trail.head()));
     let told: Vec<_> = lines[2..].iter().map(|line| (line.what, line.node, line.how.as_deref())).collect();

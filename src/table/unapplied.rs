@@ -4,7 +4,7 @@
 //! there is one all the same, the log of each member has it, so each of them must stop *before* it, and say which one it is: an entry that
 //! is skipped on one node would make its table differ from the others'.
 //!
-//! * An entry that cannot be read, or needs another version, is noted by its table ([`Table::unapplied`](super::table::Table::unapplied)),
+//! * An entry that cannot be read, or needs another version, is noted by its table ([`Table::unapplied`](crate::Table::unapplied)),
 //!   and the node ends with its text.
 //! * A panic while an entry is applied ends the process, whose panic hook asks [`being_applied`]. The changes up to there were in memory
 //!   only: the next start applies the entries before it, and ends again.
@@ -14,12 +14,12 @@
 
 use std::cell::Cell;
 
-use super::types::LogId;
+use crate::EntryId;
 
 /// What a thread applies.
 #[derive(Clone, Copy)]
 struct Applying {
-    log_id: LogId,
+    entry: EntryId,
     /// Its commands, the one that runs, from 1 on, and the kind of that.
     commands: usize,
     command: usize,
@@ -32,8 +32,8 @@ thread_local! {
 }
 
 /// From now on this thread applies an entry, up to [`end`].
-pub(super) fn begin(log_id: LogId, commands: usize) {
-    APPLYING.set(Some(Applying { log_id, commands, command: 0, kind: "" }));
+pub(super) fn begin(entry: EntryId, commands: usize) {
+    APPLYING.set(Some(Applying { entry, commands, command: 0, kind: "" }));
 }
 
 /// Its next command runs.
@@ -50,12 +50,12 @@ pub(super) fn end() {
 
 /// The entry that the calling thread applies, as a text that goes on with why it cannot, and the advice. For a panic hook.
 pub fn being_applied() -> Option<(String, String)> {
-    let Applying { log_id, commands, command, kind } = APPLYING.get()?;
+    let Applying { entry, commands, command, kind } = APPLYING.get()?;
     let place = match command {
         0 => "the work that is due before its commands".to_owned(),
         command => format!("its command {command} of {commands}, {kind}"),
     };
-    Some((format!("log entry {log_id} cannot be applied ({place})"), advice(log_id.index)))
+    Some((format!("log entry {entry} cannot be applied ({place})"), advice(entry.index)))
 }
 
 /// What an operator does about an entry that no member can apply.
@@ -71,12 +71,11 @@ pub(super) fn advice(index: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::CommittedLeaderId;
 
     #[test]
     fn a_thread_knows_what_it_applies() {
         assert_eq!(being_applied(), None);
-        begin(LogId { leader_id: CommittedLeaderId::new(3), index: 17 }, 2);
+        begin(EntryId { term: 3, index: 17 }, 2);
         let text = || being_applied().expect("it applies one").0;
         assert!(text().contains("the work that is due"), "{}", text());
         begin_command("open");

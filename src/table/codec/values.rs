@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::wire::Malformed;
+use super::Malformed;
 use crate::messages as pb;
 use lockkeeper_machine::*;
 

@@ -7,9 +7,9 @@ use prost::{
 };
 
 use super::{
+    Malformed,
     keyspace::{read_txn, write_txn},
     values::*,
-    wire::Malformed,
 };
 use crate::messages as pb;
 use lockkeeper_machine::*;
@@ -24,18 +24,18 @@ pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
 }
 
 /// One command of a batch. Its caller's task encodes it, so that the thread of Raft only copies bytes.
-pub(super) fn encode_command(command: &Command) -> Bytes {
+pub fn encode_command(command: &Command) -> Bytes {
     write_command(command).encode_to_vec().into()
 }
 
 /// Decodes what [`encode_command`] wrote.
-pub(super) fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
+pub fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
     let command = pb::Command::decode(bytes).map_err(|_| Malformed("a command that cannot be decoded"))?;
     read_command(command)
 }
 
 /// The payload of one log entry with these commands, each by [`encode_command`].
-pub(super) fn encode_batch<'c>(time: Time, limits: Limits, commands: impl Iterator<Item = &'c Bytes> + Clone) -> Bytes {
+pub fn encode_batch<'c>(time: Time, limits: Limits, commands: impl Iterator<Item = &'c Bytes> + Clone) -> Bytes {
     // The fields before the commands, and the one after them: a batch is the same whether it was encoded at once or in parts.
     let head = pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, ..pb::Batch::default() };
     let tail = pb::Batch { limits: Some(write_limits(limits)), ..pb::Batch::default() };

@@ -8,7 +8,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt::Debug,
     io,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
@@ -19,92 +18,24 @@ use std::{
 
 use tokio::sync::{broadcast, oneshot, watch};
 
-use super::{
+use crate::{
+    Applied, AppliedMembership, EntryId, Inspect, TableSummary,
     calls::WaitingCalls,
-    change_history::{CHANGES_KEPT, ChangeHistory},
+    change_history::{CHANGES_KEPT, ChangeHistory, EntryChanges},
     checkpoint::Checkpoint,
-    trail::{self, Act, Audit, Trail},
-    types::*,
+    listeners::{Listener, Notice, SessionLoss},
+    replies::{Deliveries, Delivery},
+    trail::{Act, Audit, EntryLines},
     unapplied,
-    versions::PeerVersions,
+    version::AppliedVersion,
     watch_index::WatchIndex,
 };
-pub use super::{
-    change_history::EntryChanges,
-    listeners::{Listener, Notice, Notices, SessionLoss},
-};
-use lockkeeper_audit::Head;
 use lockkeeper_machine::{
-    ChangeKind, Command, Counts, EntryHistory, Event, Limits, Machine, Reply, Revision, SessionEnd, SessionId, Stamp,
-    Time, Token, WallTime,
+    ChangeKind, Command, EntryHistory, Event, Limits, Machine, Reply, Revision, SessionEnd, SessionId, Stamp, Time,
+    WallTime,
 };
 use lockkeeper_metrics::{Did, HoldEnd, Metrics};
 use lockkeeper_planted::{Planted, panics_at};
-use lockkeeper_transport::LogThrottle;
-
-/// Inspects the table after each applied entry and each restored snapshot. For simulations, which check it there.
-pub trait Inspect: Debug + Send + Sync + 'static {
-    /// Nothing is applied before it returns.
-    fn look(&self, applied: &Applied);
-}
-
-/// The applied state.
-#[derive(Clone, Debug, Default)]
-pub struct Applied {
-    /// The table.
-    pub machine: Machine,
-    /// The last applied entry.
-    pub log_id: Option<LogId>,
-    /// The last membership in the log up to there.
-    pub membership: StoredMembership,
-    /// The ids of all members in all memberships up to there. An id is never used again.
-    pub ids_used: BTreeSet<u64>,
-    /// How far the audit trail goes.
-    pub trail: Trail,
-}
-
-impl Applied {
-    /// The ids that were members', and are none's any more.
-    fn ids_removed(&self) -> BTreeSet<u64> {
-        let is_member = |id: &u64| self.membership.membership().get_node(id).is_some();
-        self.ids_used.iter().filter(|id| !is_member(id)).copied().collect()
-    }
-
-    /// The index of the last applied entry; 0: none.
-    pub fn index(&self) -> u64 {
-        self.log_id.map_or(0, |id| id.index)
-    }
-}
-
-/// The sizes of the table as of an applied entry.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TableSummary {
-    /// The index of that entry; 0 if there is none.
-    pub index: u64,
-    /// Sessions, locks and others.
-    pub counts: Counts,
-    /// The highest token that was issued.
-    pub last_token: Token,
-    /// The estimated size of the table, in bytes.
-    pub bytes: u64,
-    /// The limits of the last batch.
-    pub limits: Limits,
-    /// How far the audit trail goes.
-    pub trail: Head,
-}
-
-impl TableSummary {
-    fn new(Applied { machine, trail, log_id, .. }: &Applied) -> Self {
-        Self {
-            index: log_id.map_or(0, |id| id.index),
-            counts: machine.counts(),
-            last_token: machine.last_token(),
-            bytes: machine.bytes(),
-            limits: machine.limits(),
-            trail: trail.head(),
-        }
-    }
-}
 
 /// The machine of this node.
 #[derive(Debug)]
@@ -132,10 +63,9 @@ pub struct Table {
     /// See [`has_removed`](Self::has_removed). Apart from `applied`, whose lock a long apply holds.
     removed: RwLock<BTreeSet<u64>>,
     inspector: Option<Arc<dyn Inspect>>,
-    versions: Arc<PeerVersions>,
+    versions: Arc<AppliedVersion>,
     audit: Audit,
     metrics: Metrics,
-    slow_applies: LogThrottle,
     checkpoint: Checkpoint,
     unapplied: OnceLock<String>,
 }
@@ -170,7 +100,6 @@ impl Table {
             versions: Arc::default(),
             audit: Audit::default(),
             metrics: Metrics::default(),
-            slow_applies: LogThrottle::default(),
             checkpoint: Checkpoint::default(),
             unapplied: OnceLock::new(),
         }
@@ -196,13 +125,8 @@ impl Table {
         Self { metrics, ..self }
     }
 
-    /// Limits the lines about them.
-    pub(super) fn slow_applies(&self) -> &LogThrottle {
-        &self.slow_applies
-    }
-
     /// Where it counts.
-    pub(super) fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -212,12 +136,12 @@ impl Table {
     }
 
     /// For a program that supports these versions.
-    pub fn with_versions(self, versions: Arc<PeerVersions>) -> Self {
+    pub fn with_versions(self, versions: Arc<AppliedVersion>) -> Self {
         Self { versions, ..self }
     }
 
-    /// The versions that this node's program supports, those of its peers, and that of the cluster.
-    pub fn versions(&self) -> &Arc<PeerVersions> {
+    /// The versions that this node's program supports, and that of the cluster.
+    pub fn versions(&self) -> &Arc<AppliedVersion> {
         &self.versions
     }
 
@@ -238,7 +162,7 @@ impl Table {
     }
 
     /// The machine's time and the next deadline, as of the last applied entry. Never waits.
-    pub(super) fn time_and_deadline(&self) -> (Stamp, Option<Stamp>) {
+    pub fn time_and_deadline(&self) -> (Stamp, Option<Stamp>) {
         (Stamp(self.now.load(Ordering::Acquire)), *self.deadline.borrow())
     }
 
@@ -249,7 +173,7 @@ impl Table {
     }
 
     /// Whether earlier batches left work in the backlog: see [`Machine::has_work`].
-    pub(super) fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.read(|applied| applied.machine.has_work())
     }
 
@@ -327,14 +251,14 @@ impl Table {
     }
 
     /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
-    pub(super) fn apply(&self, log_id: LogId, batch: Batch, answer: bool) -> super::types::Deliveries {
+    pub fn apply(&self, entry: EntryId, batch: Batch, answer: bool) -> Deliveries {
         let (mut events, wall) = (Vec::new(), batch.time.wall);
         let (replies, lines, written) = {
             let mut applied = self.write();
-            ensure_next(&applied, log_id);
+            ensure_next(&applied, entry);
             let before = applied.machine.history().place();
-            let (replies, lines) = self.run(&mut applied, log_id.index, batch, &mut events);
-            applied.log_id = Some(log_id);
+            let (replies, lines) = self.run(&mut applied, entry.index, batch, &mut events);
+            applied.last_entry = Some(entry);
             self.publish(&applied);
             (replies, lines, Written::since(before, &applied.machine))
         };
@@ -343,15 +267,15 @@ impl Table {
         // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
         // that ends within its own batch is registered and ended here, in this order.
         if Planted::EndToldBeforeCall.is_on() {
-            self.notify_all(log_id.index, wall, std::mem::take(&mut events));
+            self.notify_all(entry.index, wall, std::mem::take(&mut events));
         }
         let deliveries = match answer {
             true => replies.into_iter().map(|(reply, is_repeatable)| self.deliver(reply, is_repeatable)).collect(),
             false => Vec::new(),
         };
-        self.notify_all(log_id.index, wall, events);
+        self.notify_all(entry.index, wall, events);
         self.notify_of_entries(written);
-        super::types::Deliveries { replies: deliveries, applied: None }
+        Deliveries { replies: deliveries, applied: None }
     }
 
     /// Runs the commands of an entry, and makes the audit lines of each. Beside each reply: whether the client can repeat the command, to
@@ -362,7 +286,7 @@ impl Table {
         index: u64,
         batch: Batch,
         events: &mut Vec<Event>,
-    ) -> (Vec<(Reply, bool)>, trail::Entry) {
+    ) -> (Vec<(Reply, bool)>, EntryLines) {
         let Batch { time, limits, commands } = batch;
         let Applied { machine, trail, .. } = applied;
         let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
@@ -384,19 +308,19 @@ impl Table {
     }
 
     /// Applies an entry that has no commands.
-    pub(super) fn pass(&self, log_id: LogId, membership: Option<Membership>) {
+    pub(crate) fn pass(&self, entry: EntryId, membership: Option<AppliedMembership>) {
         let mut written = None;
         let mut applied = self.write();
-        ensure_next(&applied, log_id);
-        applied.log_id = Some(log_id);
+        ensure_next(&applied, entry);
+        applied.last_entry = Some(entry);
         if let Some(membership) = membership {
-            applied.ids_used.extend(membership.nodes().map(|(id, _)| *id));
+            applied.ids_used.extend(membership.nodes.keys());
             let Applied { machine, trail, membership: before, .. } = &mut *applied;
-            let mut lines = self.audit.entry(*trail, log_id.index, machine.now(), None, machine);
-            lines.membership(machine, before.membership(), &membership);
+            let mut lines = self.audit.entry(*trail, entry.index, machine.now(), None, machine);
+            lines.membership(machine, before, &membership);
             *trail = lines.trail();
             written = Some(lines);
-            applied.membership = StoredMembership::new(Some(log_id), membership);
+            applied.membership = membership;
             self.note_removed(&applied);
         }
         self.publish(&applied);
@@ -410,7 +334,7 @@ impl Table {
     /// Replaces the state by a snapshot, and returns the old state: dropping it takes time in proportion to its size, which must not be
     /// spent under the lock.
     #[must_use = "drop it where no caller waits"]
-    pub(super) fn restore(&self, restored: Applied) -> Applied {
+    pub fn restore(&self, restored: Applied) -> Applied {
         let mut applied = self.write();
         let before = std::mem::replace(&mut *applied, restored);
         self.note_removed(&applied);
@@ -432,7 +356,7 @@ impl Table {
 
     /// The machine as it is right after this entry, once that is applied. `None`: later entries are applied already. The receiver fails if
     /// a snapshot leads past the entry, or a later call takes the place of this one. Waits while an entry is applied, as [`Table::read`].
-    pub(super) fn machine_at(&self, index: u64) -> Option<oneshot::Receiver<Machine>> {
+    pub fn machine_at(&self, index: u64) -> Option<oneshot::Receiver<Machine>> {
         // Nothing is applied meanwhile.
         self.read(|applied| {
             if applied.index() > index {
@@ -445,7 +369,7 @@ impl Table {
     }
 
     /// The state for a snapshot: a cheap clone.
-    pub(super) fn freeze(&self) -> Applied {
+    pub fn freeze(&self) -> Applied {
         self.read(Applied::clone)
     }
 
@@ -454,13 +378,13 @@ impl Table {
     }
 
     fn publish(&self, applied: &Applied) {
-        let term = applied.log_id.map_or(0, |id| id.leader_id.term);
+        let term = applied.last_entry.map_or(0, |entry| entry.term);
         self.term.send_if_modified(|known| std::mem::replace(known, term) != term);
         if let Some(inspector) = &self.inspector {
             inspector.look(applied);
         }
         self.checkpoint.applied(applied.index(), &applied.machine);
-        self.versions.applied(applied.machine.version());
+        self.versions.note_applied(applied.machine.version());
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);
         *lock(&self.summary) = TableSummary::new(applied);
@@ -598,17 +522,20 @@ impl Written {
 
 /// Commands that were proposed together.
 #[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) time: Time,
-    pub(super) limits: Limits,
-    pub(super) commands: Vec<Command>,
+pub struct Batch {
+    /// When the leader proposed them.
+    pub time: Time,
+    /// What they may cost.
+    pub limits: Limits,
+    /// The commands, in their order.
+    pub commands: Vec<Command>,
 }
 
 /// Each entry is applied once, after those before it: otherwise this table would differ from those of the other nodes.
-fn ensure_next(applied: &Applied, log_id: LogId) {
+fn ensure_next(applied: &Applied, entry: EntryId) {
     // The first entry of a log has the index 0.
-    let is_next = applied.log_id.is_none_or(|last| log_id.index > last.index);
-    assert!(is_next, "entries are applied in order, each once: {log_id} comes after entry {}", applied.index());
+    let is_next = applied.last_entry.is_none_or(|last| entry.index > last.index);
+    assert!(is_next, "entries are applied in order, each once: {entry} comes after entry {}", applied.index());
 }
 
 /// Code panics under one of these locks only on broken state, which ends the process.

@@ -4,9 +4,9 @@
 //! begins with [`Command::BeginAudit`], which the leader proposes once a member writes its lines to files. Until then there are none: a
 //! line and its hash cost each node as much as the command itself.
 
-use lockkeeper_audit::{Hash, Head, Line, Place, Session, Sink, What};
+use lockkeeper_audit::{Head, Line, Place, Session, Sink, What};
 
-use super::{messages as pb, types::Membership};
+use crate::AppliedMembership;
 use lockkeeper_machine::*;
 
 /// How far the trail goes. Part of the applied state, and of snapshots and backups.
@@ -36,7 +36,7 @@ impl Trail {
     }
 
     /// Whether there are lines, or the next entry begins them.
-    pub(super) fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.head.lines > 0
     }
 
@@ -45,16 +45,14 @@ impl Trail {
         Self { is_restored: self.has_begun(), ..self }
     }
 
-    pub(super) fn to_message(self) -> Option<pb::AuditTrail> {
-        let Self { head: Head { lines, hash }, is_restored: restored } = self;
-        (self != Self::default()).then(|| pb::AuditTrail { lines, hash: hash.0.to_vec().into(), restored })
+    /// The trail of a snapshot or a backup: the last line and its hash there, and whether the table was restored since.
+    pub fn from_stored(head: Head, is_restored: bool) -> Self {
+        Self { head, is_restored }
     }
 
-    /// Of a snapshot or a backup. A hash of another length is that of no trail: it comes from a bug, and none of its lines can follow.
-    pub(super) fn from_message(trail: Option<pb::AuditTrail>) -> Self {
-        let Some(pb::AuditTrail { lines, hash, restored }) = trail else { return Self::default() };
-        let hash = Hash(<[u8; 32]>::try_from(&*hash).unwrap_or_default());
-        Self { head: Head { lines, hash }, is_restored: restored }
+    /// What a snapshot or a backup says of it. `None` before the first line.
+    pub fn to_stored(self) -> Option<(Head, bool)> {
+        (self != Self::default()).then_some((self.head, self.is_restored))
     }
 }
 
@@ -77,7 +75,7 @@ impl Audit {
         stamp: Stamp,
         wall: Option<WallTime>,
         machine: &Machine,
-    ) -> Entry {
+    ) -> EntryLines {
         let place = Place {
             before: trail.head(),
             after: trail.head(),
@@ -85,11 +83,11 @@ impl Audit {
             ticket: machine.last_ticket().0,
         };
         let wall_ms = wall.map(|wall| wall.0);
-        Entry { genesis: self.genesis, trail, place, index, stamp_ms: stamp.0, wall_ms, text: Vec::new() }
+        EntryLines { genesis: self.genesis, trail, place, index, stamp_ms: stamp.0, wall_ms, text: Vec::new() }
     }
 
     /// Hands the lines of an entry over. May wait for the disk.
-    pub(super) fn write(&self, entry: Entry) {
+    pub(super) fn write(&self, entry: EntryLines) {
         if let Some(sink) = self.sink.as_ref().filter(|_| !entry.text.is_empty()) {
             sink.push(Place { after: entry.trail.head, ..entry.place }, entry.text);
         }
@@ -97,7 +95,7 @@ impl Audit {
 }
 
 /// The lines of one entry.
-pub(super) struct Entry {
+pub(super) struct EntryLines {
     genesis: Head,
     trail: Trail,
     place: Place,
@@ -107,7 +105,7 @@ pub(super) struct Entry {
     text: Vec<u8>,
 }
 
-impl Entry {
+impl EntryLines {
     pub(super) fn trail(&self) -> Trail {
         self.trail
     }
@@ -246,23 +244,20 @@ impl Entry {
     }
 
     /// A membership that follows another one.
-    pub(super) fn membership(&mut self, machine: &Machine, before: &Membership, after: &Membership) {
+    pub(super) fn membership(&mut self, machine: &Machine, before: &AppliedMembership, after: &AppliedMembership) {
         self.start(machine);
         if !self.is_on() {
             return;
         }
-        let role = |membership: &Membership, id: u64| match membership.voter_ids().any(|voter| voter == id) {
-            true => "voter",
-            false => "learner",
-        };
-        for (id, node) in after.nodes() {
-            let is_same = before.get_node(id) == Some(node) && role(before, *id) == role(after, *id);
+        let role = |membership: &AppliedMembership, id: u64| if membership.is_voter(id) { "voter" } else { "learner" };
+        for (id, node) in &after.nodes {
+            let is_same = before.nodes.get(id) == Some(node) && role(before, *id) == role(after, *id);
             if !is_same {
                 let (how, address) = (Some(role(after, *id).into()), Some(node.peer_address.clone().into()));
                 self.push(Line { node: Some(*id), how, address, ..Line::new(What::MemberChanged) });
             }
         }
-        for (id, _) in before.nodes().filter(|(id, _)| after.get_node(id).is_none()) {
+        for id in before.nodes.keys().filter(|id| !after.nodes.contains_key(id)) {
             self.push(Line { node: Some(*id), ..Line::new(What::MemberRemoved) });
         }
     }
@@ -290,7 +285,7 @@ pub(super) struct Operator {
 }
 
 impl Act {
-    pub(super) fn of(machine: &Machine, command: &Command, lines: &Entry) -> Self {
+    pub(super) fn of(machine: &Machine, command: &Command, lines: &EntryLines) -> Self {
         if let Command::BeginAudit = command {
             return Self::Begin;
         }

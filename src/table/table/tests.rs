@@ -1,7 +1,10 @@
 //! What listeners, calls and readers of the table are told.
 
 use super::*;
-use crate::{calls::BrokenCall, listeners::NOTICES_KEPT};
+use crate::{
+    calls::BrokenCall,
+    listeners::{NOTICES_KEPT, Notices},
+};
 use lockkeeper_machine::{
     Acquire, Label, LockName, Mode, OpenIds, Operation, Request, Revocation, Ticket, Token, Ttl, Wait, Want,
 };
@@ -36,7 +39,7 @@ fn the_summary_can_be_read_while_an_entry_is_applied() {
     let ttl = Ttl::from_millis(5000).unwrap();
     let open = Command::Open { session: SessionId(1), ttl, label: Label::default(), address: None, owner: None };
     let batch = Batch { time: Time::default(), limits: Limits::default(), commands: vec![open] };
-    table.apply(LogId { leader_id: CommittedLeaderId::new(1), index: 1 }, batch, false);
+    table.apply(EntryId { term: 1, index: 1 }, batch, false);
 
     let _applying = table.write();
     let summary = table.summary();
@@ -61,8 +64,8 @@ async fn a_wait_whose_call_was_gone_before_it_queued_is_repeatable_only_with_a_r
     let open = Command::Open { session: SessionId(1), ttl, label, address: None, owner: None };
     let commands = vec![open, acquire(None), acquire(None), acquire(Some(1))];
     let time = Time { stamp: Stamp(1), wall: WallTime(1) };
-    let log_id = LogId { leader_id: CommittedLeaderId::new(1), index: 1 };
-    drop(table.apply(log_id, Batch { time, limits: Limits::default(), commands }, true));
+    let entry = EntryId { term: 1, index: 1 };
+    drop(table.apply(entry, Batch { time, limits: Limits::default(), commands }, true));
     let broken = |ticket, is_repeatable| Some(BrokenCall { ticket: Ticket(ticket), is_repeatable });
     assert_eq!((breaks.recv().await, breaks.recv().await), (broken(1, false), broken(2, true)));
     let unnamed: Vec<_> = table.read(|applied| applied.machine.waits_without_request().collect());

@@ -43,7 +43,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// A pair for [`Table::listen`](super::table::Table::listen).
+    /// A pair for [`Table::listen`](crate::Table::listen).
     pub fn new() -> (Listener, Self) {
         let (sender, receiver) = mpsc::channel(NOTICES_KEPT);
         let lags = CancellationToken::new();

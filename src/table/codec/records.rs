@@ -6,9 +6,9 @@
 use prost::Message;
 
 use super::{
+    Malformed,
     keyspace::{read_entry, read_key, write_entry, write_key},
     values::*,
-    wire::Malformed,
 };
 use crate::messages::{self as pb, record as r};
 use lockkeeper_machine::*;
