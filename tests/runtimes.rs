@@ -15,11 +15,11 @@ use lockkeeper::{
     machine::Versions,
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
-        clock::BEAT,
         disk::Space,
         identity::Identity,
         log::{self, LogStore},
         network::hello,
+        proposals::clock::BEAT,
         snapshot::SnapshotStore,
     },
     server::{

@@ -12,7 +12,7 @@
 //! the disk that is short: the cluster refuses, before that node ends too. A silent member is not refused for by itself: if no voter is
 //! known to be short, nothing is refused.
 //!
-//! A leader that is short of space while the others suffice [hands over](super::handover) to a voter that is not: a full disk then ends a
+//! A leader that is short of space while the others suffice [hands over](crate::elections::handover) to a voter that is not: a full disk then ends a
 //! follower, which costs no election.
 //!
 //! **What is refused**: commands that add ([`asks_for_more`](lockkeeper_machine::Machine::asks_for_more)), before they reach the log;
@@ -36,7 +36,7 @@ use std::{
 
 use tokio::time::{Instant, timeout};
 
-use super::messages as pb;
+use crate::messages as pb;
 use lockkeeper_environment::Blocking;
 pub use lockkeeper_storage::space::{FreeSpace, Space};
 

@@ -3,8 +3,7 @@
 use tonic::{Status, metadata::MetadataMap};
 
 use crate::{
-    identity::Identity,
-    ids::Incarnation,
+    identity::{Identity, ids::Incarnation},
     log::record::{Assembly, Key, encode},
     network::envelope,
     types::{Entry, LogId},

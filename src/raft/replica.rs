@@ -5,20 +5,19 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use openraft::{ServerState, async_runtime::WatchReceiver};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{
+use crate::{
     Raft,
-    addresses::Addresses,
     disk::Disks,
-    leadership::{Led, follow_leadership},
-    liveness::PeerLiveness,
-    network::Acknowledgements,
-    notes::Notes,
-    proposer::{self, NoReply, Proposer},
-    raising::{self, raise},
-    read_rounds::{self, ReadRounds},
-    renewals::{self, Renewals},
-    ticker::tick,
-    versions::PeerVersions,
+    network::{Acknowledgements, addresses::Addresses, liveness::PeerLiveness, versions::PeerVersions},
+    proposals::{
+        leadership::{Led, follow_leadership},
+        notes::Notes,
+        proposer::{self, NoReply, Proposer},
+        raising::{self, raise},
+        renewals::{self, Renewals},
+        ticker::tick,
+    },
+    reads::read_rounds::{self, ReadRounds},
 };
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, Limits, Note, Renewal, SessionId, Version};
@@ -105,7 +104,7 @@ impl Replica {
         }
     }
 
-    /// Refuses commands that add while these disks are short of space: see [`disk`](super::disk).
+    /// Refuses commands that add while these disks are short of space: see [`disk`](crate::disk).
     pub fn with_disks(self, disks: Disks) -> Self {
         Self { disks, ..self }
     }

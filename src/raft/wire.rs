@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::types::*;
 use crate::messages as pb;
+use crate::types::*;
 use lockkeeper_audit::{Hash, Head};
 use lockkeeper_table::{Malformed, MemberNode, Trail};
 

@@ -10,7 +10,7 @@ use openraft::{Instant, ServerState, async_runtime::WatchReceiver};
 
 use super::{api::Error, progress::Progress, pulse::Pulse};
 use lockkeeper_environment::{Blocking, Clock};
-use lockkeeper_raft::{Replica, table_comparison::TableComparison, types::LogId};
+use lockkeeper_raft::{Replica, apply::table_comparison::TableComparison, types::LogId};
 use lockkeeper_transport::tls::Tls;
 
 /// The condition of this node and, as far as the leader knows it, of the others. It answers at once, from memory, without asking the

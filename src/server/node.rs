@@ -38,7 +38,11 @@ use lockkeeper_config::Config;
 use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
-    Replica, forming::FormingConfig, identity::Identity, members::Members, snapshot::SnapshotStore, types::TypeConfig,
+    Replica,
+    identity::Identity,
+    members::{Members, forming::FormingConfig},
+    snapshot::SnapshotStore,
+    types::TypeConfig,
 };
 use lockkeeper_storage::space::{FreeSpace, OfDirectory};
 use lockkeeper_table::{Inspect, Table};

@@ -14,8 +14,8 @@ use futures::stream;
 use lockkeeper::{
     machine::{Limits, SessionId, Stamp, Time, WallTime},
     raft::{
+        apply::state_machine::StateMachine,
         snapshot::{SnapshotFile, SnapshotStore},
-        state_machine::StateMachine,
         types::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Payload, SnapshotMeta, StoredMembership},
     },
     table::{Applied, Inspect, MemberNode, Table, codec::commands},

@@ -12,7 +12,7 @@ use lockkeeper::{
         pipeline_response::{Failure, What as Answer},
         release_request::Target,
     },
-    raft::proposer::QUEUE,
+    raft::proposals::proposer::QUEUE,
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};

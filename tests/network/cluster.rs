@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 
 use lockkeeper::{
     raft::{
-        forming::{self, FormingConfig, FormingError},
         identity::{ClusterId, FILE_NAME, Identity},
+        log::slow_followers::StreamCuts,
+        members::forming::{self, FormingConfig, FormingError},
         network::{Acknowledgements, Network, PeerService},
-        slow_followers::StreamCuts,
         types::{Payload, TypeConfig},
     },
     table::MemberNode,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use lockkeeper::{
     raft::{
-        forming::{self, FormingConfig, FormingError},
         identity::{Identity, Stage},
+        members::forming::{self, FormingConfig, FormingError},
     },
     table::MemberNode,
 };

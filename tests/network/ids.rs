@@ -11,13 +11,11 @@ use lockkeeper::{
     machine::{Command, Limits},
     raft::{
         Raft, Replica, ReplicaParts,
-        addresses::Addresses,
+        apply::state_machine::StateMachine,
         members::{Greet, MemberError, Members},
         messages::HelloResponse,
-        network::Network,
+        network::{Network, addresses::Addresses, versions::PeerVersions},
         snapshot::{SnapshotFile, SnapshotStore},
-        state_machine::StateMachine,
-        versions::PeerVersions,
     },
     table::{Applied, Inspect, MemberNode, Table},
 };

@@ -12,8 +12,8 @@ use std::{pin::pin, time::Duration};
 use futures::poll;
 use lockkeeper::{
     raft::{
-        forming::FormingConfig,
-        read_index::{ReadError, read_index},
+        members::forming::FormingConfig,
+        reads::read_index::{ReadError, read_index},
         types::{Payload, TransferLeaderRequest},
     },
     table::MemberNode,

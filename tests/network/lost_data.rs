@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkeeper::raft::{
-    forming::{FormingConfig, FormingError},
     identity::Stage,
+    members::forming::{FormingConfig, FormingError},
 };
 
 use super::cluster::*;

@@ -117,8 +117,8 @@ async fn a_new_node_is_joined_by_its_incarnation_alone() {
     end_all(vec![one, two]).await;
 }
 
-fn forming_plan() -> lockkeeper::raft::forming::FormingConfig {
-    lockkeeper::raft::forming::FormingConfig { bootstrap: true, members: members([1, 2]) }
+fn forming_plan() -> lockkeeper::raft::members::forming::FormingConfig {
+    lockkeeper::raft::members::forming::FormingConfig { bootstrap: true, members: members([1, 2]) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

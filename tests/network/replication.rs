@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use lockkeeper::{
     raft::{
-        slow_followers::{self, LogBytes},
+        log::slow_followers::{self, LogBytes},
         types::TypeConfig,
     },
     transport::KEEP_ALIVE,

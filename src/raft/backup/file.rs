@@ -22,10 +22,10 @@ use prost::Message;
 
 use super::blocks::{BadBlock, BlockReader, BlockWriter};
 use crate::{
+    apply::state_machine,
     identity::ClusterId,
     messages as pb,
     snapshot::{SnapshotFile, read_piece, write_end, write_piece},
-    state_machine,
     types::{self, LogId, StoredMembership},
     wire::{read_trail, write_trail},
 };

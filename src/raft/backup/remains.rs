@@ -20,11 +20,10 @@ use futures::{StreamExt as _, pin_mut};
 use openraft::{RaftLogReader as _, storage::RaftLogStorage as _};
 
 use crate::{
-    applier,
+    apply::{applier, state_machine},
     identity::{self, Identity, IdentityError, Stage},
     log::{LogStore, OpenError, Options},
     snapshot::{SnapshotFile, newest_in},
-    state_machine,
     types::{self, LogId, Vote},
 };
 use lockkeeper_machine::Versions;

@@ -16,6 +16,7 @@
 //! * `opening` and `verify` check all of it before anything is served;
 //! * `writer` is the one thread that owns the disk: one queue, group commit with one flush for all queued writes;
 //! * `memory` is the cache that readers see, without touching the disk;
+//! * [`slow_followers`] limits the log that is kept for a slow follower;
 //! * `health` ends the process when the disk fails or hangs;
 //! * [`LogStore`] implements openraft's storage traits. Except for `database`, nothing else is visible outside, so another log can take
 //!   its place.
@@ -32,6 +33,7 @@ mod mark;
 mod memory;
 mod opening;
 pub(crate) mod record;
+pub mod slow_followers;
 mod store;
 mod verify;
 mod writer;

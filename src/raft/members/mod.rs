@@ -8,12 +8,17 @@
 //! * `rules`: which of it is allowed now;
 //! * `run`: the leader's task. It promotes learners that have caught up, and ends exchanges of voters that an earlier leader began. What is
 //!   still to be done is in the replicated membership, so the next leader goes on with it;
-//! * [`Addresses`](crate::addresses::Addresses), below this module: where the members are reached.
+//! * [`forming`]: how the first members find each other and found the cluster;
+//! * [`compared_starts`] and [`compared_tables`]: what members compare while the cluster serves, to notice an older copy of a data
+//!   directory, and a table that differs. Where the members are reached is known below: [`Addresses`](crate::network::addresses::Addresses).
 //!
 //! Voters change by openraft's joint consensus (§4.3 of Ongaro's thesis): an entry with both sets of voters, then one with the new set.
 //! Each request names the membership that it was judged by, so of two requests at the same time one is refused.
 
 mod catch_up;
+pub mod compared_starts;
+pub mod compared_tables;
+pub mod forming;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -37,7 +42,8 @@ use self::{
     rules::{Admission, Change, Step, View},
 };
 use crate::{
-    Replica, handover,
+    Replica,
+    elections::handover,
     identity::Incarnation,
     messages as pb,
     types::{StoredMembership, TypeConfig, entry_id},

@@ -21,14 +21,13 @@ use super::{
     snapshot,
 };
 use crate::{
-    addresses::Addresses,
+    apply::table_comparison::TableVerdict,
     disk::Disks,
     identity::Identity,
+    log::slow_followers::StreamCuts,
     messages::{self as pb, peer_client::PeerClient as Stub},
-    slow_followers::StreamCuts,
-    table_comparison::TableVerdict,
+    network::{addresses::Addresses, versions::PeerVersions},
     types::*,
-    versions::PeerVersions,
 };
 use lockkeeper_machine::HASH_FORM;
 use lockkeeper_metrics::Metrics;

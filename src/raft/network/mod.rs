@@ -4,16 +4,17 @@
 //!   one for each round of votes. Each has its own connection, so that a heartbeat waits neither behind megabytes of entries nor behind a
 //!   snapshot.
 //! * [`PeerService`] answers them, for the replica of this node. Before it has a replica it answers only Hello, so that nodes can find
-//!   each other ([`super::forming`]).
+//!   each other ([`crate::members::forming`]).
 //! * [`Acknowledgements`]: which of this node's requests each peer has answered; linearizable reads need it.
-//! * [`SnapshotSource`] and [`SnapshotSink`] connect snapshot files with the network.
+//! * [`SnapshotSource`] and [`SnapshotSink`] connect snapshot files with the network; `snapshot_files` implements them.
+//! * [`addresses`]: where the members are reached; [`liveness`]: when each was last heard; [`versions`]: which programs they run.
 //!
 //! Entries and heartbeats use the same RPC: [`Append`](crate::messages::peer_server::Peer::append), a stream of requests and one
 //! of answers in the same order. Entries are pipelined: the next request does not wait for the previous answer, which comes only when the
 //! follower has flushed. Heartbeats within half a second share a stream.
 //!
 //! Every call names both ends: the cluster, and the id and the incarnation of caller and callee. A node refuses a call that is not for
-//! it, or whose caller has another incarnation than before: see [`super::identity`].
+//! it, or whose caller has another incarnation than before: see [`crate::identity`].
 //!
 //! **Time.** Every wait has a deadline: openraft sets the time for an answer, and large messages get as much longer as they take at
 //! [`SLOWEST_BYTES_PER_SECOND`]. A connection on which a call failed or timed out is dropped, and the next call dials again: a peer that
@@ -26,13 +27,17 @@
 use std::time::Duration;
 
 mod acknowledgements;
+pub mod addresses;
 mod append;
 mod client;
 pub(crate) mod envelope;
+pub mod liveness;
 mod parked;
 mod peer;
 mod service;
 mod snapshot;
+mod snapshot_files;
+pub mod versions;
 
 pub(crate) use acknowledgements::is_quorum;
 pub use acknowledgements::{Acknowledgements, Number};

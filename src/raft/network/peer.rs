@@ -17,11 +17,10 @@ use super::{
 };
 use crate::messages::{DiskSpace, peer_client::PeerClient as Stub};
 use crate::{
-    addresses::Addresses,
     disk::Disks,
     identity::{Identity, Incarnation},
+    network::{addresses::Addresses, versions::PeerVersions},
     types::*,
-    versions::PeerVersions,
 };
 use lockkeeper_metrics::{Metrics, Stage};
 use lockkeeper_table::{Malformed, MemberNode};

@@ -31,11 +31,10 @@ use crate::messages::{
 };
 use crate::types::*;
 use crate::{
+    apply::table_comparison::{TableComparison, TableHash, TableVerdict},
     disk::Disks,
     identity::{Identity, Incarnation, Stage},
-    liveness::PeerLiveness,
-    table_comparison::{TableComparison, TableHash, TableVerdict},
-    versions::PeerVersions,
+    network::{liveness::PeerLiveness, versions::PeerVersions},
 };
 use lockkeeper_machine::HASH_FORM;
 use lockkeeper_planted::Planted;
@@ -318,7 +317,7 @@ where
         // A node that restarted has the vote, not committed, until it hears the leader.
         let follows =
             known <= vote && raft.server_metrics().borrow_watched().current_leader.is_none_or(|led| led == leader);
-        // The leader that both follow has compared the caller's start: see [`crate::compared_starts`].
+        // The leader that both follow has compared the caller's start: see [`crate::members::compared_starts`].
         if follows && known == vote && vote.committed {
             caller.rely_on(&self.shared.identity).await?;
         }

@@ -13,7 +13,7 @@ use lockkeeper_machine::{
     TXN_READS_MAX, TXN_WRITES_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
-use lockkeeper_raft::{NoReply, handover::TransferError, members::MemberError};
+use lockkeeper_raft::{NoReply, elections::handover::TransferError, members::MemberError};
 use lockkeeper_table::watch_index::TooManyWatches;
 
 /// Whether, and how, the caller may repeat a request that failed.

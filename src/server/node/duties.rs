@@ -11,12 +11,15 @@ use lockkeeper_audit::Sink;
 use lockkeeper_config::RaftConfig;
 use lockkeeper_environment::Blocking;
 use lockkeeper_raft::{
-    Replica, compared_starts, compared_tables, disk_watch, fast_election,
-    forming::{self, FormingConfig},
+    Replica,
+    elections::{disk_watch, fast_election, silent_leader, slow_disk},
     identity::Identity,
-    network::Acknowledgements,
-    silent_leader, slow_disk, slow_followers,
-    versions::PeerVersions,
+    log::slow_followers,
+    members::{
+        compared_starts, compared_tables,
+        forming::{self, FormingConfig},
+    },
+    network::{Acknowledgements, versions::PeerVersions},
 };
 use lockkeeper_transport::Connect;
 

@@ -10,7 +10,7 @@ use super::NodeTasks;
 use crate::health;
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
-use lockkeeper_raft::{Replica, handover};
+use lockkeeper_raft::{Replica, elections::handover};
 use lockkeeper_traces::Traces;
 
 /// How long a node that ends waits for the requests in flight, and before that for another leader.

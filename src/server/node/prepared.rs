@@ -14,9 +14,8 @@ use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_planted::VERSION;
 use lockkeeper_raft::{
     Replica,
-    forming::FormingConfig,
     identity::{ClusterId, Identity},
-    members::Members,
+    members::{Members, forming::FormingConfig},
     network::hello,
     snapshot::SnapshotStore,
     types::TypeConfig,

@@ -10,18 +10,16 @@ use lockkeeper_environment::Blocking;
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
     Raft, Replica, ReplicaParts,
-    addresses::Addresses,
+    apply::{state_machine::StateMachine, table_comparison::TableComparison},
     disk::Disks,
-    fast_election::BrokenStreams,
-    liveness::PeerLiveness,
-    network::{Acknowledgements, Network, PeerService, Prober},
-    silent_leader,
-    slow_followers::{LogBytes, StreamCuts},
+    elections::{fast_election::BrokenStreams, silent_leader},
+    log::slow_followers::{LogBytes, StreamCuts},
+    network::{
+        Acknowledgements, Network, PeerService, Prober, addresses::Addresses, liveness::PeerLiveness,
+        versions::PeerVersions,
+    },
     snapshot::{SnapshotFile, SnapshotStore},
-    state_machine::StateMachine,
-    table_comparison::TableComparison,
     types::TypeConfig,
-    versions::PeerVersions,
 };
 use lockkeeper_table::{Audit, Inspect, Table};
 use lockkeeper_transport::Connect;

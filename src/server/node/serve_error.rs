@@ -4,7 +4,9 @@ use std::{io, path::PathBuf};
 
 use crate::joining::NotAdmitted;
 use lockkeeper_audit::{FileError, SinkError};
-use lockkeeper_raft::{forming::FormingError, identity::IdentityError, log::OpenError, snapshot::SnapshotError};
+use lockkeeper_raft::{
+    identity::IdentityError, log::OpenError, members::forming::FormingError, snapshot::SnapshotError,
+};
 use lockkeeper_transport::tls::TlsError;
 
 /// Why a node did not start, or could not go on.

@@ -8,7 +8,7 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_machine::Note;
-use lockkeeper_raft::handover;
+use lockkeeper_raft::elections::handover;
 
 /// Time limit of a transfer of the leadership.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -30,7 +30,7 @@ use lockkeeper_proto::v1::{
     WatchResponse,
     watch_response::{self, Progress, State, TooOld, What},
 };
-use lockkeeper_raft::{Replica, leadership::Led};
+use lockkeeper_raft::{Replica, proposals::leadership::Led};
 use lockkeeper_table::{
     Applied,
     change_history::EntryChanges,

@@ -7,7 +7,7 @@
 //! **The measure.** About every `INTERVAL` while entries are written, the leader takes the newest entry, and the times from its append
 //! until it is durable here, and until each peer has acknowledged it. The latter contain the network and the peer's own sync. The disk is
 //! slow if the median of the last `SAMPLES` times here is at least `SLOW` and at least `RATIO` times the median of a voter. The fastest
-//! such voter that answers and has almost the whole log gets the leadership ([`super::handover`]). Learners are not measured: they cannot
+//! such voter that answers and has almost the whole log gets the leadership ([`crate::elections::handover`]). Learners are not measured: they cannot
 //! lead, and no commit waits for them.
 //!
 //! **Stability.** If all disks are slow, the ratio is not reached, and nothing happens. The new leader measures the slow disk in the
@@ -25,9 +25,9 @@ use std::{
 use openraft::{RaftMetrics, async_runtime::WatchReceiver};
 use tokio::time::{Instant, sleep};
 
-use super::{
-    handover,
-    leadership::{Leadership, Led},
+use crate::{
+    elections::handover,
+    proposals::leadership::{Leadership, Led},
     replica::Replica,
     types::TypeConfig,
 };

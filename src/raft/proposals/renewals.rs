@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::proposer::{NoReply, Proposer, ReplySender, ask};
+use crate::proposals::proposer::{NoReply, Proposer, ReplySender, ask};
 use lockkeeper_machine::{Command, Renewal, Reply, SessionId, Ttl};
 
 /// After a command of renewals that took a time T, none is proposed for T times this: an idle cluster answers renewals within some 20 ms,
@@ -38,12 +38,12 @@ struct PendingRenewal {
 
 /// Proposes renewals.
 #[derive(Clone, Debug)]
-pub(super) struct Renewals {
+pub(crate) struct Renewals {
     queue: mpsc::Sender<PendingRenewal>,
 }
 
 impl Renewals {
-    pub(super) fn new() -> (Self, RenewalQueue) {
+    pub(crate) fn new() -> (Self, RenewalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
         (Self { queue }, RenewalQueue(intake))
     }
@@ -52,7 +52,7 @@ impl Renewals {
     /// `patience`.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
-    pub(super) async fn renew(
+    pub(crate) async fn renew(
         &self,
         session: SessionId,
         ttl: Option<Ttl>,
@@ -68,10 +68,10 @@ fn gathered_for(ttl: Ttl) -> Duration {
 }
 
 /// The receiving end of the queue.
-pub(super) struct RenewalQueue(mpsc::Receiver<PendingRenewal>);
+pub(crate) struct RenewalQueue(mpsc::Receiver<PendingRenewal>);
 
 /// Gathers renewals and proposes them. Returns when all [`Renewals`] are gone.
-pub(super) async fn run(intake: RenewalQueue, proposer: Proposer, patience: Duration) {
+pub(crate) async fn run(intake: RenewalQueue, proposer: Proposer, patience: Duration) {
     let mut gathering = Gathering::new(intake);
     while let Some(mut gathered) = gathering.next().await {
         gathered.retain(|wanted| !wanted.renewed.is_closed());

@@ -15,10 +15,10 @@ use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use super::{
+use crate::{
+    apply::table_comparison::{TableComparison, TableHash, TableVerdict},
     network::{Prober, SnapshotSource, is_quorum},
     replica::Replica,
-    table_comparison::{TableComparison, TableHash, TableVerdict},
     types::Membership,
 };
 use lockkeeper_transport::Connect;

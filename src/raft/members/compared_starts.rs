@@ -3,7 +3,7 @@
 //! A leader remembers the start of each member that acknowledged entries, and each node that of a member for which it voted, or from which
 //! it took entries ([`crate::identity`]). So of two followers, neither knew the other's start. If the leader was then down, an older copy
 //! of one follower's data and the other follower were a majority that lacked what was acknowledged. So each follower asks the other members
-//! every [`INTERVAL`] by the question of [`super::silent_leader`], whose metadata name both starts as those of every call; and a member
+//! every [`INTERVAL`] by the question of [`crate::elections::silent_leader`], whose metadata name both starts as those of every call; and a member
 //! that follows the same leader remembers the start of the one that asks. The first round comes soon after a start: until then a vote
 //! between two followers waits for the voter's disk to remember the candidate.
 //!
@@ -19,9 +19,8 @@ use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use super::{
-    liveness::PeerLiveness,
-    network::{Prober, SnapshotSource},
+use crate::{
+    network::{Prober, SnapshotSource, liveness::PeerLiveness},
     replica::Replica,
     types::{StoredMembership, Vote},
 };

@@ -14,7 +14,7 @@ use openraft::{
     storage::RaftStateMachine,
 };
 
-use super::{
+use crate::{
     network::Acknowledgements,
     types::{StoredMembership, TypeConfig},
 };

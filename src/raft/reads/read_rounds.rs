@@ -14,11 +14,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
+use crate::{
     Raft,
     network::Acknowledgements,
-    proposer::{NoReply, ReplySender, ask},
-    read_index::read_index,
+    proposals::proposer::{NoReply, ReplySender, ask},
+    reads::read_index::read_index,
 };
 
 /// Reads that wait for a round to begin. When they are as many, reads are refused.
@@ -30,20 +30,20 @@ const ROUND_MAX: Duration = Duration::from_secs(5);
 
 /// Asks for rounds.
 #[derive(Clone, Debug)]
-pub(super) struct ReadRounds {
+pub(crate) struct ReadRounds {
     queue: mpsc::Sender<ReplySender<()>>,
 }
 
 impl ReadRounds {
     /// The queue's two ends.
-    pub(super) fn new() -> (Self, ReadQueue) {
+    pub(crate) fn new() -> (Self, ReadQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
         (Self { queue }, ReadQueue(intake))
     }
 
     /// Returns once this node's table shows everything that was acknowledged to any client before this call; waits for at most `patience`.
     /// Cancel safe.
-    pub(super) async fn read_index(&self, patience: Duration) -> Result<(), NoReply> {
+    pub(crate) async fn read_index(&self, patience: Duration) -> Result<(), NoReply> {
         let answer = ask(&self.queue, |reply| reply, patience).await;
         // A read changes nothing: without an answer, no effect is unknown.
         answer.map_err(|why| if matches!(why, NoReply::Unknown) { NoReply::NotLeader } else { why })
@@ -51,10 +51,10 @@ impl ReadRounds {
 }
 
 /// The receiving end of the queue.
-pub(super) struct ReadQueue(mpsc::Receiver<ReplySender<()>>);
+pub(crate) struct ReadQueue(mpsc::Receiver<ReplySender<()>>);
 
 /// Makes rounds while reads wait for one. Returns when all [`ReadRounds`] are gone.
-pub(super) async fn run(intake: ReadQueue, raft: Raft, acknowledgements: Acknowledgements) {
+pub(crate) async fn run(intake: ReadQueue, raft: Raft, acknowledgements: Acknowledgements) {
     let round = || {
         let raft = raft.clone();
         let acknowledgements = acknowledgements.clone();

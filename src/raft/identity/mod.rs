@@ -5,7 +5,7 @@
 //! bytes, when it is created. The members remember each other's, every call between them names both, and a node whose data is gone
 //! returns with another one and is refused.
 //!
-//! The founders exchange their incarnations when the cluster forms ([`super::forming`]), and the membership in the log's first entry
+//! The founders exchange their incarnations when the cluster forms ([`crate::members::forming`]), and the membership in the log's first entry
 //! contains them; that of a node added later is part of the membership that adds it. So a node with any part of the log knows the
 //! incarnation of every member, whether the two have ever communicated or not. This file lists the founders only until the first entry is
 //! written. An id is never reused.
@@ -38,12 +38,13 @@ use rand::RngCore;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
-pub use super::ids::{ClusterId, Incarnation, InvalidId};
-use super::types::LogId;
+pub use crate::identity::ids::{ClusterId, Incarnation, InvalidId};
+use crate::types::LogId;
 use lockkeeper_storage::files::OTHER_FORMAT;
 use lockkeeper_table::MemberNode;
 
 mod file;
+pub mod ids;
 mod made;
 mod starts;
 

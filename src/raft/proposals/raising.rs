@@ -1,5 +1,5 @@
 //! The leader raises the cluster version when all members support the next one, and begins the audit trail when one of them writes it: see
-//! [`super::versions`] and [`lockkeeper_table::trail`].
+//! [`crate::network::versions`] and [`lockkeeper_table::trail`].
 //!
 //! All members means voters and learners: a learner applies the same entries. A member that is down keeps the version where it is, since
 //! nobody knows which program it starts with next.
@@ -9,7 +9,11 @@ use std::{sync::Arc, time::Duration};
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use super::{Raft, leadership::Led, proposer::Proposer, versions::PeerVersions};
+use crate::{
+    Raft,
+    network::versions::PeerVersions,
+    proposals::{leadership::Led, proposer::Proposer},
+};
 use lockkeeper_machine::{Command, Version};
 use lockkeeper_table::Table;
 
@@ -19,15 +23,15 @@ const LOOK: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The ids of the members other than this node.
-pub(super) fn others(raft: &Raft) -> Vec<u64> {
+pub(crate) fn others(raft: &Raft) -> Vec<u64> {
     let metrics = raft.server_metrics();
     let metrics = metrics.borrow_watched();
     let members = metrics.membership_config.membership().nodes().map(|(id, _)| *id);
     members.filter(|id| *id != metrics.id).collect()
 }
 
-/// Proposes higher versions. Returns with [`super::leadership`].
-pub(super) async fn raise(
+/// Proposes higher versions. Returns with [`crate::proposals::leadership`].
+pub(crate) async fn raise(
     raft: Raft,
     mut led: Led,
     table: Arc<Table>,

@@ -16,7 +16,7 @@ use std::{
 use openraft::{async_runtime::WatchReceiver, metrics::RaftMetrics, type_config::alias::WatchReceiverOf};
 use tokio::{sync::Notify, time::sleep};
 
-use super::types::TypeConfig;
+use crate::types::TypeConfig;
 
 /// Time between two checks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ pub struct StreamCuts(Arc<Mutex<BTreeMap<u64, Arc<Notify>>>>);
 
 impl StreamCuts {
     /// Notified when the current stream to this peer must end. A later stream is not affected.
-    pub(super) fn of(&self, peer: u64) -> Arc<Notify> {
+    pub(crate) fn of(&self, peer: u64) -> Arc<Notify> {
         Arc::clone(lock(&self.0).entry(peer).or_default())
     }
 
@@ -111,10 +111,10 @@ pub async fn limit(
 
 /// The followers that keep more than `bytes_max` of the log, each with its bytes.
 fn too_slow(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64, bytes_max: u64) -> Vec<(u64, u64)> {
-    let index = |id: Option<super::types::LogId>| id.map_or(0, |id| id.index);
+    let index = |id: Option<crate::types::LogId>| id.map_or(0, |id| id.index);
     let (Some(replication), Some(snapshot)) = (&metrics.replication, metrics.snapshot) else { return Vec::new() };
     let (purged, purgeable) = (index(metrics.purged), snapshot.index.saturating_sub(keep_entries));
-    let held = |(peer, matched): (&u64, &Option<super::types::LogId>)| {
+    let held = |(peer, matched): (&u64, &Option<crate::types::LogId>)| {
         let after = index(*matched);
         let bytes = if after < purgeable { log.between(after.max(purged), purgeable) } else { 0 };
         (*peer != metrics.id && bytes > bytes_max).then_some((*peer, bytes))

@@ -21,7 +21,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::types::{Entry, EntryPayload, StoredMembership, TypeConfig, entry_id, to_applied};
+use crate::types::{Entry, EntryPayload, StoredMembership, TypeConfig, entry_id, to_applied};
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
 use lockkeeper_metrics::Stage;
@@ -36,11 +36,11 @@ const IN_PLACE_UNITS: usize = 2 * 1024;
 const SLOW_APPLY: Duration = Duration::from_millis(250);
 
 /// Entries that are to be applied, each with the responder of its proposer.
-pub(super) type Entries = Vec<EntryResponder<TypeConfig>>;
+pub(crate) type Entries = Vec<EntryResponder<TypeConfig>>;
 
 /// Applies entries to a table, in order.
 #[derive(Debug)]
-pub(super) struct Applier {
+pub(crate) struct Applier {
     target: Arc<Target>,
     /// `None`: all groups are applied in place.
     thread: Option<mpsc::Sender<Job>>,
@@ -77,7 +77,7 @@ struct ReadEntry {
 
 impl Applier {
     /// Starts the thread, unless `blocking` says that there is only one thread.
-    pub(super) fn start(table: Arc<Table>, blocking: Blocking) -> io::Result<Self> {
+    pub(crate) fn start(table: Arc<Table>, blocking: Blocking) -> io::Result<Self> {
         let target = Arc::new(Target { table, slow_applies: LogThrottle::default() });
         let thread = match blocking {
             Blocking::Here => None,
@@ -100,7 +100,7 @@ impl Applier {
 
     /// Applies these entries, `bytes` of them in all, and answers their proposers; returns when that is done. Fails at the first entry that
     /// cannot be read, and applies none after it.
-    pub(super) async fn apply(&self, entries: Entries, bytes: usize) -> io::Result<()> {
+    pub(crate) async fn apply(&self, entries: Entries, bytes: usize) -> io::Result<()> {
         let group = if self.is_large(bytes) {
             Group::Encoded(entries)
         } else {
@@ -181,7 +181,7 @@ fn apply_each(target: &Target, entries: impl ExactSizeIterator<Item = ReadEntry>
 }
 
 /// What an entry holds, as the table takes it.
-pub(super) fn read(entry: Entry) -> io::Result<EntryContent> {
+pub(crate) fn read(entry: Entry) -> io::Result<EntryContent> {
     match entry.payload {
         EntryPayload::Blank => Ok(EntryContent::Blank),
         EntryPayload::Membership(membership) => {

@@ -1,11 +1,11 @@
 //! What this node knows of how its table compares with those of the other members.
 //!
-//! Replicas that applied the same log have the same table, and so the same hash of it at the same entry. [`super::compared_tables`] lets
+//! Replicas that applied the same log have the same table, and so the same hash of it at the same entry. [`crate::members::compared_tables`] lets
 //! the leader compare them. What a node does with the outcome is decided here:
 //!
 //! * It has the hash of a majority of the voters: all is well.
 //! * A majority has another one: this node cannot prove its table, and the majority goes on without it. It ends, with the advice of
-//!   [`IdentityError::OtherTable`](super::identity::IdentityError::OtherTable).
+//!   [`IdentityError::OtherTable`](crate::identity::IdentityError::OtherTable).
 //! * The leader has another one, and no majority has the same: of two tables nobody can say which one is right. A node that ended would
 //!   take the quorum away from a cluster of which another node is down, and it may be the wrong one that goes on. So it ends nothing: it
 //!   counts as not healthy until the tables are the same, or a majority shows.
@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::identity::Identity;
+use crate::identity::Identity;
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::planted;
 use lockkeeper_table::Table;
@@ -155,7 +155,7 @@ impl TableComparison {
     }
 
     /// How long the last hash took.
-    pub(super) fn took(&self) -> Duration {
+    pub(crate) fn took(&self) -> Duration {
         self.known().took
     }
 

@@ -15,7 +15,7 @@
 
 use bytes::Bytes;
 
-use super::network::MESSAGE_BYTES_MAX;
+use crate::network::MESSAGE_BYTES_MAX;
 use lockkeeper_machine::{Command, Operation};
 use lockkeeper_table::codec::commands::{decode_command, encode_command};
 use lockkeeper_transport::LogThrottle;
@@ -41,7 +41,7 @@ pub enum Unfit {
 }
 
 /// Returns a command as the entry will have it, or refuses one that should not become a part of an entry.
-pub(super) fn look(command: &Command, refused: &LogThrottle) -> Result<Bytes, Unfit> {
+pub(crate) fn look(command: &Command, refused: &LogThrottle) -> Result<Bytes, Unfit> {
     let found = find(command);
     if let Err((unfit, why)) = &found
         && let Some(count) = refused.count()

@@ -11,14 +11,14 @@ use std::{
 use openraft::{ServerState, async_runtime::WatchReceiver, type_config::alias::WatchReceiverOf};
 use tokio::sync::watch;
 
-use super::{clock::LeaderClock, types::TypeConfig};
+use crate::{proposals::clock::LeaderClock, types::TypeConfig};
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::Stamp;
 use lockkeeper_planted::Planted;
 use lockkeeper_table::Table;
 
 /// openraft's view of the leadership.
-pub(super) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
+pub(crate) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
 
 /// This node's leadership in one term.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(term: u64, base: Stamp, environment: Environment) -> Self {
+    pub(crate) fn new(term: u64, base: Stamp, environment: Environment) -> Self {
         let clock = Mutex::new(LeaderClock::start(base, environment.clock.now()));
         Self { term, clock, environment }
     }
@@ -48,7 +48,7 @@ impl Leadership {
     }
 
     /// For [`Planted::StampFromCache`]: the latest stamp that was read.
-    pub(super) fn last_stamp(&self) -> Stamp {
+    pub(crate) fn last_stamp(&self) -> Stamp {
         self.with_clock(|clock| clock.stamp())
     }
 
@@ -66,7 +66,7 @@ impl Leadership {
 pub type Led = watch::Receiver<Option<Arc<Leadership>>>;
 
 /// Updates `leadership` from openraft's state and the applied term. Returns when openraft stops.
-pub(super) async fn follow_leadership(
+pub(crate) async fn follow_leadership(
     mut metrics: ServerMetrics,
     table: Arc<Table>,
     environment: Environment,

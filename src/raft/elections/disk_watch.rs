@@ -1,14 +1,14 @@
-//! Watches this node's disk, and as the leader those of all: see [`super::disk`], which has the rule.
+//! Watches this node's disk, and as the leader those of all: see [`crate::disk`], which has the rule.
 
 use std::{sync::Arc, time::Duration};
 
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use super::{
+use crate::{
     Replica,
     disk::{Disks, FreeSpace, Judge, POLL, READINGS_UNTIL_KNOWN, read, take},
-    handover,
+    elections::handover,
     snapshot::SnapshotStore,
 };
 use lockkeeper_environment::Blocking;

@@ -13,7 +13,7 @@
 //! * none: it waits to be added.
 //!
 //! The same holds if a member of the cluster calls the node while it waits: a call that names its incarnation makes it join, any other is
-//! refused ([`super::network`]).
+//! refused ([`crate::network`]).
 //!
 //! Deliberately absent: founding by a majority. Two overlapping halves of a misconfigured list could each have one; and all members are
 //! available, or can be, on the day a cluster is founded.
@@ -28,12 +28,12 @@ use openraft::{
 };
 use tokio::time::sleep;
 
-use super::{
+use crate::messages as pb;
+use crate::{
     identity::{Addresses, FirstEntry, Identity, IdentityError, Incarnation, Member, Stage},
     network::hello,
     types::TypeConfig,
 };
-use crate::messages as pb;
 use lockkeeper_planted::Planted;
 use lockkeeper_table::MemberNode;
 use lockkeeper_transport::Connect;

@@ -11,7 +11,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use super::{
+use crate::proposals::{
     clock::BEAT,
     leadership::{Leadership, Led},
     proposer::Proposer,
@@ -25,8 +25,8 @@ const TICK_AT_LEAST: Duration = Duration::from_secs(1);
 /// Time limit for applying a tick before another one is proposed.
 const TICK_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Proposes ticks. Returns with [`super::leadership`]. `cut_off`: whether this node leads without a quorum.
-pub(super) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cut_off: impl Fn() -> bool) {
+/// Proposes ticks. Returns with [`crate::proposals::leadership`]. `cut_off`: whether this node leads without a quorum.
+pub(crate) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cut_off: impl Fn() -> bool) {
     let mut deadline = table.next_deadline();
     loop {
         let Some(leadership) = led.borrow_and_update().clone() else {
@@ -99,12 +99,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::proposer::ProposalQueue;
+    use crate::proposals::proposer::ProposalQueue;
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Label, Limits, SessionId, Stamp, Time, Ttl, WallTime};
     use lockkeeper_table::{Batch, Delivery, EntryId};
 
-    /// Longer than a beat and [`STEP_MAX`](crate::clock::STEP_MAX); shorter than [`TICK_DEADLINE`].
+    /// Longer than a beat and [`STEP_MAX`](crate::proposals::clock::STEP_MAX); shorter than [`TICK_DEADLINE`].
     const COMMIT: Duration = Duration::from_millis(1_900);
     /// Allowed difference between the clocks: the last reading was up to a beat ago, and the first one up to a beat late.
     const SLACK: Duration = Duration::from_millis(250);
@@ -172,6 +172,9 @@ mod tests {
         sleep(BEAT).await;
         let passed = Duration::from_millis(leader.leadership.stamp().0 - before.0);
         // The tick that was under way may still cause one reading, and the first reading after it counts as a step.
-        assert!(passed <= 3 * crate::clock::STEP_MAX, "{passed:?} of a minute in which no renewal was taken");
+        assert!(
+            passed <= 3 * crate::proposals::clock::STEP_MAX,
+            "{passed:?} of a minute in which no renewal was taken"
+        );
     }
 }

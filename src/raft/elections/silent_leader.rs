@@ -1,18 +1,18 @@
 //! Fast election after the leader fell silent.
 //!
-//! A machine without power, an unplugged cable and a frozen process close no connection ([`super::fast_election`] sees nothing): only time
+//! A machine without power, an unplugged cable and a frozen process close no connection ([`crate::elections::fast_election`] sees nothing): only time
 //! tells. openraft's followers wait for a lease and a random election timeout, 900 to 1,200 ms by default, since a follower by itself
 //! cannot tell a dead leader from its own bad link. Several can: a follower that has not heard the leader for [`SILENT_HEARTBEATS`] asks
 //! the other voters by a small RPC. If a majority, itself included, has heard nothing for that time, the one with the longest log stands
 //! for election at once; among equal logs that with the lowest id. The others take turns after it (`TURN`).
 //!
 //! A living leader is not disturbed by one bad link, since the others hear it. Nor by a busy machine: stalls of a follower do not count,
-//! and a leader that sent irregularly in the last minute may be silent for twice its longest gap ([`super::liveness`]); after
+//! and a leader that sent irregularly in the last minute may be silent for twice its longest gap ([`crate::network::liveness`]); after
 //! `PROBED_HEARTBEATS` the follower asks the leader itself, on a new connection, and any answer ends the silence.
 //!
 //! The election is always safe: it needs the votes of a majority, and a vote needs a log that is not shorter. Its vote requests are marked
 //! as those of a transfer, so that voters grant them within the lease. Nothing else relies on the lease: reads ask a quorum
-//! ([`super::read_index`]), and of two leaders only that of the higher term can commit. No lease is dropped before: a suspicion that was
+//! ([`crate::reads::read_index`]), and of two leaders only that of the higher term can commit. No lease is dropped before: a suspicion that was
 //! wrong leaves no trace. A leader that wakes finds the higher term, at its first message or earlier, and follows.
 //!
 //! A member that does not know the RPC (an older version) does not answer it. Without a majority the election timeouts decide, as they do
@@ -24,9 +24,11 @@ use futures::future::join_all;
 use openraft::async_runtime::WatchReceiver;
 use tokio::time::sleep;
 
-use super::{
-    liveness::{PeerLiveness, STEP},
-    network::{Prober, SnapshotSource, is_quorum},
+use crate::{
+    network::{
+        Prober, SnapshotSource, is_quorum,
+        liveness::{PeerLiveness, STEP},
+    },
     replica::Replica,
     types::{LogId, StoredMembership, TransferLeaderRequest, Vote},
 };

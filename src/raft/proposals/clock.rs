@@ -65,7 +65,7 @@ impl LeaderClock {
         self.stalls
     }
 
-    pub(super) fn stamp(&self) -> Stamp {
+    pub(crate) fn stamp(&self) -> Stamp {
         Stamp(self.base.0 + self.counted.as_millis() as u64)
     }
 }

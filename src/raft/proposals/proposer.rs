@@ -19,11 +19,13 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{
+use crate::{
     Raft,
     disk::DiskShortage,
-    last_look::{self, Unfit},
-    leadership::{Leadership, Led},
+    proposals::{
+        last_look::{self, Unfit},
+        leadership::{Leadership, Led},
+    },
     types::*,
 };
 use lockkeeper_environment::Environment;
@@ -107,7 +109,7 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    pub(super) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
+    pub(crate) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
         (Self { queue, led, table, refused: Arc::default(), unfit: Arc::default() }, ProposalQueue(intake))
     }
@@ -143,7 +145,7 @@ impl Proposer {
     }
 
     /// Whether a command asks for something that the cluster then has to keep: see [`lockkeeper_machine::Machine::asks_for_more`].
-    pub(super) fn asks_for_more(&self, command: &Command) -> bool {
+    pub(crate) fn asks_for_more(&self, command: &Command) -> bool {
         self.table.read(|applied| applied.machine.asks_for_more(command))
     }
 
@@ -152,7 +154,7 @@ impl Proposer {
     }
 
     /// Commands in the queue.
-    pub(super) fn queued(&self) -> u64 {
+    pub(crate) fn queued(&self) -> u64 {
         (QUEUE - self.queue.capacity()) as u64
     }
 
@@ -168,10 +170,10 @@ impl Proposer {
 }
 
 /// The channel for the answer to a queued question.
-pub(super) type ReplySender<T> = oneshot::Sender<Result<T, NoReply>>;
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, NoReply>>;
 
 /// Puts a question into a queue, at once or not at all, and waits for its answer, for at most `patience`.
-pub(super) async fn ask<Q, T>(
+pub(crate) async fn ask<Q, T>(
     queue: &mpsc::Sender<Q>,
     question: impl FnOnce(ReplySender<T>) -> Q,
     patience: Duration,
@@ -188,19 +190,19 @@ pub(super) async fn ask<Q, T>(
 }
 
 /// The receiving end of a [`Proposer`]'s queue.
-pub(super) struct ProposalQueue(mpsc::Receiver<Proposal>);
+pub(crate) struct ProposalQueue(mpsc::Receiver<Proposal>);
 
 #[cfg(test)]
 impl ProposalQueue {
     /// The next proposal, for tests with a log of their own.
-    pub(super) async fn next(&mut self) -> Option<(Command, ReplySender<Delivery>)> {
+    pub(crate) async fn next(&mut self) -> Option<(Command, ReplySender<Delivery>)> {
         let Proposal { command, reply, .. } = self.0.recv().await?;
         Some((commands::decode_command(command).expect("it was encoded here"), reply))
     }
 }
 
 /// Batches the proposals and gives them to openraft. Returns when the last proposer is gone, or openraft has stopped.
-pub(super) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environment: Environment, limits: Limits) {
+pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environment: Environment, limits: Limits) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
     let mut over = None;
     loop {

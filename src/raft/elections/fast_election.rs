@@ -16,7 +16,7 @@
 //! The candidates take turns, the lowest id first, so that they do not split the votes. A candidate with a shorter log cannot win: the node
 //! that refuses it for that reason stands at once, without waiting for its turn.
 //!
-//! Deliberately absent: detection of machines that vanish. They refuse no connections: see [`super::silent_leader`].
+//! Deliberately absent: detection of machines that vanish. They refuse no connections: see [`crate::elections::silent_leader`].
 
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
@@ -27,8 +27,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{
-    liveness::PeerLiveness,
+use crate::{
+    network::liveness::PeerLiveness,
     replica::Replica,
     types::{TransferLeaderRequest, Vote},
 };

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 use openraft::{ServerState, async_runtime::WatchReceiver};
 use tokio::time::{Instant, timeout};
 
-use super::{leadership::ServerMetrics, replica::Replica};
+use crate::{proposals::leadership::ServerMetrics, replica::Replica};
 
 /// Entries that a successor may lack when the transfer begins: those of one append. It receives them before it stands for election.
 pub const LAG_MAX: u64 = 64;

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::last_look::{self, Unfit};
+use crate::proposals::last_look::{self, Unfit};
 use lockkeeper_machine::*;
 use lockkeeper_table::codec::{commands, records};
 use lockkeeper_transport::LogThrottle;

@@ -1,4 +1,4 @@
-//! The transfer of snapshot files: implements the traits of [`super::network`] for [`super::snapshot`].
+//! The transfer of snapshot files: implements the traits of [`crate::network`] for [`crate::snapshot`].
 //!
 //! The files' methods block; here they run where blocking is allowed.
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::{Stream, stream};
 use tokio_util::io::StreamReader;
 
-use super::{
+use crate::{
     network::{SNAPSHOT_PIECE_BYTES, SnapshotReceiver, SnapshotSink, SnapshotSource},
     snapshot::{Receiving, SnapshotFile, SnapshotStore},
     types::SnapshotMeta,

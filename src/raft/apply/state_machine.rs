@@ -10,9 +10,9 @@ use openraft::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use super::{
-    applier::Applier,
-    slow_followers::LogBytes,
+use crate::{
+    apply::applier::Applier,
+    log::slow_followers::LogBytes,
     snapshot::{Pace, SnapshotFile, SnapshotStore},
     types::{
         Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig, entry_id, log_id, to_applied, to_stored,
@@ -183,7 +183,7 @@ fn sync_audit(sink: Option<&Sink>) -> io::Result<()> {
 }
 
 /// Reads a whole snapshot. Blocks.
-pub(super) fn read(file: &SnapshotFile, versions: &AppliedVersion) -> io::Result<Applied> {
+pub(crate) fn read(file: &SnapshotFile, versions: &AppliedVersion) -> io::Result<Applied> {
     let mut failed = None;
     let decode = |bytes: &[u8]| {
         let record = records::decode(bytes).map_err(|malformed| newer(&malformed.to_string()))?;

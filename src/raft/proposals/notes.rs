@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::proposer::Proposer;
+use crate::proposals::proposer::Proposer;
 use lockkeeper_machine::{Command, Note};
 
 /// Notes that may follow each other at once.
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Proposes notes. Clones share the limit.
 #[derive(Clone, Debug)]
-pub(super) struct Notes {
+pub(crate) struct Notes {
     limit: Arc<Mutex<Limit>>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Notes {
 
 impl Notes {
     /// Proposes a note in the background, or counts it as left out: `None`.
-    pub(super) fn write(&self, note: Note, leads: bool, proposer: Proposer) -> Option<JoinHandle<()>> {
+    pub(crate) fn write(&self, note: Note, leads: bool, proposer: Proposer) -> Option<JoinHandle<()>> {
         let omitted = self.admit(leads, Instant::now())?;
         let (notes, note) = (self.clone(), Note { omitted, ..note }.cut());
         Some(tokio::spawn(async move {

@@ -16,7 +16,7 @@ pub struct ClusterId(Arc<str>);
 /// Why a text is not a valid id.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct InvalidId(pub(super) &'static str);
+pub struct InvalidId(pub(crate) &'static str);
 
 impl ClusterId {
     /// The id as text.

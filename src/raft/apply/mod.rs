@@ -1,0 +1,11 @@
+//! From a committed entry to the table: openraft's state machine over a [`lockkeeper_table::Table`].
+//!
+//! * [`state_machine`] implements openraft's traits: it applies entries, writes snapshots and installs those of a leader;
+//! * `applier` applies groups of entries, in place or on a thread of its own, and answers their proposers;
+//! * [`table_comparison`] notices a table that differs from those of the other members.
+//!
+//! Absent on purpose: what a command does. That is the machine's matter, and who is told of it that of the table.
+
+pub(crate) mod applier;
+pub mod state_machine;
+pub mod table_comparison;
