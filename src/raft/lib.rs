@@ -30,6 +30,8 @@ pub mod proposals;
 pub mod reads;
 mod replica;
 pub mod snapshot;
+#[cfg(test)]
+mod transcripts;
 pub mod types;
 pub mod wire;
 

@@ -130,7 +130,7 @@ pub fn successor(replica: &Replica, to: Option<u64>) -> Result<u64, TransferErro
     let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id);
     let candidates = voters.map(|node| {
         let matched = replication.get(&node).and_then(Option::as_ref).map_or(0, |matched| matched.index + 1);
-        Candidate { node, silence: replica.silence_of(node, term), lag: last.saturating_sub(matched) }
+        Successor { node, silence: replica.silence_of(node, term), lag: last.saturating_sub(matched) }
     });
     // A follower that answers at all answers each heartbeat. `silence_max` is two election timeouts.
     choose(candidates.collect(), to, replica.silence_max() / 4)
@@ -138,16 +138,17 @@ pub fn successor(replica: &Replica, to: Option<u64>) -> Result<u64, TransferErro
 
 /// A voter that could lead.
 #[derive(Clone, Debug)]
-struct Candidate {
-    node: u64,
+pub(super) struct Successor {
+    pub(super) node: u64,
     /// The age of the last request that it acknowledged in this term.
-    silence: Option<Duration>,
+    pub(super) silence: Option<Duration>,
     /// The entries that it lacks.
-    lag: u64,
+    pub(super) lag: u64,
 }
 
-fn choose(voters: Vec<Candidate>, to: Option<u64>, silence_max: Duration) -> Result<u64, TransferError> {
-    let answers = |voter: &&Candidate| voter.silence.is_some_and(|silence| silence <= silence_max);
+/// The node `to`, if it is fit to lead, or the best of these voters. A voter that has been silent for longer than `silence_max` is not fit.
+pub(super) fn choose(voters: Vec<Successor>, to: Option<u64>, silence_max: Duration) -> Result<u64, TransferError> {
+    let answers = |voter: &&Successor| voter.silence.is_some_and(|silence| silence <= silence_max);
     let chosen = match to {
         Some(node) => voters.iter().find(|voter| voter.node == node).ok_or_else(|| {
             let voters = voters.iter().map(|voter| voter.node).collect();
@@ -160,7 +161,7 @@ fn choose(voters: Vec<Candidate>, to: Option<u64>, silence_max: Duration) -> Res
             best.or_else(heard_last).ok_or(TransferError::Alone)?
         }
     };
-    let Candidate { node, silence, lag } = *chosen;
+    let Successor { node, silence, lag } = *chosen;
     if !answers(&chosen) {
         return Err(TransferError::Unreachable { node, silence });
     }
@@ -215,53 +216,5 @@ async fn another_leads(replica: &Replica) -> Option<u64> {
             return Some(leader);
         }
         metrics.changed().await.ok()?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn voter(node: u64, silence_ms: impl Into<Option<u32>>, lag: u64) -> Candidate {
-        Candidate { node, silence: silence_ms.into().map(|ms| ms * MS), lag }
-    }
-
-    fn chosen(voters: &[Candidate], to: impl Into<Option<u64>>) -> Result<u64, String> {
-        choose(voters.to_vec(), to.into(), 300 * MS).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn the_best_successor_answers_and_has_the_longest_log() {
-        let voters = [voter(1, 301, 0), voter(2, 80, 9), voter(3, 120, 4), voter(4, None, 0)];
-        assert_eq!(chosen(&voters, None), Ok(3));
-        assert_eq!(chosen(&voters[..2], None), Ok(2));
-        assert_eq!(chosen(&[voter(2, 80, LAG_MAX)], None), Ok(2));
-    }
-
-    #[test]
-    fn a_voter_that_was_asked_for_must_be_fit() {
-        let voters = [voter(1, 301, 0), voter(2, 80, LAG_MAX + 1), voter(3, 80, 0), voter(4, None, 0)];
-        assert_eq!(chosen(&voters, 3), Ok(3));
-        let refused = |to| chosen(&voters, to).unwrap_err();
-        assert!(refused(1).starts_with("node 1 has not answered for 301 ms; choose another voter"), "{}", refused(1));
-        assert!(refused(4).starts_with("node 4 has not answered since this node leads;"), "{}", refused(4));
-        assert!(refused(2).starts_with("node 2 lacks 65 entries, more than the maximum of 64;"), "{}", refused(2));
-        assert!(
-            refused(7).starts_with("node 7 is not a voter; choose one of the voters 1, 2, 3, 4,"),
-            "{}",
-            refused(7)
-        );
-    }
-
-    #[test]
-    fn without_a_fit_voter_there_is_no_transfer() {
-        assert_eq!(choose(vec![], None, MS), Err(TransferError::Alone));
-        let silence = Some(400 * MS);
-        let silent = [voter(1, None, 0), voter(2, 400, 3)];
-        assert_eq!(choose(silent.to_vec(), None, 300 * MS), Err(TransferError::Unreachable { node: 2, silence }));
-        let behind = Err(TransferError::Behind { node: 2, entries: 70 });
-        assert_eq!(choose(vec![voter(1, 80, 90), voter(2, 80, 70)], None, 300 * MS), behind);
     }
 }

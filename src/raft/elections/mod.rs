@@ -21,3 +21,5 @@ pub mod fast_election;
 pub mod handover;
 pub mod silent_leader;
 pub mod slow_disk;
+#[cfg(test)]
+mod transcripts;

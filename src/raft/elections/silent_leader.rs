@@ -30,7 +30,7 @@ use crate::{
         liveness::{PeerLiveness, STEP},
     },
     replica::Replica,
-    types::{LogId, StoredMembership, TransferLeaderRequest, Vote},
+    types::{LogId, Membership, StoredMembership, TransferLeaderRequest, Vote},
 };
 use lockkeeper_table::MemberNode;
 use lockkeeper_transport::Connect;
@@ -40,7 +40,7 @@ const PROBED_HEARTBEATS: u32 = 2;
 /// Heartbeat intervals without a message after which a leader is silent.
 pub const SILENT_HEARTBEATS: u32 = 3;
 /// Delay of each further candidate: longer than an election takes.
-const TURN: Duration = Duration::from_millis(150);
+pub(super) const TURN: Duration = Duration::from_millis(150);
 /// The longest pause between two rounds of questions while a majority does not agree. The first is a [`STEP`]; each doubles.
 const PAUSE_MAX: Duration = Duration::from_millis(240);
 
@@ -94,8 +94,8 @@ struct Followed {
     membership: Arc<StoredMembership>,
 }
 
-/// A voter that has not heard the leader, and the end of its log.
-type Agreeing = BTreeMap<u64, Option<LogId>>;
+/// The voters that have not heard the leader, each with the end of its log.
+pub(super) type Agreeing = BTreeMap<u64, Option<LogId>>;
 
 impl Followed {
     /// `None`: this node follows no leader, or heard it within `silence`, or does not vote.
@@ -159,11 +159,7 @@ impl Followed {
         let Ok(last) = replica.raft().with_raft_state(|state| state.log_ids.last().copied()).await else { return };
         let mut agreeing = self.ask_others(prober, limit, patience).await;
         agreeing.insert(self.own, last);
-        let Some(turn) = turn(self.own, &agreeing) else { return };
-        let supports = |id: u64| agreeing.get(&id).is_some_and(|end| *end <= last);
-        if !is_quorum(self.membership.membership(), supports) {
-            return;
-        }
+        let Some(turn) = turn_to_stand(self.own, self.membership.membership(), &agreeing) else { return };
         sleep(TURN * turn).await;
         if self.lasts(replica) && liveness.counted_silence(self.leader) >= limit {
             tracing::info!(leader = self.leader, turn, "the leader is silent; this node stands for election");
@@ -204,28 +200,22 @@ impl Followed {
     }
 }
 
+/// How many others stand for election before this node does, which is one of those that agree.
+///
+/// Returns `None` if it does not stand at all: those that agree and have no longer log than this node are no majority, so it would not be
+/// elected, and the leader may be alive.
+pub(super) fn turn_to_stand(own: u64, membership: &Membership, agreeing: &Agreeing) -> Option<u32> {
+    let last = agreeing.get(&own)?;
+    let supports = |id: u64| agreeing.get(&id).is_some_and(|end| end <= last);
+    if !is_quorum(membership, supports) {
+        return None;
+    }
+    turn(own, agreeing)
+}
+
 /// The place of this node in the order of the candidates: a longer log first, then a lower id. `None`: it does not agree.
 fn turn(own: u64, agreeing: &Agreeing) -> Option<u32> {
     let last = agreeing.get(&own)?;
     let is_before = |(id, end): &(&u64, &Option<LogId>)| (*end, own) > (last, **id);
     u32::try_from(agreeing.iter().filter(is_before).count()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::CommittedLeaderId;
-
-    fn agreeing(ends: &[(u64, u64)]) -> Agreeing {
-        let end = |(id, index): &(u64, u64)| (*id, Some(LogId { leader_id: CommittedLeaderId::new(1), index: *index }));
-        ends.iter().map(end).collect()
-    }
-
-    #[test]
-    fn the_longest_log_comes_first_then_the_lowest_id() {
-        let ends = agreeing(&[(2, 7), (3, 9), (4, 9), (5, 7)]);
-        let turns = [2, 3, 4, 5].map(|id| turn(id, &ends));
-        assert_eq!(turns, [Some(2), Some(0), Some(1), Some(3)]);
-        assert_eq!(turn(1, &ends), None, "it has heard the leader");
-    }
 }

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Time between two samples.
-const INTERVAL: Duration = Duration::from_millis(250);
+pub(super) const INTERVAL: Duration = Duration::from_millis(250);
 /// Samples that decide.
 const SAMPLES: usize = 12;
 /// The age at which a sample no longer counts.
@@ -55,23 +55,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The times until an entry was durable.
 #[derive(Clone, Debug)]
-struct Sample {
-    at: Instant,
-    here: Duration,
-    peers: BTreeMap<u64, Duration>,
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    pub(super) here: Duration,
+    pub(super) peers: BTreeMap<u64, Duration>,
 }
 
 /// The last samples of this leadership, oldest first.
 #[derive(Debug, Default)]
-struct Window(VecDeque<Sample>);
+pub(super) struct Window(VecDeque<Sample>);
 
 /// A slow disk, and the voters that should lead.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Verdict {
+pub(super) struct Verdict {
     /// The median here.
-    here: Duration,
+    pub(super) here: Duration,
     /// The medians of the voters that are fast enough, and their ids: the fastest first.
-    successors: Vec<(Duration, u64)>,
+    pub(super) successors: Vec<(Duration, u64)>,
 }
 
 /// Hands leadership over when this node's disk is slow: see the [module](self). Returns when Raft stops.
@@ -178,7 +178,7 @@ fn note_acknowledgements(
 }
 
 impl Window {
-    fn note(&mut self, sample: Sample) {
+    pub(super) fn note(&mut self, sample: Sample) {
         let now = sample.at;
         self.0.push_back(sample);
         while self.0.len() > SAMPLES || self.0.front().is_some_and(|oldest| now - oldest.at > AGE_MAX) {
@@ -187,7 +187,7 @@ impl Window {
     }
 
     /// `None`: the disk is not slow, or that of each voter is as slow.
-    fn verdict(&self) -> Option<Verdict> {
+    pub(super) fn verdict(&self) -> Option<Verdict> {
         if self.0.len() < SAMPLES {
             return None;
         }
@@ -217,25 +217,6 @@ mod tests {
     use crate::types::{CommittedLeaderId, LogId, Membership, StoredMembership};
     use lockkeeper_table::MemberNode;
 
-    /// `samples` times here, and of peers 2 and 3, in milliseconds.
-    fn window(samples: &[[u64; 3]], interval: Duration) -> Window {
-        let (mut window, start) = (Window::default(), Instant::now());
-        for (number, [here, second, third]) in (0..).zip(samples) {
-            let peers = [(2, *second), (3, *third)].map(|(peer, ms)| (peer, Duration::from_millis(ms))).into();
-            window.note(Sample { at: start + number * interval, here: Duration::from_millis(*here), peers });
-        }
-        window
-    }
-
-    fn successor(samples: &[[u64; 3]]) -> Option<u64> {
-        successors(samples).first().copied()
-    }
-
-    fn successors(samples: &[[u64; 3]]) -> Vec<u64> {
-        let verdict = window(samples, INTERVAL).verdict();
-        verdict.map_or(Vec::new(), |verdict| verdict.successors.iter().map(|(_, successor)| *successor).collect())
-    }
-
     /// Of node 1, which leads voters 1 and 2 and learner 3. `matched`: of 2 and 3.
     fn metrics(matched: [u64; 2]) -> RaftMetrics<TypeConfig> {
         let log_id = |index| LogId { leader_id: CommittedLeaderId::new(1), index };
@@ -255,48 +236,5 @@ mod tests {
         assert!(peers.is_empty(), "only the learner has the entry: {peers:?}");
         assert_eq!(note_acknowledgements(&metrics([7, 7]), 7, late, &mut peers), Some(1));
         assert_eq!(peers, BTreeMap::from([(2, late)]));
-    }
-
-    #[test]
-    fn all_voters_that_are_fast_enough_are_tried_the_fastest_first() {
-        assert_eq!(successors(&[[400, 30, 20]; SAMPLES]), [3, 2]);
-        assert_eq!(successors(&[[400, 30, 101]; SAMPLES]), [2]);
-    }
-
-    #[test]
-    fn a_slow_disk_hands_over_to_the_peer_that_acknowledges_first() {
-        assert_eq!(successor(&[[400, 30, 20]; SAMPLES]), Some(3));
-        assert_eq!(successor(&[[100, 25, 99]; SAMPLES]), Some(2), "at the limits");
-        assert_eq!(successor(&[[99, 5, 5]; SAMPLES]), None, "fast enough");
-        assert_eq!(successor(&[[400, 30, 20]; SAMPLES - 1]), None, "too few samples");
-    }
-
-    #[test]
-    fn nothing_happens_while_all_disks_are_slow() {
-        assert_eq!(successor(&[[400, 101, 400]; SAMPLES]), None);
-        assert_eq!(successor(&[[400, 30, 400]; SAMPLES]), Some(2), "one other is fast");
-    }
-
-    #[test]
-    fn some_slow_syncs_are_no_slow_disk() {
-        let mut samples = [[5, 5, 5]; SAMPLES];
-        samples[..SAMPLES / 2].fill([2000, 5, 5]);
-        assert_eq!(successor(&samples), None);
-        samples[SAMPLES / 2] = [2000, 5, 5];
-        assert_eq!(successor(&samples), Some(2));
-    }
-
-    #[test]
-    fn old_samples_do_not_count() {
-        let samples = [[400, 30, 20]; SAMPLES];
-        assert!(window(&samples, AGE_MAX / SAMPLES as u32).verdict().is_some());
-        assert!(window(&samples, AGE_MAX / (SAMPLES as u32 - 2)).verdict().is_none());
-    }
-
-    #[test]
-    fn a_peer_that_does_not_acknowledge_is_no_successor() {
-        let mut window = window(&[[1900, 30, 500]; SAMPLES], INTERVAL);
-        window.0.iter_mut().for_each(|sample| _ = sample.peers.remove(&2));
-        assert_eq!(window.verdict(), None);
     }
 }

@@ -21,7 +21,7 @@ pub mod compared_tables;
 pub mod forming;
 mod rules;
 #[cfg(test)]
-mod tests;
+mod transcripts;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 

@@ -92,7 +92,8 @@ impl PeerLiveness {
         }
     }
 
-    fn step(&self, now: Instant) {
+    /// This node's time goes on to `now`. What is beyond [`STEP_MAX`] was a stall.
+    pub(crate) fn step(&self, now: Instant) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = counted.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         *counted = Counted { time: counted.time + passed.min(STEP_MAX), at: Some(now) };
