@@ -12,8 +12,8 @@
 //! the disk that is short: the cluster refuses, before that node ends too. A silent member is not refused for by itself: if no voter is
 //! known to be short, nothing is refused.
 //!
-//! A leader that is short of space while the others suffice [hands over](crate::elections::handover) to a voter that is not: a full disk then ends a
-//! follower, which costs no election.
+//! A leader that is short of space while the others suffice [hands over](crate::elections::handover) to a voter that is not: a full disk
+//! then ends a follower, which costs no election.
 //!
 //! **What is refused**: commands that add ([`asks_for_more`](lockkeeper_machine::Machine::asks_for_more)), before they reach the log;
 //! except those that the table knows already, such as a waiting acquire whose call broke and is repeated. Releases, renewals, closes,
@@ -123,11 +123,11 @@ impl From<DiskReport> for pb::DiskSpace {
 
 /// The disks of this node and of the peers that report to it. Clones share the state.
 #[derive(Clone, Default, Debug)]
-pub struct Disks(Arc<Shared>);
+pub struct Disks(Arc<SharedDisks>);
 
 #[derive(Default, Debug)]
-struct Shared {
-    own: Mutex<Own>,
+struct SharedDisks {
+    own: Mutex<OwnDisk>,
     /// The number of readings; 0: none yet.
     readings: AtomicU64,
     peers: Mutex<BTreeMap<u64, (DiskReport, Instant)>>,
@@ -135,7 +135,7 @@ struct Shared {
 }
 
 #[derive(Default, Debug)]
-struct Own {
+struct OwnDisk {
     report: Option<DiskReport>,
     /// Why the last reading failed.
     failure: Option<String>,
@@ -152,13 +152,13 @@ impl Disks {
         lock(&self.0.own).failure.clone()
     }
 
-    /// The disk of a peer; `None`: it has not reported within [`REPORT_AGE_MAX`]. Followers report to the leader only.
-    pub fn of_peer(&self, node_id: u64) -> Option<DiskReport> {
+    /// The disk of a peer, or `None` if it has not reported within [`REPORT_AGE_MAX`]. Followers report to the leader only.
+    pub fn peer_report(&self, node_id: u64) -> Option<DiskReport> {
         let (report, at) = *lock(&self.0.peers).get(&node_id)?;
         (at.elapsed() <= REPORT_AGE_MAX).then_some(report)
     }
 
-    /// Why commands that add are refused now; `None`: they are not.
+    /// Why commands that add are refused now, or `None` while they are not.
     pub fn shortage(&self) -> Option<DiskShortage> {
         *lock(&self.0.shortage)
     }
@@ -168,9 +168,11 @@ impl Disks {
         lock(&self.0.peers).insert(peer, (report, Instant::now()));
     }
 
-    /// This node's report, whenever it is newer than the previous one from this iterator. `None`: there is nothing new; ask again later.
+    /// This node's report, whenever it is newer than the previous one from this iterator. It is `None` while there is nothing new; ask
+    /// again later.
     pub(super) fn news(&self) -> impl Iterator<Item = pb::DiskSpace> + Send + use<> {
-        let (disks, mut told) = (self.clone(), 0);
+        let disks = self.clone();
+        let mut told = 0;
         std::iter::from_fn(move || {
             // With each answer to an append: no lock while there is nothing new.
             let readings = disks.0.readings.load(Ordering::Acquire);
@@ -183,7 +185,7 @@ impl Disks {
     }
 
     fn note(&self, report: DiskReport) {
-        *lock(&self.0.own) = Own { report: Some(report), failure: None };
+        *lock(&self.0.own) = OwnDisk { report: Some(report), failure: None };
         self.0.readings.fetch_add(1, Ordering::Release);
     }
 
@@ -219,9 +221,12 @@ fn shortage(
     let is_low = |id: u64| latest(id).is_some_and(|report| report.is_low);
     let low: Vec<(u64, DiskReport)> =
         all.iter().filter_map(|id| Some((*id, latest(*id).filter(|report| report.is_low)?))).collect();
+
     let (node_id, worst) = *low.iter().min_by_key(|(_, report)| report.space.free)?;
+
     let has_space = |id: &&u64| is_fresh(**id) && !is_low(**id);
     let is_majority = |set: &BTreeSet<u64>| set.iter().filter(has_space).count() > set.len() / 2;
+
     let DiskReport { space: Space { free, .. }, reserve, .. } = worst;
     (!voters.iter().all(is_majority)).then_some(DiskShortage {
         node_id,
@@ -378,10 +383,10 @@ mod tests {
         assert!(refuses(READINGS_UNTIL_KNOWN), "node 3 does not report");
         disks.reported(3, report(50 * MIB, false));
         assert!(!refuses(READINGS_UNTIL_KNOWN));
-        assert!(disks.of_peer(3).is_some());
+        assert!(disks.peer_report(3).is_some());
         tokio::time::advance(REPORT_AGE_MAX + Duration::from_millis(1)).await;
         assert!(refuses(READINGS_UNTIL_KNOWN), "nodes 2 and 3 are silent, and node 2 was short of space");
-        assert!(disks.of_peer(3).is_none());
+        assert!(disks.peer_report(3).is_none());
     }
 
     #[test]

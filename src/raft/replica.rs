@@ -73,20 +73,26 @@ impl Replica {
     /// While this node leads, it writes `limits` into the log.
     pub fn start(raft: Raft, parts: ReplicaParts, environment: &Environment, limits: Limits) -> Self {
         let ReplicaParts { table, versions, acknowledgements, addresses, silence_max } = parts;
+
         let (leadership, led) = watch::channel(None);
         let (proposer, intake) = Proposer::new(led.clone(), Arc::clone(&table));
         tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone(), limits));
         tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
-        let (leading, answers) = (raft.clone(), acknowledgements.clone());
+
+        let leading = raft.clone();
+        let answers = acknowledgements.clone();
         let is_cut_off = move || cut_off(&leading, &answers, silence_max);
         tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone(), is_cut_off));
         tokio::spawn(raise(raft.clone(), led.clone(), Arc::clone(&table), Arc::clone(&versions), proposer.clone()));
+
         let (renewals, wanted) = Renewals::new();
         tokio::spawn(renewals::run(wanted, proposer.clone(), RENEWALS_PATIENCE));
+
         let (reads, waiting) = ReadRounds::new();
         tokio::spawn(read_rounds::run(waiting, raft.clone(), acknowledgements.clone()));
         tokio::spawn(addresses.clone().follow(raft.clone()));
         let (disks, hearing, notes) = Default::default();
+
         Self {
             raft,
             table,
@@ -136,11 +142,14 @@ impl Replica {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
-        let (needs, has) = (command.since(), self.table.versions().cluster());
+
+        let needs = command.since();
+        let has = self.table.versions().cluster();
         // A follower refuses as a follower: the leader may know a higher version.
         if needs > has && self.leads() {
             return Err(NoReply::VersionTooLow { needs, has });
         }
+
         if let Some(shortage) = self.disks.shortage()
             && self.leads()
             && self.proposer.asks_for_more(&command)
@@ -175,12 +184,14 @@ impl Replica {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
+
         let ttl = self.table.read(|applied| applied.machine.session(session).map(|session| session.ttl));
         if let (true, Some(ttl)) = (Planted::RenewalAckedEarly.is_on(), ttl) {
             let renewals = self.renewals.clone();
             tokio::spawn(async move { renewals.renew(session, Some(ttl), patience).await });
             return Ok(Renewal::Renewed { ttl, revoked: Vec::new(), more: false });
         }
+
         self.renewals.renew(session, ttl, patience).await
     }
 
@@ -247,12 +258,13 @@ impl Replica {
         self.silence_max
     }
 
-    /// While this node leads in this term: the age of the last request that this peer has acknowledged. `None`: it acknowledged none.
+    /// While this node leads in this term: the age of the last request that this peer has acknowledged. It is `None` if it acknowledged
+    /// none.
     pub fn silence_of(&self, peer: u64, term: u64) -> Option<Duration> {
         self.acknowledgements.silence_of(peer, term)
     }
 
-    /// Why this peer refuses this node's calls. `None`: it accepts them, or does not answer.
+    /// Why this peer refuses this node's calls, or `None` if it accepts them or does not answer.
     pub fn why_refused(&self, peer: u64) -> Option<String> {
         self.acknowledgements.why_refused(peer)
     }
@@ -304,7 +316,8 @@ fn cut_off(raft: &Raft, acknowledgements: &Acknowledgements, silence_max: Durati
         if metrics.state != ServerState::Leader {
             return false;
         }
-        let (term, membership) = (metrics.vote.leader_id.term, metrics.membership_config.membership());
+        let term = metrics.vote.leader_id.term;
+        let membership = metrics.membership_config.membership();
         acknowledgements.quorum_reached_at(metrics.id, membership, term)
     };
     reached_at.is_some_and(|at| at.elapsed() > silence_max)

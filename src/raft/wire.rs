@@ -30,10 +30,7 @@ impl From<&Vote> for pb::Vote {
 
 impl From<pb::Vote> for Vote {
     fn from(vote: pb::Vote) -> Self {
-        match vote.committed {
-            true => Self::new_committed(vote.term, vote.node_id),
-            false => Self::new(vote.term, vote.node_id),
-        }
+        if vote.committed { Self::new_committed(vote.term, vote.node_id) } else { Self::new(vote.term, vote.node_id) }
     }
 }
 
@@ -304,7 +301,8 @@ impl pb::Node {
     /// A member with its id.
     pub fn new(node_id: u64, node: &MemberNode) -> Self {
         let incarnation = node.incarnation.map(|incarnation| incarnation.as_bytes().to_vec().into());
-        let (peer_address, client_address) = (node.peer_address.clone(), node.client_address.clone());
+        let peer_address = node.peer_address.clone();
+        let client_address = node.client_address.clone();
         let MemberNode { stays_learner, is_leaving, has_moved, .. } = *node;
         let incarnation = incarnation.unwrap_or_default();
         Self { node_id, peer_address, client_address, incarnation, stays_learner, is_leaving, has_moved }
@@ -313,11 +311,10 @@ impl pb::Node {
     /// The member's id, and its addresses and incarnation.
     pub fn into_member(self) -> Result<(u64, MemberNode), Malformed> {
         let Self { node_id, peer_address, client_address, incarnation, stays_learner, is_leaving, has_moved } = self;
-        let incarnation = match incarnation.is_empty() {
-            true => None,
-            false => Some(
-                incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is not 16 bytes long"))?,
-            ),
+        let incarnation = if incarnation.is_empty() {
+            None
+        } else {
+            Some(incarnation.as_ref().try_into().map_err(|_| Malformed("an incarnation that is not 16 bytes long"))?)
         };
         Ok((node_id, MemberNode { incarnation, peer_address, client_address, stays_learner, is_leaving, has_moved }))
     }

@@ -218,7 +218,7 @@ pub(super) async fn notice_removal<C: Connect>(identity: Arc<Identity>, replica:
             let metrics = replica.raft().server_metrics();
             let metrics = metrics.borrow_watched();
             let others = metrics.membership_config.membership().nodes().filter(|(id, _)| **id != identity.node_id());
-            others.map(|(id, node)| (*id, replica.addresses().of_peer(*id, node))).collect()
+            others.map(|(id, node)| (*id, replica.addresses().peer_address(*id, node))).collect()
         };
 
         let ask = async |(id, address): (u64, String)| {

@@ -50,14 +50,16 @@ impl Default for WaitingCalls {
 }
 
 impl WaitingCalls {
-    /// `is_repeatable`: the client can repeat the request. Known from the start, since the call may be dropped before anybody looks at it.
+    /// Whether the client can repeat the request (`is_repeatable`) is known from the start, since the call may be dropped before anybody
+    /// looks at it.
     pub(super) fn begin(&self, ticket: Ticket, is_repeatable: bool) -> WaitingCall {
         let (call, end) = oneshot::channel();
         let mut waiting = self.waiting();
         let calls = waiting.entry(ticket).or_default();
-        match Planted::WaitLostOnDisconnect.is_on() && calls.iter().any(oneshot::Sender::is_closed) {
-            true => std::mem::forget(call),
-            false => calls.push(call),
+        if Planted::WaitLostOnDisconnect.is_on() && calls.iter().any(oneshot::Sender::is_closed) {
+            std::mem::forget(call)
+        } else {
+            calls.push(call)
         }
         WaitingCall { ticket, end, broken: self.broken.clone(), is_repeatable, is_over: false }
     }
@@ -125,7 +127,7 @@ pub struct WaitingCall {
 }
 
 impl WaitingCall {
-    /// The end of the wait. `None`: this node no longer leads.
+    /// The end of the wait, or `None` if this node no longer leads.
     pub async fn end(mut self) -> Option<WaitEnd> {
         let end = (&mut self.end).await;
         // A repeatable call goes on at the node that leads next. Of another one its client learns only that it broke off.

@@ -47,6 +47,7 @@ impl Table {
     ) -> io::Result<Deliveries> {
         // Before any of its commands is applied: a command that is skipped would make this table differ from the others.
         let content = content.and_then(|content| self.ensure_supported(entry, content));
+
         match content.inspect_err(|error| self.note_unapplied(error))? {
             EntryContent::Blank => self.pass(entry, None),
             EntryContent::Membership(membership) => self.pass(entry, Some(membership)),
@@ -57,6 +58,7 @@ impl Table {
                 return Ok(deliveries);
             }
         }
+
         Ok(Deliveries::default())
     }
 

@@ -61,7 +61,7 @@ impl Notices {
 }
 
 impl Listener {
-    /// Sends a notice; `false`: the listener is gone, or does not keep up.
+    /// Sends a notice. Returns `false` if the listener is gone, or does not keep up.
     pub(super) fn send(&self, notice: Notice) -> bool {
         let sent = self.notices.try_send(notice).is_ok();
         if !sent {

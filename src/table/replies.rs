@@ -12,7 +12,7 @@ use lockkeeper_machine::Reply;
 pub struct Deliveries {
     /// One for each command; none, if nobody waits for them.
     pub replies: Vec<Delivery>,
-    /// When the table was about to apply the batch, and when it had. `None`: not known.
+    /// When the table was about to apply the batch, and when it had, if that is known.
     pub applied: Option<(Instant, Instant)>,
 }
 
@@ -23,7 +23,7 @@ pub struct Delivery {
     pub reply: Reply,
     /// For [`Reply::Queued`]: the call that waits now.
     pub wait: Option<WaitingCall>,
-    /// When the command passed the stages before its reply. `None`: not known.
+    /// When the command passed the stages before its reply, if that is known.
     pub times: Option<Times>,
 }
 

@@ -25,7 +25,7 @@ use crate::{
     checkpoint::Checkpoint,
     listeners::{Listener, Notice, SessionLoss},
     replies::{Deliveries, Delivery},
-    trail::{Act, Audit, EntryLines},
+    trail::{Audit, AuditAct, EntryLines},
     unapplied,
     version::AppliedVersion,
     watch_index::WatchIndex,
@@ -197,8 +197,8 @@ impl Table {
         self.changes.subscribe()
     }
 
-    /// The changes of the next entries after this one, up to [`Table::notified`], of so many at the most. `None`: they are not kept any
-    /// more.
+    /// The changes of the next entries after this one, up to [`Table::notified`], of so many at the most. Returns `None` if they are not
+    /// kept any more.
     pub fn changes_after(&self, index: u64, most: usize) -> Option<Vec<Arc<EntryChanges>>> {
         self.history.after(index, most)
     }
@@ -252,7 +252,8 @@ impl Table {
 
     /// Applies one entry. With `answer`, this node proposed it, and its proposer waits for the deliveries.
     pub fn apply(&self, entry: EntryId, batch: Batch, answer: bool) -> Deliveries {
-        let (mut events, wall) = (Vec::new(), batch.time.wall);
+        let mut events = Vec::new();
+        let wall = batch.time.wall;
         let (replies, lines, written) = {
             let mut applied = self.write();
             ensure_next(&applied, entry);
@@ -260,19 +261,23 @@ impl Table {
             let (replies, lines) = self.run(&mut applied, entry.index, batch, &mut events);
             applied.last_entry = Some(entry);
             self.publish(&applied);
-            (replies, lines, Written::since(before, &applied.machine))
+            (replies, lines, EntriesWritten::since(before, &applied.machine))
         };
+
         // Not under the lock: it may wait for the disk. Entries are applied one after the other, so the lines stay in order.
         self.audit.write(lines);
+
         // Only the thread that applies comes here, one entry after the other: a wait is registered before a later entry ends it. A wait
         // that ends within its own batch is registered and ended here, in this order.
         if Planted::EndToldBeforeCall.is_on() {
             self.notify_all(entry.index, wall, std::mem::take(&mut events));
         }
-        let deliveries = match answer {
-            true => replies.into_iter().map(|(reply, is_repeatable)| self.deliver(reply, is_repeatable)).collect(),
-            false => Vec::new(),
+        let deliveries = if answer {
+            replies.into_iter().map(|(reply, is_repeatable)| self.deliver(reply, is_repeatable)).collect()
+        } else {
+            Vec::new()
         };
+
         self.notify_all(entry.index, wall, events);
         self.notify_of_entries(written);
         Deliveries { replies: deliveries, applied: None }
@@ -290,19 +295,24 @@ impl Table {
         let Batch { time, limits, commands } = batch;
         let Applied { machine, trail, .. } = applied;
         let mut lines = self.audit.entry(*trail, index, time.stamp.max(machine.now()), Some(time.wall), machine);
+
+        // What is due by now comes first, in the lines as in the table.
         lines.start(machine);
         machine.begin_batch(time, limits, events);
         lines.due(events);
+
         let mut replies = Vec::with_capacity(commands.len());
         for command in commands {
             unapplied::begin_command(command.kind());
             assert!(!panics_at(index), "a test asked for a panic at entry {index}");
-            let (act, before) = (Act::of(machine, &command, &lines), events.len());
+            let act = AuditAct::from_command(machine, &command, &lines);
+            let before = events.len();
             let is_repeatable = matches!(command, Command::Session { request: Some(_), .. });
             let reply = machine.step(command, events);
             lines.command(act, &reply, machine, &events[before..]);
             replies.push((reply, is_repeatable));
         }
+
         *trail = lines.trail();
         (replies, lines)
     }
@@ -313,6 +323,7 @@ impl Table {
         let mut applied = self.write();
         ensure_next(&applied, entry);
         applied.last_entry = Some(entry);
+
         if let Some(membership) = membership {
             applied.ids_used.extend(membership.nodes.keys());
             let Applied { machine, trail, membership: before, .. } = &mut *applied;
@@ -323,6 +334,7 @@ impl Table {
             applied.membership = membership;
             self.note_removed(&applied);
         }
+
         self.publish(&applied);
         self.notified.store(applied.index(), Ordering::Release);
         drop(applied);
@@ -341,7 +353,7 @@ impl Table {
         self.publish(&applied);
         self.history.forget(applied.index());
         self.notified.store(applied.index(), Ordering::Release);
-        self.notify_of_entries(Written::all(&applied.machine));
+        self.notify_of_entries(EntriesWritten::all(&applied.machine));
         before
     }
 
@@ -354,8 +366,9 @@ impl Table {
         *self.removed.write().unwrap_or_else(PoisonError::into_inner) = applied.ids_removed();
     }
 
-    /// The machine as it is right after this entry, once that is applied. `None`: later entries are applied already. The receiver fails if
-    /// a snapshot leads past the entry, or a later call takes the place of this one. Waits while an entry is applied, as [`Table::read`].
+    /// The machine as it is right after this entry, once that is applied. Returns `None` if later entries are applied already. The receiver
+    /// fails if a snapshot leads past the entry, or a later call takes the place of this one. Waits while an entry is applied, as
+    /// [`Table::read`].
     pub fn machine_at(&self, index: u64) -> Option<oneshot::Receiver<Machine>> {
         // Nothing is applied meanwhile.
         self.read(|applied| {
@@ -410,6 +423,7 @@ impl Table {
                 Event::Changed(change) => changes.push(change),
             }
         }
+
         if !changes.is_empty() {
             let changes = Arc::new(EntryChanges { index, changes });
             // Kept first: a watcher that is woken finds them.
@@ -423,7 +437,7 @@ impl Table {
         self.notified.store(index, Ordering::Release);
     }
 
-    /// `wall`: the time of the entry.
+    /// The time of the entry is `wall`.
     fn count(&self, event: &Event, wall: WallTime) {
         let what = match event {
             Event::WaitEnded { .. } => Did::WaitEnded,
@@ -458,7 +472,7 @@ impl Table {
         }
     }
 
-    fn notify_of_entries(&self, written: Written) {
+    fn notify_of_entries(&self, written: EntriesWritten) {
         if let Some(history) = written.history {
             self.tell_watches(history, written.before);
         }
@@ -466,10 +480,11 @@ impl Table {
         self.revision.store(written.revision.0, Ordering::Release);
     }
 
-    /// `before`: the last event of the history before it changed; `None`: it is another one.
+    /// The last event of the history before it changed was `before`, or `None` if this is another history.
     fn tell_watches(&self, history: EntryHistory, before: Option<Revision>) {
         let last = history.place().1.map_or(0, |last| last.0);
         let before = before.filter(|before| history.after(*before, None).is_ok());
+
         // Kept first: a watcher that is woken finds them.
         self.history_of_entries.send_if_modified(|known| {
             *known = history.clone();
@@ -499,20 +514,20 @@ impl Table {
 }
 
 /// What the watchers of entries are told after a log entry.
-struct Written {
-    /// `None`: it did not change.
+struct EntriesWritten {
+    /// `None` if it did not change.
     history: Option<EntryHistory>,
-    /// The last event before; `None`: the history is another one.
+    /// The last event before, or `None` if the history is another one.
     before: Option<Revision>,
     revision: Revision,
 }
 
-impl Written {
+impl EntriesWritten {
     fn all(machine: &Machine) -> Self {
         Self { history: Some(machine.history().clone()), before: None, revision: machine.revision() }
     }
 
-    /// `before`: the [place](EntryHistory::place) before the log entry.
+    /// The [place](EntryHistory::place) before the log entry was `before`.
     fn since(before: (Revision, Option<Revision>), machine: &Machine) -> Self {
         let is_other = machine.history().place() != before;
         let history = is_other.then(|| machine.history().clone());

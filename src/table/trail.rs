@@ -22,17 +22,14 @@ pub struct Trail {
 pub struct Audit {
     /// The chain before its first line.
     genesis: Head,
-    /// The files. `None`: this node writes none.
+    /// The files, or `None` if this node writes none.
     sink: Option<Sink>,
 }
 
 impl Trail {
     /// The last line and its hash. Without lines: zeros.
     pub fn head(&self) -> Head {
-        match self.is_restored {
-            true => Head::default(),
-            false => self.head,
-        }
+        if self.is_restored { Head::default() } else { self.head }
     }
 
     /// Whether there are lines, or the next entry begins them.
@@ -67,7 +64,7 @@ impl Audit {
         self.sink.as_ref()
     }
 
-    /// Begins the lines of an entry. `wall`: `None` for an entry without commands.
+    /// Begins the lines of an entry. An entry without commands has no `wall` time.
     pub(super) fn entry(
         &self,
         trail: Trail,
@@ -82,6 +79,7 @@ impl Audit {
             token: machine.last_token().0,
             ticket: machine.last_ticket().0,
         };
+
         let wall_ms = wall.map(|wall| wall.0);
         EntryLines { genesis: self.genesis, trail, place, index, stamp_ms: stamp.0, wall_ms, text: Vec::new() }
     }
@@ -125,14 +123,18 @@ impl EntryLines {
         let Trail { head: copied, is_restored } = self.trail;
         self.trail = Trail { head: self.genesis, is_restored: false };
         self.place.before = self.genesis;
-        let (what, reason) = match is_restored {
-            true => (
+
+        let (what, reason) = if is_restored {
+            (
                 What::Restored,
                 Some(format!("from a copy whose trail has {} lines, hash {}", copied.lines, copied.hash).into()),
-            ),
-            false => (What::Begun, None),
+            )
+        } else {
+            (What::Begun, None)
         };
-        let (token, ticket) = (Some(machine.last_token().0), Some(machine.last_ticket().0));
+
+        let token = Some(machine.last_token().0);
+        let ticket = Some(machine.last_ticket().0);
         let count = Some(machine.counts().sessions as u64);
         self.push(Line { token, ticket, count, reason, ..Line::new(what) });
     }
@@ -152,33 +154,36 @@ impl EntryLines {
     }
 
     /// A command, and what it caused.
-    pub(super) fn command(&mut self, act: Act, reply: &Reply, machine: &Machine, events: &[Event]) {
+    pub(super) fn command(&mut self, act: AuditAct, reply: &Reply, machine: &Machine, events: &[Event]) {
         match act {
-            Act::Begin if !self.is_on() => return self.begin(machine),
+            AuditAct::Begin if !self.is_on() => return self.begin(machine),
             _ if !self.is_on() => return,
-            Act::Close(operator) => return self.events(events, &operator),
-            Act::None | Act::Begin => {}
-            Act::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
-            Act::Txn([then, otherwise]) => {
+            AuditAct::Close(operator) => return self.events(events, &operator),
+            AuditAct::None | AuditAct::Begin => {}
+            AuditAct::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
+            AuditAct::Txn([then, otherwise]) => {
                 if let Reply::Committed(Committed { succeeded, .. }) = reply {
                     let lines = if *succeeded { then } else { otherwise };
                     lines.into_iter().for_each(|line| self.push(line));
                 }
             }
         }
+
         self.events(events, &Operator::default());
     }
 
-    /// `operator`: who ended the session, if one is named.
+    /// The `operator` ended the session, if one is named.
     fn events(&mut self, events: &[Event], operator: &Operator) {
         for (at, event) in events.iter().enumerate() {
             match event {
                 Event::SessionEnded { session, end } => {
                     let how = Some(end_of_session(*end).into());
-                    let (by, reason) = (operator.by.as_deref(), operator.reason.as_deref());
-                    let (by, reason) = (by.map(Into::into), reason.map(Into::into));
+                    let by = operator.by.as_deref();
+                    let reason = operator.reason.as_deref();
+                    let by = by.map(Into::into);
+                    let reason = reason.map(Into::into);
                     let line = Line { how, by, reason, ..Line::new(What::SessionEnded) };
-                    self.push(of_session(line, *session));
+                    self.push(for_session(line, *session));
                 }
                 Event::Changed(change) => self.change(change, &events[at..]),
                 // The changes of the locks tell the same.
@@ -192,34 +197,35 @@ impl EntryLines {
         let kind_of_lock = || of_entry.then(|| "entry".into());
         let line = |what| Line { lock: Some(name.as_str().into()), kind: kind_of_lock(), ..Line::new(what) };
         // An entry that waits has its token already.
-        let place = |ticket: &Ticket, line| match of_entry {
-            true => Line { token: Some(ticket.0), ..line },
-            false => Line { ticket: Some(ticket.0), ..line },
+        let place = |ticket: &Ticket, line| {
+            if of_entry { Line { token: Some(ticket.0), ..line } } else { Line { ticket: Some(ticket.0), ..line } }
         };
         let label = |label: &Label| Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
+
         let line = match kind {
             ChangeKind::Granted { token, session, label: of, mode, ticket } => {
-                let (token, ticket) = (Some(token.0), ticket.filter(|_| !of_entry).map(|ticket| ticket.0));
-                of_session(in_mode(Line { token, ticket, label: label(of), ..line(What::Granted) }, *mode), *session)
+                let token = Some(token.0);
+                let ticket = ticket.filter(|_| !of_entry).map(|ticket| ticket.0);
+                for_session(in_mode(Line { token, ticket, label: label(of), ..line(What::Granted) }, *mode), *session)
             }
             ChangeKind::Queued { ticket, session, label: of, mode } => {
                 let queued = Line { label: label(of), ..line(What::Queued) };
-                of_session(in_mode(place(ticket, queued), *mode), *session)
+                for_session(in_mode(place(ticket, queued), *mode), *session)
             }
             ChangeKind::Left { ticket, session } => {
                 let how = rest.iter().find_map(|event| {
                     let Event::WaitEnded { ticket: ended, end } = event else { return None };
                     (ended == ticket).then(|| end_of_wait(end).into())
                 });
-                of_session(place(ticket, Line { how, ..line(What::Left) }), *session)
+                for_session(place(ticket, Line { how, ..line(What::Left) }), *session)
             }
             ChangeKind::Released { token, session, .. } => {
-                of_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
+                for_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
             }
             ChangeKind::Lost { token, session, reason, by, .. } => {
                 let how = if reason.is_some() { "forced" } else { "expired" };
                 let reason = reason.as_ref().map(|reason| reason.as_str().into());
-                of_session(
+                for_session(
                     Line {
                         token: Some(token.0),
                         how: Some(how.into()),
@@ -232,11 +238,12 @@ impl EntryLines {
             }
             ChangeKind::Revoked { token, session, reason, by } => {
                 let reason = Some(reason.as_str().into());
-                of_session(
+                for_session(
                     Line { token: Some(token.0), reason, by: name_of(by.as_ref()), ..line(What::Revoked) },
                     *session,
                 )
             }
+
             // Data may be secret and is no matter of exclusion. Delays follow from the grants that were lost; an operator's act has a line.
             ChangeKind::Data(_) | ChangeKind::Delayed | ChangeKind::Opened | ChangeKind::Resized(_) => return,
         };
@@ -249,14 +256,17 @@ impl EntryLines {
         if !self.is_on() {
             return;
         }
+
         let role = |membership: &AppliedMembership, id: u64| if membership.is_voter(id) { "voter" } else { "learner" };
         for (id, node) in &after.nodes {
             let is_same = before.nodes.get(id) == Some(node) && role(before, *id) == role(after, *id);
             if !is_same {
-                let (how, address) = (Some(role(after, *id).into()), Some(node.peer_address.clone().into()));
+                let how = Some(role(after, *id).into());
+                let address = Some(node.peer_address.clone().into());
                 self.push(Line { node: Some(*id), how, address, ..Line::new(What::MemberChanged) });
             }
         }
+
         for id in before.nodes.keys().filter(|id| !after.nodes.contains_key(id)) {
             self.push(Line { node: Some(*id), ..Line::new(What::MemberRemoved) });
         }
@@ -264,7 +274,7 @@ impl EntryLines {
 }
 
 /// What a line says of a command: taken from it before it is applied.
-pub(super) enum Act {
+pub(super) enum AuditAct {
     /// Its events say everything.
     None,
     /// It begins the trail, unless it has begun.
@@ -284,14 +294,15 @@ pub(super) struct Operator {
     reason: Option<String>,
 }
 
-impl Act {
-    pub(super) fn of(machine: &Machine, command: &Command, lines: &EntryLines) -> Self {
+impl AuditAct {
+    pub(super) fn from_command(machine: &Machine, command: &Command, lines: &EntryLines) -> Self {
         if let Command::BeginAudit = command {
             return Self::Begin;
         }
         if !lines.is_on() {
             return Self::None;
         }
+
         let of_lock = |what, name: &LockName| Line { lock: Some(name.as_str().to_owned().into()), ..Line::new(what) };
         let line = match command {
             // A repeat only renews.
@@ -336,10 +347,14 @@ impl Act {
             }
             Command::Note(Note { who, act, target, reason, omitted }) => {
                 let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty()).map(Into::into);
-                let (by, count) = (who.clone().map(Into::into), Some(*omitted).filter(|omitted| *omitted > 0));
-                let (act, target, reason) = (said(act), said(target), said(reason));
+                let by = who.clone().map(Into::into);
+                let count = Some(*omitted).filter(|omitted| *omitted > 0);
+                let act = said(act);
+                let target = said(target);
+                let reason = said(reason);
                 Line { by, act, target, reason, count, ..Line::new(What::Note) }
             }
+
             Command::RaiseVersion { .. }
             | Command::Renew { .. }
             | Command::Session { .. }
@@ -349,6 +364,7 @@ impl Act {
             | Command::BeginAudit
             | Command::Probe => return Self::None,
         };
+
         Self::Line(Box::new(line))
     }
 }
@@ -364,7 +380,7 @@ fn opened_line(
     let address = address.map(|address| address.to_string().into());
     let owner = name_of(owner);
     let line = Line { owner, label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
-    of_session(line, session)
+    for_session(line, session)
 }
 
 /// The lines of the sessions that are opened, without those that are only renewed.
@@ -373,7 +389,7 @@ fn opened_lines<'a>(machine: &Machine, opens: impl Iterator<Item = &'a NewSessio
     new.map(|new| opened_line(new.session, new.ttl, &new.label, new.address, new.owner.as_ref())).collect()
 }
 
-/// An act's line with what the reply says; `None`: it was refused.
+/// An act's line with what the reply says, or `None` if it was refused.
 fn act_line<'a>(line: Line<'a>, reply: &Reply) -> Option<Line<'a>> {
     let number = |reply: &Reply| {
         if let Reply::Forced { grants, .. } = reply {
@@ -391,6 +407,7 @@ fn act_line<'a>(line: Line<'a>, reply: &Reply) -> Option<Line<'a>> {
     if let Reply::Refused(_) = reply {
         return None;
     }
+
     let count = number(reply).or(line.count);
     Some(Line { count, ..line })
 }
@@ -399,7 +416,7 @@ fn name_of(identity: Option<&Identity>) -> Option<std::borrow::Cow<'static, str>
     identity.map(|identity| identity.as_str().to_owned().into())
 }
 
-fn of_session(line: Line<'_>, session: SessionId) -> Line<'_> {
+fn for_session(line: Line<'_>, session: SessionId) -> Line<'_> {
     Line { session: Some(Session(session.0)), ..line }
 }
 

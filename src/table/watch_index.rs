@@ -59,18 +59,18 @@ pub struct TooManyWatches {
 
 /// The watches of one kind. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct WatchIndex(Arc<Shared>);
+pub struct WatchIndex(Arc<SharedIndex>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedIndex {
+    state: Mutex<IndexState>,
     /// The last position that was left to the dispatcher. Only the thread that applies changes it.
     left: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    ranges: Ranges,
+struct IndexState {
+    ranges: WatchedRanges,
     owners: HashMap<Arc<str>, Owned>,
     /// All events up to this position were looked at, and the watches that they concern woken.
     dispatched: u64,
@@ -141,14 +141,15 @@ impl WatchIndex {
         let mut state = self.state();
         let shape = state.ranges.placed(shape);
         let owner = state.admit(owner, matches!(shape, Shape::Other(_)))?;
-        let (id, since) = (state.ranges.add(&shape, Arc::clone(&bell)), state.looked_at);
+        let id = state.ranges.add(&shape, Arc::clone(&bell));
+        let since = state.looked_at;
         drop(state);
         Ok(Subscription { index: self.clone(), id, owner, shape, bell, since })
     }
 
     /// For the thread that applies: wakes the watches that the events of a log entry concern, if that is little work, and there is nothing
-    /// that comes before it. Otherwise returns `false`, and leaves them to the dispatcher. `events`: their keys and positions, up to this
-    /// one.
+    /// that comes before it. Otherwise returns `false`, and leaves them to the dispatcher. `events` gives their keys and positions, up to
+    /// this one.
     pub fn take<'a, I>(&self, events: impl Fn() -> I, up_to: u64) -> bool
     where
         I: Iterator<Item = (&'a [u8], u64)>,
@@ -162,6 +163,7 @@ impl WatchIndex {
             }
             is_taken
         });
+
         if !is_taken {
             self.leave(up_to);
         }
@@ -193,12 +195,12 @@ impl WatchIndex {
     }
 
     /// Code panics under this lock only on broken state, which ends the process.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IndexState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl IndexState {
     fn complete(&mut self, position: u64) {
         self.dispatched = position.max(self.dispatched);
         self.looked_at = position.max(self.looked_at);
@@ -210,15 +212,19 @@ impl State {
             Some((owner, has)) => (Arc::clone(owner), *has),
             None => (owner.into(), Owned::default()),
         };
-        let (all, ranges) = (self.ranges.count, self.ranges.others.len());
+
+        let all = self.ranges.count;
+        let ranges = self.ranges.others.len();
         let ensure_share = |what, has, all: usize, most: usize| {
             let is_within = has < (most.saturating_sub(all - has)).div_ceil(2);
             if is_within { Ok(()) } else { Err(TooManyWatches { what, has, most }) }
         };
+
         ensure_share("watches of this kind", has.watches, all, WATCHES_MAX)?;
         if is_range {
             ensure_share("watches of ranges that are no prefix", has.ranges, ranges, RANGES_MAX)?;
         }
+
         let now = Owned { watches: has.watches + 1, ranges: has.ranges + usize::from(is_range) };
         self.owners.insert(Arc::clone(&owner), now);
         Ok(owner)
@@ -237,7 +243,7 @@ impl State {
 
 /// A look at some events.
 #[derive(Debug)]
-pub struct Turn<'a>(MutexGuard<'a, State>);
+pub struct Turn<'a>(MutexGuard<'a, IndexState>);
 
 impl Turn<'_> {
     /// All events up to this position were looked at, and the watches woken that they concern.
@@ -336,7 +342,8 @@ pub enum Shape {
 
 impl From<KeyRange> for Shape {
     fn from(range: KeyRange) -> Self {
-        let (from, to) = (range.from.as_ref(), range.to.as_ref());
+        let from = range.from.as_ref();
+        let to = range.to.as_ref();
         match (from.map(|from| from.as_bytes()), to.map(|to| to.as_bytes())) {
             (None, None) => Self::Prefix([].into()),
             (Some(from), Some(to)) if to.strip_prefix(from) == Some(&[0]) => Self::Key(from.into()),
@@ -346,7 +353,7 @@ impl From<KeyRange> for Shape {
     }
 }
 
-/// The first key after all that begin so; `None`: there is none.
+/// The first key after all that begin so, if there is one.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut after = prefix[..=last].to_vec();
@@ -358,7 +365,7 @@ type Bells = BTreeMap<u64, Arc<Bell>>;
 type BellsByKey = HashMap<Box<[u8]>, Bells>;
 
 #[derive(Debug, Default)]
-struct Ranges {
+struct WatchedRanges {
     keys: BellsByKey,
     prefixes: BellsByKey,
     /// How many of `prefixes` have this length. At most [`LENGTHS_MAX`].
@@ -371,7 +378,7 @@ struct Ranges {
     next_id: u64,
 }
 
-impl Ranges {
+impl WatchedRanges {
     /// How a watch is found: a prefix is another range if there are too many lengths.
     fn placed(&self, shape: Shape) -> Shape {
         match shape {
@@ -388,6 +395,7 @@ impl Ranges {
         let id = self.next_id;
         self.next_id += 1;
         self.count += 1;
+
         match shape {
             Shape::Key(key) => drop(self.keys.entry(key.clone()).or_default().insert(id, bell)),
             Shape::Prefix(prefix) => {
@@ -401,11 +409,13 @@ impl Ranges {
             }
             Shape::Other(range) => drop(self.others.insert(id, (range.clone(), bell))),
         }
+
         id
     }
 
     fn remove(&mut self, shape: &Shape, id: u64) {
         self.count -= 1;
+
         match shape {
             Shape::Key(key) => _ = remove_from(&mut self.keys, key, id),
             Shape::Prefix(prefix) => {
@@ -425,7 +435,8 @@ impl Ranges {
 
     /// Whether few watches are to be woken for events of these keys.
     fn is_little<'a>(&self, mut keys: impl Iterator<Item = &'a [u8]>) -> bool {
-        let (mut wakes, mut comparisons) = (0, 0);
+        let mut wakes = 0;
+        let mut comparisons = 0;
         self.count == 0
             || keys.all(|key| {
                 wakes += self.found(key).map(BTreeMap::len).sum::<usize>();
@@ -529,7 +540,7 @@ mod tests {
         }
         assert!(rung > 1_000, "{rung}");
         drop(watches);
-        let Ranges { keys, prefixes, lengths, others, count, .. } = &index.state().ranges;
+        let WatchedRanges { keys, prefixes, lengths, others, count, .. } = &index.state().ranges;
         assert_eq!(*count, 0);
         assert!(keys.is_empty() && prefixes.is_empty() && lengths.is_empty() && others.is_empty());
     }
@@ -581,7 +592,7 @@ mod tests {
         }
         assert!(looks < 10, "{looks} events in one look");
         drop((of_lengths, of_ranges));
-        let Ranges { lengths, lengths_cost, others, .. } = &index.state().ranges;
+        let WatchedRanges { lengths, lengths_cost, others, .. } = &index.state().ranges;
         assert!(lengths.is_empty() && *lengths_cost == 0 && others.is_empty());
     }
 

@@ -147,7 +147,7 @@ async fn a_copy_that_lacks_what_was_acknowledged_is_known_as_one() {
     let id = nodes[place].id;
     let acknowledged = async {
         let last = || nodes[leader].metrics().last_log_index;
-        while nodes[leader].acknowledgements.of(id).map(|acknowledged| acknowledged.index) != last() {
+        while nodes[leader].acknowledgements.last_from(id).map(|acknowledged| acknowledged.index) != last() {
             sleep(Duration::from_millis(5)).await;
         }
     };

@@ -41,26 +41,26 @@ pub(crate) type Entries = Vec<EntryResponder<TypeConfig>>;
 /// Applies entries to a table, in order.
 #[derive(Debug)]
 pub(crate) struct Applier {
-    target: Arc<Target>,
-    /// `None`: all groups are applied in place.
-    thread: Option<mpsc::Sender<Job>>,
+    target: Arc<ApplyTarget>,
+    /// Without one, all groups are applied in place.
+    thread: Option<mpsc::Sender<ApplyJob>>,
 }
 
 /// The table, and what is told of it.
 #[derive(Debug)]
-struct Target {
+struct ApplyTarget {
     table: Arc<Table>,
     /// Limits the lines about groups that took long.
     slow_applies: LogThrottle,
 }
 
-struct Job {
-    group: Group,
+struct ApplyJob {
+    group: ApplyGroup,
     done: oneshot::Sender<io::Result<()>>,
 }
 
 /// Entries that are to be applied.
-enum Group {
+enum ApplyGroup {
     /// As they are in the log.
     Encoded(Entries),
     /// As they were read to see how much work they are.
@@ -78,15 +78,15 @@ struct ReadEntry {
 impl Applier {
     /// Starts the thread, unless `blocking` says that there is only one thread.
     pub(crate) fn start(table: Arc<Table>, blocking: Blocking) -> io::Result<Self> {
-        let target = Arc::new(Target { table, slow_applies: LogThrottle::default() });
+        let target = Arc::new(ApplyTarget { table, slow_applies: LogThrottle::default() });
         let thread = match blocking {
             Blocking::Here => None,
             Blocking::OnThreads => {
                 // A capacity of 1 suffices: openraft waits for each call.
-                let (sender, mut jobs) = mpsc::channel::<Job>(1);
+                let (sender, mut jobs) = mpsc::channel::<ApplyJob>(1);
                 let of_thread = Arc::clone(&target);
                 let run = move || {
-                    while let Some(Job { group, done }) = jobs.blocking_recv() {
+                    while let Some(ApplyJob { group, done }) = jobs.blocking_recv() {
                         // The receiver is gone when the node shuts down.
                         let _ = done.send(apply_all(&of_thread, group));
                     }
@@ -95,6 +95,7 @@ impl Applier {
                 Some(sender)
             }
         };
+
         Ok(Self { target, thread })
     }
 
@@ -102,20 +103,23 @@ impl Applier {
     /// cannot be read, and applies none after it.
     pub(crate) async fn apply(&self, entries: Entries, bytes: usize) -> io::Result<()> {
         let group = if self.is_large(bytes) {
-            Group::Encoded(entries)
+            ApplyGroup::Encoded(entries)
         } else {
-            Group::Read(entries.into_iter().map(ReadEntry::from).collect())
+            ApplyGroup::Read(entries.into_iter().map(ReadEntry::from).collect())
         };
+
+        // A few bytes may be much work, so what is short is read here, where its cost can be seen.
         let is_large = match &group {
-            Group::Encoded(_) => true,
-            Group::Read(entries) => self.is_much_work(entries),
+            ApplyGroup::Encoded(_) => true,
+            ApplyGroup::Read(entries) => self.is_much_work(entries),
         };
         let Some(thread) = self.thread.as_ref().filter(|_| is_large) else {
             return apply_all(&self.target, group);
         };
+
         let (done, answer) = oneshot::channel();
         let gone = || io::Error::other("the thread that applies entries has panicked");
-        thread.send(Job { group, done }).await.map_err(|_| gone())?;
+        thread.send(ApplyJob { group, done }).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -130,6 +134,7 @@ impl Applier {
             Ok(EntryContent::Batch(batch)) => Some(batch),
             Ok(EntryContent::Blank | EntryContent::Membership(_)) | Err(_) => None,
         });
+
         let mut left = IN_PLACE_UNITS;
         self.target.table.read(|applied| {
             batches.flat_map(|batch| &batch.commands).any(|command| {
@@ -148,15 +153,15 @@ impl From<EntryResponder<TypeConfig>> for ReadEntry {
     }
 }
 
-fn apply_all(target: &Target, group: Group) -> io::Result<()> {
+fn apply_all(target: &ApplyTarget, group: ApplyGroup) -> io::Result<()> {
     match group {
-        Group::Encoded(entries) => apply_each(target, entries.into_iter().map(ReadEntry::from)),
-        Group::Read(entries) => apply_each(target, entries.into_iter()),
+        ApplyGroup::Encoded(entries) => apply_each(target, entries.into_iter().map(ReadEntry::from)),
+        ApplyGroup::Read(entries) => apply_each(target, entries.into_iter()),
     }
 }
 
-fn apply_each(target: &Target, entries: impl ExactSizeIterator<Item = ReadEntry>) -> io::Result<()> {
-    let Target { table, slow_applies } = target;
+fn apply_each(target: &ApplyTarget, entries: impl ExactSizeIterator<Item = ReadEntry>) -> io::Result<()> {
+    let ApplyTarget { table, slow_applies } = target;
     let began = Instant::now();
     let count = entries.len();
 

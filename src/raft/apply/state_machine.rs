@@ -47,7 +47,8 @@ impl StateMachine {
             drop(table.restore(read(&file, table.versions())?));
         }
         let applier = Applier::start(Arc::clone(&table), snapshots.blocking())?;
-        let (pace, log_bytes) = (Pace::new(node_id, snapshot_entries), LogBytes::default());
+        let pace = Pace::new(node_id, snapshot_entries);
+        let log_bytes = LogBytes::default();
         Ok(Self { table, applier, snapshots, pace, log_bytes })
     }
 
@@ -81,13 +82,16 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             let mut failed = None;
             let read = group.into_iter().map_while(|entry| entry.map_err(|error| failed = Some(error)).ok());
             let group: Vec<_> = read.collect();
+
             let sizes: Vec<_> = group.iter().map(|(entry, _)| size(entry)).collect();
             let bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
             self.applier.apply(group, bytes).await?;
+
             for (index, bytes) in sizes {
                 self.log_bytes.note(index, bytes);
                 self.pace.applied(index, bytes, || self.snapshots.latest().map_or(0, |latest| latest.length()));
             }
+
             if let Some(error) = failed {
                 return Err(error);
             }
@@ -98,20 +102,24 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
         self.pace.reset();
         // Cloned here, between two entries; written elsewhere, while further entries are applied.
-        let (table, frozen) = (Arc::clone(&self.table), self.table.freeze());
+        let table = Arc::clone(&self.table);
+        let frozen = self.table.freeze();
         SnapshotBuilder { table, frozen: Some(frozen), snapshots: self.snapshots.clone() }
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
         let snapshots = self.snapshots.clone();
-        let (began, bytes) = (Instant::now(), file.length());
+        let began = Instant::now();
+        let bytes = file.length();
         let index = file.meta().last_log_id.map_or(0, |id| id.index);
+
         tracing::info!(index, bytes, "taking over the leader's snapshot");
         // Durable before it is used: afterwards the log that it covers is purged.
         let blocking = snapshots.blocking();
         if Planted::SnapshotUsedBeforePublished.is_on() {
             drop(self.table.restore(read(&file, self.table.versions())?));
         }
+
         let versions = Arc::clone(self.table.versions());
         let sink = self.table.audit().sink().cloned();
         let restore = move || {
@@ -120,10 +128,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             read(&file, &versions)
         };
         let restored = blocking.run(restore).await?;
+
         self.table.metrics().installed_snapshot(began.elapsed());
         // Dropping a table of a million locks takes a good part of a second: neither readers nor heartbeats wait for that.
         blocking.discard("drop-table", self.table.restore(restored));
         self.pace.reset();
+
         // The calls on this node waited on the replaced table; their clients retry.
         self.table.calls().break_off();
         tracing::info!(index, bytes, took_ms = began.elapsed().as_millis() as u64, "took over the leader's snapshot");
@@ -155,18 +165,21 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         if Planted::SnapshotOfLaterTable.is_on() {
             frozen.machine = self.table.freeze().machine;
         }
+
         let snapshots = self.snapshots.clone();
         let last_membership = to_stored(&frozen.membership);
         let meta = SnapshotMeta { last_log_id: frozen.last_entry.map(log_id), last_membership };
         let index = meta.last_log_id.map_or(0, |id| id.index);
         let blocking = snapshots.blocking();
         let sink = self.table.audit().sink().cloned();
+
         let write = move || {
             // The entries that this snapshot replaces are purged afterwards: then no restart makes their lines again.
             sync_audit(sink.as_ref())?;
             let records = frozen.machine.records().map(|record| records::encode(&record));
             snapshots.write_with(&meta, &frozen.ids_used, frozen.trail, records)
         };
+
         let began = Instant::now();
         tracing::info!(index, "writing a snapshot");
         let file = blocking.run_in_background("snapshot", write).await?;
@@ -194,11 +207,13 @@ pub(crate) fn read(file: &SnapshotFile, versions: &AppliedVersion) -> io::Result
         let record = record.and_then(|bytes| decode(&bytes));
         record.map_err(|error| failed = Some(error)).ok()
     });
+
     let machine = Machine::from_records(decoded);
     if let Some(error) = failed {
         return Err(error);
     }
     let machine = machine.map_err(io::Error::other)?;
+
     let meta = file.meta();
     Ok(Applied {
         machine,

@@ -1,7 +1,7 @@
 //! What this node knows of how its table compares with those of the other members.
 //!
-//! Replicas that applied the same log have the same table, and so the same hash of it at the same entry. [`crate::members::compared_tables`] lets
-//! the leader compare them. What a node does with the outcome is decided here:
+//! Replicas that applied the same log have the same table, and so the same hash of it at the same entry.
+//! [`crate::members::compared_tables`] lets the leader compare them. What a node does with the outcome is decided here:
 //!
 //! * It has the hash of a majority of the voters: all is well.
 //! * A majority has another one: this node cannot prove its table, and the majority goes on without it. It ends, with the advice of
@@ -79,7 +79,7 @@ impl TableComparison {
         Self { table, identity, blocking, computing: Semaphore::new(1), known: Mutex::default() }
     }
 
-    /// The hash of the table right after this entry. `None`: later entries are applied already, or it does not come within
+    /// The hash of the table right after this entry. It is `None` if later entries are applied already, or it does not come within
     /// `ENTRY_PATIENCE`, or another hash is computed now.
     pub async fn hash_at(&self, index: u64) -> Option<u64> {
         let _permit = self.computing.try_acquire().ok()?;

@@ -110,23 +110,27 @@ impl<R: Read> BlockReader<R> {
         }
     }
 
-    /// Reads the next block. `false`: it is the end.
+    /// Reads the next block. Returns `false` at the end.
     fn next_block(&mut self) -> io::Result<bool> {
         let mut head = [0; HEAD_BYTES];
         self.fill(&mut head)?;
+
         let (length, sum) = head.split_at(4);
         let length = u32::from_be_bytes(length.try_into().expect("4 bytes")) as usize;
         if length > BLOCK_BYTES_MAX {
             return Err(self.bad("a length in it is impossible"));
         }
+
         let mut block = std::mem::take(&mut self.block);
         // If this block is bad, none of it is left to read: a caller that goes on after the error must not panic.
         self.read = 0;
         block.resize(length, 0);
         self.fill(&mut block)?;
+
         if checksum(self.number, &block).to_be_bytes() != sum {
             return Err(self.bad("a checksum does not match"));
         }
+
         (self.block, self.read, self.is_over) = (block, 0, length == 0);
         self.at += (HEAD_BYTES + length) as u64;
         self.number += 1;
@@ -134,9 +138,8 @@ impl<R: Read> BlockReader<R> {
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        self.input.read_exact(buffer).map_err(|error| match error.kind() == io::ErrorKind::UnexpectedEof {
-            true => self.bad("it is cut short"),
-            false => error,
+        self.input.read_exact(buffer).map_err(|error| {
+            if error.kind() == io::ErrorKind::UnexpectedEof { self.bad("it is cut short") } else { error }
         })
     }
 

@@ -55,7 +55,7 @@ pub struct Header {
 /// A backup that was read and checked.
 #[derive(Debug)]
 pub struct BackupFile {
-    /// `None`: the file is a node's own snapshot, which does not say.
+    /// `None` if the file is a node's own snapshot, which does not say.
     pub header: Option<Header>,
     /// The table, its last entry, and the members then.
     pub applied: Applied,
@@ -129,11 +129,13 @@ pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::
         audit: write_trail(applied.trail),
     };
     write_piece(&mut output, &header.encode_to_vec())?;
+
     let mut count = 0;
     for record in applied.machine.records() {
         write_piece(&mut output, &records::encode(&record))?;
         count += 1;
     }
+
     write_end(&mut output, count)?;
     output.finish()?;
     Ok(())
@@ -193,19 +195,22 @@ impl BackupFile {
         if is_snapshot {
             return Self::read_snapshot(path);
         }
+
         let mut file = File::open(path).map_err(failed)?;
         expect_magic(path, &mut file)?;
         let mut blocks = BlockReader::new(BufReader::new(Counting { file, count }), MAGIC.len() as u64);
+
         let read = read_content(&mut blocks);
         let at = blocks.at();
         let rest = match &read {
-            Err(Unread { why: Why::Io(_), .. }) => Ok(at),
+            Err(UnreadBackup { why: Why::Io(_), .. }) => Ok(at),
             // The blocks up to here are as they were written; so must the rest be before anything else is blamed.
-            Err(Unread { why: Why::Unknown(_), .. }) => {
+            Err(UnreadBackup { why: Why::Unknown(_), .. }) => {
                 io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish())
             }
             Ok(_) => blocks.finish(),
         };
+
         let bytes = rest.map_err(|error| explain(path, at, error))?;
         let (header, applied) = read.map_err(|unread| unread.explain(path, at))?;
         Ok(Self { header: Some(header), applied, bytes })
@@ -222,7 +227,7 @@ impl BackupFile {
 }
 
 /// Why the content of sound blocks was not read.
-struct Unread {
+struct UnreadBackup {
     why: Why,
     version: Option<String>,
 }
@@ -233,13 +238,13 @@ enum Why {
     Unknown(String),
 }
 
-impl From<io::Error> for Unread {
+impl From<io::Error> for UnreadBackup {
     fn from(error: io::Error) -> Self {
         Self { why: Why::Io(error), version: None }
     }
 }
 
-impl Unread {
+impl UnreadBackup {
     fn unknown(what: impl ToString) -> Self {
         Self { why: Why::Unknown(what.to_string()), version: None }
     }
@@ -253,14 +258,15 @@ impl Unread {
 }
 
 /// The header, as it is and as a message.
-fn read_header(input: &mut impl Read) -> Result<(Header, pb::BackupHeader), Unread> {
+fn read_header(input: &mut impl Read) -> Result<(Header, pb::BackupHeader), UnreadBackup> {
     let mut header = Vec::new();
     if !read_content_piece(input, &mut header)? {
-        return Err(Unread::unknown("it has no header"));
+        return Err(UnreadBackup::unknown("it has no header"));
     }
-    let header = pb::BackupHeader::decode(&*header).map_err(Unread::unknown)?;
+    let header = pb::BackupHeader::decode(&*header).map_err(UnreadBackup::unknown)?;
+
     let said = Header {
-        cluster_id: header.cluster_id.parse().map_err(Unread::unknown)?,
+        cluster_id: header.cluster_id.parse().map_err(UnreadBackup::unknown)?,
         node_id: header.node_id,
         version: header.version.clone(),
         created: WallTime(header.created_wall_ms),
@@ -269,20 +275,23 @@ fn read_header(input: &mut impl Read) -> Result<(Header, pb::BackupHeader), Unre
     Ok((said, header))
 }
 
-fn read_content(input: &mut impl Read) -> Result<(Header, Applied), Unread> {
+fn read_content(input: &mut impl Read) -> Result<(Header, Applied), UnreadBackup> {
     let (said, header) = read_header(input)?;
     match read_table(input, header) {
         Ok(applied) => Ok((said, applied)),
-        Err(unread) => Err(Unread { version: Some(said.version), ..unread }),
+        Err(unread) => Err(UnreadBackup { version: Some(said.version), ..unread }),
     }
 }
 
-fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied, Unread> {
-    let membership = header.membership.ok_or_else(|| Unread::unknown("it has no membership"))?;
-    let membership: StoredMembership = membership.try_into().map_err(Unread::unknown)?;
+fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied, UnreadBackup> {
+    let membership = header.membership.ok_or_else(|| UnreadBackup::unknown("it has no membership"))?;
+    let membership: StoredMembership = membership.try_into().map_err(UnreadBackup::unknown)?;
     let last_entry = header.last_log_id.map(|last| types::entry_id(LogId::from(last)));
     let trail = read_trail(header.audit);
-    let (mut failed, mut count, mut bytes) = (None, 0_u64, Vec::new());
+
+    let mut failed = None;
+    let mut count = 0_u64;
+    let mut bytes = Vec::new();
     let records = std::iter::from_fn(|| {
         let record = match read_content_piece(input, &mut bytes) {
             Ok(true) => decode(&bytes),
@@ -292,39 +301,42 @@ fn read_table(input: &mut impl Read, header: pb::BackupHeader) -> Result<Applied
         count += 1;
         record.map_err(|why| failed = Some(why)).ok()
     });
+
     let machine = Machine::from_records(records);
     if let Some(failed) = failed {
         return Err(failed);
     }
-    let machine = machine.map_err(Unread::unknown)?;
+    let machine = machine.map_err(UnreadBackup::unknown)?;
+
     let mut expected = [0; 8];
     input.read_exact(&mut expected).map_err(cut_short)?;
     if u64::from_be_bytes(expected) != count {
-        return Err(Unread::unknown("its number of records differs from the one that it states"));
+        return Err(UnreadBackup::unknown("its number of records differs from the one that it states"));
     }
+
     // Of the members before, a cluster that is made from the backup knows nothing.
     let ids_used = membership.membership().nodes().map(|(id, _)| *id).collect();
     Ok(Applied { machine, last_entry, membership: types::to_applied(&membership), ids_used, trail })
 }
 
 /// Fails on a record that this program does not know, or whose cluster version it does not support.
-fn decode(bytes: &[u8]) -> Result<Record, Unread> {
-    let record = records::decode(bytes).map_err(Unread::unknown)?;
-    AppliedVersion::default().check_record(&record).map_err(Unread::unknown)?;
+fn decode(bytes: &[u8]) -> Result<Record, UnreadBackup> {
+    let record = records::decode(bytes).map_err(UnreadBackup::unknown)?;
+    AppliedVersion::default().check_record(&record).map_err(UnreadBackup::unknown)?;
     Ok(record)
 }
 
-fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool, Unread> {
+fn read_content_piece(input: &mut impl Read, piece: &mut Vec<u8>) -> Result<bool, UnreadBackup> {
     read_piece(input, piece).map_err(cut_short)
 }
 
 /// Sound blocks that end too early were written so.
-fn cut_short(error: io::Error) -> Unread {
+fn cut_short(error: io::Error) -> UnreadBackup {
     let is_bad_block = error.get_ref().is_some_and(|why| why.is::<BadBlock>());
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        Unread::unknown("its records are incomplete")
+        UnreadBackup::unknown("its records are incomplete")
     } else if error.kind() == io::ErrorKind::InvalidData && !is_bad_block {
-        Unread::unknown(error)
+        UnreadBackup::unknown(error)
     } else {
         error.into()
     }
@@ -335,11 +347,13 @@ fn expect_magic(path: &Path, file: &mut File) -> Result<(), BackupError> {
     let mut magic = Vec::new();
     file.take(MAGIC.len() as u64).read_to_end(&mut magic).map_err(|error| explain(path, 0, error))?;
     let (kind, version) = MAGIC.split_at(MAGIC.len() - 1);
+
     match magic.len() {
         0 => Err(foreign("it is empty")),
         8 if magic == MAGIC => Ok(()),
         8 if magic.starts_with(kind) => {
-            let (found, known) = (magic[kind.len()], version[0]);
+            let found = magic[kind.len()];
+            let known = version[0];
             let what = format!("it has format {found}, this program knows {known}");
             Err(BackupError::Newer { path: path.to_owned(), what, version: None })
         }
@@ -358,9 +372,10 @@ fn explain(path: &Path, at: u64, error: io::Error) -> BackupError {
     if let Some(bad) = error.get_ref().and_then(|why| why.downcast_ref::<BadBlock>()) {
         return BackupError::Damaged { path, at: bad.at, what: bad.what.into() };
     }
-    match [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof].contains(&error.kind()) {
-        true => BackupError::Damaged { path, at, what: error.to_string() },
-        false => BackupError::Io { path, source: error },
+    if [io::ErrorKind::InvalidData, io::ErrorKind::UnexpectedEof].contains(&error.kind()) {
+        BackupError::Damaged { path, at, what: error.to_string() }
+    } else {
+        BackupError::Io { path, source: error }
     }
 }
 

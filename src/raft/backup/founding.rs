@@ -36,7 +36,7 @@ pub struct NewCluster {
     pub machine: Machine,
     /// The audit trail of the copy: that of the new cluster begins with its end.
     pub trail: Trail,
-    /// The last entry of the copy. `None`: there is no copy, or it has none.
+    /// The last entry of the copy, or `None` if there is no copy, or it has no entry.
     pub copied: Option<LogId>,
     /// When it is made: that of its table.
     pub at: WallTime,
@@ -83,13 +83,17 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
             return Err(FoundingError::Occupied { directory: directory.clone() });
         }
     }
+
     let made: Vec<Made<'_>> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
     let (last, meta) = meta(cluster.copied, cluster.at, &made)?;
+
     let filled = fill_all(&made, &meta, last, cluster, count).await;
     if filled.is_err() {
         made.iter().for_each(Made::empty);
     }
     filled?;
+
+    // Last of all: a directory that was not finished has no identity, so no node starts on it.
     for made in &made {
         let Made { node_id, directory, incarnation, start, .. } = *made;
         Identity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, last.index)?;
@@ -168,15 +172,18 @@ impl<'a> Made<'a> {
     ) -> Result<(), FoundingError> {
         let failed = |source| FoundingError::Io { directory: self.directory.to_owned(), source };
         let snapshots = SnapshotStore::open(&self.directory.join(SNAPSHOTS))?;
+
         let records = machine.records().map(|record| {
             count.fetch_add(1, Relaxed);
             records::encode(&record)
         });
         let ids_used = meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
         snapshots.write_with(meta, &ids_used, trail.restored(), records).map_err(failed)?;
+
         let owner = Some(Identity::owner_of_made(self.incarnation, self.start));
         let options = Options { snapshot: Some(last), owner, ..Options::default() };
         let mut log = LogStore::open(&self.directory.join(LOG), options)?;
+
         log.save_vote(vote).await.map_err(failed)?;
         log.purge(last).await.map_err(failed)?;
         log.close().await.map_err(failed)

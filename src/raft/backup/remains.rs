@@ -34,7 +34,7 @@ use lockkeeper_table::{Applied, AppliedVersion, Table};
 #[derive(Debug)]
 pub struct Remains {
     /// Its identity.
-    pub identity: identity::Read,
+    pub identity: identity::StoredIdentity,
     /// The latest vote: the node knew of this term.
     pub vote: Option<Vote>,
     /// The last entry of the log, or of the snapshot if the log ends before it.
@@ -120,7 +120,7 @@ pub enum RemainsError {
 
 impl Remains {
     /// Reads the data directory of a stopped node. The log is copied into `aside`, an empty directory that is left to the caller.
-    /// `through`: the last entry to be applied; those after it are left out.
+    /// Entries after `through` are left out.
     ///
     /// Reads and writes files on the caller's thread, and takes time in proportion to the table and the log.
     pub async fn read(directory: &Path, aside: &Path, through: Option<u64>) -> Result<Self, RemainsError> {
@@ -131,15 +131,18 @@ impl Remains {
             NotLocked::Io(error) if error.kind() == io::ErrorKind::NotFound => nothing(),
             NotLocked::Io(error) => failed(error),
         })?;
+
         let identity = Identity::read(directory)?.ok_or_else(nothing)?;
         let table = Arc::new(Table::default());
         let snapshot = match newest_in(&directory.join("snapshots")).map_err(failed)? {
             None => None,
             Some(path) => restore(&table, &path)?,
         };
+
         copy(&directory.join("log"), aside).map_err(failed)?;
         let options = Options { snapshot, ..Options::default() };
         let damaged = |what: String| RemainsError::Log { directory: directory.to_owned(), what };
+
         let log = LogStore::open(aside, options).map_err(|error| match error {
             OpenError::Damaged { what, .. } | OpenError::NotOwn { what, .. } => damaged(what),
             other @ (OpenError::Locked { .. }
@@ -148,6 +151,7 @@ impl Remains {
             | OpenError::Full { .. }
             | OpenError::Io { .. }) => damaged(other.to_string()),
         })?;
+
         let read = replay(log.clone(), &table, snapshot, through).await;
         let closed = log.close().await;
         let (vote, in_log, committed) = read.map_err(|error| match table.unapplied() {
@@ -155,12 +159,15 @@ impl Remains {
             None => damaged(error.to_string()),
         })?;
         closed.map_err(failed)?;
+
         let applied = table.read(Clone::clone);
         let last = in_log.max(snapshot);
         if let Some(through) = through.filter(|through| *through != applied.index()) {
-            let (first, last) = (index(snapshot), index(last));
+            let first = index(snapshot);
+            let last = index(last);
             return Err(RemainsError::Through { directory: directory.to_owned(), first, last, through });
         }
+
         let version = applied.machine.version();
         if !Versions::OWN.include(version) {
             let own = Versions::OWN;
@@ -168,16 +175,19 @@ impl Remains {
                 "it has cluster version {version}, and this program supports {own}: use a later program"
             )));
         }
+
         let through = applied.last_entry.map(types::log_id);
         Ok(Self { identity, vote, last, through, committed: committed.max(snapshot), snapshot, applied })
     }
 
-    /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had. `None`: nothing tells.
+    /// Why acknowledged entries are known to be missing in this copy, apart from those that only lost members had. It is `None` if nothing
+    /// tells.
     pub fn shortfall(&self) -> Option<String> {
         if self.identity.stage == Stage::Removed {
             return Some("the cluster has removed this node, and went on without it".into());
         }
-        let (last, noted) = (self.last.map_or(0, |last| last.index), self.identity.committed_index?);
+        let last = self.last.map_or(0, |last| last.index);
+        let noted = self.identity.committed_index?;
         (noted > last)
             .then(|| format!("its identity says that entry {noted} is committed, and it ends at entry {last}"))
     }
@@ -207,9 +217,11 @@ async fn replay(
     let committed = log.read_committed().await?;
     let mut reader = log.get_log_reader().await;
     let vote = reader.read_vote().await?;
+
     let first = snapshot.map_or(0, |last| last.index.saturating_add(1));
     let entries = reader.entries_stream(first..).await;
     pin_mut!(entries);
+
     while let Some(entry) = entries.next().await {
         let entry = entry?;
         if through.is_some_and(|through| entry.log_id.index > through) {
@@ -218,6 +230,7 @@ async fn replay(
         let id = types::entry_id(entry.log_id);
         table.apply_entry(id, applier::read(entry), false)?;
     }
+
     Ok((vote, state.last_log_id, committed))
 }
 
@@ -227,10 +240,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let to = to.join(entry.file_name());
-        match entry.file_type()?.is_dir() {
-            true => copy(&entry.path(), &to)?,
-            false => _ = fs::copy(entry.path(), to)?,
-        }
+        if entry.file_type()?.is_dir() { copy(&entry.path(), &to)? } else { _ = fs::copy(entry.path(), to)? }
     }
     Ok(())
 }

@@ -40,11 +40,14 @@ pub async fn watch(
                 disks.failed(format!("its free space cannot be read: {error}"));
             }
         }
+
+        // Readings count from the first one as leader, since a new leader does not know its peers' disks yet.
         readings_as_leader = if replica.leads() { readings_as_leader + 1 } else { 0 };
         decide(&disks, &replica, readings_as_leader);
         if readings_as_leader % READINGS_PER_HAND_OVER == READINGS_UNTIL_KNOWN {
             hand_over_if_short(&disks, &replica).await;
         }
+
         sleep(POLL).await;
     }
 }
@@ -59,6 +62,7 @@ fn decide(disks: &Disks, replica: &Replica, readings_as_leader: u32) {
             disks.judge(membership.get_joint_config(), metrics.id, readings_as_leader)
         }
     };
+
     let before = disks.decide(shortage);
     match (before, shortage) {
         (None, Some(shortage)) => tracing::warn!("{shortage}"),
@@ -77,9 +81,11 @@ async fn hand_over_if_short(disks: &Disks, replica: &Replica) {
         let metrics = metrics.borrow_watched();
         metrics.membership_config.voter_ids().collect()
     };
-    let has_space = |voter: &u64| disks.of_peer(*voter).is_some_and(|report| !report.is_low);
+
+    let has_space = |voter: &u64| disks.peer_report(*voter).is_some_and(|report| !report.is_low);
     let is_fit = |voter: &u64| handover::successor(replica, Some(*voter)).is_ok();
     let Some(successor) = voters.into_iter().filter(has_space).find(is_fit) else { return };
+
     tracing::warn!(successor, "this leader's disk is nearly full: {own}; it hands over to a voter whose disk is not");
     if let Err(error) = handover::transfer(replica, Some(successor), HAND_OVER_MAX).await {
         tracing::warn!(%error, successor, "the hand-over failed; another attempt follows");

@@ -68,7 +68,8 @@ pub async fn watch(
     heartbeat: Duration,
 ) {
     while let Some(id) = broken_streams.recv().await {
-        let Some(lost) = LostLeader::of(id, &replica) else { continue };
+        let Some(lost) = LostLeader::find(id, &replica) else { continue };
+
         // What an earlier election left there.
         let _ = shorter_logs.notified().now_or_never();
         if !refuses(&connector, &lost.address).await {
@@ -78,6 +79,7 @@ pub async fn watch(
             tracing::info!(leader = id, "the leader's port refuses connections, but the leader still sends messages");
             continue;
         }
+
         tracing::info!(leader = id, "the leader's process has ended");
         lost.drop_lease(&replica).await;
         lost.campaign(&replica, &shorter_logs).await;
@@ -109,6 +111,7 @@ async fn wait_for_turn(turn: u32, shorter_logs: &Notify) {
 async fn is_gone(peer: u64, liveness: &PeerLiveness, heartbeat: Duration) -> bool {
     let began = Instant::now();
     let mut connected = began;
+
     while began.elapsed() < ALIVE_AFTER_HEARTBEATS * heartbeat {
         if liveness.is_connected(peer) {
             connected = Instant::now();
@@ -117,6 +120,7 @@ async fn is_gone(peer: u64, liveness: &PeerLiveness, heartbeat: Duration) -> boo
         if is_silent || connected.elapsed() >= RECONNECT_TIME {
             return true;
         }
+
         sleep(CHECK_INTERVAL).await;
     }
     false
@@ -133,15 +137,16 @@ struct LostLeader {
 }
 
 impl LostLeader {
-    /// `None`: the peer did not lead, as far as this node knows, or this node is not a voter.
-    fn of(id: u64, replica: &Replica) -> Option<Self> {
+    /// Returns `None` if the peer did not lead, as far as this node knows, or if this node is not a voter.
+    fn find(id: u64, replica: &Replica) -> Option<Self> {
         let metrics = replica.raft().metrics();
         let metrics = metrics.borrow_watched();
-        let (vote, membership) = (metrics.vote, &metrics.membership_config);
+        let vote = metrics.vote;
+        let membership = &metrics.membership_config;
         if metrics.current_leader != Some(id) || metrics.id == id || !vote.committed {
             return None;
         }
-        let address = replica.addresses().of_peer(id, membership.get_node(&id)?);
+        let address = replica.addresses().peer_address(id, membership.get_node(&id)?);
         let candidates: BTreeSet<u64> = membership.voter_ids().filter(|voter| *voter != id).collect();
         candidates.contains(&metrics.id).then_some(Self { leader: id, vote, address, candidates })
     }

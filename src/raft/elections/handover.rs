@@ -42,7 +42,7 @@ pub enum TransferError {
     Unreachable {
         /// The successor.
         node: u64,
-        /// The age of the last request that it answered. `None`: it answered none in this term.
+        /// The age of the last request that it answered. It is `None` if it answered none in this term.
         silence: Option<Duration>,
     },
     /// Nothing was done.
@@ -126,12 +126,16 @@ pub fn successor(replica: &Replica, to: Option<u64>) -> Result<u64, TransferErro
     let Some(replication) = replication else {
         return Err(TransferError::NotLeader { leader: metrics.current_leader.filter(|leader| *leader != metrics.id) });
     };
-    let (term, last) = (metrics.vote.leader_id.term, metrics.last_log_index.map_or(0, |last| last + 1));
+
+    let term = metrics.vote.leader_id.term;
+    let last = metrics.last_log_index.map_or(0, |last| last + 1);
+
     let voters = metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id);
     let candidates = voters.map(|node| {
         let matched = replication.get(&node).and_then(Option::as_ref).map_or(0, |matched| matched.index + 1);
         Successor { node, silence: replica.silence_of(node, term), lag: last.saturating_sub(matched) }
     });
+
     // A follower that answers at all answers each heartbeat. `silence_max` is two election timeouts.
     choose(candidates.collect(), to, replica.silence_max() / 4)
 }
@@ -149,6 +153,7 @@ pub(super) struct Successor {
 /// The node `to`, if it is fit to lead, or the best of these voters. A voter that has been silent for longer than `silence_max` is not fit.
 pub(super) fn choose(voters: Vec<Successor>, to: Option<u64>, silence_max: Duration) -> Result<u64, TransferError> {
     let answers = |voter: &&Successor| voter.silence.is_some_and(|silence| silence <= silence_max);
+
     let chosen = match to {
         Some(node) => voters.iter().find(|voter| voter.node == node).ok_or_else(|| {
             let voters = voters.iter().map(|voter| voter.node).collect();
@@ -161,6 +166,7 @@ pub(super) fn choose(voters: Vec<Successor>, to: Option<u64>, silence_max: Durat
             best.or_else(heard_last).ok_or(TransferError::Alone)?
         }
     };
+
     let Successor { node, silence, lag } = *chosen;
     if !answers(&chosen) {
         return Err(TransferError::Unreachable { node, silence });

@@ -10,8 +10,8 @@
 //! * [`slow_disk`]: a leader whose disk has become slow hands over by itself;
 //! * [`disk_watch`]: so does one whose disk runs full.
 //!
-//! Each of these decides when an election *begins*. Whether it is won is decided by Raft alone: a majority of votes, each from a voter whose
-//! log is not longer. A wrong suspicion costs an election, and no promise.
+//! Each of these decides when an election *begins*. Whether it is won is decided by Raft alone: a majority of votes, each from a voter
+//! whose log is not longer. A wrong suspicion costs an election, and no promise.
 //!
 //! Absent on purpose: leases. No read and no grant relies on a leader's belief that it still leads ([`crate::reads`]), so an election may
 //! begin at any time. Priorities of nodes are absent, too: any voter may lead.

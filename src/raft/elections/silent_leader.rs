@@ -1,10 +1,10 @@
 //! Fast election after the leader fell silent.
 //!
-//! A machine without power, an unplugged cable and a frozen process close no connection ([`crate::elections::fast_election`] sees nothing): only time
-//! tells. openraft's followers wait for a lease and a random election timeout, 900 to 1,200 ms by default, since a follower by itself
-//! cannot tell a dead leader from its own bad link. Several can: a follower that has not heard the leader for [`SILENT_HEARTBEATS`] asks
-//! the other voters by a small RPC. If a majority, itself included, has heard nothing for that time, the one with the longest log stands
-//! for election at once; among equal logs that with the lowest id. The others take turns after it (`TURN`).
+//! A machine without power, an unplugged cable and a frozen process close no connection ([`crate::elections::fast_election`] sees nothing):
+//! only time tells. openraft's followers wait for a lease and a random election timeout, 900 to 1,200 ms by default, since a follower by
+//! itself cannot tell a dead leader from its own bad link. Several can: a follower that has not heard the leader for [`SILENT_HEARTBEATS`]
+//! asks the other voters by a small RPC. If a majority, itself included, has heard nothing for that time, the one with the longest log
+//! stands for election at once; among equal logs that with the lowest id. The others take turns after it (`TURN`).
 //!
 //! A living leader is not disturbed by one bad link, since the others hear it. Nor by a busy machine: stalls of a follower do not count,
 //! and a leader that sent irregularly in the last minute may be silent for twice its longest gap ([`crate::network::liveness`]); after
@@ -12,8 +12,8 @@
 //!
 //! The election is always safe: it needs the votes of a majority, and a vote needs a log that is not shorter. Its vote requests are marked
 //! as those of a transfer, so that voters grant them within the lease. Nothing else relies on the lease: reads ask a quorum
-//! ([`crate::reads::read_index`]), and of two leaders only that of the higher term can commit. No lease is dropped before: a suspicion that was
-//! wrong leaves no trace. A leader that wakes finds the higher term, at its first message or earlier, and follows.
+//! ([`crate::reads::read_index`]), and of two leaders only that of the higher term can commit. No lease is dropped before: a suspicion that
+//! was wrong leaves no trace. A leader that wakes finds the higher term, at its first message or earlier, and follows.
 //!
 //! A member that does not know the RPC (an older version) does not answer it. Without a majority the election timeouts decide, as they do
 //! for a leader that answers but sends no heartbeats.
@@ -50,7 +50,7 @@ pub fn beat(heartbeat: Duration, election_timeout_min: Duration) -> Duration {
     heartbeat.max(election_timeout_min / 4)
 }
 
-/// Watches for a leader that falls silent. `heartbeat`: the longest time between two of its calls. Does not end.
+/// Watches for a leader that falls silent. The longest time between two of its calls is `heartbeat`. Does not end.
 pub async fn watch<C: Connect, D: SnapshotSource>(
     replica: Replica,
     prober: Prober<C, D>,
@@ -69,10 +69,12 @@ async fn suspect<C: Connect, D: SnapshotSource>(
     let mut pause = STEP;
     loop {
         sleep(pause).await;
-        let Some(followed) = Followed::of(replica, liveness, PROBED_HEARTBEATS * heartbeat) else {
+        let Some(followed) = Followed::find(replica, liveness, PROBED_HEARTBEATS * heartbeat) else {
             pause = STEP;
             continue;
         };
+
+        // Asked on a new connection, it may answer although its heartbeats do not arrive: then the link is bad, and not the leader.
         let limit = liveness.tolerated(followed.leader, SILENT_HEARTBEATS * heartbeat);
         if followed.answers(prober, liveness, limit, heartbeat).await {
             liveness.spoke(followed.leader);
@@ -80,6 +82,8 @@ async fn suspect<C: Connect, D: SnapshotSource>(
             pause = STEP;
             continue;
         }
+
+        // While a majority does not agree, the questions become rarer.
         followed.consult(replica, prober, liveness, (limit, heartbeat)).await;
         pause = (2 * pause).min(PAUSE_MAX);
     }
@@ -98,11 +102,13 @@ struct Followed {
 pub(super) type Agreeing = BTreeMap<u64, Option<LogId>>;
 
 impl Followed {
-    /// `None`: this node follows no leader, or heard it within `silence`, or does not vote.
-    fn of(replica: &Replica, liveness: &PeerLiveness, silence: Duration) -> Option<Self> {
+    /// Returns `None` if this node follows no leader, heard it within `silence`, or does not vote.
+    fn find(replica: &Replica, liveness: &PeerLiveness, silence: Duration) -> Option<Self> {
         let metrics = replica.raft().server_metrics();
         let metrics = metrics.borrow_watched();
-        let (own, leader, vote) = (metrics.id, metrics.current_leader?, metrics.vote);
+        let own = metrics.id;
+        let leader = metrics.current_leader?;
+        let vote = metrics.vote;
         let is_silent = leader != own && vote.committed && liveness.counted_silence(leader) >= silence;
         let membership = &metrics.membership_config;
         let votes = is_silent && membership.voter_ids().any(|voter| voter == own);
@@ -128,6 +134,7 @@ impl Followed {
             let node = self.membership.get_node(&self.leader)?;
             prober.ask(self.leader, node, (self.leader, self.vote), patience).await.ok()
         };
+
         let silence_lasts = async {
             let mut before = liveness.counted_silence(self.leader);
             loop {
@@ -140,6 +147,7 @@ impl Followed {
                 before = silence;
             }
         };
+
         tokio::pin!(silence_lasts);
         tokio::select! {
             biased;
@@ -160,6 +168,8 @@ impl Followed {
         let mut agreeing = self.ask_others(prober, limit, patience).await;
         agreeing.insert(self.own, last);
         let Some(turn) = turn_to_stand(self.own, self.membership.membership(), &agreeing) else { return };
+
+        // Those with a longer log stand first. One of them may be elected meanwhile, or the leader may wake.
         sleep(TURN * turn).await;
         if self.lasts(replica) && liveness.counted_silence(self.leader) >= limit {
             tracing::info!(leader = self.leader, turn, "the leader is silent; this node stands for election");
@@ -176,6 +186,7 @@ impl Followed {
     ) -> Agreeing {
         let others = self.membership.voter_ids().filter(|voter| ![self.own, self.leader].contains(voter));
         let others = others.filter_map(|voter| Some((voter, self.membership.get_node(&voter)?)));
+
         let agrees = async |(voter, node): (u64, &MemberNode)| {
             let followed = (self.leader, self.vote);
             let (mut silence, mut last) = prober.ask(voter, node, followed, patience).await.ok()?;
@@ -186,6 +197,7 @@ impl Followed {
             }
             (silence >= limit).then_some((voter, last))
         };
+
         join_all(others.map(agrees)).await.into_iter().flatten().collect()
     }
 
@@ -213,7 +225,7 @@ pub(super) fn turn_to_stand(own: u64, membership: &Membership, agreeing: &Agreei
     turn(own, agreeing)
 }
 
-/// The place of this node in the order of the candidates: a longer log first, then a lower id. `None`: it does not agree.
+/// The place of this node in the order of the candidates: a longer log first, then a lower id. It has none if it does not agree.
 fn turn(own: u64, agreeing: &Agreeing) -> Option<u32> {
     let last = agreeing.get(&own)?;
     let is_before = |(id, end): &(&u64, &Option<LogId>)| (*end, own) > (last, **id);

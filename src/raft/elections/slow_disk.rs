@@ -7,8 +7,8 @@
 //! **The measure.** About every `INTERVAL` while entries are written, the leader takes the newest entry, and the times from its append
 //! until it is durable here, and until each peer has acknowledged it. The latter contain the network and the peer's own sync. The disk is
 //! slow if the median of the last `SAMPLES` times here is at least `SLOW` and at least `RATIO` times the median of a voter. The fastest
-//! such voter that answers and has almost the whole log gets the leadership ([`crate::elections::handover`]). Learners are not measured: they cannot
-//! lead, and no commit waits for them.
+//! such voter that answers and has almost the whole log gets the leadership ([`crate::elections::handover`]). Learners are not measured:
+//! they cannot lead, and no commit waits for them.
 //!
 //! **Stability.** If all disks are slow, the ratio is not reached, and nothing happens. The new leader measures the slow disk in the
 //! acknowledgements of the former leader, and does not hand back. One slow sync does not change a median; samples older than `AGE_MAX`
@@ -67,7 +67,7 @@ pub(super) struct Window(VecDeque<Sample>);
 
 /// A slow disk, and the voters that should lead.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Verdict {
+pub(super) struct SlowDisk {
     /// The median here.
     pub(super) here: Duration,
     /// The medians of the voters that are fast enough, and their ids: the fastest first.
@@ -80,15 +80,19 @@ pub async fn watch(replica: Replica) {
     let mut rests_until = Instant::now();
     while led.wait_for(Option::is_some).await.is_ok() {
         let Some(term) = term(&led) else { continue };
+
         let mut window = Window::default();
         while let Some(sample) = sample(&replica, &led, term).await {
             window.note(sample);
+
+            // A verdict is acted on once: the samples after a hand-over that failed are counted anew.
             let has_rested = Instant::now() >= rests_until;
             if let Some(verdict) = window.verdict().filter(|_| has_rested) {
                 window = Window::default();
                 let was_tried = hand_over(&replica, &verdict).await;
                 rests_until = Instant::now() + if was_tried { REST } else { REST_REFUSED };
             }
+
             sleep(INTERVAL).await;
         }
     }
@@ -98,14 +102,15 @@ fn term(led: &Led) -> Option<u64> {
     led.borrow().as_ref().map(|led: &std::sync::Arc<Leadership>| led.term)
 }
 
-/// Hands over to the fastest voter that can lead now. `false`: none can, so nothing was done.
-async fn hand_over(replica: &Replica, Verdict { here, successors }: &Verdict) -> bool {
+/// Hands over to the fastest voter that can lead now. Returns `false` if none can: then nothing was done.
+async fn hand_over(replica: &Replica, SlowDisk { here, successors }: &SlowDisk) -> bool {
     let here_ms = here.as_millis() as u64;
     for (there, successor) in successors {
         if let Err(error) = handover::successor(replica, Some(*successor)) {
             tracing::warn!(here_ms, successor, %error, "this leader's disk is slow; see to it. This voter cannot take over");
             continue;
         }
+
         let there_ms = there.as_millis() as u64;
         tracing::warn!(
             here_ms,
@@ -113,6 +118,7 @@ async fn hand_over(replica: &Replica, Verdict { here, successors }: &Verdict) ->
             there_ms,
             "this leader's disk is slow; see to it. Leadership is handed over"
         );
+
         if let Err(error) = handover::transfer(replica, Some(*successor), PATIENCE).await {
             tracing::warn!(%error, "leadership was not handed over");
         }
@@ -121,7 +127,7 @@ async fn hand_over(replica: &Replica, Verdict { here, successors }: &Verdict) ->
     false
 }
 
-/// Waits for the next new entry, and measures it. `None`: this leadership has ended.
+/// Waits for the next new entry, and measures it. Returns `None` once this leadership has ended.
 async fn sample(replica: &Replica, led: &Led, leading: u64) -> Option<Sample> {
     let mut metrics = replica.raft().metrics();
     let known = metrics.borrow_watched().last_log_index;
@@ -135,21 +141,26 @@ async fn sample(replica: &Replica, led: &Led, leading: u64) -> Option<Sample> {
         }
         metrics.changed().await.ok()?;
     };
+
     let at = Instant::now();
-    let (mut here, mut peers) = (None, BTreeMap::new());
+    let mut here = None;
+    let mut peers = BTreeMap::new();
     let progress = replica.raft().watch_log_progress();
     loop {
         let passed = at.elapsed();
         let flushed = progress.get().and_then(|point| point.last_log_id).is_some_and(|last| last.index >= target);
         here = here.or(flushed.then_some(passed));
+
         let others = {
             let metrics = metrics.borrow_watched();
             note_acknowledgements(&metrics, target, passed, &mut peers)?
         };
+
         // What is not durable by now takes at least this long. A peer that did not acknowledge has no time, and is no successor.
         if (here.is_some() && peers.len() >= others) || passed >= TIME_MAX {
             return Some(Sample { at, here: here.unwrap_or(passed), peers });
         }
+
         if term(led) != Some(leading) {
             return None;
         }
@@ -167,6 +178,7 @@ fn note_acknowledgements(
 ) -> Option<usize> {
     let replication = metrics.replication.as_ref()?;
     let mut others = 0;
+
     for voter in metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id) {
         others += 1;
         let matched = replication.get(&voter).and_then(Option::as_ref);
@@ -174,6 +186,7 @@ fn note_acknowledgements(
             peers.entry(voter).or_insert(passed);
         }
     }
+
     Some(others)
 }
 
@@ -186,8 +199,8 @@ impl Window {
         }
     }
 
-    /// `None`: the disk is not slow, or that of each voter is as slow.
-    pub(super) fn verdict(&self) -> Option<Verdict> {
+    /// Returns `None` if the disk is not slow, or that of each voter is as slow.
+    pub(super) fn verdict(&self) -> Option<SlowDisk> {
         if self.0.len() < SAMPLES {
             return None;
         }
@@ -198,7 +211,7 @@ impl Window {
         });
         let mut successors: Vec<(Duration, u64)> = peers.filter(|(there, _)| here >= RATIO * *there).collect();
         successors.sort_unstable();
-        (here >= SLOW && !successors.is_empty()).then_some(Verdict { here, successors })
+        (here >= SLOW && !successors.is_empty()).then_some(SlowDisk { here, successors })
     }
 }
 

@@ -40,9 +40,10 @@ pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityE
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return match is_empty(directory)? {
-                true => Ok(None),
-                false => Err(IdentityError::Foreign { directory: directory.into() }),
+            return if is_empty(directory)? {
+                Ok(None)
+            } else {
+                Err(IdentityError::Foreign { directory: directory.into() })
             };
         }
         Err(error) => return Err(failed("read", &path)(error)),
@@ -67,7 +68,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityE
     Ok(Some(IdentityRecord { format: FORMAT, ..record }))
 }
 
-/// The bytes that the checksum covers, and the checksum. `None`: the last line is none.
+/// The bytes that the checksum covers, and the checksum. Returns `None` if the last line has no checksum.
 fn find_checksum(text: &str) -> Option<(&str, &str)> {
     let (content, last) = text.strip_suffix('\n')?.rsplit_once('\n')?;
     let sum = last.strip_prefix(CHECKSUM)?;
@@ -84,16 +85,20 @@ pub(super) fn write(directory: &Path, record: &IdentityRecord) -> Result<(), Ide
     if !directory.exists() {
         create_directory(directory).map_err(failed("create", directory))?;
     }
-    let (aside, path) = (directory.join(ASIDE), directory.join(FILE_NAME));
+    let aside = directory.join(ASIDE);
+    let path = directory.join(FILE_NAME);
+
     // TOML's integers end at 2^63 - 1: a larger node id is refused here.
     let text = toml::to_string(record).map_err(|error| failed("write", &aside)(io::Error::other(error)))?;
     let content = HEADING.to_owned() + &text;
     let text = format!("{content}{CHECKSUM}{}\n", checksum(&content));
+
     let written = File::create(&aside).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });
     written.map_err(failed("write", &aside))?;
+
     fs::rename(&aside, &path).map_err(failed("replace", &path))?;
     sync_directory(directory)
 }

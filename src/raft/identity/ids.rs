@@ -30,9 +30,10 @@ impl FromStr for ClusterId {
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        match (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
-            true => Ok(Self(text.into())),
-            false => Err(InvalidId("a cluster id is 1 to 64 letters, digits, '-', '_' or '.'")),
+        if (1..=64).contains(&text.len()) && text.bytes().all(allowed) {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidId("a cluster id is 1 to 64 letters, digits, '-', '_' or '.'"))
         }
     }
 }

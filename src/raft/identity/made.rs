@@ -8,7 +8,7 @@ use super::{
 
 /// The identity of a node that does not run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Read {
+pub struct StoredIdentity {
     /// Its cluster.
     pub cluster_id: ClusterId,
     /// Its id.
@@ -26,10 +26,10 @@ pub struct Read {
 }
 
 impl Identity {
-    /// Reads the identity in a directory, and changes nothing. `None`: the directory is empty or does not exist.
-    pub fn read(directory: &Path) -> Result<Option<Read>, IdentityError> {
+    /// Reads the identity in a directory, and changes nothing. Returns `None` if the directory is empty or does not exist.
+    pub fn read(directory: &Path) -> Result<Option<StoredIdentity>, IdentityError> {
         let record = file::read(directory)?;
-        Ok(record.map(|record| Read {
+        Ok(record.map(|record| StoredIdentity {
             cluster_id: record.cluster_id,
             node_id: record.node_id,
             incarnation: record.incarnation,
@@ -71,6 +71,7 @@ impl Identity {
             starts: vec![start],
             ..IdentityRecord::new(cluster_id.clone(), node_id, incarnation)
         };
+
         file::write(directory, &record)
     }
 }

@@ -5,8 +5,8 @@
 //! bytes, when it is created. The members remember each other's, every call between them names both, and a node whose data is gone
 //! returns with another one and is refused.
 //!
-//! The founders exchange their incarnations when the cluster forms ([`crate::members::forming`]), and the membership in the log's first entry
-//! contains them; that of a node added later is part of the membership that adds it. So a node with any part of the log knows the
+//! The founders exchange their incarnations when the cluster forms ([`crate::members::forming`]), and the membership in the log's first
+//! entry contains them; that of a node added later is part of the membership that adds it. So a node with any part of the log knows the
 //! incarnation of every member, whether the two have ever communicated or not. This file lists the founders only until the first entry is
 //! written. An id is never reused.
 //!
@@ -49,7 +49,7 @@ mod made;
 mod starts;
 
 pub use file::FILE_NAME;
-pub use made::Read;
+pub use made::StoredIdentity;
 pub use starts::{Acknowledged, RememberedPeer, Start};
 
 /// The stages of a node on its way into a cluster.
@@ -200,7 +200,7 @@ pub enum IdentityError {
         .last_index.map_or("nothing".into(), |last| format!("entry {last}"))
     )]
     LogLost {
-        /// The last entry's index; `None`: the log is empty.
+        /// The last entry's index, or `None` if the log is empty.
         last_index: Option<u64>,
         /// The index that the log must reach.
         committed_index: u64,
@@ -288,7 +288,7 @@ pub enum IdentityError {
         node_id: u64,
         /// Its cluster.
         cluster_id: ClusterId,
-        /// The member that said so; `None`: it was recorded before.
+        /// The member that said so, or `None` if it was recorded before.
         witness: Option<u64>,
     },
     /// The file could not be read or written.
@@ -320,7 +320,7 @@ pub struct Identity {
     cluster_id: ClusterId,
     node_id: u64,
     incarnation: Incarnation,
-    /// `None`: kept in memory only.
+    /// `None` if it is kept in memory only.
     directory: Option<PathBuf>,
     /// The content of the file.
     record: Arc<watch::Sender<IdentityRecord>>,
@@ -349,13 +349,16 @@ impl Identity {
         random: &mut impl RngCore,
     ) -> Result<Self, IdentityError> {
         let directory = directory.into();
+
         let record = match file::read(&directory)? {
             Some(record) if record.cluster_id != *cluster_id => {
-                let (found, expected) = (record.cluster_id, cluster_id.clone());
+                let found = record.cluster_id;
+                let expected = cluster_id.clone();
                 return Err(IdentityError::OtherCluster { directory, found, expected });
             }
             Some(record) if record.node_id != node_id => {
-                let (found, expected) = (record.node_id, node_id);
+                let found = record.node_id;
+                let expected = node_id;
                 return Err(IdentityError::OtherNode { directory, found, expected });
             }
             Some(record) if record.stage == Stage::Removed => {
@@ -364,12 +367,13 @@ impl Identity {
             Some(record) => record,
             None => IdentityRecord::new(cluster_id.clone(), node_id, Incarnation::draw(random)),
         };
+
         let (record, start) = record.starting(random);
         file::write(&directory, &record)?;
         Ok(Self::new(record, Some(directory), start))
     }
 
-    /// The cluster of the node whose data is in `directory`; `None`: the directory has no identity. Blocks.
+    /// The cluster of the node whose data is in `directory`; It is `None` if the directory has no identity. Blocks.
     pub fn recorded_cluster(directory: &std::path::Path) -> Result<Option<ClusterId>, IdentityError> {
         Ok(file::read(directory)?.map(|record| record.cluster_id))
     }
@@ -463,9 +467,10 @@ impl Identity {
             );
         }
         let mut earlier_starts = self.earlier_starts.lock().expect("no code panics with the lock held");
-        match start == self.start {
-            true => earlier_starts.remove(&witness),
-            false => earlier_starts.insert(witness, start),
+        if start == self.start {
+            earlier_starts.remove(&witness)
+        } else {
+            earlier_starts.insert(witness, start)
         };
         Ok(())
     }
@@ -504,6 +509,7 @@ impl Identity {
 
     fn explain(&self, doubt: Doubt) -> IdentityError {
         let node_id = self.node_id;
+
         match doubt {
             Doubt::Outdated(witness, what) => IdentityError::Outdated { node_id, witness, what },
             Doubt::OtherTable { index, own, other, agreeing } => {
@@ -651,7 +657,7 @@ impl Identity {
         .await
     }
 
-    /// Checks that a log can be this node's. `last_index`: that of its last entry, or of its snapshot. `has_voted`: whether it has a
+    /// Checks that a log can be this node's. `last_index` is that of its last entry, or of its snapshot; `has_voted` says whether it has a
     /// vote.
     ///
     /// A node with a snapshot, or an entry after the first one, has it from a leader whose term it stored before, as a vote.
@@ -677,13 +683,16 @@ impl Identity {
         let one_at_a_time = Arc::clone(&self.writing).lock_owned().await;
         let mut record = self.record.borrow().clone();
         change(&mut record)?;
+
         if record == *self.record.borrow() {
             return Ok(());
         }
+
         let Some(directory) = self.directory.clone() else {
             self.record.send_replace(record);
             return Ok(());
         };
+
         let known = Arc::clone(&self.record);
         let written = tokio::task::spawn_blocking(move || {
             let _one_at_a_time = one_at_a_time;

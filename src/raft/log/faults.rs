@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::{
     log_trees::LogTrees,
     mark::MarkFile,
-    memory::{Memory, RecentEntries},
+    memory::{LogMemory, RecentEntries},
     record::Key,
     store::LogStore,
     writer::Writer,
@@ -119,7 +119,7 @@ impl Log {
             metrics: Metrics::default(),
             slow: LogThrottle::default(),
         };
-        let memory = Memory::new(None, None, None, RecentEntries::new(1 << 20));
+        let memory = LogMemory::new(None, None, None, RecentEntries::new(1 << 20));
         let lock = LockFile::take(directory.path()).expect("free");
         let store = LogStore::start(writer, memory, limit, lock, directory.path());
         Self { store: store.expect("started"), acts, failures, directory }

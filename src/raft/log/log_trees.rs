@@ -66,8 +66,8 @@ impl<D: Disk> LogTrees<D> {
         self.set_meta(PURGED, &pb::LogId::from(purged))
     }
 
-    /// The data directory that this log belongs to, and the latest start of its node. `None`: a new log, or one of a version that did not
-    /// record it.
+    /// The data directory that this log belongs to, and the latest start of its node. It is `None` for a new log, and for one of a version
+    /// that did not record it.
     pub(super) fn owner(&self) -> io::Result<Option<(Incarnation, Start)>> {
         let Some(owner) = self.meta::<pb::LogOwner>(OWNER)? else { return Ok(None) };
         let unreadable = || damaged(format!("`{OWNER}` names no valid owner"));
@@ -109,7 +109,7 @@ impl<D: Disk> LogTrees<D> {
         Ok(no_entry && self.vote()?.is_none() && self.committed()?.is_none() && self.purged()?.is_none())
     }
 
-    /// Adds an entry. `before`: the id of the previous entry.
+    /// Adds an entry. The previous entry is `before`.
     pub(super) fn insert(&mut self, entry: &Entry, before: Option<&LogId>) -> io::Result<()> {
         let term_before = before.map_or(0, |before| before.leader_id.term);
         for (key, value) in record::encode(entry, term_before).into_iter().rev() {
@@ -140,10 +140,12 @@ impl<D: Disk> LogTrees<D> {
             })
             .take(count_max)
             .collect::<io::Result<_>>()?;
+
         for key in &keys {
             self.disk.discard(Tree::Log, key)?;
         }
         let is_done = keys.len() < count_max;
+
         // Later entries have higher keys than the purged ones.
         self.removed_to = match keys.into_iter().next_back() {
             Some(removed) if !is_done => removed,

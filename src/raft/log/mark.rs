@@ -48,11 +48,13 @@ impl MarkFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
+
         let bad = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         let message = files::unseal(VERSION, CONTEXT, &sealed).map_err(|why| match why {
             files::SealError::Version { .. } => files::unsealable("it", &why),
             files::SealError::Short | files::SealError::Checksum => bad(why.to_string()),
         })?;
+
         let mark = pb::LogMark::decode(message).map_err(|why| bad(why.to_string()))?;
         let written = Mark { vote: mark.vote.map(Vote::from), last: mark.last.map(LogId::from) };
         Ok(Some(Self { path, written }))
@@ -72,17 +74,15 @@ impl MarkFile {
 
     /// Records a new durable position; does nothing if it is unchanged.
     pub(super) fn update(&mut self, mark: Mark) -> io::Result<()> {
-        match mark == self.written {
-            true => Ok(()),
-            false => self.write(mark),
-        }
+        if mark == self.written { Ok(()) } else { self.write(mark) }
     }
 
     /// Lowers the mark before entries after this one are removed.
     pub(super) fn lower(&mut self, after: Option<&LogId>) -> io::Result<()> {
-        match next_index(self.written.last.as_ref()) > next_index(after) {
-            true => self.write(Mark { last: after.copied(), vote: self.written.vote }),
-            false => Ok(()),
+        if next_index(self.written.last.as_ref()) > next_index(after) {
+            self.write(Mark { last: after.copied(), vote: self.written.vote })
+        } else {
+            Ok(())
         }
     }
 

@@ -9,7 +9,7 @@ use crate::types::{Entry, EntryPayload, LogId, Vote};
 
 /// The state of the log as its users see it.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct LogMemory {
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
     pub(super) purged: Option<LogId>,
@@ -32,7 +32,7 @@ pub(super) struct RecentEntries {
 
 /// One step of reading a range.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ReadStep {
     /// The next entries.
     Here(Vec<Entry>),
     /// The next entries are on the disk: from the first index up to but excluding the second.
@@ -41,7 +41,7 @@ pub(super) enum Step {
     End,
 }
 
-impl Memory {
+impl LogMemory {
     pub(super) fn new(
         purged: Option<LogId>,
         vote: Option<Vote>,
@@ -62,9 +62,11 @@ impl Memory {
             }
             last = Some(entry.log_id);
         }
+
         if let (None, Some(first)) = (self.last, entries.first()) {
             self.first = first.log_id.index;
         }
+
         entries.iter().for_each(|entry| self.recent.push(entry.clone()));
         self.last = last;
         Ok(())
@@ -76,12 +78,15 @@ impl Memory {
         if keep >= next_index(self.last.as_ref()) {
             return Ok(false);
         }
+
         let fixed = self.committed.max(self.purged);
         if keep < next_index(fixed.as_ref()) {
-            let (after, fixed) = (display(after.as_ref()), display(fixed.as_ref()));
+            let after = display(after.as_ref());
+            let fixed = display(fixed.as_ref());
             let what = format!("entries after {after} cannot be removed: they are committed up to {fixed}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
+
         self.recent.truncate(keep);
         self.last = after;
         self.removals += 1;
@@ -93,28 +98,31 @@ impl Memory {
         if self.purged >= Some(upto) {
             return false;
         }
+
         self.recent.purge(upto.index);
         self.purged = Some(upto);
         self.first = self.first.max(upto.index + 1);
+
         // A snapshot may reach beyond the end of the log. The remaining entries are then dropped.
         if self.last.is_none_or(|last| last.index <= upto.index) {
             self.recent.entries.clear();
             self.recent.bytes = 0;
             self.last = Some(upto);
         }
+
         self.removals += 1;
         true
     }
 
     /// The first step of reading this range.
-    pub(super) fn step(&self, from: u64, to: u64, bytes_max: usize) -> Step {
+    pub(super) fn step(&self, from: u64, to: u64, bytes_max: usize) -> ReadStep {
         let from = from.max(self.first);
         let to = to.min(next_index(self.last.as_ref()));
         match self.recent.first_index() {
-            _ if from >= to => Step::End,
-            Some(first) if from >= first => Step::Here(self.recent.get(from, to, bytes_max)),
-            Some(first) => Step::OnDisk(from, to.min(first)),
-            None => Step::OnDisk(from, to),
+            _ if from >= to => ReadStep::End,
+            Some(first) if from >= first => ReadStep::Here(self.recent.get(from, to, bytes_max)),
+            Some(first) => ReadStep::OnDisk(from, to.min(first)),
+            None => ReadStep::OnDisk(from, to),
         }
     }
 }

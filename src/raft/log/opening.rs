@@ -134,7 +134,7 @@ pub(super) struct Opened {
 
 /// The parameters of an opening.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct OpenRequest {
     pub(super) directory: PathBuf,
     /// The last entry of the newest snapshot.
     pub(super) snapshot: Option<LogId>,
@@ -149,7 +149,7 @@ pub(super) struct Request {
 const SLED_CACHE_BYTES: u64 = 8 << 20;
 
 /// Opens the log in a directory, or creates one there.
-pub(super) fn open(request: &Request) -> Result<Opened, OpenError> {
+pub(super) fn open(request: &OpenRequest) -> Result<Opened, OpenError> {
     let directory = &request.directory;
     let failed = |action| move |source| OpenError::io(directory, action, source);
 
@@ -201,16 +201,19 @@ pub(super) type Store = Journaled<SledDisk>;
 type Guarded = Result<(LogTrees<Store>, Recovered), OpenError>;
 
 /// Runs the steps that may panic or hang on damaged files on a thread of their own.
-fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
+fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
     let failed = |action| move |source| OpenError::io(directory, action, source);
+
     let work = {
-        let (request, database) = (request.clone(), database.to_owned());
+        let request = request.clone();
+        let database = database.to_owned();
         move || {
             let _advice = panics::advise(&request.directory, Doing::Opening);
             open_tables(&request, &database, mark)
         }
     };
+
     database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
         GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
         GuardedError::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
@@ -226,12 +229,11 @@ fn open_guarded(request: &Request, database: &Path, mark: Option<Mark>) -> Guard
     })
 }
 
-fn open_tables(request: &Request, database: &Path, mark: Option<Mark>) -> Guarded {
+fn open_tables(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> Guarded {
     let directory = &request.directory;
     let failed = |action| move |source| OpenError::io(directory, action, source);
-    let broken = |error: io::Error| match is_damage(&error) {
-        true => damaged(directory, error.to_string()),
-        false => failed("reading and checking it")(error),
+    let broken = |error: io::Error| {
+        if is_damage(&error) { damaged(directory, error.to_string()) } else { failed("reading and checking it")(error) }
     };
 
     let sled = database::open(database, SLED_CACHE_BYTES).map_err(|error| match error {
@@ -281,6 +283,7 @@ fn check_owner(
     is_new: bool,
 ) -> Result<(), OpenError> {
     let not_own = |what: String| Err(OpenError::NotOwn { directory: directory.to_owned(), what });
+
     match noted {
         None if (is_new || owner.was_noted) && !owner.may_be_new => {
             not_own("it is gone, with this node's votes and acknowledged entries".to_owned())

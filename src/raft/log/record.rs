@@ -88,7 +88,7 @@ impl Key {
     }
 }
 
-/// Splits an entry into key-value pairs. `term_before`: the previous entry's term; 0 if there is none.
+/// Splits an entry into key-value pairs. The term of the previous entry is `term_before`, 0 without one.
 pub(crate) fn encode(entry: &Entry, term_before: u64) -> Pairs {
     let index = entry.log_id.index;
     let bytes = pb::Entry::from(entry).encode_to_vec();
@@ -114,6 +114,7 @@ impl Assembly {
         if version != VERSION {
             return Err(SealError::Version { found: version, reads: VERSION }.into());
         }
+
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         Ok(Self {
             index,
@@ -162,13 +163,15 @@ impl Assembly {
         if checksum(VERSION, self.index, length, self.term_before, &self.bytes) != self.checksum {
             return Err(SealError::Checksum.into());
         }
+
         let size = self.bytes.len();
         let malformed = |why: &dyn std::fmt::Display| Unreadable::Malformed(why.to_string());
         let entry = pb::Entry::decode(bytes::Bytes::from(self.bytes)).map_err(|why| malformed(&why))?;
         let entry = entry.into_entry().map_err(|why| malformed(&why))?;
-        match entry.log_id.index == self.index {
-            true => Ok((entry, size)),
-            false => Err(malformed(&"its index differs from its key's")),
+        if entry.log_id.index == self.index {
+            Ok((entry, size))
+        } else {
+            Err(malformed(&"its index differs from its key's"))
         }
     }
 }

@@ -70,12 +70,12 @@ pub struct StreamCuts(Arc<Mutex<BTreeMap<u64, Arc<Notify>>>>);
 
 impl StreamCuts {
     /// Notified when the current stream to this peer must end. A later stream is not affected.
-    pub(crate) fn of(&self, peer: u64) -> Arc<Notify> {
+    pub(crate) fn cut_for(&self, peer: u64) -> Arc<Notify> {
         Arc::clone(lock(&self.0).entry(peer).or_default())
     }
 
     fn cut(&self, peer: u64) {
-        self.of(peer).notify_waiters();
+        self.cut_for(peer).notify_waiters();
     }
 }
 
@@ -97,6 +97,7 @@ pub async fn limit(
             }
             too_slow(&metrics, &log, keep_entries, bytes_max)
         };
+
         for (peer, bytes) in slow {
             tracing::warn!(
                 peer,
@@ -113,7 +114,8 @@ pub async fn limit(
 fn too_slow(metrics: &RaftMetrics<TypeConfig>, log: &LogBytes, keep_entries: u64, bytes_max: u64) -> Vec<(u64, u64)> {
     let index = |id: Option<crate::types::LogId>| id.map_or(0, |id| id.index);
     let (Some(replication), Some(snapshot)) = (&metrics.replication, metrics.snapshot) else { return Vec::new() };
-    let (purged, purgeable) = (index(metrics.purged), snapshot.index.saturating_sub(keep_entries));
+    let purged = index(metrics.purged);
+    let purgeable = snapshot.index.saturating_sub(keep_entries);
     let held = |(peer, matched): (&u64, &Option<crate::types::LogId>)| {
         let after = index(*matched);
         let bytes = if after < purgeable { log.between(after.max(purged), purgeable) } else { 0 };

@@ -18,10 +18,10 @@ use openraft::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
-    memory::{self, Memory, Step},
-    opening::{self, OpenError, Opened, Request},
+    memory::{self, LogMemory, ReadStep},
+    opening::{self, OpenError, OpenRequest, Opened},
     verify::Installation,
-    writer::{Committed, Job, Writer},
+    writer::{Committed, Writer, WriterJob},
 };
 use crate::identity::LogOwner;
 use crate::types::{Entry, LogId, TypeConfig, Vote};
@@ -48,7 +48,7 @@ const READ_ATTEMPTS_MAX: u32 = 100;
 pub struct Options {
     /// The last entry of the node's newest snapshot. A log that contradicts it is refused.
     pub snapshot: Option<LogId>,
-    /// The data directory that the log must belong to. `None`: unknown, so not checked.
+    /// The data directory that the log must belong to. It is not checked if it is `None`.
     pub owner: Option<LogOwner>,
     /// Size of the cache of latest entries in memory, bytes.
     pub recent_bytes: usize,
@@ -97,8 +97,8 @@ pub struct LogReader {
 
 #[derive(Debug)]
 struct Shared {
-    memory: Mutex<Memory>,
-    jobs: mpsc::Sender<Job>,
+    memory: Mutex<LogMemory>,
+    jobs: mpsc::Sender<WriterJob>,
     committed: Arc<Committed>,
     /// One permit for each KiB of queued entries.
     room: Arc<Semaphore>,
@@ -111,11 +111,13 @@ impl LogStore {
         let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure, metrics } =
             options;
         let request =
-            Request { directory: directory.to_owned(), snapshot, owner, recent_bytes, journal_bytes, open_limit };
+            OpenRequest { directory: directory.to_owned(), snapshot, owner, recent_bytes, journal_bytes, open_limit };
         let Opened { trees, mark, lock, blobs, recovered } = opening::open(&request)?;
 
         let health = Arc::new(Health::new(directory.to_owned(), on_failure));
-        let (vote, purged, last) = (recovered.vote, recovered.purged, recovered.last());
+        let vote = recovered.vote;
+        let purged = recovered.purged;
+        let last = recovered.last();
         let has_leftovers = recovered.has_leftovers;
         let writer = Writer {
             trees,
@@ -130,7 +132,7 @@ impl LogStore {
             metrics,
             slow: LogThrottle::default(),
         };
-        let memory = Memory::new(purged, vote, recovered.committed, recovered.recent);
+        let memory = LogMemory::new(purged, vote, recovered.committed, recovered.recent);
         let failed = |action| move |source| OpenError::io(directory, action, source);
         let store = Self::start(writer, memory, stall_limit, lock, directory).map_err(failed("starting a thread"))?;
         if let Some(Installation { keep, snapshot }) = recovered.installation {
@@ -148,29 +150,32 @@ impl LogStore {
         let mut memory = self.shared.memory();
         let queue = |job| self.shared.jobs.try_send(job).map_err(|_| self.shared.health.error());
         if memory.truncate_after(keep)? {
-            queue(Job::Truncate { after: keep })?;
+            queue(WriterJob::Truncate { after: keep })?;
         }
         if memory.purge(snapshot) {
-            queue(Job::Purge(snapshot))?;
+            queue(WriterJob::Purge(snapshot))?;
         }
         Ok(())
     }
 
     pub(super) fn start<D: Disk>(
         writer: Writer<D>,
-        memory: Memory,
+        memory: LogMemory,
         stall_limit: Duration,
         lock: LockFile,
         directory: &Path,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel(JOBS_MAX);
-        let (health, committed) = (writer.health.clone(), Arc::clone(&writer.committed));
+        let health = writer.health.clone();
+        let committed = Arc::clone(&writer.committed);
         let watchdog = Watchdog::start(health.clone(), stall_limit)?;
+
         let directory = directory.to_owned();
         thread::Builder::new().name("log-writer".to_owned()).spawn(move || {
             let _advice = panics::advise(&directory, Doing::Serving);
             writer.run(queue, watchdog, lock);
         })?;
+
         let room = Arc::new(Semaphore::new(QUEUED_BYTES_MAX / 1024));
         Ok(Self { shared: Arc::new(Shared { memory: Mutex::new(memory), jobs, committed, room, health }) })
     }
@@ -178,7 +183,7 @@ impl LogStore {
     /// Flushes, closes the files and releases the directory. All clones and readers return errors from then on.
     pub async fn close(&self) -> io::Result<()> {
         let (closed, answer) = oneshot::channel();
-        self.shared.send(Job::Close { closed }).await?;
+        self.shared.send(WriterJob::Close { closed }).await?;
         self.shared.health.wait(async { answer.await.ok() }).await
     }
 }
@@ -197,7 +202,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let (flushed, answer) = oneshot::channel();
-        let job = Job::Vote { vote: *vote, flushed };
+        let job = WriterJob::Vote { vote: *vote, flushed };
         // Visible at once: streams of the previous leader end now, not after the flush.
         self.shared.send_with(job, |memory| memory.vote = Some(*vote)).await?;
         self.shared.health.wait(async { answer.await.ok() }).await
@@ -225,7 +230,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         // In one step, so that the queue and the memory have the same order.
         let mut memory = self.shared.memory();
         memory.append(&entries)?;
-        slot.send(Job::Append { entries, flushed: callback, room });
+        slot.send(WriterJob::Append { entries, flushed: callback, room });
         Ok(())
     }
 
@@ -233,7 +238,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let slot = self.shared.slot().await?;
         let mut memory = self.shared.memory();
         if memory.truncate_after(after)? {
-            slot.send(Job::Truncate { after });
+            slot.send(WriterJob::Truncate { after });
         }
         Ok(())
     }
@@ -242,7 +247,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let slot = self.shared.slot().await?;
         let mut memory = self.shared.memory();
         if memory.purge(upto) {
-            slot.send(Job::Purge(upto));
+            slot.send(WriterJob::Purge(upto));
         }
         Ok(())
     }
@@ -281,12 +286,12 @@ impl RaftLogReader<TypeConfig> for LogReader {
 }
 
 impl Shared {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, LogMemory> {
         // A panic cannot leave a change of the memory half done.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn slot(&self) -> io::Result<mpsc::Permit<'_, Job>> {
+    async fn slot(&self) -> io::Result<mpsc::Permit<'_, WriterJob>> {
         self.health.wait(async { self.jobs.reserve().await.ok() }).await
     }
 
@@ -296,13 +301,13 @@ impl Shared {
         self.health.wait(async { self.room.clone().acquire_many_owned(permits).await.ok() }).await
     }
 
-    async fn send(&self, job: Job) -> io::Result<()> {
+    async fn send(&self, job: WriterJob) -> io::Result<()> {
         self.slot().await?.send(job);
         Ok(())
     }
 
     /// Queues a job and changes the memory, in one step.
-    async fn send_with(&self, job: Job, change: impl FnOnce(&mut Memory)) -> io::Result<()> {
+    async fn send_with(&self, job: WriterJob, change: impl FnOnce(&mut LogMemory)) -> io::Result<()> {
         let slot = self.slot().await?;
         let mut memory = self.memory();
         change(&mut memory);
@@ -327,6 +332,7 @@ impl Shared {
                 entries.extend(page);
             }
         }
+
         let attempts = READ_ATTEMPTS_MAX;
         Err(io::Error::other(format!(
             "entries were removed during each of {attempts} attempts to read them; read them again"
@@ -340,13 +346,15 @@ impl Shared {
                 let memory = self.memory();
                 (memory.step(from, to, bytes_max), memory.removals)
             };
+
             let (from, to) = match step {
-                Step::Here(entries) => return Ok(entries),
-                Step::End => return Ok(Vec::new()),
-                Step::OnDisk(from, to) => (from, to),
+                ReadStep::Here(entries) => return Ok(entries),
+                ReadStep::End => return Ok(Vec::new()),
+                ReadStep::OnDisk(from, to) => (from, to),
             };
+
             let (answer, answered) = oneshot::channel();
-            self.send(Job::Read { from, to, bytes_max, answer }).await?;
+            self.send(WriterJob::Read { from, to, bytes_max, answer }).await?;
             let page = self.health.wait(async { answered.await.ok() }).await?;
             // The error may concern entries that were removed meanwhile: look again.
             if self.memory().removals != removals {

@@ -21,7 +21,7 @@ pub(super) struct Recovered {
     pub(super) recent: RecentEntries,
     /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
-    /// `Some`: the log does not reflect an installed snapshot yet.
+    /// It is `Some` while the log does not reflect an installed snapshot.
     pub(super) installation: Option<Installation>,
     last_entry: Option<LogId>,
 }
@@ -55,7 +55,8 @@ pub(super) fn verify<D: Disk>(
     recent: RecentEntries,
 ) -> io::Result<Recovered> {
     let purged = trees.purged()?;
-    let (marked, around) = (mark.last, [None, None]);
+    let marked = mark.last;
+    let around = [None, None];
     let mut scan = Scan { recent, purged, last: None, marked, snapshot, around, assembly: None, torn: Vec::new() };
     for pair in trees.disk.scan(Tree::Log, &Key::head(next_index(purged.as_ref())).encode()) {
         let (key, value) = pair?;
@@ -67,7 +68,8 @@ pub(super) fn verify<D: Disk>(
     let first_key = trees.disk.scan(Tree::Log, &[]).next().transpose()?.map(|(key, _)| key);
     let first_key = first_key.as_deref().and_then(Key::decode);
     let has_leftovers = first_key.is_some_and(|key| key.index < next_index(purged.as_ref()));
-    let (vote, committed) = (trees.vote()?, trees.committed()?);
+    let vote = trees.vote()?;
+    let committed = trees.committed()?;
     let recovered = Recovered { vote, committed, purged, recent, has_leftovers, installation, last_entry };
     compare(&recovered, mark, snapshot.as_ref())?;
 
@@ -84,21 +86,28 @@ pub(super) fn verify<D: Disk>(
 fn compare(log: &Recovered, mark: &Mark, snapshot: Option<&LogId>) -> io::Result<()> {
     let last = log.last();
     let ends_before = |id: Option<&LogId>| next_index(last.as_ref()) < next_index(id);
+
     if ends_before(mark.last.as_ref()) {
-        let (last, mark) = (display(last.as_ref()), display(mark.last.as_ref()));
+        let last = display(last.as_ref());
+        let mark = display(mark.last.as_ref());
         return Err(damaged(format!("it ends at {last}, but it had reached {mark}")));
     }
+
     if ends_before(log.committed.as_ref()) {
-        let (last, committed) = (display(last.as_ref()), display(log.committed.as_ref()));
+        let last = display(last.as_ref());
+        let committed = display(log.committed.as_ref());
         return Err(damaged(format!("it ends at {last}, but it was committed up to {committed}")));
     }
+
     if mark.vote.is_some() && log.vote.partial_cmp(&mark.vote).is_none_or(|order| order.is_lt()) {
         return Err(damaged("the vote is older than one that was given".to_owned()));
     }
+
     // Otherwise entries between the two would be missing. A log that ends before the snapshot is valid: the snapshot was installed, and
     // the purge had not happened yet.
     if next_index(log.purged.as_ref()) > next_index(snapshot) {
-        let (purged, snapshot) = (display(log.purged.as_ref()), display(snapshot));
+        let purged = display(log.purged.as_ref());
+        let snapshot = display(snapshot);
         return Err(damaged(format!("it is purged up to {purged}, but the newest snapshot ends at {snapshot}")));
     }
     Ok(())
@@ -123,6 +132,7 @@ struct Scan {
 impl Scan {
     fn take(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         let key = Key::decode(key).ok_or_else(|| damaged(format!("it has a key of an unknown format: {key:02x?}")))?;
+
         let next = self.next();
         match &mut self.assembly {
             Some((index, assembly)) => {
@@ -141,6 +151,7 @@ impl Scan {
                 self.assembly = Some((key.index, assembly));
             }
         }
+
         self.finish_entry()
     }
 
@@ -160,18 +171,21 @@ impl Scan {
 
     fn follow(&mut self, entry: Entry, term_before: u64) -> io::Result<()> {
         let id = entry.log_id;
+
         if self.last.is_some_and(|last| last.leader_id.term != term_before) {
             return Err(damaged(format!(
                 "entry {} was written after another entry than the one that precedes it now",
                 id.index
             )));
         }
+
         if self.last.or(self.purged) >= Some(id) {
             return Err(damaged(format!("entry {} has an older term than the entry before it", id.index)));
         }
         if self.marked.is_some_and(|marked| marked.index == id.index && marked != id) {
             return Err(damaged(format!("entry {} differs from the entry that the file `high-water` names", id.index)));
         }
+
         if let Some(snapshot) = self.snapshot.filter(|snapshot| (id.index..=id.index + 1).contains(&snapshot.index)) {
             self.around[usize::from(snapshot.index == id.index)] = Some(id);
         }

@@ -49,7 +49,7 @@ const SLOW_SYNC: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_millis(50);
 
 /// A job for the writer.
-pub(super) enum Job {
+pub(super) enum WriterJob {
     /// Append entries, and report when they are durable.
     Append { entries: Vec<Entry>, flushed: IOFlushed<TypeConfig>, room: OwnedSemaphorePermit },
     /// Store the vote, and answer when it is durable.
@@ -89,7 +89,7 @@ pub(super) struct Writer<D: Disk> {
 
 /// The answers to give after the flush.
 #[derive(Default)]
-struct Group {
+struct WriteGroup {
     appends: Vec<(IOFlushed<TypeConfig>, OwnedSemaphorePermit)>,
     votes: Vec<oneshot::Sender<()>>,
     /// Whether a job needs the flush.
@@ -99,11 +99,12 @@ struct Group {
 
 impl<D: Disk> Writer<D> {
     /// Serves the queue until it is closed, then closes the disk. The lock is released last.
-    pub(super) fn run(self, jobs: mpsc::Receiver<Job>, watchdog: Watchdog, lock: LockFile) {
+    pub(super) fn run(self, jobs: mpsc::Receiver<WriterJob>, watchdog: Watchdog, lock: LockFile) {
         let health = self.health.clone();
         // After a failure or a panic the disk must not be dropped: sled would flush once more, and might hang.
         let mut writer = mem::ManuallyDrop::new(self);
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| writer.serve(jobs)));
+
         let closed = match served.unwrap_or(Err(Failure::Panicked)) {
             Ok(closed) => closed,
             Err(failure) => {
@@ -112,23 +113,26 @@ impl<D: Disk> Writer<D> {
                 return health.fail(&failure);
             }
         };
+
         {
             let _at_disk = health.at_disk();
             drop(mem::ManuallyDrop::into_inner(writer));
         }
         watchdog.stop();
         drop(lock);
+
         if let Some(closed) = closed {
             // The caller may have stopped waiting.
             let _ = closed.send(());
         }
     }
 
-    fn serve(&mut self, mut jobs: mpsc::Receiver<Job>) -> Result<Option<oneshot::Sender<()>>, Failure> {
+    fn serve(&mut self, mut jobs: mpsc::Receiver<WriterJob>) -> Result<Option<oneshot::Sender<()>>, Failure> {
         loop {
-            let first = match self.has_leftovers {
-                true => jobs.try_recv(),
-                false => self.next_job(&mut jobs)?.ok_or(mpsc::error::TryRecvError::Disconnected),
+            let first = if self.has_leftovers {
+                jobs.try_recv()
+            } else {
+                self.next_job(&mut jobs)?.ok_or(mpsc::error::TryRecvError::Disconnected)
             };
             match first {
                 Ok(first) => {
@@ -146,8 +150,8 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Waits for a job; `None`: the queue is closed.
-    fn next_job(&mut self, jobs: &mut mpsc::Receiver<Job>) -> io::Result<Option<Job>> {
+    /// Waits for a job. Returns `None` once the queue is closed.
+    fn next_job(&mut self, jobs: &mut mpsc::Receiver<WriterJob>) -> io::Result<Option<WriterJob>> {
         match soon(jobs, IDLE) {
             Poll::Ready(job) => Ok(job),
             Poll::Pending => {
@@ -163,30 +167,33 @@ impl<D: Disk> Writer<D> {
     /// Does this job and those queued after it, with one flush. Returns the channel of a request to close, if there was one.
     fn serve_group(
         &mut self,
-        first: Job,
-        jobs: &mut mpsc::Receiver<Job>,
+        first: WriterJob,
+        jobs: &mut mpsc::Receiver<WriterJob>,
     ) -> Result<Option<oneshot::Sender<()>>, Failure> {
-        let mut group = Group::default();
+        let mut group = WriteGroup::default();
         let mut entries = 0;
         let mut next = Some(first);
         let began = Instant::now();
         let written = loop {
             let Some(job) = next else { break Ok(()) };
             entries += match &job {
-                Job::Append { entries, .. } => entries.len(),
-                Job::Vote { .. } | Job::Truncate { .. } | Job::Purge(_) | Job::Read { .. } | Job::Close { .. } => 0,
+                WriterJob::Append { entries, .. } => entries.len(),
+                WriterJob::Vote { .. }
+                | WriterJob::Truncate { .. }
+                | WriterJob::Purge(_)
+                | WriterJob::Read { .. }
+                | WriterJob::Close { .. } => 0,
             };
             if let Err(error) = self.write(job, &mut group) {
                 break Err(error);
             }
-            next = match entries < ENTRIES_PER_GROUP && group.closed.is_none() {
-                true => jobs.try_recv().ok(),
-                false => None,
-            };
+            next = if entries < ENTRIES_PER_GROUP && group.closed.is_none() { jobs.try_recv().ok() } else { None };
         };
+
         if !group.appends.is_empty() {
             self.metrics.took(Stage::Append, began.elapsed());
         }
+
         match written.and_then(|()| self.finish(&group)) {
             Ok(()) => {}
             Err(error) => {
@@ -197,6 +204,7 @@ impl<D: Disk> Writer<D> {
                 return Err(failure);
             }
         }
+
         let closed = group.closed.take();
         group.acknowledge();
         match closed.is_some() {
@@ -207,11 +215,11 @@ impl<D: Disk> Writer<D> {
         Ok(closed)
     }
 
-    fn write(&mut self, job: Job, group: &mut Group) -> io::Result<()> {
+    fn write(&mut self, job: WriterJob, group: &mut WriteGroup) -> io::Result<()> {
         let health = self.health.clone();
         let _at_disk = health.at_disk();
         match job {
-            Job::Append { entries, flushed, room } => {
+            WriterJob::Append { entries, flushed, room } => {
                 // Before anything that can fail, so that it is answered in any case.
                 group.appends.push((flushed, room));
                 group.is_dirty = true;
@@ -220,17 +228,17 @@ impl<D: Disk> Writer<D> {
                     self.last = Some(entry.log_id);
                 }
             }
-            Job::Vote { vote, flushed } => {
+            WriterJob::Vote { vote, flushed } => {
                 group.votes.push(flushed);
                 group.is_dirty = true;
                 self.trees.set_vote(&vote)?;
                 self.vote = Some(vote);
             }
-            Job::Truncate { after } => {
+            WriterJob::Truncate { after } => {
                 group.is_dirty = true;
                 self.truncate(after)?;
             }
-            Job::Purge(upto) => {
+            WriterJob::Purge(upto) => {
                 group.is_dirty = true;
                 self.trees.set_purged(&upto)?;
                 self.purged = Some(upto);
@@ -239,11 +247,11 @@ impl<D: Disk> Writer<D> {
                     self.last = Some(upto);
                 }
             }
-            Job::Read { from, to, bytes_max, answer } => {
+            WriterJob::Read { from, to, bytes_max, answer } => {
                 // The caller may have stopped waiting.
                 let _ = answer.send(self.trees.entries(from, to, bytes_max));
             }
-            Job::Close { closed } => group.closed = Some(closed),
+            WriterJob::Close { closed } => group.closed = Some(closed),
         }
         Ok(())
     }
@@ -259,21 +267,18 @@ impl<D: Disk> Writer<D> {
     }
 
     /// Makes a group durable.
-    fn finish(&mut self, group: &Group) -> io::Result<()> {
+    fn finish(&mut self, group: &WriteGroup) -> io::Result<()> {
         if !group.is_dirty {
             return Ok(());
         }
         self.write_committed()?;
-        match Planted::AckBeforeSync.is_on() && !self.is_synced_all_the_same(group) {
-            true => Ok(()),
-            false => self.flush(),
-        }?;
+        if Planted::AckBeforeSync.is_on() && !self.is_synced_all_the_same(group) { Ok(()) } else { self.flush() }?;
         if group.votes.is_empty() { Ok(()) } else { self.write_mark() }
     }
 
     /// For [`Planted::AckBeforeSync`]: a log that lost its vote, or everything, would be refused at opening, which would hide the other
     /// losses.
-    fn is_synced_all_the_same(&self, group: &Group) -> bool {
+    fn is_synced_all_the_same(&self, group: &WriteGroup) -> bool {
         !group.votes.is_empty() || self.last.is_none_or(|last| last.index.is_multiple_of(64))
     }
 
@@ -291,6 +296,7 @@ impl<D: Disk> Writer<D> {
         let _at_disk = self.health.at_disk();
         let began = Instant::now();
         self.trees.disk.flush()?;
+
         let took = began.elapsed();
         self.metrics.took(Stage::Sync, took);
         if took >= SLOW_SYNC
@@ -340,7 +346,7 @@ impl<D: Disk> Writer<D> {
     }
 }
 
-impl Group {
+impl WriteGroup {
     fn acknowledge(self) {
         for (flushed, room) in self.appends {
             flushed.io_completed(Ok(()));
@@ -370,7 +376,7 @@ impl Wake for Unpark {
 }
 
 /// The next job, or the end of the queue, if it comes within about `limit`. May return `Pending` early.
-fn soon(jobs: &mut mpsc::Receiver<Job>, limit: Duration) -> Poll<Option<Job>> {
+fn soon(jobs: &mut mpsc::Receiver<WriterJob>, limit: Duration) -> Poll<Option<WriterJob>> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     match jobs.poll_recv(&mut context) {

@@ -16,7 +16,7 @@ pub(super) struct CatchUp {
 }
 
 impl CatchUp {
-    /// Begins the first round. `last`: the leader's last index.
+    /// Begins the first round. The leader's last index is `last`.
     pub(super) fn new(last: u64) -> Self {
         Self { goal: last, began: Instant::now() }
     }

@@ -3,9 +3,9 @@
 //! A leader remembers the start of each member that acknowledged entries, and each node that of a member for which it voted, or from which
 //! it took entries ([`crate::identity`]). So of two followers, neither knew the other's start. If the leader was then down, an older copy
 //! of one follower's data and the other follower were a majority that lacked what was acknowledged. So each follower asks the other members
-//! every [`INTERVAL`] by the question of [`crate::elections::silent_leader`], whose metadata name both starts as those of every call; and a member
-//! that follows the same leader remembers the start of the one that asks. The first round comes soon after a start: until then a vote
-//! between two followers waits for the voter's disk to remember the candidate.
+//! every [`INTERVAL`] by the question of [`crate::elections::silent_leader`], whose metadata name both starts as those of every call; and a
+//! member that follows the same leader remembers the start of the one that asks. The first round comes soon after a start: until then a
+//! vote between two followers waits for the voter's disk to remember the candidate.
 //!
 //! **Only of one that follows the same leader**, by the same vote, and has heard it since its start: that leader compared the start with
 //! the one that it remembers. A member that remembered every caller would take in the start of an older copy before anybody who knows
@@ -48,6 +48,7 @@ pub async fn tell<C: Connect, D: SnapshotSource>(
         if liveness.silence(leader).is_none_or(|silence| silence > interval) {
             continue;
         }
+
         let others = membership.membership().nodes().filter(|(id, _)| ![own, leader].contains(id));
         join_all(others.map(async |(id, node)| {
             // A member that is down is told in a later round.
@@ -58,11 +59,13 @@ pub async fn tell<C: Connect, D: SnapshotSource>(
     }
 }
 
-/// This node's id, the leader that it follows, the vote by which it leads, and the members. `None`: it follows none.
+/// This node's id, the leader that it follows, the vote by which it leads, and the members. Returns `None` if it follows none.
 fn followed(replica: &Replica) -> Option<(u64, u64, Vote, Arc<StoredMembership>)> {
     let metrics = replica.raft().server_metrics();
     let metrics = metrics.borrow_watched();
-    let (own, leader, vote) = (metrics.id, metrics.current_leader?, metrics.vote);
+    let own = metrics.id;
+    let leader = metrics.current_leader?;
+    let vote = metrics.vote;
     let follows = leader != own && vote.committed;
     follows.then(|| (own, leader, vote, Arc::clone(&metrics.membership_config)))
 }

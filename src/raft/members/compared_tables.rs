@@ -87,7 +87,7 @@ async fn compare<C: Connect, D: SnapshotSource>(
     Some(())
 }
 
-/// The last index of this node's log. `None`: Raft has stopped, or the log is empty.
+/// The last index of this node's log. It is `None` if Raft has stopped, or the log is empty.
 fn last_index(replica: &Replica) -> Option<u64> {
     replica.raft().metrics().borrow_watched().last_log_index
 }

@@ -228,12 +228,14 @@ fn judge(identity: &Identity, plan: &FormingConfig, answers: Vec<HelloAnswer>) -
             Heard::Reason(reason) => reasons.push(reason),
         }
     }
+
     if knows_this_node {
         return Ok(Conclusion::Join);
     }
     if !reasons.is_empty() {
         return Ok(Conclusion::Wait(reasons));
     }
+
     let founder = |(node_id, incarnation)| {
         let MemberNode { peer_address, client_address, .. } = plan.members[&node_id].clone();
         Member { node_id, incarnation, addresses: Some(Addresses { peer_address, client_address }) }
@@ -259,8 +261,10 @@ fn hear(
     said: &pb::HelloResponse,
 ) -> Result<Heard, FormingError> {
     let reason = |reason: String| Ok(Heard::Reason(format!("for node {asked}: {reason}")));
-    let (own_id, own) = (identity.node_id(), identity.incarnation());
+    let own_id = identity.node_id();
+    let own = identity.incarnation();
     let asker_start = Some(said.asker_start.as_str()).filter(|start| !start.is_empty());
+
     if said.cluster_id != identity.cluster_id().as_str() {
         return reason(format!("it belongs to cluster {}, not {}", said.cluster_id, identity.cluster_id()));
     }
@@ -270,6 +274,8 @@ fn hear(
     let Ok(incarnation) = Incarnation::try_from(said.incarnation.as_ref()) else {
         return reason("it has no incarnation".into());
     };
+
+    // A cluster that knows this node decides: whether it was removed, and whether this is still its data directory.
     if said.formed && said.asker_removed {
         identity.mark_removed(asked);
         return Err(FormingError::Removed { asked, node_id: own_id });
@@ -289,10 +295,12 @@ fn hear(
             Err(_) => reason(format!("it belongs to a cluster that does not have node {own_id} as a member")),
         };
     }
+
     let members = said.members.iter().cloned().map(pb::Node::into_member).collect::<Result<BTreeMap<_, _>, _>>();
-    match members.is_ok_and(|members| members == plan.members) {
-        true => Ok(Heard::Ready(incarnation)),
-        false => reason("its configuration names other members, or other addresses".into()),
+    if members.is_ok_and(|members| members == plan.members) {
+        Ok(Heard::Ready(incarnation))
+    } else {
+        reason("its configuration names other members, or other addresses".into())
     }
 }
 

@@ -10,7 +10,8 @@
 //!   still to be done is in the replicated membership, so the next leader goes on with it;
 //! * [`forming`]: how the first members find each other and found the cluster;
 //! * [`compared_starts`] and [`compared_tables`]: what members compare while the cluster serves, to notice an older copy of a data
-//!   directory, and a table that differs. Where the members are reached is known below: [`Addresses`](crate::network::addresses::Addresses).
+//!   directory, and a table that differs. Where the members are reached is known below:
+//!   [`Addresses`](crate::network::addresses::Addresses).
 //!
 //! Voters change by openraft's joint consensus (§4.3 of Ongaro's thesis): an entry with both sets of voters, then one with the new set.
 //! Each request names the membership that it was judged by, so of two requests at the same time one is refused.
@@ -39,7 +40,7 @@ use tonic::Status;
 
 use self::{
     catch_up::CatchUp,
-    rules::{Admission, Change, Step, View},
+    rules::{Admission, Change, MemberStep, MembershipView},
 };
 use crate::{
     Replica,
@@ -219,13 +220,13 @@ impl fmt::Debug for Members {
 }
 
 impl Members {
-    /// `greet` asks new nodes who they are. `round_max`: the shortest election timeout.
+    /// `greet` asks new nodes who they are. The shortest election timeout is `round_max`.
     pub fn new(replica: Replica, greet: Greet, cluster_id: &str, round_max: Duration) -> Self {
         Self { replica, greet, cluster_id: cluster_id.into(), round_max, changing: Arc::default() }
     }
 
     /// Makes a node a learner, or gives a member new addresses. The node must answer at its peer address as the one that it is said to be.
-    /// `incarnation`: as the node has said; `None`: it is asked for.
+    /// The `incarnation` is what the node has said; without one, it is asked for.
     ///
     /// Idempotent: a node that is a member already, with these addresses, stays one.
     pub async fn add(
@@ -237,10 +238,12 @@ impl Members {
     ) -> Result<(), MemberError> {
         let incarnation = self.ask(node_id, incarnation, &peer_address).await?;
         let candidate = Candidate { node_id, incarnation, peer_address, client_address, stays_learner };
-        let judge = |view: &View<'_>| match rules::add(view, &candidate)? {
+        let judge = |view: &MembershipView<'_>| match rules::add(view, &candidate)? {
             Admission::IsMember => Ok(None),
             Admission::Change(change) => Ok(Some(change)),
         };
+
+        // The membership is judged once the candidate has answered: in between, another change may have been made.
         self.ensure_leads()?;
         let term = self.term();
         let judged = self.applied_membership().await?;
@@ -267,8 +270,8 @@ impl Members {
         self.membership().membership().voter_ids().any(|voter| voter == node_id)
     }
 
-    /// Marks a voter: the next learner that is promoted takes its place, in one change. `with`: this member. If that is a voter already,
-    /// the old one is only removed, as by [`remove`](Self::remove).
+    /// Marks a voter: the next learner that is promoted takes its place, in one change. With `with` it is this member. If that is a voter
+    /// already, the old one is only removed, as by [`remove`](Self::remove).
     pub async fn replace(&self, old: u64, with: Option<u64>) -> Result<(), MemberError> {
         self.change_if(|view| rules::replace(view, old, with)).await
     }
@@ -288,6 +291,7 @@ impl Members {
             );
             not_there(why)
         };
+
         let answer = (self.greet)(address.to_owned()).await.map_err(unreachable)?;
         if answer.cluster_id != *self.cluster_id {
             let why = format!("the node there belongs to cluster {}, not {}", answer.cluster_id, self.cluster_id);
@@ -297,19 +301,21 @@ impl Members {
             let why = format!("node {} answers there, not node {node_id}: check the addresses", answer.node_id);
             return Err(not_there(why));
         }
+
         let found = Incarnation::try_from(answer.incarnation.as_ref());
         let found =
             found.map_err(|_| not_there("the node there has no incarnation: it is no Lockkeeper node".into()))?;
-        match said.is_none_or(|said| said == found) {
-            true => Ok(found),
-            false => Err(not_there(format!("a node {node_id} with another data directory answers there"))),
+        if said.is_none_or(|said| said == found) {
+            Ok(found)
+        } else {
+            Err(not_there(format!("a node {node_id} with another data directory answers there")))
         }
     }
 
     /// Makes the change that `judge` allows, if it returns one, provided that the membership is still the one that was judged.
     async fn change_if(
         &self,
-        judge: impl FnOnce(&View<'_>) -> Result<Option<Change>, MemberError>,
+        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<Change>, MemberError>,
     ) -> Result<(), MemberError> {
         self.ensure_leads()?;
         let term = self.term();
@@ -321,7 +327,7 @@ impl Members {
         &self,
         judged: &StoredMembership,
         term: u64,
-        judge: impl FnOnce(&View<'_>) -> Result<Option<Change>, MemberError>,
+        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<Change>, MemberError>,
     ) -> Result<(), MemberError> {
         match self.judge(judged, judge)? {
             None => self.confirm(judged, term).await,
@@ -374,19 +380,21 @@ impl Members {
         self.replica.raft().server_metrics().borrow_watched().membership_config.clone()
     }
 
-    fn judge<T>(&self, membership: &StoredMembership, judge: impl FnOnce(&View<'_>) -> T) -> T {
+    fn judge<T>(&self, membership: &StoredMembership, judge: impl FnOnce(&MembershipView<'_>) -> T) -> T {
         let is_alive = |node_id| self.replica.hears(node_id);
         let was_removed = |node_id| self.replica.table().has_removed(node_id);
-        judge(&View { membership: membership.membership(), is_alive: &is_alive, was_removed: &was_removed })
+        judge(&MembershipView { membership: membership.membership(), is_alive: &is_alive, was_removed: &was_removed })
     }
 
     async fn commit(&self, judged: &StoredMembership, change: Change) -> Result<(), MemberError> {
         let busy = |_| MemberError::under_way("it is being committed");
         let _changing = self.changing.try_lock().map_err(busy)?;
         let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: *judged.log_id() };
+
         let text = change.to_string();
         tracing::info!(%change, "changing the membership");
         let changing = self.replica.raft().change_membership_if(change, false, [unchanged]);
+
         match timeout(CHANGE_TIMEOUT, changing).await {
             Ok(Ok(done)) => {
                 tracing::info!(change = text, index = done.log_id.index, "changed the membership");
@@ -403,13 +411,13 @@ impl Members {
         let mut catching_up = None;
         loop {
             let leads = metrics.borrow_watched().state == ServerState::Leader;
-            let pause = match leads {
-                true => self.turn(&mut catching_up).await,
-                false => {
-                    catching_up = None;
-                    None
-                }
+            let pause = if leads {
+                self.turn(&mut catching_up).await
+            } else {
+                catching_up = None;
+                None
             };
+
             let changed = metrics.changed();
             let stopped = match pause {
                 None => changed.await.is_err(),
@@ -424,19 +432,20 @@ impl Members {
         }
     }
 
-    /// Takes the next step, if it can be taken now. Returns when to look again; `None`: when the membership has changed.
+    /// Takes the next step, if it can be taken now. Returns when to look again, or `None` for when the membership has changed.
     async fn turn(&self, catching_up: &mut Option<(u64, CatchUp)>) -> Option<Duration> {
         if !self.replica.leads() {
             return Some(TURN);
         }
+
         let judged = self.membership();
         let taken = match self.judge(&judged, rules::next_step) {
-            Step::None => {
+            MemberStep::None => {
                 *catching_up = None;
                 return None;
             }
-            Step::EndExchange => self.commit(&judged, rules::end_of_exchange()).await,
-            Step::Promote { learner, instead_of } => {
+            MemberStep::EndExchange => self.commit(&judged, rules::end_of_exchange()).await,
+            MemberStep::Promote { learner, instead_of } => {
                 if !self.has_caught_up(learner, catching_up) {
                     return Some(TURN);
                 }
@@ -453,6 +462,7 @@ impl Members {
                 }
             }
         };
+
         if let Err(error) = taken {
             tracing::debug!(%error, "a step of a change of the membership is tried again");
             return Some(PAUSE);

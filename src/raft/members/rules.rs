@@ -10,7 +10,7 @@ use lockkeeper_table::MemberNode;
 pub(super) type Change = ChangeMembers<u64, MemberNode>;
 
 /// What the leader knows of its cluster.
-pub(super) struct View<'a> {
+pub(super) struct MembershipView<'a> {
     /// The latest membership in its log.
     pub(super) membership: &'a Membership,
     /// Whether a member, or this node, has answered lately.
@@ -19,7 +19,7 @@ pub(super) struct View<'a> {
     pub(super) was_removed: &'a dyn Fn(u64) -> bool,
 }
 
-impl View<'_> {
+impl MembershipView<'_> {
     fn node(&self, node_id: u64) -> Result<&MemberNode, MemberError> {
         let members = || self.membership.nodes().map(|(id, _)| *id).collect();
         self.membership.get_node(&node_id).ok_or_else(|| MemberError::Unknown { node_id, members: members() })
@@ -71,9 +71,10 @@ impl View<'_> {
     /// Refuses a set of voters of which no majority answers: the cluster would stop.
     fn serves(&self, voters: &[u64]) -> Result<(), MemberError> {
         let silent: Vec<u64> = voters.iter().copied().filter(|voter| !(self.is_alive)(*voter)).collect();
-        match voters.len() - silent.len() > voters.len() / 2 {
-            true => Ok(()),
-            false => Err(MemberError::LosesQuorum { voters: voters.len(), silent }),
+        if voters.len() - silent.len() > voters.len() / 2 {
+            Ok(())
+        } else {
+            Err(MemberError::LosesQuorum { voters: voters.len(), silent })
         }
     }
 }
@@ -87,8 +88,10 @@ pub(super) enum Admission {
 }
 
 /// A node becomes a learner; or a member has new addresses.
-pub(super) fn add(view: &View<'_>, candidate: &Candidate) -> Result<Admission, MemberError> {
+pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Admission, MemberError> {
     let Candidate { node_id, incarnation, ref peer_address, ref client_address, stays_learner } = *candidate;
+
+    // A member that asks again has new addresses, or was told nothing the first time.
     if let Some(known) = view.membership.get_node(&node_id) {
         if known.incarnation != Some(incarnation) {
             return Err(MemberError::IdInUse { node_id });
@@ -97,21 +100,26 @@ pub(super) fn add(view: &View<'_>, candidate: &Candidate) -> Result<Admission, M
             return Ok(Admission::IsMember);
         }
         view.settled()?;
-        let (peer_address, client_address) = (peer_address.clone(), client_address.clone());
+        let peer_address = peer_address.clone();
+        let client_address = client_address.clone();
         // The configurations of the others may name another way to the same address for peers: that goes on.
         let has_moved = known.has_moved || known.peer_address != peer_address;
         let moved = MemberNode { peer_address, client_address, has_moved, ..known.clone() };
         return Ok(Admission::Change(Change::SetNodes([(node_id, moved)].into())));
     }
+
     if (view.was_removed)(node_id) {
         return Err(MemberError::IdUsedBefore { node_id });
     }
+
     view.settled()?;
     view.no_candidate_but(None)?;
     if view.membership.nodes().count() >= MEMBERS_MAX {
         return Err(MemberError::TooMany);
     }
-    let (peer_address, client_address) = (peer_address.clone(), client_address.clone());
+
+    let peer_address = peer_address.clone();
+    let client_address = client_address.clone();
     let node = MemberNode {
         incarnation: Some(incarnation),
         peer_address,
@@ -122,8 +130,8 @@ pub(super) fn add(view: &View<'_>, candidate: &Candidate) -> Result<Admission, M
     Ok(Admission::Change(Change::AddNodes([(node_id, node)].into())))
 }
 
-/// A learner that stays one is to become a voter, once it has caught up. `None`: that is so already.
-pub(super) fn promote(view: &View<'_>, node_id: u64) -> Result<Option<Change>, MemberError> {
+/// A learner that stays one is to become a voter, once it has caught up. Returns `None` if that is so already.
+pub(super) fn promote(view: &MembershipView<'_>, node_id: u64) -> Result<Option<Change>, MemberError> {
     let node = view.node(node_id)?;
     if view.is_voter(node_id) || !node.stays_learner {
         return Ok(None);
@@ -133,9 +141,9 @@ pub(super) fn promote(view: &View<'_>, node_id: u64) -> Result<Option<Change>, M
     Ok(Some(Change::SetNodes([(node_id, MemberNode { stays_learner: false, ..node.clone() })].into())))
 }
 
-/// A voter is to be replaced by the next learner that is promoted. `with`: a member that takes its place; if it is a voter already, the
-/// old one is only removed. `None`: that is so already.
-pub(super) fn replace(view: &View<'_>, old: u64, with: Option<u64>) -> Result<Option<Change>, MemberError> {
+/// A voter is to be replaced by the next learner that is promoted. The member `with` takes its place; if it is a voter already, the
+/// old one is only removed. Returns `None` if that is so already.
+pub(super) fn replace(view: &MembershipView<'_>, old: u64, with: Option<u64>) -> Result<Option<Change>, MemberError> {
     let node = view.node(old)?;
     if with == Some(old) {
         return Err(MemberError::Itself { node_id: old });
@@ -143,22 +151,27 @@ pub(super) fn replace(view: &View<'_>, old: u64, with: Option<u64>) -> Result<Op
     if !view.is_voter(old) {
         return Err(MemberError::NotVoter { node_id: old });
     }
+
     if let Some(new) = with {
         view.node(new)?;
         if view.is_voter(new) {
             return remove(view, old).map(Some);
         }
     }
+
     if node.is_leaving {
         return Ok(None);
     }
+
     // A leader that is replaced hands its leadership over first: the only voter could not.
     if view.voters().len() == 1 {
         return Err(MemberError::LastVoter { node_id: old });
     }
+
     view.nobody_leaves()?;
     view.settled()?;
     view.no_candidate_but(with.or_else(|| view.candidates().next()))?;
+
     let mut nodes = vec![(old, MemberNode { is_leaving: true, ..node.clone() })];
     if let Some(new) = with {
         nodes.push((new, MemberNode { stays_learner: false, ..view.node(new)?.clone() }));
@@ -166,8 +179,8 @@ pub(super) fn replace(view: &View<'_>, old: u64, with: Option<u64>) -> Result<Op
     Ok(Some(Change::SetNodes(nodes.into_iter().collect())))
 }
 
-/// A voter is not to be replaced after all. `None`: it was not.
-pub(super) fn keep(view: &View<'_>, old: u64) -> Result<Option<Change>, MemberError> {
+/// A voter is not to be replaced after all. Returns `None` if it was not to be.
+pub(super) fn keep(view: &MembershipView<'_>, old: u64) -> Result<Option<Change>, MemberError> {
     let node = view.node(old)?;
     if !node.is_leaving {
         return Ok(None);
@@ -177,28 +190,32 @@ pub(super) fn keep(view: &View<'_>, old: u64) -> Result<Option<Change>, MemberEr
 }
 
 /// A member leaves for good.
-pub(super) fn remove(view: &View<'_>, node_id: u64) -> Result<Change, MemberError> {
+pub(super) fn remove(view: &MembershipView<'_>, node_id: u64) -> Result<Change, MemberError> {
     view.node(node_id)?;
     view.settled()?;
+
     if !view.is_voter(node_id) {
         return Ok(Change::RemoveNodes([node_id].into()));
     }
+
     view.no_candidate_but(None)?;
     let rest: Vec<u64> = view.voters().into_iter().filter(|voter| *voter != node_id).collect();
     if rest.is_empty() {
         return Err(MemberError::LastVoter { node_id });
     }
+
     // As the only voter, the one that is being replaced could not hand its leadership over.
     if view.leaving().is_some_and(|leaving| rest == [leaving]) {
         view.nobody_leaves()?;
     }
+
     view.serves(&rest)?;
     Ok(Change::RemoveVoters([node_id].into()))
 }
 
 /// The next step that the leader takes by itself.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum MemberStep {
     /// Nothing is under way.
     None,
     /// Ends the exchange of voters that this or an earlier leader began.
@@ -207,18 +224,22 @@ pub(super) enum Step {
     Promote { learner: u64, instead_of: Option<u64> },
 }
 
-pub(super) fn next_step(view: &View<'_>) -> Step {
+pub(super) fn next_step(view: &MembershipView<'_>) -> MemberStep {
     if view.settled().is_err() {
-        return Step::EndExchange;
+        return MemberStep::EndExchange;
     }
     match view.candidates().next() {
-        Some(learner) => Step::Promote { learner, instead_of: view.leaving().filter(|old| view.is_voter(*old)) },
-        None => Step::None,
+        Some(learner) => MemberStep::Promote { learner, instead_of: view.leaving().filter(|old| view.is_voter(*old)) },
+        None => MemberStep::None,
     }
 }
 
 /// A learner that has caught up becomes a voter.
-pub(super) fn promotion(view: &View<'_>, learner: u64, instead_of: Option<u64>) -> Result<Change, MemberError> {
+pub(super) fn promotion(
+    view: &MembershipView<'_>,
+    learner: u64,
+    instead_of: Option<u64>,
+) -> Result<Change, MemberError> {
     let voters: Vec<u64> =
         view.voters().into_iter().filter(|voter| Some(*voter) != instead_of).chain([learner]).collect();
     view.serves(&voters)?;

@@ -19,7 +19,7 @@ use goldenscript::{ArgumentConsumer, Command, Context};
 
 use super::{
     Candidate, MemberError,
-    rules::{self, Admission, Change, Step, View},
+    rules::{self, Admission, Change, MemberStep, MembershipView},
 };
 use crate::{
     identity::Incarnation,
@@ -108,25 +108,25 @@ impl Cluster {
         Ok(self.show())
     }
 
-    fn judge<T>(&self, judge: impl FnOnce(&View<'_>) -> T) -> T {
+    fn judge<T>(&self, judge: impl FnOnce(&MembershipView<'_>) -> T) -> T {
         let is_alive = |id| !self.silent.contains(&id);
         let was_removed = |id| self.removed.contains(&id);
-        judge(&View { membership: &self.membership, is_alive: &is_alive, was_removed: &was_removed })
+        judge(&MembershipView { membership: &self.membership, is_alive: &is_alive, was_removed: &was_removed })
     }
 
     fn step(&mut self, has_caught_up: bool) -> String {
         let step = self.judge(rules::next_step);
         match step {
-            Step::None => "nothing is under way".to_owned(),
-            Step::EndExchange => self.change(rules::end_of_exchange()),
-            Step::Promote { learner, instead_of } if has_caught_up => {
+            MemberStep::None => "nothing is under way".to_owned(),
+            MemberStep::EndExchange => self.change(rules::end_of_exchange()),
+            MemberStep::Promote { learner, instead_of } if has_caught_up => {
                 let change = self.judge(|view| rules::promotion(view, learner, instead_of));
                 self.conclude(change.map(Some))
             }
-            Step::Promote { learner, instead_of: None } => {
+            MemberStep::Promote { learner, instead_of: None } => {
                 format!("node {learner} becomes a voter once it has caught up")
             }
-            Step::Promote { learner, instead_of: Some(old) } => {
+            MemberStep::Promote { learner, instead_of: Some(old) } => {
                 format!("node {learner} takes the place of node {old} once it has caught up")
             }
         }

@@ -98,7 +98,7 @@ impl Acknowledgements {
         lock(&self.refused).insert(peer, why.to_owned());
     }
 
-    /// Why a peer refused the last call that it answered. `None`: it accepted it.
+    /// Why a peer refused the last call that it answered. It is `None` if the peer accepted it.
     pub fn why_refused(&self, peer: u64) -> Option<String> {
         lock(&self.refused).get(&peer).cloned()
     }
@@ -111,18 +111,18 @@ impl Acknowledgements {
         *known = acknowledged.max(*known);
     }
 
-    /// The time since this node sent the last request of this term that the peer has acknowledged. `None`: it acknowledged none.
+    /// The time since this node sent the last request of this term that the peer has acknowledged. It is `None` if it acknowledged none.
     pub fn silence_of(&self, peer: u64, term: u64) -> Option<Duration> {
         self.latest.borrow().get(&peer).filter(|sent| sent.term == term).map(|sent| sent.at.elapsed())
     }
 
     /// The last entry that a peer acknowledged to this node.
-    pub fn of(&self, peer: u64) -> Option<Acknowledged> {
+    pub fn last_from(&self, peer: u64) -> Option<Acknowledged> {
         lock(&self.matched).get(&peer).copied()
     }
 
     /// The last acknowledged entries of all peers.
-    pub fn of_all(&self) -> BTreeMap<u64, Acknowledged> {
+    pub fn last_from_all(&self) -> BTreeMap<u64, Acknowledged> {
         lock(&self.matched).clone()
     }
 
@@ -140,12 +140,13 @@ impl Acknowledgements {
             let is_in = |peer| peer == node_id || latest.get(&peer).is_some_and(is_later);
             is_quorum(membership().membership(), is_in)
         };
+
         // Cannot fail: the sender is in self.
         let _ = self.latest.subscribe().wait_for(confirms).await;
     }
 
     /// The time at which the latest requests of this term were sent that a quorum of the members, including this node, has acknowledged.
-    /// `None`: there were none yet, or this node alone is a quorum.
+    /// It is `None` if there were none yet, or this node alone is a quorum.
     pub fn quorum_reached_at(&self, node_id: u64, membership: &Membership, term: u64) -> Option<Instant> {
         let latest = self.latest.borrow();
         let sent_at = |peer: &u64| latest.get(peer).filter(|sent| sent.term == term).map(|sent| sent.at);

@@ -22,11 +22,11 @@ use lockkeeper_table::MemberNode;
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     configured: Arc<BTreeMap<u64, MemberNode>>,
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<KnownAddresses>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownAddresses {
     in_log: BTreeMap<u64, MemberNode>,
     /// Members that have moved, and are looked for where the configuration says at present.
     uses_configured: BTreeSet<u64>,
@@ -56,7 +56,7 @@ impl Addresses {
 
     fn replace(&self, members: BTreeMap<u64, MemberNode>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let Known { in_log, uses_configured } = &mut *known;
+        let KnownAddresses { in_log, uses_configured } = &mut *known;
         uses_configured.retain(|id| in_log.get(id) == members.get(id));
         *in_log = members;
     }
@@ -71,7 +71,7 @@ impl Addresses {
     }
 
     /// The peer address of a member to use now.
-    pub fn of_peer(&self, node_id: u64, in_log: &MemberNode) -> String {
+    pub fn peer_address(&self, node_id: u64, in_log: &MemberNode) -> String {
         self.look(node_id, in_log, |node| node.peer_address.clone())
     }
 
@@ -102,7 +102,7 @@ mod tests {
     fn the_configuration_decides_for_a_member_that_has_not_moved() {
         let addresses = Addresses::new(BTreeMap::from([(1, at("configured"))]));
         let in_log = at("log");
-        assert_eq!(addresses.of_peer(1, &in_log), "configured");
+        assert_eq!(addresses.peer_address(1, &in_log), "configured");
         addresses.failed(1, &in_log, "configured");
         assert_eq!(addresses.look(1, &in_log, |node| node.client_address.clone()), "configured/clients");
     }
@@ -111,18 +111,18 @@ mod tests {
     fn a_member_that_moved_is_looked_for_where_it_says_and_then_where_the_configuration_says() {
         let addresses = Addresses::new(BTreeMap::from([(1, at("configured"))]));
         let moved = MemberNode { has_moved: true, ..at("moved") };
-        assert_eq!(addresses.of_peer(1, &moved), "moved");
+        assert_eq!(addresses.peer_address(1, &moved), "moved");
         addresses.failed(1, &moved, "moved");
         addresses.failed(1, &moved, "moved");
-        assert_eq!(addresses.of_peer(1, &moved), "configured", "the second report is of an older call");
+        assert_eq!(addresses.peer_address(1, &moved), "configured", "the second report is of an older call");
         addresses.replace(BTreeMap::from([(1, MemberNode { has_moved: true, ..at("moved again") })]));
-        assert_eq!(addresses.of_peer(1, &moved), "moved again");
+        assert_eq!(addresses.peer_address(1, &moved), "moved again");
     }
 
     #[test]
     fn a_member_that_no_configuration_names_has_one_address() {
         let addresses = Addresses::default();
         addresses.failed(4, &at("log"), "log");
-        assert_eq!(addresses.of_peer(4, &at("log")), "log");
+        assert_eq!(addresses.peer_address(4, &at("log")), "log");
     }
 }

@@ -50,10 +50,11 @@ where
 {
     let cut = client.cut();
     let (requests, answers, opened_at) = match client.parked.take() {
-        Some(Parked { requests, answers, opened_at }) => (Some(requests), Answers::Coming(answers), opened_at),
-        None => (None, Answers::NotAsked, Instant::now()),
+        Some(Parked { requests, answers, opened_at }) => (Some(requests), AppendAnswers::Coming(answers), opened_at),
+        None => (None, AppendAnswers::NotAsked, Instant::now()),
     };
-    let pipeline = Pipeline {
+
+    let pipeline = AppendPipeline {
         client,
         cut,
         input: Some(input),
@@ -69,31 +70,32 @@ where
         patience,
         over: false,
     };
+
     futures::stream::unfold(pipeline, async |mut pipeline| {
         let answer = pipeline.next().await?;
         Some((answer, pipeline))
     })
 }
 
-struct Pipeline<'c, C, D, S> {
+struct AppendPipeline<'c, C, D, S> {
     client: &'c mut PeerClient<C, D>,
     /// Notified when the peer is too slow, and is sent a snapshot instead.
     cut: Option<Arc<Notify>>,
-    /// openraft's requests. `None`: there are no more.
+    /// openraft's requests, or `None` once there are no more.
     input: Option<S>,
     /// The remaining pieces of the last request, until there is room.
-    ready: VecDeque<Piece>,
+    ready: VecDeque<AppendPiece>,
     /// A request with a commit index only, and when to send it: unless a later request implies it.
     held: Option<(AppendRequest, Instant)>,
     /// Whether a request was sent before: the peer is known to follow.
     is_begun: bool,
-    /// The request stream to gRPC. `None`: not open yet, or closed at the end of the requests.
+    /// The request stream to gRPC. It is `None` before it is opened, and after the last request.
     requests: Option<mpsc::Sender<pb::AppendRequest>>,
-    answers: Answers,
+    answers: AppendAnswers,
     /// When the stream was opened.
     opened_at: Instant,
     /// Unanswered requests, oldest first.
-    outstanding: VecDeque<(Span, acknowledgements::Sent)>,
+    outstanding: VecDeque<(AppendSpan, acknowledgements::Sent)>,
     outstanding_bytes: usize,
     /// When the last answer came, or when a request was sent while none was outstanding.
     heard_at: Instant,
@@ -102,38 +104,40 @@ struct Pipeline<'c, C, D, S> {
     over: bool,
 }
 
-enum Answers {
+enum AppendAnswers {
     NotAsked,
     Asked(BoxFuture<'static, Result<Streaming<pb::AppendResponse>, Status>>),
     Coming(Box<Streaming<pb::AppendResponse>>),
 }
 
 /// A part of a request, within the size limit.
-struct Piece {
+struct AppendPiece {
     request: pb::AppendRequest,
     /// The leader's term.
     term: u64,
-    span: Span,
+    span: AppendSpan,
 }
 
 /// The data of a request that is needed to interpret its answer.
-struct Span {
+struct AppendSpan {
     previous: Option<LogId>,
     last: Option<LogId>,
     bytes: usize,
 }
 
-impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pipeline<'_, C, D, S> {
+impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> AppendPipeline<'_, C, D, S> {
     async fn next(&mut self) -> Option<Result<StreamAppendResult, RpcError>> {
         while !self.over {
             self.send_what_fits();
             if self.over {
                 break;
             }
+
             let deadline = self.deadline();
             let has_room = self.ready.is_empty();
             let held_until = self.held.as_ref().map(|(_, until)| *until);
             let Self { input, answers, cut, .. } = &mut *self;
+
             tokio::select! {
                 biased;
                 answer = answers.next() => return self.answered(answer),
@@ -190,12 +194,13 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
             }
             self.send(piece);
         }
+
         if self.input.is_none() && self.parks() {
             self.park();
         } else if self.input.is_none() {
             self.requests = None;
             // The stream had no request: no answer will come.
-            self.over = matches!(self.answers, Answers::NotAsked);
+            self.over = matches!(self.answers, AppendAnswers::NotAsked);
         }
     }
 
@@ -211,13 +216,13 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         }
         self.over = true;
         if let Some(requests) = self.requests.take()
-            && let Answers::Coming(answers) = std::mem::replace(&mut self.answers, Answers::NotAsked)
+            && let AppendAnswers::Coming(answers) = std::mem::replace(&mut self.answers, AppendAnswers::NotAsked)
         {
             self.client.parked = Some(Parked { requests, answers, opened_at: self.opened_at });
         }
     }
 
-    fn send(&mut self, piece: Piece) {
+    fn send(&mut self, piece: AppendPiece) {
         if self.outstanding.is_empty() {
             self.heard_at = Instant::now();
         }
@@ -238,7 +243,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         self.opened_at = Instant::now();
         let opening = self.client.open();
         let callee = self.client.callee();
-        self.answers = Answers::Asked(Box::pin(async move {
+        self.answers = AppendAnswers::Asked(Box::pin(async move {
             let (mut stub, envelope) = opening.await?;
             let response = stub.append(envelope.address(ReceiverStream::new(receiver))).await?;
             callee.rely_on(response.metadata()).await?;
@@ -260,6 +265,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
         answer: Result<Option<pb::AppendResponse>, Status>,
     ) -> Option<Result<StreamAppendResult, RpcError>> {
         self.heard_at = Instant::now();
+
         let answer = match answer {
             Ok(Some(mut answer)) => {
                 self.client.disk_reported(answer.disk.take());
@@ -278,12 +284,14 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
                 return Some(Err(self.client.failed(&status)));
             }
         };
+
         let Some((span, sent)) = self.outstanding.pop_front() else {
             self.over = true;
             let status = Status::internal("the peer answered an append that was not sent");
             return Some(Err(self.client.failed(&status)));
         };
         self.outstanding_bytes -= span.bytes;
+
         match answer.into_result(span.previous, span.last) {
             Ok(result) => {
                 // A follower that reports a conflict between the logs follows this leader as well.
@@ -307,7 +315,7 @@ impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> Pip
     }
 }
 
-impl Answers {
+impl AppendAnswers {
     /// The next answer; pending for ever before the first request. Dropping the future loses no answer.
     async fn next(&mut self) -> Result<Option<pb::AppendResponse>, Status> {
         loop {
@@ -328,27 +336,29 @@ fn implies(later: &AppendRequest, earlier: &AppendRequest) -> bool {
 }
 
 /// Splits a request into pieces of at most [`APPEND_BYTES_MAX`], with at least one entry each.
-fn cut(request: &AppendRequest) -> Vec<Piece> {
+fn cut(request: &AppendRequest) -> Vec<AppendPiece> {
     let mut whole = pb::AppendRequest::from(request);
     let entries = std::mem::take(&mut whole.entries);
     let mut pieces = Vec::with_capacity(1);
     let term = request.vote.leader_id.term;
-    let mut piece = Piece::after(request.prev_log_id, term, &whole);
+    let mut piece = AppendPiece::after(request.prev_log_id, term, &whole);
+
     for (entry, log_id) in entries.into_iter().zip(request.entries.iter().map(|entry| entry.log_id)) {
         let bytes = entry.encoded_len();
         if !piece.request.entries.is_empty() && piece.span.bytes + bytes > APPEND_BYTES_MAX {
-            let next = Piece::after(piece.span.last, term, &whole);
+            let next = AppendPiece::after(piece.span.last, term, &whole);
             pieces.push(std::mem::replace(&mut piece, next));
         }
         piece.request.entries.push(entry);
         piece.span.bytes += bytes;
         piece.span.last = Some(log_id);
     }
+
     pieces.push(piece);
     pieces
 }
 
-impl Piece {
+impl AppendPiece {
     /// A piece of `whole` without entries yet.
     fn after(previous: Option<LogId>, term: u64, whole: &pb::AppendRequest) -> Self {
         Self {
@@ -359,7 +369,7 @@ impl Piece {
                 leader_commit: whole.leader_commit,
             },
             term,
-            span: Span { previous, last: previous, bytes: 0 },
+            span: AppendSpan { previous, last: previous, bytes: 0 },
         }
     }
 }
@@ -408,7 +418,7 @@ mod tests {
     }
 
     fn ranges(sizes: &[usize]) -> Vec<(u64, u64)> {
-        let range = |piece: Piece| {
+        let range = |piece: AppendPiece| {
             let (previous, last) = (piece.span.previous.expect("not the first"), piece.span.last.expect("not empty"));
             assert_eq!(piece.request.entries.len() as u64, last.index - previous.index);
             assert_eq!(piece.request.previous, Some((&previous).into()));

@@ -113,7 +113,7 @@ impl<C: Connect, D: SnapshotSource> Network<C, D> {
             in_log: node.clone(),
             address: String::new(),
             purpose,
-            cut: self.cuts.of(target),
+            cut: self.cuts.cut_for(target),
             connection: None,
             parked: None,
             refusal: None,
@@ -147,7 +147,7 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
         Ok((Duration::from_millis(answer.silence_ms), answer.last_log_id.map(LogId::from)))
     }
 
-    /// Asks one member for the hash of its table right after this entry. `None`: it has none to compare.
+    /// Asks one member for the hash of its table right after this entry. Returns `None` if it has none to compare.
     pub(crate) async fn hash_table(
         &self,
         target: u64,
@@ -173,12 +173,14 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
     ) -> Result<(), Status> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.compare_table(request).await };
         let mut client = self.network.client(target, node, Purpose::Heartbeats);
+
         let message = pb::CompareTableRequest {
             index: verdict.right.index,
             hash: verdict.right.hash,
             agreeing: verdict.agreeing.clone(),
             is_majority: verdict.is_majority,
         };
+
         let answer = client.call(RPCTypes::AppendEntries, patience, Counts::No, method, message).await;
         answer.map(drop).map_err(|error| Status::unavailable(error.to_string()))
     }
@@ -213,6 +215,7 @@ impl<C: Connect, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient<C
             Purpose::Entries => option.soft_ttl() * ENTRIES_PATIENCE,
             Purpose::Heartbeats | Purpose::Snapshots => option.soft_ttl(),
         };
+
         let answers: BoxStream<'s, _> = Box::pin(append::pipeline(self, input, patience));
         Box::pin(std::future::ready(Ok(answers)))
     }
@@ -259,7 +262,8 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let source = &snapshot.snapshot;
         let time = option.soft_ttl() + allowance(source.length());
-        let (opening, callee) = (self.open(), self.callee());
+        let opening = self.open();
+        let callee = self.callee();
         let (pieces, receiver) = mpsc::channel(2);
         let call = async {
             let (mut stub, envelope) = opening.await?;
@@ -310,6 +314,7 @@ pub async fn hello<C: Connect>(
         incarnation: asker.incarnation().as_bytes().to_vec().into(),
         members,
     };
+
     let late = |_| Status::unavailable(format!("no answer within {HELLO_TIMEOUT:?}"));
     Ok(timeout(HELLO_TIMEOUT, stub.hello(request)).await.map_err(late)??.into_inner())
 }

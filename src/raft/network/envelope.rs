@@ -54,12 +54,14 @@ impl Envelope {
         let ascii = |text: String| text.parse().expect("ids, incarnations and numbers are plain ASCII");
         let remembered = sender.remembered(to);
         let acknowledged = acknowledged.max(remembered.and_then(|peer| peer.acknowledged));
+
         let starts = [
             Some((FROM_START, ascii(sender.start().to_string()))),
             sender.earlier_start_for(to).map(|start| (FROM_EARLIER_START, ascii(start.to_string()))),
             remembered.and_then(|peer| peer.start).map(|start| (TO_START, ascii(start.to_string()))),
             acknowledged.map(|acknowledged| (TO_ACKNOWLEDGED, ascii(acknowledged.to_string()))),
         ];
+
         Self {
             starts: starts.into_iter().flatten().collect(),
             cluster: ascii(sender.cluster_id().to_string()),
@@ -95,7 +97,7 @@ impl Envelope {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) node_id: u64,
-    /// `None`: nothing to remember, since the log does not name the node, or its version has no starts.
+    /// There is none to remember if the log does not name the node, or if its version has no starts.
     start: Option<Start>,
 }
 
@@ -123,6 +125,7 @@ pub(crate) async fn admit(
         let text = format!("this node belongs to cluster {}, not {cluster}", identity.cluster_id());
         return Err(Status::failed_precondition(text));
     }
+
     let to: u64 = parse(metadata, TO)?;
     if to != identity.node_id() {
         let own = identity.node_id();
@@ -132,19 +135,23 @@ pub(crate) async fn admit(
         );
         return Err(Status::failed_precondition(text));
     }
+
     let known: Incarnation = parse(metadata, TO_INCARNATION)?;
     if known != identity.incarnation() && !Planted::LostDataTakenIn.is_on() {
         return Err(refusal(IdentityError::OtherIncarnation { node_id: to, known, found: identity.incarnation() }));
     }
+
     let from = parse(metadata, FROM)?;
     if certified.is_some_and(|certified| certified != from) {
-        return Err(of_another_node(from));
+        return Err(certified_as_another(from));
     }
+
     if was_removed(from) {
         let mut status = Status::failed_precondition(format!("node {from} was removed from this cluster"));
         status.metadata_mut().insert(REMOVED, from.into());
         return Err(status);
     }
+
     let found: Incarnation = parse(metadata, FROM_INCARNATION)?;
     let known = named(from);
     if let Some(known) = known
@@ -153,10 +160,12 @@ pub(crate) async fn admit(
     {
         return Err(refusal(IdentityError::OtherIncarnation { node_id: from, known, found }));
     }
+
     // A statement about this node can end it, so only members are believed.
     if known.is_some() && !Planted::OlderCopyTakenIn.is_on() {
         check_own_progress(identity, from, progress, metadata).await?;
     }
+
     let start = check_caller_start(identity, from, metadata)?;
     identity.join().await.map_err(refusal)?;
     // Nodes that are not members are not remembered: their number is unbounded.
@@ -164,7 +173,7 @@ pub(crate) async fn admit(
 }
 
 /// The refusal of a call whose caller's certificate names another node.
-pub(super) fn of_another_node(claimed: u64) -> Status {
+pub(super) fn certified_as_another(claimed: u64) -> Status {
     Status::permission_denied(format!("the certificate of this connection is not node {claimed}'s"))
 }
 
@@ -178,6 +187,7 @@ async fn check_own_progress(
     if let Some(start) = optional(metadata, TO_START)? {
         identity.check_start(from, start).map_err(refusal)?;
     }
+
     let acknowledged: Option<Acknowledged> = optional(metadata, TO_ACKNOWLEDGED)?;
     if let Some(acknowledged) = acknowledged {
         let (term, last) = progress.await?;

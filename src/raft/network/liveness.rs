@@ -36,21 +36,21 @@ const GAP_MAX: Duration = Duration::from_secs(1);
 /// The liveness of each peer, by its id.
 #[derive(Debug, Default)]
 pub struct PeerLiveness {
-    peers: Mutex<HashMap<u64, Seen>>,
-    counted: Mutex<Counted>,
+    peers: Mutex<HashMap<u64, HeardPeer>>,
+    counted: Mutex<CountedTime>,
 }
 
 /// The time of this node without its stalls.
 #[derive(Debug, Default)]
-struct Counted {
+struct CountedTime {
     time: Duration,
-    /// `None`: it is not counted yet.
+    /// `None` until it is counted for the first time.
     at: Option<Instant>,
 }
 
 /// The liveness of one peer.
 #[derive(Debug)]
-struct Seen {
+struct HeardPeer {
     heard: Instant,
     /// The counted time at that moment.
     heard_counted: Duration,
@@ -61,11 +61,12 @@ struct Seen {
 }
 
 impl PeerLiveness {
-    /// Records a call by a peer on this connection. `None`: the connection is unknown.
+    /// Records a call by a peer, on this connection if it is known.
     pub fn called(&self, peer: u64, connection: Option<&Remote>) {
         let now = (Instant::now(), self.counted());
         let mut peers = self.peers();
-        let new = || Seen { heard: now.0, heard_counted: now.1, gaps: Default::default(), connections: Vec::new() };
+        let new =
+            || HeardPeer { heard: now.0, heard_counted: now.1, gaps: Default::default(), connections: Vec::new() };
         let seen = peers.entry(peer).or_insert_with(new);
         seen.hear(now);
         if let Some(connection) = connection
@@ -96,7 +97,7 @@ impl PeerLiveness {
     pub(crate) fn step(&self, now: Instant) {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let passed = counted.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        *counted = Counted { time: counted.time + passed.min(STEP_MAX), at: Some(now) };
+        *counted = CountedTime { time: counted.time + passed.min(STEP_MAX), at: Some(now) };
     }
 
     fn counted(&self) -> Duration {
@@ -109,7 +110,7 @@ impl PeerLiveness {
         self.counted().saturating_sub(heard.unwrap_or_default())
     }
 
-    /// The time since the peer was last heard from. `None`: it never called.
+    /// The time since the peer was last heard from. It is `None` if the peer never called.
     pub fn silence(&self, peer: u64) -> Option<Duration> {
         self.peers().get(&peer).map(|seen| seen.heard.elapsed())
     }
@@ -130,12 +131,12 @@ impl PeerLiveness {
     }
 
     /// No code panics while it holds this lock.
-    fn peers(&self) -> MutexGuard<'_, HashMap<u64, Seen>> {
+    fn peers(&self) -> MutexGuard<'_, HashMap<u64, HeardPeer>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl HeardPeer {
     /// Records a message at this time, plain and counted.
     fn hear(&mut self, (now, counted): (Instant, Duration)) {
         let gap = counted.saturating_sub(self.heard_counted);

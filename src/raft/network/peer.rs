@@ -99,12 +99,17 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     /// The stub for a call, and the envelope for its message.
     pub(super) fn open(&mut self) -> impl Future<Output = Result<(Stub<Channel>, Envelope), Status>> + Send + 'static {
         let connection = self.connection.get_or_insert_with(|| {
-            self.address = self.addresses.of_peer(self.target, &self.in_log);
+            self.address = self.addresses.peer_address(self.target, &self.in_log);
             channel(self.connector.to_node(self.target), &self.address)
         });
+
         let stub = stub(connection.clone());
-        let (identity, target, incarnation) = (self.identity.clone(), self.target, self.incarnation);
-        let (acknowledged, said) = (self.acknowledgements.of(target), self.versions.said());
+        let identity = self.identity.clone();
+        let target = self.target;
+        let incarnation = self.incarnation;
+        let acknowledged = self.acknowledgements.last_from(target);
+        let said = self.versions.said();
+
         async move {
             let unnamed = || {
                 let text = format!(
@@ -156,19 +161,23 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
     pub(super) fn failed(&mut self, status: &Status) -> RpcError {
         self.hang_up();
         envelope::handle_refusal(&self.identity, self.target, status.metadata());
+
         let text = format!("{:?} to node {} at {}: {}", self.purpose, self.target, self.address, status.message());
         let refused = matches!(status.code(), Code::FailedPrecondition | Code::InvalidArgument);
         if refused {
             self.acknowledgements.refused(self.target, &text);
         }
+
         if refused && self.refusal.as_ref() != Some(&text) {
             tracing::error!("a peer refused this node's call: {text}");
             self.refusal = Some(text.clone());
         }
+
         // openraft retries `Network` at once, and backs off before it retries `Unreachable`.
-        match refused || status.code() == Code::Unavailable {
-            true => RPCError::Unreachable(Unreachable::from_string(text)),
-            false => RPCError::Network(NetworkError::from_string(text)),
+        if refused || status.code() == Code::Unavailable {
+            RPCError::Unreachable(Unreachable::from_string(text))
+        } else {
+            RPCError::Network(NetworkError::from_string(text))
         }
     }
 
@@ -197,7 +206,9 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         M: Send,
         F: Future<Output = Result<Response<A>, Status>> + Send,
     {
-        let (opening, callee) = (self.open(), self.callee());
+        let opening = self.open();
+        let callee = self.callee();
+
         let answer = timeout(time, async {
             let (stub, envelope) = opening.await?;
             let response = method(stub, envelope.address(message)).await?;
@@ -206,6 +217,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
             }
             Ok(response)
         });
+
         match answer.await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.failed(&status)),

@@ -45,10 +45,10 @@ use lockkeeper_transport::Remote;
 ///
 /// Cheap to clone; clones share the service.
 pub struct PeerService<M: RaftStateMachine<TypeConfig>, K> {
-    shared: Arc<Shared<M, K>>,
+    shared: Arc<ServiceState<M, K>>,
 }
 
-struct Shared<M: RaftStateMachine<TypeConfig>, K> {
+struct ServiceState<M: RaftStateMachine<TypeConfig>, K> {
     identity: Arc<Identity>,
     /// The members of the configuration.
     members: Vec<pb::Node>,
@@ -85,7 +85,8 @@ where
     pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, MemberNode>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
         let (broken, broken_streams) = mpsc::channel(BROKEN_STREAMS);
-        let shared = Shared {
+
+        let shared = ServiceState {
             identity,
             members,
             sink,
@@ -101,6 +102,7 @@ where
             disks: OnceLock::new(),
             comparison: OnceLock::new(),
         };
+
         Self { shared: Arc::new(shared) }
     }
 
@@ -158,16 +160,19 @@ where
                 raft.with_raft_state(|state| (state.vote_ref().leader_id.term, state.log_ids.last().copied()));
             progress.await.map_err(stopped)
         };
+
         let was_removed = |node_id| self.shared.was_removed(node_id);
         let certified = certified(request);
         let caller =
             envelope::admit(&self.shared.identity, named, was_removed, progress, certified, request.metadata()).await;
+
         // `Unavailable` asks the caller for its earlier start; it repeats the call at once, so that is not worth a log line.
         let caller = caller.inspect_err(|status| {
             if status.code() != Code::Unavailable {
                 self.report(status.message());
             }
         })?;
+
         let is_member = self.shared.named(caller.node_id).is_some();
         let heard = self.shared.versions().hear(caller.node_id, request.metadata(), is_member);
         heard.inspect_err(|status| self.report(status.message()))?;
@@ -200,8 +205,10 @@ where
             // The asker is in another cluster, where the id is another node's.
             false => Default::default(),
         };
+
         let is_same_cluster = asker.cluster_id == identity.cluster_id().as_str();
         let remembered = identity.remembered(asker.node_id).and_then(|peer| peer.start).filter(|_| !known.is_empty());
+
         pb::HelloResponse {
             cluster_id: identity.cluster_id().to_string(),
             node_id: identity.node_id(),
@@ -215,7 +222,7 @@ where
     }
 }
 
-impl<M: RaftStateMachine<TypeConfig>, K> Shared<M, K> {
+impl<M: RaftStateMachine<TypeConfig>, K> ServiceState<M, K> {
     fn was_removed(&self, node_id: u64) -> bool {
         let was_removed = self.was_removed.get().is_some_and(|was_removed| was_removed(node_id));
         was_removed && !Planted::RemovedTakenIn.is_on()
@@ -243,10 +250,11 @@ where
     K: SnapshotSink<SnapshotData = M::SnapshotData>,
 {
     async fn hello(&self, request: Request<pb::HelloRequest>) -> Result<Response<pb::HelloResponse>, Status> {
-        let (named, certified) = (request.get_ref().node_id, certified(&request));
+        let named = request.get_ref().node_id;
+        let certified = certified(&request);
         if certified.is_some_and(|certified| certified != named) {
             self.report(&format!("its certificate is not node {named}'s"));
-            return Err(envelope::of_another_node(named));
+            return Err(envelope::certified_as_another(named));
         }
         Ok(Response::new(self.greeting(request.get_ref())))
     }
@@ -259,17 +267,21 @@ where
     ) -> Result<Response<Self::AppendStream>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         caller.rely_on(&self.shared.identity).await?;
-        let fault = Fault::default();
-        let (broken, liveness) = (self.shared.broken.clone(), self.liveness());
+
+        let fault = StreamFault::default();
+        let broken = self.shared.broken.clone();
+        let liveness = self.liveness();
         let guard = StreamGuard { sender: caller.node_id, broken, liveness, in_order: false };
         let sender = Sender { id: caller.node_id, bounds: bounds(raft) };
         let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
+
         let requests = well_formed(request.into_inner(), sender, receiver, guard, fault.clone());
         let mut news = self.shared.disks.get().map(Disks::news);
         let answers = raft.stream_append(requests).map(move |answer| {
             let answer = answer.map(pb::AppendResponse::from).map_err(stopped)?;
             Ok(pb::AppendResponse { disk: news.as_mut().and_then(Iterator::next), ..answer })
         });
+
         // After the answers to valid requests: the error of the first invalid one.
         let verdict = futures::stream::iter(std::iter::from_fn(move || fault.take()).map(Err));
         Ok(self.signed(answers.chain(verdict).boxed()))
@@ -312,15 +324,19 @@ where
         let (raft, caller) = self.admit(&request).await?;
         let pb::LeaderSilenceRequest { leader, vote } = request.into_inner();
         let vote = Vote::from(vote.ok_or_else(|| Status::invalid_argument("a question without a vote"))?);
+
         let seen = raft.with_raft_state(|state| (*state.vote_ref(), state.log_ids.last().copied()));
         let (known, last) = seen.await.map_err(stopped)?;
+
         // A node that restarted has the vote, not committed, until it hears the leader.
         let follows =
             known <= vote && raft.server_metrics().borrow_watched().current_leader.is_none_or(|led| led == leader);
+
         // The leader that both follow has compared the caller's start: see [`crate::members::compared_starts`].
         if follows && known == vote && vote.committed {
             caller.rely_on(&self.shared.identity).await?;
         }
+
         let silence = if follows { self.shared.liveness.counted_silence(leader) } else { Duration::ZERO };
         let silence_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         Ok(Response::new(pb::LeaderSilenceResponse { silence_ms, last_log_id: last.as_ref().map(Into::into) }))
@@ -361,15 +377,18 @@ where
         // A transfer that broke off may still wait for its next piece, for [`SNAPSHOT_PIECE_TIMEOUT`].
         let place = timeout(SNAPSHOT_PIECE_TIMEOUT * 2, self.shared.receiving.acquire()).await;
         let _place = place.map_err(|_| Status::unavailable("this node is receiving another snapshot"))?;
+
         let sender = Sender { id: caller.node_id, bounds: bounds(raft) };
         let accept = |vote: &Vote, meta: &SnapshotMeta| {
             sender.check_vote(vote)?;
             sender.check_index(meta.last_log_id)
         };
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner(), accept).await?;
+
         let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
         receiver.compare(sender, vote, meta.last_log_id.into_iter()).await?;
         caller.rely_on(&self.shared.identity).await?;
+
         let snapshot = Snapshot { meta, snapshot: data };
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(stopped)?;
         Ok(self.signed(pb::SnapshotResponse { vote: Some((&answer.vote).into()) }))
@@ -385,22 +404,23 @@ impl<M: RaftStateMachine<TypeConfig>, K> Clone for PeerService<M, K> {
 /// Refuses the comparison of tables to all but the leader that this node follows.
 fn follows<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>, caller: &Caller) -> Result<(), Status> {
     let leader = raft.server_metrics().borrow_watched().current_leader;
-    match leader == Some(caller.node_id) {
-        true => Ok(()),
-        false => Err(Status::aborted(format!("node {} does not lead, as far as this node knows", caller.node_id))),
+    if leader == Some(caller.node_id) {
+        Ok(())
+    } else {
+        Err(Status::aborted(format!("node {} does not lead, as far as this node knows", caller.node_id)))
     }
 }
 
-/// The node that the caller's certificate names. `None`: the connection has no certificates.
+/// The node that the caller's certificate names, or `None` on a connection without certificates.
 fn certified<T>(request: &Request<T>) -> Option<u64> {
     request.extensions().get::<Remote>()?.node()
 }
 
 /// Why a stream of appends was ended.
 #[derive(Clone, Default)]
-struct Fault(Arc<Mutex<Option<Status>>>);
+struct StreamFault(Arc<Mutex<Option<Status>>>);
 
-impl Fault {
+impl StreamFault {
     fn set(&self, status: Status) {
         *self.0.lock().expect("no code panics with the lock held") = Some(status);
     }
@@ -435,7 +455,7 @@ struct Receiver<M: RaftStateMachine<TypeConfig>> {
 
 impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
     /// Checks that the leader has the entries that this node knows to be committed: those that it has applied, and after a restart those up
-    /// to the index in its identity. `named`: entries of the leader's log, the latest first.
+    /// to the index in its identity. `named` are entries of the leader's log, the latest first.
     ///
     /// The leader has every entry that is committed, unless a member has lost what it acknowledged. Raft does not look: it would truncate
     /// what is applied. Only the latest entry that both have needs a look, since all before it follow from it; in nearly all requests there
@@ -484,7 +504,7 @@ fn well_formed<M: RaftStateMachine<TypeConfig>>(
     sender: Sender,
     receiver: Receiver<M>,
     guard: StreamGuard,
-    fault: Fault,
+    fault: StreamFault,
 ) -> impl Stream<Item = AppendRequest> + Unpin + Send + 'static {
     let check = move |request: pb::AppendRequest| -> Result<AppendRequest, Status> {
         let request: AppendRequest = request.try_into().map_err(malformed)?;
@@ -494,6 +514,7 @@ fn well_formed<M: RaftStateMachine<TypeConfig>>(
         sender.check_index(request.entries.last().map(|entry| entry.log_id))?;
         Ok(request)
     };
+
     let next = async move |requests: &mut Streaming<pb::AppendRequest>,
                            guard: &mut StreamGuard,
                            receiver: &Receiver<M>| match requests.message().await? {
@@ -508,6 +529,7 @@ fn well_formed<M: RaftStateMachine<TypeConfig>>(
             Ok(None)
         }
     };
+
     let requests = futures::stream::unfold((requests, guard, receiver), move |(mut requests, mut guard, receiver)| {
         let fault = fault.clone();
         async move {
@@ -516,6 +538,7 @@ fn well_formed<M: RaftStateMachine<TypeConfig>>(
             Some((request, (requests, guard, receiver)))
         }
     });
+
     Box::pin(requests)
 }
 
@@ -535,15 +558,15 @@ const ENTRIES_AHEAD_MAX: u64 = 1 << 50;
 
 /// The highest term and the highest index of an entry that a peer may name.
 #[derive(Clone, Copy)]
-struct Bounds {
+struct IndexBounds {
     term: u64,
     index: u64,
 }
 
-fn bounds<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>) -> Bounds {
+fn bounds<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>) -> IndexBounds {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
-    Bounds {
+    IndexBounds {
         term: metrics.current_term.saturating_add(TERMS_AHEAD_MAX),
         index: metrics.last_log_index.unwrap_or_default().saturating_add(ENTRIES_AHEAD_MAX),
     }
@@ -553,19 +576,20 @@ fn bounds<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>) -> Bounds
 #[derive(Clone, Copy)]
 struct Sender {
     id: u64,
-    bounds: Bounds,
+    bounds: IndexBounds,
 }
 
 impl Sender {
     /// Refuses a vote that is not the sender's own, or of a term far beyond this node's.
     fn check_vote(self, vote: &Vote) -> Result<(), Status> {
         own_vote(vote, self.id)?;
-        match vote.leader_id.term <= self.bounds.term {
-            true => Ok(()),
-            false => Err(Status::invalid_argument(format!(
+        if vote.leader_id.term <= self.bounds.term {
+            Ok(())
+        } else {
+            Err(Status::invalid_argument(format!(
                 "node {} is in term {}, far beyond this node's: its data are damaged or forged",
                 self.id, vote.leader_id.term
-            ))),
+            )))
         }
     }
 
@@ -583,9 +607,10 @@ impl Sender {
 
 /// Refuses a vote that is not the sender's own.
 fn own_vote(vote: &Vote, sender: u64) -> Result<(), Status> {
-    match vote.leader_id.voted_for == sender {
-        true => Ok(()),
-        false => Err(Status::invalid_argument(format!("node {sender} sent the vote of another node: {vote}"))),
+    if vote.leader_id.voted_for == sender {
+        Ok(())
+    } else {
+        Err(Status::invalid_argument(format!("node {sender} sent the vote of another node: {vote}")))
     }
 }
 

@@ -63,6 +63,7 @@ pub(super) async fn send<D: SnapshotSource>(
     let mut reader = source.open().await?;
     let header = SnapshotHeader::new(vote, meta, source.length());
     let mut piece = Kind::Header(header);
+
     while pieces.send(SnapshotPiece { kind: Some(piece) }).await.is_ok() {
         let mut bytes = BytesMut::with_capacity(SNAPSHOT_PIECE_BYTES);
         while bytes.len() < SNAPSHOT_PIECE_BYTES && reader.read_buf(&mut bytes).await? > 0 {}
@@ -71,6 +72,7 @@ pub(super) async fn send<D: SnapshotSource>(
         }
         piece = Kind::Bytes(bytes.freeze());
     }
+
     Ok(())
 }
 

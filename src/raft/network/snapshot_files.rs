@@ -44,7 +44,8 @@ impl SnapshotSink for SnapshotStore {
     type Receiver = Arriving;
 
     async fn begin(&self, meta: &SnapshotMeta, length: u64) -> io::Result<Arriving> {
-        let (store, meta) = (self.clone(), meta.clone());
+        let store = self.clone();
+        let meta = meta.clone();
         let blocking = store.blocking();
         let receiving = blocking.run(move || store.receive(meta, length)).await?;
         Ok(Arriving { receiving: Some(receiving), blocking })

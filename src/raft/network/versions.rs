@@ -109,8 +109,8 @@ impl PeerVersions {
         &self.applied
     }
 
-    /// What a member last said; of this node itself, see [`PeerVersions::own`]. `None`: it was not heard since this node started.
-    pub fn of(&self, node_id: u64) -> Option<Said> {
+    /// What a member last said, or `None` if it was not heard since this node started. For this node itself, see [`PeerVersions::own`].
+    pub fn said_by(&self, node_id: u64) -> Option<Said> {
         self.lock().get(&node_id).map(|(said, _)| said.clone())
     }
 
@@ -132,7 +132,7 @@ impl PeerVersions {
 
     /// The version to which the cluster can be raised now, if these are all the other members.
     pub(crate) fn next(&self, others: &[u64]) -> Option<Version> {
-        let highest = |id| self.of(id).map_or(Version::FIRST, |said| said.versions.highest);
+        let highest = |id| self.said_by(id).map_or(Version::FIRST, |said| said.versions.highest);
         let to = others.iter().map(|id| highest(*id)).fold(self.own().highest, Version::min);
         (to > self.cluster() && self.own().include(to) && self.without(to, others).is_empty()).then_some(to)
     }
@@ -155,7 +155,7 @@ impl PeerVersions {
         .chain(self.writes_audit.then(|| (AUDIT, ascii("1"))))
     }
 
-    /// Takes what another node said. Fails if its program does not support the cluster version; `is_member`: it is a member, so its word
+    /// Takes what another node said. Fails if its program does not support the cluster version. If it is a member (`is_member`), its word
     /// on the cluster's version counts, and is remembered.
     pub(crate) fn hear(&self, node_id: u64, metadata: &MetadataMap, is_member: bool) -> Result<(), Status> {
         let text = |key| metadata.get(key).and_then(|value| value.to_str().ok());
@@ -163,6 +163,7 @@ impl PeerVersions {
         let writes_audit = metadata.contains_key(AUDIT);
         let said = Said { versions, program: text(PROGRAM).unwrap_or_default().to_owned(), writes_audit };
         let theirs = text(CLUSTER_VERSION).and_then(|version| version.parse().ok()).map(Version);
+
         if is_member {
             let before = self.lock().insert(node_id, (said.clone(), Instant::now()));
             if before.is_none_or(|(before, _)| before != said) {
@@ -177,15 +178,18 @@ impl PeerVersions {
                 self.outgrown.send_if_modified(|known| known.replace(text).is_none());
             }
         }
-        match said.versions.include(self.cluster()) {
-            true => Ok(()),
-            false => Err(Status::failed_precondition(self.refusal(node_id, &said))),
+
+        if said.versions.include(self.cluster()) {
+            Ok(())
+        } else {
+            Err(Status::failed_precondition(self.refusal(node_id, &said)))
         }
     }
 
     fn refusal(&self, node_id: u64, said: &Said) -> String {
         let Said { versions, program, writes_audit: _ } = said;
-        let (cluster, program) = (self.cluster(), if program.is_empty() { "an early version" } else { program });
+        let cluster = self.cluster();
+        let program = if program.is_empty() { "an early version" } else { program };
         let other = if versions.highest < cluster { "a later" } else { "an earlier" };
         format!(
             "node {node_id} runs {program} of Lockkeeper, which supports {versions}, and the cluster has version {cluster}: install {other} \
@@ -258,7 +262,7 @@ mod tests {
             refused.message().contains("node 7 runs") && refused.message().contains("install a later"),
             "{refused}"
         );
-        assert!(node.of(7).is_none(), "no member, so not remembered");
+        assert!(node.said_by(7).is_none(), "no member, so not remembered");
         let refused = node.hear(7, &says(&dropped), false).expect_err("it supports version 3");
         assert!(refused.message().contains("install an earlier version on node 7"), "{refused}");
         old.hear(1, &says(&node), false).expect("node 1 supports version 1");

@@ -61,7 +61,9 @@ impl Times {
     }
 
     fn open(self, session: SessionId) -> Command {
-        let (ttl, label, owner) = (self.ttl(), self.label(), self.identity());
+        let ttl = self.ttl();
+        let label = self.label();
+        let owner = self.identity();
         Command::Open { session, ttl, label, address: address(), owner }
     }
 
@@ -98,10 +100,13 @@ impl Times {
 
     /// All commands, in an order in which they have an effect.
     fn commands(self) -> Vec<Command> {
-        let (by, reason) = (self.identity(), self.reason());
+        let by = self.identity();
+        let reason = self.reason();
         let update = Update { token: Token(1), name: self.name(0), data: self.data(), keep_data: true };
         let force = |now, token| {
-            let (name, reason, by) = (self.name(0), self.reason(), self.identity());
+            let name = self.name(0);
+            let reason = self.reason();
+            let by = self.identity();
             Command::ForceRelease(ForceRelease { name, token, after: Token(0), up_to: None, reason, now, by })
         };
         let text = || self.text(NOTE_BYTES_MAX);

@@ -47,9 +47,11 @@ impl LeaderClock {
                 "this leader was stalled or cut off from its quorum; cluster time does not count that time"
             );
         }
+
         let before = self.stamp();
         self.counted += passed.min(STEP_MAX);
         self.read_at = self.read_at.max(now);
+
         let stamp = self.stamp();
         assert!(stamp >= before, "a leader's clock does not run back: {stamp:?} is before {before:?}");
         stamp

@@ -75,11 +75,14 @@ pub(crate) async fn follow_leadership(
     let mut applied_term = table.applied_term();
     // Only for `Planted::ClockOfEarlierTerm`.
     let mut before: Option<Arc<Leadership>> = None;
+
     loop {
         let leading = {
             let metrics = metrics.borrow_watched();
             (metrics.state == ServerState::Leader && metrics.vote.committed).then_some(metrics.vote.leader_id.term)
         };
+
+        // A new leader first applies all entries of its predecessors: only then does it know the last stamp, from which its clock goes on.
         let known = leadership.borrow().as_ref().map(|known| known.term);
         match leading.filter(|term| *applied_term.borrow_and_update() == *term) {
             Some(term) if known == Some(term) => {}
@@ -99,10 +102,12 @@ pub(crate) async fn follow_leadership(
             }
             None => {}
         }
+
         let changed = tokio::select! {
             changed = metrics.changed() => changed.is_ok(),
             changed = applied_term.changed() => changed.is_ok(),
         };
+
         if !changed {
             leadership.send_replace(None);
             table.calls().break_off();

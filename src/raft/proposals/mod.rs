@@ -11,7 +11,8 @@
 //!
 //! The queue in front of the proposer is bounded. A command that asks for more is refused first, one that gives something back last.
 //!
-//! Absent on purpose: retries. An outcome that is not known is reported as unknown, and the client repeats the command under its request id.
+//! Absent on purpose: retries. An outcome that is not known is reported as unknown, and the client repeats the command under its request
+//! id.
 
 #[cfg(test)]
 mod at_limits;

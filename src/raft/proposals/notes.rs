@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Proposes notes. Clones share the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
-    limit: Arc<Mutex<Limit>>,
+    limit: Arc<Mutex<NoteLimit>>,
 }
 
 #[derive(Debug)]
-struct Limit {
+struct NoteLimit {
     /// Notes that may be proposed now.
     left: u32,
     counted_at: Instant,
@@ -36,7 +36,7 @@ struct Limit {
 
 impl Default for Notes {
     fn default() -> Self {
-        let limit = Limit { left: BURST, counted_at: Instant::now(), omitted: 0 };
+        let limit = NoteLimit { left: BURST, counted_at: Instant::now(), omitted: 0 };
         Self { limit: Arc::new(Mutex::new(limit)) }
     }
 }
@@ -45,7 +45,8 @@ impl Notes {
     /// Proposes a note in the background, or counts it as left out: `None`.
     pub(crate) fn write(&self, note: Note, leads: bool, proposer: Proposer) -> Option<JoinHandle<()>> {
         let omitted = self.admit(leads, Instant::now())?;
-        let (notes, note) = (self.clone(), Note { omitted, ..note }.cut());
+        let notes = self.clone();
+        let note = Note { omitted, ..note }.cut();
         Some(tokio::spawn(async move {
             if let Err(no_reply) = proposer.propose(Command::Note(note), PATIENCE).await {
                 tracing::debug!(%no_reply, "a note for the audit trail is left out");
@@ -54,7 +55,7 @@ impl Notes {
         }))
     }
 
-    /// The number of notes that were left out before this one; `None`: this one is too.
+    /// The number of notes that were left out before this one, or `None` if this one is too.
     fn admit(&self, leads: bool, now: Instant) -> Option<u64> {
         self.with(|limit| {
             let passed = now.saturating_duration_since(limit.counted_at).as_millis() / INTERVAL.as_millis();
@@ -62,16 +63,18 @@ impl Notes {
             if passed > 0 {
                 (limit.left, limit.counted_at) = (limit.left.saturating_add(passed).min(BURST), now);
             }
+
             if !leads || limit.left == 0 {
                 limit.omitted += 1;
                 return None;
             }
+
             limit.left -= 1;
             Some(std::mem::take(&mut limit.omitted))
         })
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Limit) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut NoteLimit) -> T) -> T {
         change(&mut self.limit.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -183,6 +183,7 @@ pub(crate) async fn ask<Q, T>(
         mpsc::error::TrySendError::Full(_) => NoReply::Overloaded,
         mpsc::error::TrySendError::Closed(_) => NoReply::NotLeader,
     })?;
+
     match timeout(patience, answer).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) | Err(_) => Err(NoReply::Unknown),
@@ -209,16 +210,19 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
         // Acquired first: commands that arrive while all places are taken join the next batch.
         let permit = Arc::clone(&in_flight).acquire_owned().await.expect("the semaphore is never closed");
         let Some(proposals) = next_batch(&mut intake.0, &mut over).await else { return };
+
         let leadership = led.borrow().clone();
         let Some(leadership) = leadership else {
             refuse(proposals, NoReply::NotLeader);
             continue;
         };
+
         let time = time_of(&leadership, &environment);
         // The first one waited longest.
         if let Some(first) = proposals.first() {
             environment.metrics.took(Stage::Queue, first.queued.elapsed());
         }
+
         if submit(&raft, &leadership, time, limits, proposals, permit, environment.metrics.clone()).await.is_err() {
             return;
         }
@@ -240,10 +244,12 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
                 Err(_) => return Some(batch),
             },
         };
+
         if proposal.reply.is_closed() {
             // The caller is gone, and the command was not sent: it is dropped.
             continue;
         }
+
         bytes += proposal.command.len();
         units += proposal.units;
         let is_large = bytes > BATCH_BYTES || units > BATCH_UNITS;
@@ -251,6 +257,7 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
             *over = Some(proposal);
             return Some(batch);
         }
+
         batch.push(proposal);
     }
 }
@@ -271,15 +278,18 @@ async fn submit(
 ) -> Result<(), ()> {
     metrics.batch(proposals.len());
     let began = Instant::now();
+
     let (commands, replies): (Vec<_>, Vec<_>) =
-        proposals.into_iter().map(|p| (p.command, Asked { queued: p.queued, reply: p.reply })).unzip();
+        proposals.into_iter().map(|p| (p.command, WaitingCaller { queued: p.queued, reply: p.reply })).unzip();
     let payload = Payload(commands::encode_batch(time, limits, commands.iter()));
+
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
-    let submitted = match Planted::BatchOfEarlierTerm.is_on() {
-        true => write.await,
-        false => write.with_leader(leadership.term).await,
-    };
+
+    let submitted =
+        if Planted::BatchOfEarlierTerm.is_on() { write.await } else { write.with_leader(leadership.term).await };
+
+    // The next batch does not wait for this one: its outcome is told to the callers by a task.
     tokio::spawn(async move {
         let outcome = outcome(response).await;
         metrics.took(Stage::Commit, began.elapsed());
@@ -288,11 +298,12 @@ async fn submit(
         answer(outcome, replies, began);
         replying.stop();
     });
+
     submitted.map_err(|fatal| tracing::error!(%fatal, "raft has stopped"))
 }
 
 /// A caller that waits for the reply to its command.
-struct Asked {
+struct WaitingCaller {
     queued: Instant,
     reply: ReplySender<Delivery>,
 }
@@ -314,11 +325,11 @@ async fn outcome(
 }
 
 /// Sends the replies of one batch, which was given to Raft at that moment, to the callers.
-fn answer(outcome: Result<(u64, Deliveries), NoReply>, callers: Vec<Asked>, proposed: Instant) {
+fn answer(outcome: Result<(u64, Deliveries), NoReply>, callers: Vec<WaitingCaller>, proposed: Instant) {
     match outcome {
         Ok((log_index, Deliveries { replies, applied })) => {
             assert_eq!(replies.len(), callers.len(), "otherwise a caller would get the reply to another's command");
-            for (Asked { queued, reply }, delivery) in callers.into_iter().zip(replies) {
+            for (WaitingCaller { queued, reply }, delivery) in callers.into_iter().zip(replies) {
                 let times =
                     applied.map(|(committed, applied)| Times { queued, proposed, committed, applied, log_index });
                 // An error means that the caller is gone.

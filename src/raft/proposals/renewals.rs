@@ -48,7 +48,7 @@ impl Renewals {
         (Self { queue }, RenewalQueue(intake))
     }
 
-    /// Renews a session together with others. `ttl`: the session's TTL, as far as known. Waits until the renewal is applied, for at most
+    /// Renews a session together with others. `ttl` is the session's TTL, as far as known. Waits until the renewal is applied, for at most
     /// `patience`.
     ///
     /// Dropping the future withdraws a renewal that is not proposed yet.
@@ -115,7 +115,9 @@ impl Gathering {
         if self.intake.recv_many(&mut gathered, SESSIONS).await == 0 {
             return None;
         }
-        let (mut seen, mut by) = (0, gathered[0].by);
+
+        let mut seen = 0;
+        let mut by = gathered[0].by;
         while gathered.len() < SESSIONS {
             by = gathered[seen..].iter().map(|wanted| wanted.by).min().map_or(by, |newest| newest.min(by));
             seen = gathered.len();
@@ -130,6 +132,7 @@ impl Gathering {
                 () = sleep_until(until) => break,
             }
         }
+
         Some(gathered)
     }
 
@@ -153,6 +156,7 @@ async fn propose(gathered: Vec<PendingRenewal>, proposer: &Proposer, patience: D
         }
         Err(no) => Err(no),
     };
+
     // An error means that the caller is gone.
     match renewals {
         Ok(renewals) => gathered.into_iter().zip(renewals).for_each(|(wanted, renewal)| {

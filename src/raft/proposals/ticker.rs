@@ -25,7 +25,7 @@ const TICK_AT_LEAST: Duration = Duration::from_secs(1);
 /// Time limit for applying a tick before another one is proposed.
 const TICK_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Proposes ticks. Returns with [`crate::proposals::leadership`]. `cut_off`: whether this node leads without a quorum.
+/// Proposes ticks. Returns with [`crate::proposals::leadership`]. `cut_off` says whether this node leads without a quorum.
 pub(crate) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cut_off: impl Fn() -> bool) {
     let mut deadline = table.next_deadline();
     loop {
@@ -35,13 +35,14 @@ pub(crate) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cu
             }
             continue;
         };
-        let pause = match cut_off() {
-            true => BEAT,
-            false => {
-                deadline.mark_unchanged();
-                tick_if_due(&mut led, &leadership, &table, &proposer, &cut_off).await
-            }
+
+        let pause = if cut_off() {
+            BEAT
+        } else {
+            deadline.mark_unchanged();
+            tick_if_due(&mut led, &leadership, &table, &proposer, &cut_off).await
         };
+
         tokio::select! {
             () = sleep(pause) => {}
             _ = deadline.changed() => {}
@@ -61,6 +62,7 @@ async fn tick_if_due(
     // Reading the clock also keeps the time since the last reading from counting as a stall: see `LeaderClock`.
     let stamp = leadership.stamp();
     let (now, next) = table.time_and_deadline();
+
     match next {
         None => BEAT,
         Some(due) if due <= stamp || stamp.0 - now.0.min(stamp.0) >= TICK_AT_LEAST.as_millis() as u64 => {

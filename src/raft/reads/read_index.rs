@@ -48,6 +48,7 @@ where
     // Drawn first: requests with higher numbers were sent after the read began.
     let begun = acknowledgements.draw();
     let linearizer = raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(Box::new)?;
+
     if !Planted::LateAnswersConfirm.is_on() {
         let membership =
             || -> Arc<StoredMembership> { Arc::clone(&raft.server_metrics().borrow_watched().membership_config) };
@@ -58,6 +59,7 @@ where
             () = no_longer_leads(raft, term) => return Err(ReadError::Deposed { term }),
         }
     }
+
     if !Planted::ReadWithoutApply.is_on() {
         linearizer.await_ready(raft).await?;
     }

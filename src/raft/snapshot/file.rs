@@ -34,12 +34,12 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// It stays readable after a newer one replaced it: the file then has no name, but exists as long as this value.
 #[derive(Clone, Debug)]
 pub struct SnapshotFile {
-    inner: Arc<Inner>,
+    inner: Arc<OpenedSnapshot>,
     blocking: Blocking,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct OpenedSnapshot {
     meta: SnapshotMeta,
     ids_used: BTreeSet<u64>,
     trail: Trail,
@@ -131,18 +131,18 @@ impl SnapshotFile {
         let length = file.metadata()?.len();
         let (meta, ids_used, trail) = check(&file, length)?;
         let name = Mutex::new(Name { path: path.to_owned(), is_published });
-        Ok(Self { inner: Arc::new(Inner { meta, ids_used, trail, file, length, name }), blocking })
+        Ok(Self { inner: Arc::new(OpenedSnapshot { meta, ids_used, trail, file, length, name }), blocking })
     }
 }
 
-impl Inner {
+impl OpenedSnapshot {
     fn name(&self) -> MutexGuard<'_, Name> {
         // Replaced in one step, so it is consistent even if another thread panicked.
         self.name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Inner {
+impl Drop for OpenedSnapshot {
     fn drop(&mut self) {
         let name = self.name();
         if !name.is_published {
@@ -183,6 +183,7 @@ pub(super) fn write(
         ids_used: ids_used.iter().copied().collect(),
         audit: write_trail(trail),
     };
+
     output.write_all(MAGIC)?;
     write_piece(&mut output, &header.encode_to_vec())?;
     let mut count: u64 = 0;
@@ -190,6 +191,7 @@ pub(super) fn write(
         write_piece(&mut output, &record)?;
         count += 1;
     }
+
     write_end(&mut output, count)?;
     let checksum = output.hasher.finalize();
     let mut output = output.inner;
@@ -200,10 +202,7 @@ pub(super) fn write(
 
 /// Makes the content of a file durable.
 pub(super) fn sync(file: &File) -> io::Result<()> {
-    match Planted::SnapshotNotSynced.is_on() {
-        true => Ok(()),
-        false => file.sync_all(),
-    }
+    if Planted::SnapshotNotSynced.is_on() { Ok(()) } else { file.sync_all() }
 }
 
 /// Writes what stands after the last record.
@@ -233,30 +232,31 @@ fn check(file: &File, length: u64) -> io::Result<Header> {
     io::copy(&mut input, &mut io::sink())?;
     let mut checksum = [0; CHECKSUM_BYTES as usize];
     file.read_exact_at(&mut checksum, end)?;
-    match input.hasher.finalize().to_be_bytes() == checksum {
-        true => header,
-        false => Err(broken("its checksum does not match")),
-    }
+    if input.hasher.finalize().to_be_bytes() == checksum { header } else { Err(broken("its checksum does not match")) }
 }
 
 fn check_records(input: &mut impl Read) -> io::Result<Header> {
     let header = read_header(input)?;
-    let (mut count, mut record) = (0, Vec::new());
+    let mut count = 0;
+    let mut record = Vec::new();
     while read_record(input, &mut record)? {
         count += 1;
     }
     let mut expected = [0; 8];
     input.read_exact(&mut expected)?;
-    match u64::from_be_bytes(expected) == count && input.read(&mut [0])? == 0 {
-        true => Ok(header),
-        false => Err(broken("its number of records differs from the one that it states")),
+    if u64::from_be_bytes(expected) == count && input.read(&mut [0])? == 0 {
+        Ok(header)
+    } else {
+        Err(broken("its number of records differs from the one that it states"))
     }
 }
 
 fn read_header(input: &mut impl Read) -> io::Result<Header> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
-    let (name, version) = (&magic[..MAGIC.len() - 1], magic[MAGIC.len() - 1]);
+
+    let name = &magic[..MAGIC.len() - 1];
+    let version = magic[MAGIC.len() - 1];
     if *name == MAGIC[..MAGIC.len() - 1] && version != MAGIC[MAGIC.len() - 1] {
         let text = format!(
             "it has format {version}, and this program reads format {}: {}",
@@ -268,11 +268,13 @@ fn read_header(input: &mut impl Read) -> io::Result<Header> {
     if magic != *MAGIC {
         return Err(broken("it is not a snapshot"));
     }
+
     let mut header = Vec::new();
     if !read_record(input, &mut header)? {
         return Err(broken("it has no header"));
     }
     let header = pb::SnapshotFileHeader::decode(&*header).map_err(|why| broken(&why.to_string()))?;
+
     let membership = header.membership.ok_or_else(|| broken("it has no membership"))?;
     let last_membership: StoredMembership = membership.try_into().map_err(|why: Malformed| broken(&why.to_string()))?;
     let members = last_membership.membership().nodes().map(|(id, _)| *id);
@@ -291,9 +293,10 @@ pub(crate) fn read_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Re
         return Ok(false);
     }
     // Read in steps, so that a wrong length cannot allocate more than the file holds.
-    match input.take(length.into()).read_to_end(record)? == length as usize {
-        true => Ok(true),
-        false => Err(broken("a record of it is cut short")),
+    if input.take(length.into()).read_to_end(record)? == length as usize {
+        Ok(true)
+    } else {
+        Err(broken("a record of it is cut short"))
     }
 }
 

@@ -25,11 +25,11 @@ const PREFIX: &str = "snapshot-";
 /// All of its methods except [`latest`](Self::latest) block, and are for [`Blocking::run`].
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
-    inner: Arc<Inner>,
+    inner: Arc<OpenedStore>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct OpenedStore {
     directory: PathBuf,
     blocking: Blocking,
     latest: Mutex<Option<SnapshotFile>>,
@@ -72,7 +72,7 @@ pub enum SnapshotError {
     },
 }
 
-/// The file of the newest snapshot in the directory of a node that does not run; `None`: there is none. Changes nothing.
+/// The file of the newest snapshot, if there is one, in the directory of a node that does not run. Changes nothing.
 pub fn newest_in(directory: &Path) -> io::Result<Option<PathBuf>> {
     let mut newest = None;
     let entries = match fs::read_dir(directory) {
@@ -102,6 +102,7 @@ impl SnapshotStore {
     pub fn open_with(directory: &Path, blocking: Blocking) -> Result<Self, SnapshotError> {
         let failed = |source| SnapshotError::Io { directory: directory.to_owned(), source };
         let found = Self::prepare(directory).map_err(failed)?;
+
         let latest = found.last().map(|(_, path)| Self::open_latest(path, blocking).map_err(|error| (path, error)));
         let latest = latest.transpose().map_err(|(path, error)| match error.raw_os_error() {
             None if error.kind() == io::ErrorKind::Unsupported => {
@@ -110,18 +111,23 @@ impl SnapshotStore {
             None => SnapshotError::Damaged { path: path.clone(), what: error.to_string() },
             Some(_) => failed(error),
         })?;
+
         if let (Some(latest), Some((index, path))) = (&latest, found.last())
             && latest.index() != *index
         {
             let what = format!("its last entry is {}, which differs from the one in its name", latest.index());
             return Err(SnapshotError::Damaged { path: path.clone(), what });
         }
+
         for (_, older) in found.iter().rev().skip(1) {
             fs::remove_file(older).map_err(failed)?;
         }
-        let (latest, publishing, partials) = (Mutex::new(latest), Mutex::new(()), AtomicU64::new(0));
+
+        let latest = Mutex::new(latest);
+        let publishing = Mutex::new(());
+        let partials = AtomicU64::new(0);
         let directory = directory.to_owned();
-        Ok(Self { inner: Arc::new(Inner { directory, blocking, latest, publishing, partials }) })
+        Ok(Self { inner: Arc::new(OpenedStore { directory, blocking, latest, publishing, partials }) })
     }
 
     fn open_latest(path: &Path, blocking: Blocking) -> io::Result<SnapshotFile> {
@@ -139,8 +145,8 @@ impl SnapshotStore {
         self.lock().clone()
     }
 
-    /// Writes a snapshot, and makes it the newest unless there is a newer one by then. `ids_used`: the ids of all members that the cluster
-    /// has ever had.
+    /// Writes a snapshot, and makes it the newest unless there is a newer one by then. `ids_used` has the ids of all members that the
+    /// cluster has ever had.
     pub fn write(
         &self,
         meta: &SnapshotMeta,
@@ -161,6 +167,7 @@ impl SnapshotStore {
         let path = self.partial();
         let written = file::write(&path, meta, ids_used, trail, records)
             .and_then(|()| SnapshotFile::check(&path, false, self.inner.blocking));
+
         let written = written.inspect_err(|_| {
             // If this fails, the next start deletes the file.
             let _ = fs::remove_file(&path);
@@ -197,6 +204,7 @@ impl SnapshotStore {
         files::create_directory(directory)?;
         // For a process that ended just after a rename.
         files::sync_directory(directory)?;
+
         let mut found = Vec::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -208,6 +216,7 @@ impl SnapshotStore {
                 found.push((index, entry.path()));
             }
         }
+
         found.sort();
         Ok(found)
     }
@@ -258,9 +267,10 @@ impl Receiving {
         let snapshot = SnapshotFile::check(&self.partial.0, false, self.blocking)?;
         // From here on the snapshot owns the file.
         std::mem::forget(self.partial);
-        match *snapshot.meta() == self.meta {
-            true => Ok(snapshot),
-            false => Err(rejected("its metadata differs from that announced")),
+        if *snapshot.meta() == self.meta {
+            Ok(snapshot)
+        } else {
+            Err(rejected("its metadata differs from that announced"))
         }
     }
 }

@@ -218,7 +218,7 @@ async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgemen
             continue;
         }
 
-        match identity.record_progress(certain, acknowledgements.of_all()).await {
+        match identity.record_progress(certain, acknowledgements.last_from_all()).await {
             Ok(()) => {
                 noted = certain;
                 failures = 0;

@@ -169,7 +169,7 @@ impl Cluster {
         status.disk_trouble = shortage.or(disks.failure()).or(low).unwrap_or_default();
 
         for member in &mut status.members {
-            let report = if member.node_id == status.node_id { own } else { disks.of_peer(member.node_id) };
+            let report = if member.node_id == status.node_id { own } else { disks.peer_report(member.node_id) };
             let Some(DiskReport { space, reserve, is_low }) = report.filter(|_| self.replica.leads()) else { continue };
             member.disk_free_bytes = space.free;
             member.disk_total_bytes = space.total;
@@ -234,7 +234,7 @@ fn show_versions(status: &mut v1::StatusResponse, replica: &Replica) {
         let said = if member.node_id == status.node_id {
             Some((own, VERSION.to_owned()))
         } else {
-            versions.of(member.node_id).map(|said| (said.versions, said.program))
+            versions.said_by(member.node_id).map(|said| (said.versions, said.program))
         };
         let Some((versions, program)) = said else { continue };
         member.version = program;

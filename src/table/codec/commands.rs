@@ -106,7 +106,10 @@ fn write_command(command: &Command) -> pb::Command {
             by: write_identity(by.as_ref()),
             reason: reason.as_ref().map_or_else(String::new, |reason| reason.as_str().into()),
         }),
+
         Command::Session { session, request, operation } => write_operation(*session, request.as_ref(), operation),
+
+        // What operators ask for.
         Command::CancelWait { ticket, repeats } => {
             Kind::CancelWait(pb::CancelWait { ticket: ticket.0, repeats: *repeats })
         }
@@ -139,8 +142,11 @@ fn write_command(command: &Command) -> pb::Command {
             permits: permits.get(),
             by: write_identity(by.as_ref()),
         }),
+
+        // The keyspace.
         Command::Txn(txn) => Kind::Txn(write_txn(txn)),
         Command::Compact { revision } => Kind::Compact(pb::Compaction { revision: revision.0 }),
+
         Command::Tick => Kind::Tick(pb::Tick {}),
         Command::RaiseVersion { to } => Kind::RaiseVersion(pb::RaiseVersion { to: to.0 }),
         Command::Note(Note { who, act, target, reason, omitted }) => Kind::Note(pb::Note {
@@ -153,6 +159,7 @@ fn write_command(command: &Command) -> pb::Command {
         Command::BeginAudit => Kind::BeginAudit(pb::BeginAudit {}),
         Command::Probe => Kind::Probe(pb::Probe {}),
     };
+
     pb::Command { kind: Some(kind) }
 }
 
@@ -160,6 +167,7 @@ fn write_operation(session: SessionId, request: Option<&Request>, operation: &Op
     use pb::command::Kind;
     let session = write_session(session);
     let request = request.map(write_request);
+
     match operation {
         Operation::Acquire(acquire) => Kind::Acquire(pb::Acquire {
             session,
@@ -205,6 +213,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             by: read_identity(&by)?,
             reason: (!reason.is_empty()).then(|| read_reason(&reason)).transpose()?,
         },
+
         Kind::Acquire(acquire) => {
             let pb::Acquire { session, request, wants, wait_ms, lock_delay_ms } = acquire;
             session_command(&session, request, Operation::Acquire(read_acquire(wants, wait_ms, lock_delay_ms)?))?
@@ -225,6 +234,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             });
             session_command(&update.session, update.request, operation)?
         }
+
         Kind::CancelWait(cancel) => Command::CancelWait { ticket: Ticket(cancel.ticket), repeats: cancel.repeats },
         Kind::ForceRelease(force) => Command::ForceRelease(ForceRelease {
             name: read_name(&force.name)?,
@@ -246,8 +256,10 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Resize(pb::Resize { name, permits, by }) => {
             Command::Resize { name: read_name(&name)?, permits: read_permits(permits)?, by: read_identity(&by)? }
         }
+
         Kind::Txn(txn) => Command::Txn(read_txn(txn)?),
         Kind::Compact(pb::Compaction { revision }) => Command::Compact { revision: Revision(revision) },
+
         Kind::Tick(pb::Tick {}) => Command::Tick,
         Kind::RaiseVersion(pb::RaiseVersion { to }) => Command::RaiseVersion { to: Version(to) },
         Kind::Note(pb::Note { who, act, target, reason, omitted }) => {

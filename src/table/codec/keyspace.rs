@@ -29,7 +29,8 @@ pub fn read_txn(txn: pb::Txn) -> Result<Txn, Malformed> {
     let operations =
         |operations: Vec<pb::TxnOperation>| operations.into_iter().map(read_operation).collect::<Result<_, _>>();
     let compares = txn.compares.into_iter().map(read_compare).collect::<Result<_, _>>()?;
-    let (then, otherwise) = (operations(txn.then)?, operations(txn.otherwise)?);
+    let then = operations(txn.then)?;
+    let otherwise = operations(txn.otherwise)?;
     Txn::from_log(compares, then, otherwise)
         .map_err(|_| Malformed("a transaction that puts, opens or claims something twice, or for nothing"))
 }
@@ -91,7 +92,8 @@ fn write_claim(claim: &Claim) -> key_entry::Claim {
 }
 
 fn read_claim(claim: &key_entry::Claim) -> Result<Arc<Claim>, Malformed> {
-    let (token, since) = (Token(claim.token), WallTime(claim.since_unix_ms));
+    let token = Token(claim.token);
+    let since = WallTime(claim.since_unix_ms);
     Ok(Arc::new(Claim { lock: read_name(&claim.lock)?, token, since, is_held: claim.held }))
 }
 
@@ -128,6 +130,7 @@ fn write_compare(Compare { key, up_to, relation, operand }: &Compare) -> pb::Com
         Relation::Less => pb::Relation::Less,
         Relation::Greater => pb::Relation::Greater,
     };
+
     let operand = match operand {
         Operand::Created(revision) => Written::Created(revision.0),
         Operand::Modified(revision) => Written::Modified(revision.0),
@@ -135,6 +138,7 @@ fn write_compare(Compare { key, up_to, relation, operand }: &Compare) -> pb::Com
         Operand::Value(value) => Written::Value(write_value(value)),
         Operand::Lease(session) => Written::Lease(session.map(write_session).unwrap_or_default()),
     };
+
     let up_to = up_to.as_ref().map(write_key).unwrap_or_default();
     pb::Compare { key: write_key(key), relation: relation.into(), operand: Some(operand), up_to }
 }
@@ -148,6 +152,7 @@ fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
         pb::Relation::Greater => Relation::Greater,
         pb::Relation::Unspecified => return Err(Malformed("a compare with an unknown relation")),
     };
+
     let operand = match compare.operand.ok_or(Malformed("a compare with nothing"))? {
         Written::Created(revision) => Operand::Created(Revision(revision)),
         Written::Modified(revision) => Operand::Modified(Revision(revision)),
@@ -156,6 +161,7 @@ fn read_compare(compare: pb::Compare) -> Result<Compare, Malformed> {
         Written::Lease(session) if session.is_empty() => Operand::Lease(None),
         Written::Lease(session) => Operand::Lease(Some(read_session(&session)?)),
     };
+
     let up_to = (!compare.up_to.is_empty()).then(|| read_key(&compare.up_to)).transpose()?;
     Ok(Compare { key: read_key(&compare.key)?, up_to, relation, operand })
 }
@@ -172,6 +178,7 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
             renews_lease: *lease == PutLease::Renewed,
             claims: claims.as_ref().map(LockName::to_string).unwrap_or_default(),
         }),
+
         TxnOperation::Delete(key) => Kind::Delete(write_key(key)),
         TxnOperation::DeleteRange(range) => Kind::DeleteRange(write_range(range)),
         TxnOperation::Select(select) => Kind::Select(write_select(select)),
@@ -183,6 +190,7 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
             owner: write_identity(owner.as_ref()),
         }),
     };
+
     pb::TxnOperation { kind: Some(kind) }
 }
 
@@ -202,6 +210,7 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
             },
             claims: (!put.claims.is_empty()).then(|| read_name(&put.claims)).transpose()?,
         }),
+
         Kind::Delete(key) => TxnOperation::Delete(read_key(&key)?),
         Kind::DeleteRange(range) => TxnOperation::DeleteRange(read_range(&range)?),
         Kind::Select(select) => TxnOperation::Select(read_select(&select)?),
@@ -226,11 +235,13 @@ pub fn write_select(select: &Select) -> pb::Select {
         SortBy::Version => select::SortBy::Version,
         SortBy::Value => select::SortBy::Value,
     };
+
     let shows = match shows {
         Shows::Entries => select::Shows::Entries,
         Shows::Keys => select::Shows::Keys,
         Shows::Count => select::Shows::Count,
     };
+
     pb::Select {
         range: Some(write_range(range)),
         min_created: number(created.min),
@@ -254,12 +265,14 @@ pub fn read_select(message: &pb::Select) -> Result<Select, Malformed> {
         Ok(select::SortBy::Value) => SortBy::Value,
         Err(_) => return Err(Malformed("an unknown order")),
     };
+
     let shows = match select::Shows::try_from(message.shows) {
         Ok(select::Shows::Entries) => Shows::Entries,
         Ok(select::Shows::Keys) => Shows::Keys,
         Ok(select::Shows::Count) => Shows::Count,
         Err(_) => return Err(Malformed("an unknown part of entries")),
     };
+
     let bounds = |min: Option<u64>, max: Option<u64>| Bounds { min: min.map(Revision), max: max.map(Revision) };
     Ok(Select {
         range: message.range.as_ref().map(read_range).transpose()?.unwrap_or_default(),

@@ -60,6 +60,7 @@ fn write_record(record: &Record) -> r::Kind {
             of_entries: *is_of_entries,
             temporary: *is_temporary,
         }),
+
         Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
             name: name.as_str().into(),
             data: write_data(data.as_ref()),
@@ -84,6 +85,7 @@ fn write_record(record: &Record) -> r::Kind {
             session: write_session(*session),
             reason: reason.as_str().into(),
         }),
+
         Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => r::Kind::Wait(r::Wait {
             ticket: ticket.0,
             session: write_session(*session),
@@ -95,6 +97,7 @@ fn write_record(record: &Record) -> r::Kind {
             since_wall_ms: since.0,
             repeats: *repeats,
         }),
+
         Record::Resized { name, permits } => {
             r::Kind::Resized(r::Resized { name: name.as_str().into(), permits: permits.get() })
         }
@@ -104,6 +107,7 @@ fn write_record(record: &Record) -> r::Kind {
             asked: Some(r::Asked { kind: Some(write_asked(asked)) }),
             answer: Some(r::Answer { kind: write_answer(reply) }),
         }),
+
         Record::Entry { key, entry } => {
             r::Kind::Entry(pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) })
         }
@@ -115,6 +119,7 @@ fn write_record(record: &Record) -> r::Kind {
             before: before.as_deref().map(write_entry),
             after: None,
         }),
+
         Record::Work(work) => r::Kind::Work(r::Work { kind: Some(write_work(work)) }),
     }
 }
@@ -141,6 +146,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             is_of_entries: session.of_entries,
             is_temporary: session.temporary,
         },
+
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
             data: read_data(lock.data),
@@ -159,11 +165,13 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             },
             revoked_by: read_identity(&grant.revoked_by)?,
         },
+
         r::Kind::Taken(taken) => Record::Taken {
             token: Token(taken.token),
             session: read_session(&taken.session)?,
             reason: read_reason(&taken.reason)?,
         },
+
         r::Kind::Wait(wait) => Record::Wait {
             ticket: Ticket(wait.ticket),
             session: read_session(&wait.session)?,
@@ -173,6 +181,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
             since: WallTime(wait.since_wall_ms),
             repeats: wait.repeats,
         },
+
         r::Kind::Resized(r::Resized { name, permits }) => {
             Record::Resized { name: read_name(&name)?, permits: read_permits(permits)? }
         }
@@ -310,7 +319,8 @@ fn read_answer(session: SessionId, answer: r::answer::Kind) -> Result<Reply, Mal
     Ok(match answer {
         Kind::Queued(ticket) => Reply::Queued(Ticket(ticket)),
         Kind::Granted(granted) => {
-            let (token, names) = (Token(granted.token), read_names(&granted.names)?);
+            let token = Token(granted.token);
+            let names = read_names(&granted.names)?;
             Reply::Acquired(WaitEnd::Granted(Grant { token, session, names }))
         }
         Kind::TimedOut(busy) => Reply::Acquired(WaitEnd::TimedOut(read_busy(busy)?)),

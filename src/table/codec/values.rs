@@ -145,10 +145,12 @@ pub(super) fn read_acquire(
             must_exist: want.must_exist,
         })
     };
+
     let wants = wants.into_iter().map(want).collect::<Result<_, _>>()?;
     let wait = match wait_ms {
         None => Wait::Forever,
         Some(ms) => Wait::from_log(ms),
     };
+
     Acquire::from_log(wants, wait, lock_delay_ms).map_err(|_| Malformed("an acquire of nothing, or of one lock twice"))
 }
