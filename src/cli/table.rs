@@ -1,7 +1,7 @@
 //! Tables for people: rows in aligned columns.
 //!
-//! On a terminal a table fits its width: the columns of names and texts are cut, the others are not. Elsewhere nothing is cut, since another
-//! program may read it, and a cell that is longer than [`PADDED_MAX`] does not push the cells of all other rows to the right.
+//! On a terminal a table fits its width: the columns of names and texts are cut, the others are not. Elsewhere nothing is cut, since
+//! another program may read it, and a cell that is longer than [`PADDED_MAX`] does not push the cells of all other rows to the right.
 
 use std::{io, os::fd::AsFd};
 

@@ -128,6 +128,6 @@ mod tests {
             assert_eq!(places, 1, "{}", command.get_name());
         }
         let known = |name: &&&str| **name == "help" || program.find_subcommand(**name).is_some();
-        assert!(named.iter().all(|name| known(&&name)), "a group names a command that does not exist");
+        assert!(named.iter().all(|name| known(&name)), "a group names a command that does not exist");
     }
 }

@@ -34,7 +34,7 @@ use super::shown::{ChangeShown, EventShown, HistoryShown, PastChangeShown, PastC
 use crate::cluster::Cluster;
 use lockkeeper_machine::{Change, ChangeKind, LockName};
 use lockkeeper_metrics::{Did, Metrics, Stage, StageCounts};
-use lockkeeper_raft::table::EntryChanges;
+use lockkeeper_table::change_history::EntryChanges;
 
 /// What is older is forgotten.
 const SPAN: Duration = Duration::from_secs(600);
