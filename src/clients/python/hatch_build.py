@@ -1,7 +1,8 @@
 """Describes the messages of the API at build time: `lockkeeper/_core/api.binpb`, a descriptor set.
 
-A description rather than generated code: the client makes its message classes from it in a pool of their own. So it works with every release of
-protobuf that it names, whatever made the description, and it does not clash with classes that a program generated from the same files.
+A description rather than generated code: the client makes its message classes from it in a pool of their own. So it works with every
+release of protobuf that it names, whatever made the description, and it does not clash with classes that a program generated from the same
+files.
 """
 
 from pathlib import Path
@@ -24,10 +25,19 @@ class DescribeMessages(BuildHookInterface):  # type: ignore[type-arg]
         places = [root / "proto", root.parents[2] / "proto"] if len(root.parents) > 2 else [root / "proto"]
         proto = next((place for place in places if (place / "lockkeeper/v1/locks.proto").is_file()), None)
         if proto is None:
-            raise FileNotFoundError(f"proto/lockkeeper/v1 is in none of {places}: build from the repository or from its sdist")
+            raise FileNotFoundError(
+                f"proto/lockkeeper/v1 is in none of {places}: build from the repository or from its sdist"
+            )
         made = root / PLACE
         wanted = [f"lockkeeper/v1/{name}.proto" for name in API]
-        arguments = ["protoc", f"-I{proto}", f"-I{root / 'wire'}", f"--descriptor_set_out={made}", *wanted, "status.proto"]
+        arguments = [
+            "protoc",
+            f"-I{proto}",
+            f"-I{root / 'wire'}",
+            f"--descriptor_set_out={made}",
+            *wanted,
+            "status.proto",
+        ]
         if protoc.main(arguments) != 0:
             raise RuntimeError(f"protoc failed: {arguments}")
         # It is in no list of the version control, which the builder would follow.

@@ -6,7 +6,8 @@
         with client.lock("jobs/nightly", wait=30) as lock:
             write_report(fence=lock.token)
 
-`lockkeeper.aio` has the same names for asyncio, `lockkeeper.testing` a cluster for tests, `lockkeeper.sqlalchemy` writes that check the token.
+`lockkeeper.aio` has the same names for asyncio, `lockkeeper.testing` a cluster for tests, `lockkeeper.sqlalchemy` writes that check the
+token.
 
 Importing this package connects to nothing, starts no thread, and does not import gRPC.
 """

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -42,12 +42,14 @@ def connect(
 ) -> Client:
     """A client of a cluster. Nothing is sent before it is used.
 
-    What is not given comes from the environment or the profile, as for the command line: `LOCKKEEPER_ENDPOINTS`, `LOCKKEEPER_CA`, `LOCKKEEPER_CERT`,
-    `LOCKKEEPER_KEY`, `LOCKKEEPER_BEARER_TOKEN`, `LOCKKEEPER_BEARER_TOKEN_FILE`, `LOCKKEEPER_PROFILE` or `~/.config/lockkeeper/profile.toml`.
+    What is not given comes from the environment or the profile, as for the command line: `LOCKKEEPER_ENDPOINTS`, `LOCKKEEPER_CA`,
+    `LOCKKEEPER_CERT`, `LOCKKEEPER_KEY`, `LOCKKEEPER_BEARER_TOKEN`, `LOCKKEEPER_BEARER_TOKEN_FILE`, `LOCKKEEPER_PROFILE` or
+    `~/.config/lockkeeper/profile.toml`.
 
     `endpoints`: `host:port` of each node, separated by commas; one that answers is enough. `ca`, `cert`, `key`: files in PEM; with `ca` the
-    connections are TLS. `token`: a bearer token. `ttl`: how long a lock stays closed after this program died, 0.1 s to a day. `label`: a name for
-    people; by default host, process and program. `call_limit`: how long a call may take in all; `attempt_limit`: how long one node has for it.
+    connections are TLS. `token`: a bearer token. `ttl`: how long a lock stays closed after this program died, 0.1 s to a day. `label`: a
+    name for people; by default host, process and program. `call_limit`: how long a call may take in all; `attempt_limit`: how long one node
+    has for it.
 
     Fails with `InvalidArgument`.
 
@@ -62,14 +64,14 @@ def connect(
 class Client:
     """A client of a cluster, for any number of threads. It has one session, opened with the first acquire, in which all its locks are held.
 
-    Close it at the end, or use it in a `with`: what it holds is then free at once. A client that is not closed is closed at the end of the program,
-    for at most two seconds.
+    Close it at the end, or use it in a `with`: what it holds is then free at once. A client that is not closed is closed at the end of the
+    program, for at most two seconds.
 
-    After a fork the child has no lock: those of the parent are lost there (`LossReason.FORKED`) and stay with the parent. The client itself can be used in
-    the child if the parent has not used it before the fork; otherwise gRPC decides (see the README).
+    After a fork the child has no lock: those of the parent are lost there (`LossReason.FORKED`) and stay with the parent. The client itself
+    can be used in the child if the parent has not used it before the fork; otherwise gRPC decides (see the README).
 
-    All calls fail with `NoCluster` if no node answered within the limit of a call, with `OutcomeUnknown` if the request may have taken effect, with
-    `Refused` if the cluster said no, with `InvalidArgument` if an argument is out of range, and with `ClientClosed`.
+    All calls fail with `NoCluster` if no node answered within the limit of a call, with `OutcomeUnknown` if the request may have taken
+    effect, with `Refused` if the cluster said no, with `InvalidArgument` if an argument is out of range, and with `ClientClosed`.
 
     >>> with lockkeeper.connect() as client:
     ...     with client.lock("reports/nightly") as lock:
@@ -112,13 +114,14 @@ class Client:
     ) -> LockRequest:
         """A lock, for a `with`; or several, which are granted together or not at all, in whatever order they are named.
 
-        `wait`: for how many seconds to wait; `None`: for ever; 0: not at all. `data`: up to 16 KiB that all can read, gone with the lock unless
-        `keep_data`. `shared`: together with any number of other sharers. `permits`: one of so many places; all name the same number.
-        `must_exist`: refused where the lock is neither held, awaited or delayed nor carries data. `lock_delay`: how long the lock stays closed after this
-        holder was lost, for resources that cannot check tokens; an hour at most. `on_lost`: called once, in a thread of its own, when the lock is lost.
+        `wait`: for how many seconds to wait; `None`: for ever; 0: not at all. `data`: up to 16 KiB that all can read, gone with the lock
+        unless `keep_data`. `shared`: together with any number of other sharers. `permits`: one of so many places; all name the same number.
+        `must_exist`: refused where the lock is neither held, awaited or delayed nor carries data. `lock_delay`: how long the lock stays
+        closed after this holder was lost, for resources that cannot check tokens; an hour at most. `on_lost`: called once, in a thread of
+        its own, when the lock is lost.
 
-        Entering fails with `NotAcquired`, and with `Lost` if the session is lost during the wait. Leaving raises `Lost` if the lock was lost
-        meanwhile and the body did not fail by itself.
+        Entering fails with `NotAcquired`, and with `Lost` if the session is lost during the wait. Leaving raises `Lost` if the lock was
+        lost meanwhile and the body did not fail by itself.
 
         >>> with client.lock("jobs/nightly", wait=30, data=b"on host a") as lock:
         ...     client.get("jobs/nightly").data
@@ -146,8 +149,9 @@ class Client:
     ) -> Callable[[Callable[P, T]], Callable[P, T]]:
         """A decorator: the function runs while it holds the lock.
 
-        `name` may have arguments of the function in braces. `skip`: where others hold the lock the function is not called, and `None` returned; it
-        then does not wait, unless `wait` says for how long. `pass_lock`: the name of the parameter that gets the `Lock`. Other options as of `lock`.
+        `name` may have arguments of the function in braces. `skip`: where others hold the lock the function is not called, and `None`
+        returned; it then does not wait, unless `wait` says for how long. `pass_lock`: the name of the parameter that gets the `Lock`. Other
+        options as of `lock`.
 
         >>> @client.locked("jobs/{name}", skip=True, pass_lock="lock")
         ... def run(name, lock=None):
@@ -175,14 +179,16 @@ class Client:
                         return None  # type: ignore[return-value]
                     raise
                 with lock:
-                    return _call_with(function, args, kwargs, pass_lock, lock)
+                    result: T = _call_with(function, args, kwargs, pass_lock, lock)
+                    return result
 
             return under_lock
 
         return decorate
 
     def get(self, name: str, *, stale: bool = False) -> LockInfo:
-        """One lock: its first 1,000 holders and waiters, and its data. Linearizable, unless `stale`: then any node answers from its own table.
+        """One lock: its first 1,000 holders and waiters, and its data. Linearizable, unless `stale`: then any node answers from its own
+        table.
 
         >>> client.get("reports/nightly").queue_length
         0
@@ -204,8 +210,8 @@ class Client:
                 return
 
     def check(self, name: str, token: int) -> Check:
-        """Whether this token holds this lock now, linearizably. The answer can be out of date when it is acted on: a resource that remembers the highest
-        token has no such gap.
+        """Whether this token holds this lock now, linearizably. The answer can be out of date when it is acted on: a resource that
+        remembers the highest token has no such gap.
 
         >>> with client.lock("jobs/nightly") as lock:
         ...     client.check("jobs/nightly", lock.token).held
@@ -215,10 +221,12 @@ class Client:
 
     def force_release(
         self, name: str, reason: str, *, token: int | None = None, now: bool = False
-    ) -> list[Forced]:
-        """Takes a lock from its holders: an operator's call. Each is told the reason; the lock opens when it is released, or at the holder's deadline.
+    ) -> tuple[Forced, ...]:
+        """Takes a lock from its holders: an operator's call. Each is told the reason; the lock opens when it is released, or at the
+        holder's deadline.
 
-        `token`: only this grant. `now`: at once, for a holder that is known to be dead. Without a token it is not repeated once its outcome is unknown.
+        `token`: only this grant. `now`: at once, for a holder that is known to be dead. Without a token it is not repeated once its outcome
+        is unknown.
 
         >>> with client.lock("jobs/nightly") as lock:
         ...     revoked = client.force_release("jobs/nightly", "maintenance at 9", token=lock.token)
@@ -229,8 +237,8 @@ class Client:
         return self._run(self._core.force_release(name, reason, token, now))
 
     def watch(self, prefix: str = "", *, after: int = 0) -> Watch:
-        """The present state of the locks under a prefix, then every change, as an iterator that does not end. `after`: to go on after the `index` of an
-        earlier watch of this prefix.
+        """The present state of the locks under a prefix, then every change, as an iterator that does not end. `after`: to go on after the
+        `index` of an earlier watch of this prefix.
 
         >>> with client.watch("jobs/") as watch, client.lock("jobs/nightly"):
         ...     state = next(watch)
@@ -272,7 +280,7 @@ class Client:
         state = " closed" if self._core.is_closed else ""
         return f"<lockkeeper.Client of {','.join(self._core.caller.nodes.configured)}{state}>"
 
-    def _run(self, work: Any) -> Any:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         from ._io.threads import run
 
         return run(work)
@@ -324,7 +332,8 @@ class LockRequest:
 class Lock:
     """Locks that are held. The cluster gives them to nobody else while `remaining` is above 0.
 
-    A process that is paused within a write does not notice that its time passes: send `token` with the write, and let the resource refuse a lower one.
+    A process that is paused within a write does not notice that its time passes: send `token` with the write, and let the resource refuse a
+    lower one.
 
     >>> with client.lock("jobs/nightly") as lock:
     ...     lock.raise_if_lost()
@@ -382,7 +391,8 @@ class Lock:
 
     @property
     def loss(self) -> Loss | None:
-        """How it was lost; `None`: it is held. A revoked lock counts as lost at once, though it stays closed for `remaining`: the time to stop.
+        """How it was lost; `None`: it is held. A revoked lock counts as lost at once, though it stays closed for `remaining`: the time to
+        stop.
 
         >>> with client.lock("jobs/nightly") as lock:
         ...     print(lock.loss)
@@ -410,8 +420,7 @@ class Lock:
         ...     lock.ensure(2) >= 2
         True
         """
-        left: float = self._client._run(self._held.ensure(seconds("min_left", min_left, LIMIT_MAX)))
-        return left
+        return self._client._run(self._held.ensure(seconds("min_left", min_left, LIMIT_MAX)))
 
     def update(self, data: bytes | None, *, name: str | None = None, keep_data: bool = False) -> None:
         """Sets the data on the lock, or removes them (`None`). `name`: which one, of several.
@@ -430,8 +439,8 @@ class Lock:
     def release(self) -> None:
         """Releases the lock; from the call on it counts as released. At the end of a `with` this is done by itself.
 
-        Fails with `Lost` if it was lost before. With `OutcomeUnknown` at the limit of a call: the release goes on in the background until nothing is held.
-        A second release sends nothing and has the outcome of the first.
+        Fails with `Lost` if it was lost before. With `OutcomeUnknown` at the limit of a call: the release goes on in the background until
+        nothing is held. A second release sends nothing and has the outcome of the first.
 
         >>> lock = client.lock("jobs/nightly").acquire()
         >>> lock.release()
@@ -537,7 +546,7 @@ class Election:
 
     def leader(self) -> Leader | None:
         """The present leader, linearizably; `None`: there is none."""
-        return self._client._run(self._client._core.leader(self.name))  # type: ignore[no-any-return]
+        return self._client._run(self._client._core.leader(self.name))
 
     def observe(self) -> Observer:
         """The present leader (or `None`), then each change, as an iterator that does not end. One that is slow hears the latest.
@@ -642,12 +651,16 @@ class Observer(Iterator["Leader | None"]):
 def _one_of(names: tuple[str, ...], name: str | None) -> str:
     if name is None and len(names) > 1:
         raise InvalidArgument(f"several locks are held: say which one by name=, of {', '.join(names)}")
-    return names[0] if name is None else checked_name(name)
+    if name is None:
+        name = next(iter(names))
+    return checked_name(name)
 
 
 def _check_pass_lock(signature: inspect.Signature, pass_lock: str | None) -> None:
     if pass_lock is not None and pass_lock not in signature.parameters:
-        raise InvalidArgument(f"the function has no parameter {pass_lock!r}: name one that gets the lock, or leave out pass_lock")
+        raise InvalidArgument(
+            f"the function has no parameter {pass_lock!r}: name one that gets the lock, or leave out pass_lock"
+        )
 
 
 def _formatted(name: str, signature: inspect.Signature, args: Any, kwargs: Any) -> str:

@@ -56,7 +56,9 @@ class Wanted:
         if not names:
             raise InvalidArgument("there is no name: name the lock, or several")
         if len(names) > NAMES_MAX or len(set(names)) != len(names):
-            raise InvalidArgument(f"{len(names)} names: at most {NAMES_MAX} locks are acquired at once, each named once")
+            raise InvalidArgument(
+                f"{len(names)} names: at most {NAMES_MAX} locks are acquired at once, each named once"
+            )
         if shared and permits is not None:
             raise InvalidArgument("a lock is shared or has permits, not both: leave one of them out")
         if permits is not None and not 1 <= permits <= PERMITS_MAX:
@@ -114,7 +116,9 @@ def seconds(argument: str, value: Seconds, limit: float) -> float:
 def checked_name(name: str) -> str:
     size = len(_encoded("name", name))
     if not 1 <= size <= NAME_BYTES_MAX or "\0" in name:
-        raise InvalidArgument(f"name {name[:64]!r} of {size} bytes: a lock's name is 1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL")
+        raise InvalidArgument(
+            f"name {name[:64]!r} of {size} bytes: a lock's name is 1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL"
+        )
     return name
 
 

@@ -13,6 +13,6 @@ class Backoff:
         self._failures = 0
 
     def next(self) -> float:
-        span = min(FIRST * 2 ** min(self._failures, 16), LONGEST)
+        span: float = min(FIRST * 2 ** min(self._failures, 16), LONGEST)
         self._failures += 1
         return span * random.uniform(0.5, 1.0)

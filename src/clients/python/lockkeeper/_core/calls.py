@@ -1,7 +1,8 @@
 """One request, repeated where that is safe, until it is answered or its limit has passed.
 
-Attempts go to the leader if it is known, otherwise to the nodes in turn; the leader that an answer names gets the next attempt at once. After a node
-that does not answer the next one is asked without a pause, until all had their turn. A refusal by the cluster is never repeated.
+Attempts go to the leader if it is known, otherwise to the nodes in turn; the leader that an answer names gets the next attempt at once.
+After a node that does not answer the next one is asked without a pause, until all had their turn. A refusal by the cluster is never
+repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from .._io import Io, Reply
 
 LEADER_SETTLES = 0.100
-"""In a waiting call, the shortest time between two changes of leader: while two nodes disagree on it, the call must not alternate between them."""
+"""In a waiting call, the shortest time between two changes of leader: while two nodes disagree on it, the call must not alternate between
+them."""
 
 
 @dataclass(frozen=True)
@@ -188,5 +190,3 @@ class _Progress:
         self._passed_over = 0
         self._followed = False
         return self._backoff.next()
-
-

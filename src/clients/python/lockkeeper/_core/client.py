@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClientClosed, Error, InvalidArgument, Loss, LossReason
@@ -18,7 +19,7 @@ from ..views import (
     lock_from_wire,
 )
 from . import keep_alive, wire
-from .acquiring import REASON_BYTES_MAX, NAME_BYTES_MAX, Wanted, checked_name, checked_text
+from .acquiring import NAME_BYTES_MAX, REASON_BYTES_MAX, Wanted, checked_name, checked_text
 from .calls import Caller
 from .methods import CHECK, FORCE_RELEASE, GET, LIST
 from .nodes import Nodes
@@ -91,7 +92,7 @@ class ClientCore:
             raise InvalidArgument(f"token {token}: the first grant of a cluster has token 1")
         return check_from_wire(await self._read(CHECK, wire.CheckRequest(name=checked_name(name), token=token)))
 
-    async def force_release(self, name: str, reason: str, token: int | None, now: bool) -> list[Forced]:
+    async def force_release(self, name: str, reason: str, token: int | None, now: bool) -> tuple[Forced, ...]:
         checked_name(name)
         checked_text("reason", reason, REASON_BYTES_MAX, least=1)
         self._alive()
@@ -103,10 +104,10 @@ class ClientCore:
             request = wire.ForceReleaseRequest(
                 name=name, token=token or 0, reason=reason, now=now, after_token=after, up_to_token=up_to
             )
-            answer = await self.caller.call(policy, FORCE_RELEASE, lambda request=request: request)
+            answer = await self.caller.call(policy, FORCE_RELEASE, partial(_same, request))
             forced.extend(map(forced_from_wire, answer.forced))
             if not answer.more_up_to_token or not answer.forced:
-                return forced
+                return tuple(forced)
             up_to = answer.more_up_to_token
             after = answer.forced[-1].token
 
@@ -136,3 +137,7 @@ class ClientCore:
             await session.close(self._closing_limit)
         except Error as error:
             log.warning("session %s: the cluster did not confirm its end, it expires by itself: %s", session.id, error)
+
+
+def _same(request: Any) -> Any:
+    return request

@@ -1,7 +1,7 @@
 """The clock of all deadlines: it counts suspension, since the cluster's clock does.
 
-On Linux that is `CLOCK_BOOTTIME`. On macOS `CLOCK_MONOTONIC` goes on while the machine sleeps. Elsewhere it is Python's monotonic clock, which may
-stand still then: a holder that was suspended could trust a lock that it has lost, and only the token protects the resource.
+On Linux that is `CLOCK_BOOTTIME`. On macOS `CLOCK_MONOTONIC` goes on while the machine sleeps. Elsewhere it is Python's monotonic clock,
+which may stand still then: a holder that was suspended could trust a lock that it has lost, and only the token protects the resource.
 
 Timers follow Python's monotonic clock, which stops during suspension. So no deadline is waited for by one long timer: `LOOK_AGAIN`.
 """

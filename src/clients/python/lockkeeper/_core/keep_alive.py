@@ -1,8 +1,8 @@
 """Renews a session in the background, and hears of its losses.
 
-One stream to one node, one renewal every third of the TTL, or up to a tenth of that earlier. If a renewal is not answered in time, or the stream ends, the
-next node gets a new stream. The deadline is watched here too: the session ends when it passes, and no later answer revives it; the cluster is then told,
-best effort, so that the locks open before the TTL has passed there.
+One stream to one node, one renewal every third of the TTL, or up to a tenth of that earlier. If a renewal is not answered in time, or the
+stream ends, the next node gets a new stream. The deadline is watched here too: the session ends when it passes, and no later answer revives
+it; the cluster is then told, best effort, so that the locks open before the TTL has passed there.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Until when a session may be trusted, and how it was lost.
 
-The deadline is the moment at which the last acknowledged open or renewal was *sent*, plus the TTL, less a margin for clock rates. The cluster stamps
-that request after the sending and ends the session one TTL after the stamp: later than the client stops trusting it.
+The deadline is the moment at which the last acknowledged open or renewal was *sent*, plus the TTL, less a margin for clock rates. The
+cluster stamps that request after the sending and ends the session one TTL after the stamp: later than the client stops trusting it.
 
-Whoever looks compares the clock with the deadline, in its own thread: so a look is right also when the thread that renews was starved, or the whole
-process was stopped. The first look after the deadline ends the session, and no later answer revives it.
+Whoever looks compares the clock with the deadline, in its own thread: so a look is right also when the thread that renews was starved, or
+the whole process was stopped. The first look after the deadline ends the session, and no later answer revives it.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -133,7 +133,7 @@ class Lease:
         return self._ended is not None
 
     @contextmanager
-    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+    def listening(self, listener: Callable[[], None]) -> Generator[None]:
         """Calls `listener` at each loss, from any thread. It must not block."""
         number = self.listen(listener)
         try:

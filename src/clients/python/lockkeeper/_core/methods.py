@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from . import wire
@@ -28,7 +28,7 @@ class Method:
         return _parser(self.response)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parser(response: str) -> Any:
     return getattr(wire, response).FromString
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from itertools import count
 
@@ -17,8 +17,8 @@ LEARNED_MAX = 32
 class Nodes:
     """The configured nodes, and those that the cluster named. For any thread.
 
-    While no leader is known, the configured ones are asked in turn, and then the members that the cluster last named: all that were configured may
-    have been replaced since.
+    While no leader is known, the configured ones are asked in turn, and then the members that the cluster last named: all that were
+    configured may have been replaced since.
     """
 
     def __init__(self, endpoints: str, is_secure: bool) -> None:
@@ -29,7 +29,9 @@ class Nodes:
                 raise InvalidArgument(why)
             address = _bare(endpoint)
             if not _is_address(address):
-                raise InvalidArgument(f"endpoint {endpoint!r} is not of the form host:port, with a port of at most 65535: correct it")
+                raise InvalidArgument(
+                    f"endpoint {endpoint!r} is not of the form host:port, with a port of at most 65535: correct it"
+                )
             if address not in self._configured:
                 self._configured.append(address)
         if not self._configured:
@@ -86,7 +88,7 @@ class Nodes:
         return self._leader is not None and self._leader != address
 
     @contextmanager
-    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+    def listening(self, listener: Callable[[], None]) -> Generator[None]:
         """Calls `listener` when another leader is known, from any thread. It must not block."""
         with self._mutex:
             number = next(self._numbers)

@@ -1,10 +1,10 @@
 """Request ids: they make repeated requests one request (RIFL: Lee et al., SOSP'15).
 
-The session at the cluster keeps its replies to all ids that may still be repeated. So an id is outstanding until its answer has arrived or its caller
-is gone, and never again; and each message names all ids that are outstanding at its sending.
+The session at the cluster keeps its replies to all ids that may still be repeated. So an id is outstanding until its answer has arrived or
+its caller is gone, and never again; and each message names all ids that are outstanding at its sending.
 
-Usually the lowest is enough. An id that lags far behind the newest, such as that of an acquire that waits for hours, is listed separately, so that the
-lowest of the others can advance.
+Usually the lowest is enough. An id that lags far behind the newest, such as that of an acquire that waits for hours, is listed separately,
+so that the lowest of the others can advance.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class Session:
         while self.dropped:
             held = self.dropped.popleft()
             names = ", ".join(held.wanted.names)
-            log.warning("session %s: %s was dropped while it was held, token %d: releasing it", self.id, names, held.token)
+            log.warning(
+                "session %s: %s was dropped while it was held, token %d: releasing it", self.id, names, held.token
+            )
             held.release_in_background()
 
     async def call(self, policy: RetryPolicy, method: Method, request: Callable[[], Any]) -> Any:
@@ -346,7 +348,9 @@ class Held:
         while not self._is_settled:
             left = until - timer_now()
             if left <= 0:
-                raise OutcomeUnknown("no confirmation within the limit of a call; the release goes on in the background")
+                raise OutcomeUnknown(
+                    "no confirmation within the limit of a call; the release goes on in the background"
+                )
             await signal.wait(left)
         if self._outcome is not None:
             raise self._outcome

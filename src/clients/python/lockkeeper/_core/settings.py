@@ -1,7 +1,8 @@
 """Where the cluster is, what to show to it and whom to trust: from arguments, from the environment, or from a profile, in this order.
 
-The same as of the command line, `lockkeeper`: `LOCKKEEPER_ENDPOINTS`, `LOCKKEEPER_CA`, `LOCKKEEPER_CERT`, `LOCKKEEPER_KEY`, `LOCKKEEPER_BEARER_TOKEN`,
-`LOCKKEEPER_BEARER_TOKEN_FILE`; `LOCKKEEPER_PROFILE`, or else `~/.config/lockkeeper/profile.toml`. What belongs together comes from one place.
+The same as of the command line, `lockkeeper`: `LOCKKEEPER_ENDPOINTS`, `LOCKKEEPER_CA`, `LOCKKEEPER_CERT`, `LOCKKEEPER_KEY`,
+`LOCKKEEPER_BEARER_TOKEN`, `LOCKKEEPER_BEARER_TOKEN_FILE`; `LOCKKEEPER_PROFILE`, or else `~/.config/lockkeeper/profile.toml`. What belongs
+together comes from one place.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def _tls(
     if not cert and not key:
         cert, key = profile.get("cert"), profile.get("key")
     if bool(cert) != bool(key):
-        raise InvalidArgument("a certificate needs its key, and a key its certificate: give cert and key (LOCKKEEPER_CERT, LOCKKEEPER_KEY)")
+        raise InvalidArgument(
+            "a certificate needs its key, and a key its certificate: give cert and key (LOCKKEEPER_CERT, LOCKKEEPER_KEY)"
+        )
     if not ca:
         if cert:
             raise InvalidArgument("cert needs ca (LOCKKEEPER_CA): without it there is no TLS to show a certificate in")
@@ -175,7 +178,9 @@ def _parse_lines(text: str) -> dict[str, str]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f'line {number} is not of the form key = "text"; quotes and escapes in a text need Python 3.11')
+            raise ValueError(
+                f'line {number} is not of the form key = "text"; quotes and escapes in a text need Python 3.11'
+            )
         if match["key"]:
             value = match["basic"] if match["basic"] is not None else match["literal"]
             if match["key"] in values:

@@ -97,7 +97,11 @@ class WatchCore:
             judged = judge(failure) if isinstance(failure, RpcFailure) else failure
             if isinstance(judged, Error):
                 raise judged
-            why = judged.why if isinstance(judged, Again) else str(judged.refused if isinstance(judged, NotNow) else judged)
+            why = (
+                judged.why
+                if isinstance(judged, Again)
+                else str(judged.refused if isinstance(judged, NotNow) else judged)
+            )
         log.debug("the watch of %r at %s broke off after index %d: %s", self._prefix, self._node, self.index, why)
         nodes.pass_over(self._node)
         nodes.note_leader(failure.leader if isinstance(failure, RpcFailure) else None)

@@ -26,7 +26,7 @@ def _load() -> None:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     try:
-        described = files(__package__).joinpath("api.binpb").read_bytes()
+        described = files("lockkeeper._core").joinpath("api.binpb").read_bytes()
     except FileNotFoundError:
         why = "lockkeeper was not built: its messages are described at build time; install it with pip, also from a checkout"
         raise ImportError(why) from None

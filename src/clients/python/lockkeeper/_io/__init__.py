@@ -89,9 +89,7 @@ class Io(Protocol):
         """A call that may take long. Sets the signal when it is done."""
         ...
 
-    def stream(
-        self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]
-    ) -> Stream:
+    def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
         """Sets the signal with each message, and at the end."""
         ...
 

@@ -86,9 +86,7 @@ class LoopIo:
     def start(self, address: str, method: Method, request: Any, signal: Signal) -> Pending:
         return LoopPending(self._callable(address, method, "unary_unary")(request, metadata=self._metadata), signal)
 
-    def stream(
-        self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]
-    ) -> Stream:
+    def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
         begin = self._callable(address, method, "stream_stream")
         stream = LoopStream(begin, self._metadata, signal, on_leader)
         self._begin("lockkeeper-stream", stream.pump())

@@ -3,7 +3,8 @@
 from typing import Final
 
 OPTIONS: Final = (
-    # A waiting call can be idle for long. Pings find a dead connection early enough to repeat the wait before the cluster gives up its place.
+    # A waiting call can be idle for long. Pings find a dead connection early enough to repeat the wait before the cluster gives up its
+    # place.
     ("grpc.keepalive_time_ms", 2_000),
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.http2.max_pings_without_data", 0),

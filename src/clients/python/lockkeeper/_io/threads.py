@@ -1,8 +1,8 @@
 """Waiting with threads.
 
-The coroutines of `lockkeeper._core` never suspend here: what they wait for blocks the thread, and `run` runs them to their end in one go. A short call is
-made by the caller's own thread. In the background there is one thread that renews, and one that reads its stream; a thread that releases or closes what
-its caller no longer waits for lives until that is done. All are daemons, and none outlives `close`.
+The coroutines of `lockkeeper._core` never suspend here: what they wait for blocks the thread, and `run` runs them to their end in one go. A
+short call is made by the caller's own thread. In the background there is one thread that renews, and one that reads its stream; a thread
+that releases or closes what its caller no longer waits for lives until that is done. All are daemons, and none outlives `close`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from queue import SimpleQueue
@@ -87,9 +87,7 @@ class ThreadIo:
         call = self._callable(address, method, "unary_unary").future(request, metadata=self._metadata)
         return ThreadPending(call, signal)
 
-    def stream(
-        self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]
-    ) -> Stream:
+    def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
         stream = ThreadStream(self._callable(address, method, "stream_stream"), self._metadata, signal, on_leader)
         with self._mutex:
             self._streams.add(stream)
@@ -100,7 +98,7 @@ class ThreadIo:
         return ThreadSignal()
 
     @asynccontextmanager
-    async def mutex(self) -> Any:
+    async def mutex(self) -> AsyncGenerator[None]:
         with self._opening:
             yield
 
