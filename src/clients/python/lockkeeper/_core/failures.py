@@ -103,10 +103,12 @@ def _explained(message: str) -> str:
 def _error_info(details: bytes) -> Any:
     if not details:
         return None
+    from google.protobuf.message import DecodeError
+
     try:
         status = wire.Status.FromString(details)
         found = [wire.ErrorInfo.FromString(detail.value) for detail in status.details if detail.type_url == ERROR_INFO]
-    except ValueError:
-        # protobuf's DecodeError is one: a proxy may have written something else there.
+    except DecodeError:
+        # A proxy may have written something else there.
         return None
     return next((info for info in found if info.domain == DOMAIN), None)

@@ -64,8 +64,9 @@ async def _keep_alive(session: Session, signal: Signal) -> None:
         finally:
             stream.close()
         log.debug("session %s: the stream of renewals to %s ended: %s", session.id, node, why)
-        nodes.pass_over(node)
+        # In this order: an error may name the node itself as the leader, which does not answer.
         nodes.note_leader(stream.leader_at_end)
+        nodes.pass_over(node)
         if stream.is_answered:
             backoff = Backoff()
             failed = 0

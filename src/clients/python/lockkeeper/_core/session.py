@@ -244,6 +244,8 @@ class Held:
         self._waiting: list[Callable[[], None]] = []
         self._mutex = threading.Lock()
         self._listener: int | None = None
+        # The outcome of the release is known, or work in the background sees to it.
+        self._is_in_hand = False
         log.debug("session %s: granted %s, token %d", session.id, ", ".join(wanted.names), token)
 
     def loss(self) -> Loss | None:
@@ -284,8 +286,8 @@ class Held:
         return self._is_released
 
     def __del__(self) -> None:
-        # It is there only once the constructor has run to its end.
-        if getattr(self, "_is_released", True) is False and not self.session.lease.is_foreign:
+        # It is there only once the constructor has run to its end. False also where a release was interrupted as it began.
+        if getattr(self, "_is_in_hand", True) is False and not self.session.lease.is_foreign:
             self.session.dropped.append(self)
 
     def begin_release(self) -> bool:
@@ -304,11 +306,12 @@ class Held:
             raise Lost(Loss(LossReason.FORKED))
         if not self.begin_release():
             return await self._outcome_of_first()
-        release = Release(self.session, token=self.token)
+        release = None
         try:
+            release = Release(self.session, token=self.token)
             outcome = await release.run(self.session.caller.call_limit)
         except BaseException:
-            self._go_on(release)
+            self._go_on(release or Release(self.session, token=self.token))
             raise
         self._settle(outcome)
         if self._outcome is not None:
@@ -317,15 +320,16 @@ class Held:
 
     def release_in_background(self) -> None:
         """For a grant that was dropped."""
-        if self.session.lease.is_foreign or not self.begin_release() or self.session.lease.is_ended:
-            return
-        self._go_on(Release(self.session, token=self.token))
+        self.begin_release()
+        if not self.session.lease.is_foreign and not self.session.lease.is_ended:
+            self._go_on(Release(self.session, token=self.token))
 
     def _go_on(self, release: Release) -> None:
         async def work() -> None:
             self._settle(await release.run(None))
 
         self.session.caller.io.spawn("lockkeeper-release", work)
+        self._is_in_hand = True
 
     def _settle(self, outcome: Error | None) -> None:
         loss = self.session.lease.loss(self.token)
@@ -335,6 +339,7 @@ class Held:
         with self._mutex:
             self._outcome = outcome
             self._is_settled = True
+            self._is_in_hand = True
             waiting = list(self._waiting)
         for wake in waiting:
             wake()

@@ -103,8 +103,9 @@ class WatchCore:
                 else str(judged.refused if isinstance(judged, NotNow) else judged)
             )
         log.debug("the watch of %r at %s broke off after index %d: %s", self._prefix, self._node, self.index, why)
-        nodes.pass_over(self._node)
+        # In this order: an error may name the node itself as the leader, which does not answer.
         nodes.note_leader(failure.leader if isinstance(failure, RpcFailure) else None)
+        nodes.pass_over(self._node)
         now = timer_now()
         if self._failing_since is None:
             self._failing_since = now
@@ -143,6 +144,7 @@ class ObserverCore:
         self._holder: Leader | None = None
         self._data: bytes | None = None
         self._epoch_max = 0
+        self._is_changed = False
         self._told: Leader | None = None
         self._has_told = False
 
@@ -160,6 +162,7 @@ class ObserverCore:
                 return None
             if not self._hear(message):
                 continue
+            self._is_changed = False
             leader = self._leader()
             epoch = self._epoch_max if leader is None else leader.epoch
             # Nodes do not go back behind what they told. If one did, nothing is told until it has caught up.
@@ -178,19 +181,22 @@ class ObserverCore:
         return None if holder is None else Leader(holder.epoch, self._data or b"", holder.label, holder.session_id)
 
     def _hear(self, message: WatchMessage) -> bool:
-        """Whether the message concerns the lock. A grant and its value are in one message, and only the state after it counts."""
+        """Whether there is news of the lock after this message."""
         if isinstance(message, State):
             if message.first:
                 # Sorted by name: the lock is the first of all names that begin with its own, or absent.
                 lock = next((lock for lock in message.locks[:1] if lock.name == self._name), None)
                 self._data = None if lock is None else lock.data
                 self._holder = None if lock is None else leader_from_lock(lock)
+                self._is_changed = False
             return message.first
         if isinstance(message, Changes):
             ours = [change for change in message.changes if change.name == self._name]
             for change in ours:
                 self._apply(change)
-            return bool(ours)
+            self._is_changed = self._is_changed or bool(ours)
+            # A grant and its value may stand in two parts of one entry: only what is so after the last part is told.
+            return self._is_changed and not message.more
         return False
 
     def _apply(self, change: Change) -> None:

@@ -11,7 +11,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -29,6 +30,9 @@ log = logging.getLogger("lockkeeper")
 
 T = TypeVar("T")
 
+IDLE_MAX = 2
+"""Threads that are kept for the next call of the main thread. It makes one at a time, unless a handler of a signal makes one too."""
+
 BUFFER_MAX = 64
 """Messages of a stream that wait for their reader; then flow control stops the node."""
 
@@ -45,18 +49,94 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class ThreadSignal:
-    """Wakes one thread."""
+    """Wakes one thread. A bare lock, which is taken while nobody has set it: an interruption leaves it in order."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._unset = threading.Lock()
+        self._unset.acquire()
 
     def set(self) -> None:
-        self._event.set()
+        # It is set already.
+        with suppress(RuntimeError):
+            self._unset.release()
 
     async def wait(self, timeout: float | None) -> None:
-        self._event.wait(timeout)
-        # What is set between these two lines was true before, and the caller looks again.
-        self._event.clear()
+        self.wait_here(timeout)
+
+    def wait_here(self, timeout: float | None) -> None:
+        self._unset.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
+
+
+class _Job:
+    """Work for another thread, and its outcome."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.is_done = ThreadSignal()
+
+    def execute(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
+
+    def outcome(self) -> Any:
+        self.is_done.wait_here(None)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Aside:
+    """Does the main thread's work with gRPC in other threads.
+
+    Python interrupts the main thread between any two steps (Ctrl-C, a handler of a signal), also within gRPC, which then keeps a mutex of a
+    channel locked for ever: no thread could renew any more. So the main thread only waits, for a bare lock. Other threads are not
+    interrupted, and do their own work.
+    """
+
+    def __init__(self, begin: Callable[[str, Callable[[], None]], None]) -> None:
+        self._begin = begin
+        self._idle: deque[SimpleQueue[_Job | None]] = deque()
+        # Also those whose queue was taken by a call that was interrupted before it gave its work.
+        self._all: list[SimpleQueue[_Job | None]] = []
+        self._is_closed = False
+
+    def run(self, work: Callable[[], T]) -> T:
+        if threading.current_thread() is not threading.main_thread():
+            return work()
+        job = _Job(work)
+        try:
+            queue = self._idle.pop()
+        except IndexError:
+            queue = SimpleQueue()
+            self._all.append(queue)
+            self._begin("lockkeeper-caller", partial(self._serve, queue))
+        queue.put(job)
+        outcome: T = job.outcome()
+        return outcome
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._idle.clear()
+        for queue in list(self._all):
+            queue.put(None)
+
+    def _serve(self, queue: SimpleQueue[_Job | None]) -> None:
+        while (job := queue.get()) is not None:
+            job.execute()
+            # Before the main thread goes on, which may have more work at once.
+            self._idle.append(queue)
+            job.is_done.set()
+            del job
+            if self._is_closed or len(self._idle) > IDLE_MAX:
+                with suppress(ValueError):
+                    self._idle.remove(queue)
+                    break
+        with suppress(ValueError):
+            self._all.remove(queue)
 
 
 class ThreadIo:
@@ -72,9 +152,13 @@ class ThreadIo:
         self._numbers = count(1)
         self._mutex = threading.Lock()
         self._opening = threading.Lock()
+        self._aside = Aside(self._begin)
         self._is_closed = False
 
     async def call(self, address: str, method: Method, request: Any, timeout: float) -> Reply:
+        return self._aside.run(lambda: self._call(address, method, request, timeout))
+
+    def _call(self, address: str, method: Method, request: Any, timeout: float) -> Reply:
         try:
             message, call = self._callable(address, method, "unary_unary").with_call(
                 request, timeout=timeout, metadata=self._metadata
@@ -84,15 +168,22 @@ class ThreadIo:
         return Reply(message, _leader(call.initial_metadata()))
 
     def start(self, address: str, method: Method, request: Any, signal: Signal) -> Pending:
-        call = self._callable(address, method, "unary_unary").future(request, metadata=self._metadata)
-        return ThreadPending(call, signal)
+        def begin() -> ThreadPending:
+            call = self._callable(address, method, "unary_unary").future(request, metadata=self._metadata)
+            return ThreadPending(call, signal, self._aside)
+
+        return self._aside.run(begin)
 
     def stream(self, address: str, method: Method, signal: Signal, on_leader: Callable[[str | None], None]) -> Stream:
-        stream = ThreadStream(self._callable(address, method, "stream_stream"), self._metadata, signal, on_leader)
-        with self._mutex:
-            self._streams.add(stream)
-        self._begin("lockkeeper-stream", stream.pump, lambda: self._streams.discard(stream))
-        return stream
+        def begin() -> ThreadStream:
+            callable_ = self._callable(address, method, "stream_stream")
+            stream = ThreadStream(callable_, self._metadata, signal, on_leader, self._aside)
+            with self._mutex:
+                self._streams.add(stream)
+            self._begin("lockkeeper-stream", stream.pump, lambda: self._streams.discard(stream))
+            return stream
+
+        return self._aside.run(begin)
 
     def signal(self) -> Signal:
         return ThreadSignal()
@@ -110,6 +201,7 @@ class ThreadIo:
 
     async def close(self, limit: float) -> None:
         until = timer_now() + limit
+        self._aside.close()
         self._join(until)
         with self._mutex:
             self._is_closed = True
@@ -120,13 +212,15 @@ class ThreadIo:
         for stream in streams:
             stream.cancel()
         for channel in channels:
-            channel.close()
+            self._aside.run(channel.close)
+        self._aside.close()
         # What still ran has lost its connections now.
         self._join(timer_now() + 1.0)
 
     def _join(self, until: float) -> None:
         with self._mutex:
-            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+            others = self._threads - {threading.current_thread()}
+            threads = [thread for thread in others if thread.ident is not None]
         for thread in threads:
             thread.join(max(0.0, until - timer_now()))
 
@@ -146,7 +240,8 @@ class ThreadIo:
             self._threads.add(thread)
         try:
             thread.start()
-        except BaseException:
+        except RuntimeError:
+            # There can be no more threads. After an interruption the thread may run all the same.
             with self._mutex:
                 self._threads.discard(thread)
             raise
@@ -175,36 +270,48 @@ class ThreadIo:
 
 
 class ThreadPending:
-    """A call that another thread completes."""
+    """A call that another thread completes. That thread reads its outcome."""
 
-    def __init__(self, call: Any, signal: Signal) -> None:
+    def __init__(self, call: Any, signal: Signal, aside: Aside) -> None:
         self._call = call
-        call.add_done_callback(lambda _: signal.set())
+        self._signal = signal
+        self._aside = aside
+        self._outcome: Reply | RpcFailure | None = None
+        call.add_done_callback(self._complete)
+
+    def _complete(self, call: Any) -> None:
+        try:
+            self._outcome = Reply(call.result(), _leader(call.initial_metadata()))
+        except grpc.RpcError as error:
+            self._outcome = _failure(error)
+        except grpc.FutureCancelledError:
+            self._outcome = RpcFailure("CANCELLED", "the call was cancelled")
+        self._signal.set()
 
     def is_done(self) -> bool:
-        done: bool = self._call.done()
-        return done
+        return self._outcome is not None
 
     async def reply(self) -> Reply:
-        try:
-            message = self._call.result()
-        except grpc.RpcError as error:
-            raise _failure(error) from None
-        except grpc.FutureCancelledError:
-            raise RpcFailure("CANCELLED", "the call was cancelled") from None
-        return Reply(message, _leader(self._call.initial_metadata()))
+        assert self._outcome is not None
+        if isinstance(self._outcome, RpcFailure):
+            raise self._outcome
+        return self._outcome
 
     def cancel(self) -> None:
-        self._call.cancel()
+        if self._outcome is None:
+            self._aside.run(self._call.cancel)
 
 
 class ThreadStream:
     """A stream whose messages are read by a thread of their own, since a read has no limit of time."""
 
-    def __init__(self, begin: Any, metadata: Any, signal: Signal, on_leader: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, begin: Any, metadata: Any, signal: Signal, on_leader: Callable[[str | None], None], aside: Aside
+    ) -> None:
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._messages: deque[Any] = deque()
-        self._room = threading.Semaphore(BUFFER_MAX)
+        self._room = ThreadSignal()
+        self._aside = aside
         self._failure: RpcFailure | None = None
         self._is_cancelled = False
         self._signal = signal
@@ -224,7 +331,7 @@ class ThreadStream:
         if not self._messages:
             return None
         message = self._messages.popleft()
-        self._room.release()
+        self._room.set()
         return message
 
     def failure(self) -> Exception | None:
@@ -233,8 +340,8 @@ class ThreadStream:
     def cancel(self) -> None:
         self._is_cancelled = True
         self._requests.put(None)
-        self._room.release()
-        self._call.cancel()
+        self._room.set()
+        self._aside.run(self._call.cancel)
 
     def pump(self) -> None:
         """Reads until the stream ends: the body of its thread."""
@@ -242,7 +349,8 @@ class ThreadStream:
         try:
             self._on_leader(_leader(self._call.initial_metadata()))
             for message in self._call:
-                self._room.acquire()
+                while len(self._messages) >= BUFFER_MAX and not self._is_cancelled:
+                    self._room.wait_here(None)
                 if self._is_cancelled:
                     break
                 self._messages.append(message)
