@@ -22,6 +22,7 @@ mod bench_program;
 mod calibration;
 mod chaos;
 mod client;
+mod clients;
 mod cluster;
 mod console;
 mod deployment;

@@ -28,7 +28,9 @@ class DescribeMessages(BuildHookInterface):  # type: ignore[type-arg]
             raise FileNotFoundError(
                 f"proto/lockkeeper/v1 is in none of {places}: build from the repository or from its sdist"
             )
-        made = root / PLACE
+        # Beside the wheel, and not in the source: several builds may run at once.
+        made = Path(self.directory) / "api.binpb"
+        made.parent.mkdir(parents=True, exist_ok=True)
         wanted = [f"lockkeeper/v1/{name}.proto" for name in API]
         arguments = [
             "protoc",
@@ -40,5 +42,4 @@ class DescribeMessages(BuildHookInterface):  # type: ignore[type-arg]
         ]
         if protoc.main(arguments) != 0:
             raise RuntimeError(f"protoc failed: {arguments}")
-        # It is in no list of the version control, which the builder would follow.
         build_data["force_include"][str(made)] = PLACE
