@@ -23,6 +23,7 @@ sections=(
     'etcd         clients of etcd from PyPI, npm and Debian; a walk beside etcd'
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
+    'clients-python the Python client: lints, types, its tests, its recipes; a run of chaos that is judged'
     'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'
     'clients-typescript  the TypeScript client: its tests under two versions of Node, the conformance suite, chaos'
     'browser      the console in Chromium'
@@ -63,6 +64,7 @@ section() {
     etcd) ignored node etcd::etcdctl etcd::walk etcd::lock_set etcd::locks && scripts/etcd-clients.sh ;;
     patroni) scripts/patroni.sh ;;
     dynamodb) scripts/dynamodb-clients.sh ;;
+    clients-python) scripts/python-client.sh && scripts/client-conformance.sh python && ignored node clients::python:: ;;
     generated) ignored node generated:: ;;
     clients-typescript)
         scripts/typescript-client.sh && scripts/client-conformance.sh typescript && scripts/typescript-client.sh --chaos 60

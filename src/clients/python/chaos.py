@@ -2,8 +2,8 @@
 
     lockkeeper chaos run --program 'PYTHON src/clients/python/chaos.py'
 
-What a client may claim is recorded as it claims it: its sessions, each renewal with the moment of its sending, its losses. Locks are new every few
-seconds, so that the history of each stays short enough for the search for an order.
+What a client may claim is recorded as it claims it: its sessions, each renewal with the moment of its sending, its losses. Locks are new
+every few seconds, so that the history of each stays short enough for the search for an order.
 """
 
 from __future__ import annotations

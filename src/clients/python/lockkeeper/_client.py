@@ -230,6 +230,8 @@ class Client:
 
         >>> with client.lock("jobs/nightly") as lock:
         ...     revoked = client.force_release("jobs/nightly", "maintenance at 9", token=lock.token)
+        ...     while True:
+        ...         lock.raise_if_lost()
         Traceback (most recent call last):
             ...
         lockkeeper.errors.Lost: an operator revoked the lock: maintenance at 9

@@ -87,7 +87,7 @@ _SAID = {
 class Loss:
     """How a lock was lost.
 
-    >>> str(Loss(LossReason.REVOKED, "maintenance at 9"))
+    >>> str(lockkeeper.Loss(lockkeeper.LossReason.REVOKED, "maintenance at 9"))
     'an operator revoked the lock: maintenance at 9'
     """
 
