@@ -565,6 +565,10 @@ class Leadership:
 
     >>> with client.election("schedulers").campaign(b"starting") as leadership:
     ...     leadership.proclaim(b"ready")
+    ...     leadership.raise_if_lost()
+    ...     leadership.ensure(3) > leadership.remaining - 1, leadership.loss
+    ...     leadership.resign()
+    (True, None)
     """
 
     def __init__(self, request: LockRequest) -> None:
@@ -626,7 +630,12 @@ class Leadership:
 
 
 class Observer(Iterator["Leader | None"]):
-    """The leaders of an election, in turn. Epochs never go down, and a leader is never shown with the value of the one before."""
+    """The leaders of an election, in turn. Epochs never go down, and a leader is never shown with the value of the one before.
+
+    >>> with client.election("schedulers").observe() as observer:
+    ...     print(next(observer))
+    None
+    """
 
     def __init__(self, core: ObserverCore) -> None:
         self._core = core

@@ -533,6 +533,10 @@ class Leadership:
 
     >>> async with client.election("schedulers").campaign(b"starting") as leadership:
     ...     await leadership.proclaim(b"ready")
+    ...     leadership.raise_if_lost()
+    ...     await leadership.ensure(3) > leadership.remaining - 1, leadership.loss
+    ...     await leadership.resign()
+    (True, None)
     """
 
     def __init__(self, request: LockRequest) -> None:
@@ -596,7 +600,12 @@ class Leadership:
 
 
 class Observer(AsyncIterator["Leader | None"]):
-    """The leaders of an election, in turn, as `lockkeeper.Observer`."""
+    """The leaders of an election, in turn, as `lockkeeper.Observer`.
+
+    >>> async with client.election("schedulers").observe() as observer:
+    ...     print(await anext(observer))
+    None
+    """
 
     def __init__(self, core: ObserverCore) -> None:
         self._core = core

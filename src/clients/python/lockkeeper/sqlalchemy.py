@@ -26,12 +26,18 @@ class Fencing(Protocol):
     """A lock of either client."""
 
     @property
-    def token(self) -> int: ...
+    def token(self) -> int:
+        """Its fencing token."""
+        ...
 
     @property
-    def is_exclusive(self) -> bool: ...
+    def is_exclusive(self) -> bool:
+        """Whether nobody else holds it."""
+        ...
 
-    def raise_if_lost(self) -> None: ...
+    def raise_if_lost(self) -> None:
+        """Raises `Lost` if it is lost."""
+        ...
 
 
 def fence(statement: Update, lock: Fencing, column: ColumnElement[int]) -> Update:
