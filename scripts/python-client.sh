@@ -10,6 +10,7 @@
 # Needs PyPI; packages are installed into the build directory, in the versions of requirements-dev.txt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONPATH
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 source=$PWD/src/clients/python

@@ -68,7 +68,7 @@ class Client:
     program, for at most two seconds.
 
     After a fork the child has no lock: those of the parent are lost there (`LossReason.FORKED`) and stay with the parent. The client itself
-    can be used in the child if the parent has not used it before the fork; otherwise gRPC decides (see the README).
+    can be used in the child if the parent has not used it before the fork; otherwise gRPC does not promise to work there (see the README).
 
     All calls fail with `NoCluster` if no node answered within the limit of a call, with `OutcomeUnknown` if the request may have taken
     effect, with `Refused` if the cluster said no, with `InvalidArgument` if an argument is out of range, and with `ClientClosed`.

@@ -72,6 +72,10 @@ class Client:
     """
 
     def __init__(self, settings: Settings) -> None:
+        # gRPC is imported here: not with the package, and not by the first call, which would block the event loop for long.
+        from ._io.loop import LoopIo
+
+        self._make_io = LoopIo
         self._settings = settings
         self._made: ClientCore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,10 +88,8 @@ class Client:
         if self._made is None:
             if self._is_closed:
                 raise ClientClosed("the client was closed: make another one with connect()")
-            from ._io.loop import LoopIo
-
             settings = self._settings
-            self._made = ClientCore(settings, lambda: LoopIo(settings.tls, settings.token))
+            self._made = ClientCore(settings, lambda: self._make_io(settings.tls, settings.token))
             self._loop = loop
         if self._loop is not loop:
             raise InvalidArgument("this client belongs to another event loop: make one in this loop with connect()")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -13,8 +14,9 @@ import lockkeeper.testing
 LONG = 60.0
 """Longer than any step on a busy machine: a test that waits for this time has failed."""
 
-# From the checkout, where the package is not installed with its entry point, and from a wheel, where it is.
-pytest_plugins = ["lockkeeper.testing.plugin"]
+# A wheel brings its fixtures by its entry point; a checkout in the search path has none.
+IS_INSTALLED = any(point.name == "lockkeeper" for point in entry_points(group="pytest11"))
+pytest_plugins = [] if IS_INSTALLED else ["lockkeeper.testing.plugin"]
 
 
 @pytest.fixture
