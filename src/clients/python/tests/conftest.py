@@ -32,7 +32,7 @@ def client(lockkeeper_client: lockkeeper.Client) -> lockkeeper.Client:
 @pytest.fixture
 def short(cluster: lockkeeper.testing.Cluster) -> Iterator[lockkeeper.Client]:
     """A client whose locks are over soon without a renewal."""
-    with cluster.connect(ttl=1.5) as client:
+    with cluster.connect(ttl=4) as client:
         yield client
 
 

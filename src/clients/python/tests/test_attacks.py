@@ -109,14 +109,13 @@ def hog(seconds):
         if took >= seconds:
             return
         size += 1
-client = lockkeeper.connect(ttl=1)
-hogged = lockkeeper.connect(ttl=1)
+client = lockkeeper.connect(ttl=2)
 with client.lock("warm"):
     pass
 try:
     with client.lock("a") as lock:
         say("held", lock.token)
-        hog(1.2)
+        hog(2.2)
         left, loss = lock.remaining, lock.loss
         say(left, loss and loss.reason.value)
         lock.raise_if_lost()
@@ -140,11 +139,11 @@ def compute():
     while not over:
         sum(range(1000))
 threads = [threading.Thread(target=compute) for _ in range(4)]
-client = lockkeeper.connect(ttl=3)
+client = lockkeeper.connect(ttl=6)
 with client.lock("a") as lock:
     for thread in threads:
         thread.start()
-    end = time.monotonic() + 6
+    end = time.monotonic() + 8
     while time.monotonic() < end:
         lock.raise_if_lost()
         time.sleep(0.05)

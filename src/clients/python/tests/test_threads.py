@@ -173,7 +173,7 @@ def test_one_that_is_dropped_is_released_in_the_background(client: lockkeeper.Cl
 
 def test_a_session_lives_longer_than_its_ttl(short: lockkeeper.Client) -> None:
     with short.lock("a") as lock:
-        end = time.monotonic() + 4
+        end = time.monotonic() + 6
         while time.monotonic() < end:
             lock.raise_if_lost()
             time.sleep(0.05)
@@ -183,7 +183,8 @@ def test_a_session_lives_longer_than_its_ttl(short: lockkeeper.Client) -> None:
 def test_ensure_renews_only_if_it_must_and_says_when_the_ttl_is_too_short(short: lockkeeper.Client) -> None:
     with short.lock("a") as lock:
         assert lock.ensure(0.1) > 0.1
-        assert lock.ensure(1.4) > 1.4
+        until("a part of the ttl has passed", lambda: lock.remaining < 3.9)
+        assert lock.ensure(2) > 2
         with pytest.raises(lockkeeper.NotEnsured, match="longer ttl"):
             lock.ensure(5)
 
@@ -290,13 +291,13 @@ def test_debug_logging_shows_the_life_of_a_session(
     cluster: lockkeeper.testing.Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "lockkeeper")
-    with cluster.connect(ttl=1) as client, client.lock("a"):
+    with cluster.connect(ttl=6) as client, client.lock("a"):
         until("it is renewed", lambda: "renewed" in caplog.text)
     with cluster.connect(token="not-to-be-seen") as client, pytest.raises(lockkeeper.Refused) as refused:
         client.get("a")
     assert refused.value.reason == "UNAUTHENTICATED"
     assert "not-to-be-seen" not in str(refused.value)
-    for word in ("opened, ttl 1.000 s", "granted a, token", "renewed", "released token", "closed"):
+    for word in ("opened, ttl 6.000 s", "granted a, token", "renewed", "released token", "closed"):
         assert word in caplog.text
     assert "not-to-be-seen" not in caplog.text
 
