@@ -18,9 +18,10 @@ version=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[
 place=$target/python-client/$version
 python=$place/venv/bin/python
 
+# run COMMAND…: its output is for people; stdout belongs to --venv and to the weights.
 run() {
     echo "+ $*" >&2
-    "$@"
+    "$@" >&2
 }
 
 # The packages of others, once; they are complete if the copy of their list is there.
