@@ -63,10 +63,12 @@ def test_a_loss_cancels_the_body_with_lost(cluster: lockkeeper.testing.Cluster) 
     told: list[Loss] = []
 
     async def body(client: lockkeeper.aio.Client) -> None:
+        began = time.monotonic()
         with pytest.raises(lockkeeper.Lost, match="maintenance at 9"):
             async with client.lock("a", on_lost=told.append) as lock:
                 await client.force_release("a", "maintenance at 9", token=lock.token)
-                await asyncio.sleep(LONG)
+                await asyncio.Event().wait()
+        assert time.monotonic() - began < LONG / 2, "by the loss, and not by the limit of the test"
         assert told == [Loss(LossReason.REVOKED, "maintenance at 9")]
         # The task goes on as if it had never been cancelled.
         await asyncio.sleep(0)
@@ -87,12 +89,12 @@ def test_a_loss_of_the_outer_lock_passes_the_inner_one(cluster: lockkeeper.testi
         with pytest.raises(lockkeeper.Lost, match="outer"):
             async with client.lock("outer"), client.lock("inner"):
                 await client.force_release("outer", "outer")
-                await asyncio.sleep(LONG)
+                await asyncio.Event().wait()
         assert await is_free(client, "inner")
         with pytest.raises(lockkeeper.Lost, match="inner"):
             async with client.lock("outer") as outer, client.lock("inner"):
                 await client.force_release("inner", "inner")
-                await asyncio.sleep(LONG)
+                await asyncio.Event().wait()
         assert outer.loss == Loss(LossReason.RELEASED)
 
     with_client(cluster, body)
@@ -105,7 +107,7 @@ def test_a_cancellation_by_others_is_not_taken_for_a_loss(cluster: lockkeeper.te
         async def work() -> None:
             async with client.lock("a"):
                 entered.set()
-                await asyncio.sleep(LONG)
+                await asyncio.Event().wait()
 
         task = asyncio.create_task(work())
         await entered.wait()
@@ -168,7 +170,7 @@ def test_a_client_that_closes_ends_waits_and_bodies(cluster: lockkeeper.testing.
         async def work() -> None:
             async with other.lock("b"):
                 entered.set()
-                await asyncio.sleep(LONG)
+                await asyncio.Event().wait()
 
         async with client.lock("a"):
             waiting = asyncio.create_task(other.lock("a").acquire())
@@ -194,7 +196,7 @@ def test_a_loop_that_was_blocked_past_the_deadline_finds_the_lock_lost(cluster: 
                 # The very next line: no task of ours has run.
                 assert lock.remaining == 0.0
                 assert lock.loss == Loss(LossReason.OUT_OF_CONTACT)
-                await asyncio.sleep(LONG)
+                await asyncio.Event().wait()
         async with client.lock("a") as again:
             assert again.session_id != lock.session_id
 
