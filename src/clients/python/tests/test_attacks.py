@@ -19,11 +19,13 @@ import lockkeeper
 import lockkeeper.testing
 
 # Each attack is a program of its own. It says what it sees, a line each, and reads a line where it waits for the test.
-PRELUDE = """
+PRELUDE = r"""
 import os, re, signal, sys, threading, time
 import lockkeeper
 def say(*words):
-    print(*words, flush=True)
+    # In one piece: other threads say something too.
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 """
 
 
