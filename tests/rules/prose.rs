@@ -28,14 +28,14 @@ struct Ratchet {
 
 /// To be lowered (the comments: raised) by the commit that makes a number better.
 const RATCHETS: [Ratchet; 8] = [
-    Ratchet { what: UNDIVIDED, now: 43, goal: 30 },
+    Ratchet { what: UNDIVIDED, now: 21, goal: 30 },
     Ratchet { what: COMMENTS, now: 19, goal: 25 },
-    Ratchet { what: PAIRED_BINDINGS, now: 139, goal: 20 },
-    Ratchet { what: BOOLEAN_ARMS, now: 112, goal: 0 },
-    Ratchet { what: SHARED_NAMES, now: 211, goal: 60 },
-    Ratchet { what: NAMED_OF, now: 58, goal: 10 },
+    Ratchet { what: PAIRED_BINDINGS, now: 41, goal: 20 },
+    Ratchet { what: BOOLEAN_ARMS, now: 13, goal: 0 },
+    Ratchet { what: SHARED_NAMES, now: 172, goal: 60 },
+    Ratchet { what: NAMED_OF, now: 34, goal: 10 },
     Ratchet { what: LONGEST, now: 98, goal: 80 },
-    Ratchet { what: TELEGRAMS, now: 229, goal: 0 },
+    Ratchet { what: TELEGRAMS, now: 131, goal: 0 },
 ];
 
 const UNDIVIDED: &str = "functions of 15 lines and more without a blank line, in %";

@@ -74,9 +74,7 @@ fn write_record(record: &Record) -> r::Kind {
                 locks: locks.iter().map(|(name, mode)| write_held(name, *mode)).collect(),
                 lock_delay_ms: *lock_delay_ms,
                 since_wall_ms: since.0,
-                revoked: revoked
-                    .as_ref()
-                    .map(|(reason, deadline)| r::Revoked { reason: reason.as_str().into(), deadline_ms: deadline.0 }),
+                revoked: revoked.as_ref().map(write_revoked),
                 revoked_by: write_identity(revoked_by.as_ref()),
             })
         }
@@ -122,6 +120,10 @@ fn write_record(record: &Record) -> r::Kind {
 
         Record::Work(work) => r::Kind::Work(r::Work { kind: Some(write_work(work)) }),
     }
+}
+
+fn write_revoked((reason, deadline): &(Reason, Stamp)) -> r::Revoked {
+    r::Revoked { reason: reason.as_str().into(), deadline_ms: deadline.0 }
 }
 
 fn read_record(record: r::Kind) -> Result<Record, Malformed> {
