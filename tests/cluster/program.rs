@@ -271,12 +271,17 @@ async fn without_an_answer_the_program_names_the_endpoints_and_their_source() {
     assert!(unanswered.contains(&format!("no answer yet from {address}")), "{unanswered}");
 }
 
+/// The words of a text, whatever lines they were wrapped into.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[tokio::test]
 async fn help_and_errors_name_the_source_of_the_endpoints() {
     // Other programs may use the default ports, so this test makes no call to them.
     let (code, out, err) = text(&output(lockkeeper(&["get", "--help"]).env_remove("LOCKKEEPER_ENDPOINTS")).await);
     assert!(
-        code == 0 && out.contains("[default: 127.0.0.1:7101") && out.contains("[env: LOCKKEEPER_ENDPOINTS]"),
+        code == 0 && words(&out).contains("[default: 127.0.0.1:7101") && out.contains("[env: LOCKKEEPER_ENDPOINTS]"),
         "{out}{err}"
     );
     let (code, _, err) = text(&output(lockkeeper(&["get", "a"]).env("LOCKKEEPER_ENDPOINTS", "here")).await);
