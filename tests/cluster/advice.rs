@@ -26,15 +26,15 @@ async fn without_a_quorum_each_node_is_a_line_and_the_reason_is_a_conclusion() {
     for node in [2, 3] {
         cluster.node_mut(node).kill().await;
     }
-    let said = until("no quorum is noticed", async || {
+    let said = until("node 1 does not serve", async || {
         let (code, _, err) = text(&run(&cluster, &["list", "--timeout", "1s"]).await);
         assert_eq!(code, 12, "{err}");
-        err.contains("no quorum").then_some(err)
+        // Until it notices that nobody answers it, node 1 leads.
+        (err.contains("no quorum") && err.contains("does not serve: ")).then_some(err)
     })
     .await;
     assert!(said.contains("lockkeeper: no node of the cluster could answer before the deadline"), "{said}");
     let address = |node: u64| cluster.node(node).config().client_listen.clone();
-    // Until it notices that nobody answers, the node leads.
     let of_first = said.lines().find(|line| line.starts_with(&format!("  node 1  {}  ", address(1))));
     assert!(of_first.is_some_and(|line| line.contains("does not serve: ")), "{said}");
     for node in [2, 3] {
@@ -66,9 +66,13 @@ async fn a_port_that_speaks_tls_is_not_down_and_nothing_happens_there() {
         &["force-release", "seat", "--reason", "test"],
         &["transfer-leader"],
     ] {
-        let (code, _, err) = text(&run(&cluster, &[arguments, &["--timeout", "1s"]].concat()).await);
-        assert_eq!(code, 12, "{arguments:?}: {err}");
-        assert!(err.contains("the cluster speaks TLS: name its authority with --ca"), "{arguments:?}: {err}");
+        // A machine that is too busy for one attempt within the time is told so, with another code: it is asked again.
+        until(arguments[0], async || {
+            let (code, _, err) = text(&run(&cluster, &[arguments, &["--timeout", "2s"]].concat()).await);
+            assert!(err.contains("the cluster speaks TLS: name its authority with --ca"), "{arguments:?}: {err}");
+            (code == 12).then_some(())
+        })
+        .await;
     }
 
     // With its certificates, the page names them.
@@ -89,12 +93,16 @@ async fn certificates_for_a_cluster_in_plain_text_are_told() {
     let directory = tempfile::tempdir().expect("a directory");
     lockkeeper::certs::Authority::create(directory.path(), "other").expect("an authority");
     let authority = directory.path().join("ca.pem");
-    for (arguments, place) in [(&["status"][..], 1), (&["lock", "seat", "--timeout", "1s", "--", "true"], 2)] {
-        let mut command = lockkeeper(arguments);
-        command.env("LOCKKEEPER_ENDPOINTS", plain(&cluster)).env("LOCKKEEPER_CA", &authority);
-        let (code, out, err) = text(&output(&mut command).await);
-        let said = if place == 1 { &out } else { &err };
-        assert!(code == 12 && said.contains("no TLS: the node speaks none, and --ca is given"), "{out}{err}");
+    for (arguments, place) in [(&["status"][..], 1), (&["lock", "seat", "--timeout", "2s", "--", "true"], 2)] {
+        until(arguments[0], async || {
+            let mut command = lockkeeper(arguments);
+            command.env("LOCKKEEPER_ENDPOINTS", plain(&cluster)).env("LOCKKEEPER_CA", &authority);
+            let (code, out, err) = text(&output(&mut command).await);
+            let said = if place == 1 { &out } else { &err };
+            assert!(said.contains("no TLS: the node speaks none, and --ca is given"), "{out}{err}");
+            (code == 12).then_some(())
+        })
+        .await;
     }
 }
 
