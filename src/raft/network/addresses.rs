@@ -2,7 +2,7 @@
 //!
 //! There are two sources. The *configuration* of this node names the founders, and may name other addresses for them than they have given
 //! themselves: after a move of the whole cluster, or behind address translation. The *log* names every member; a member that restarts with
-//! other addresses has them written there ([`Node::has_moved`]).
+//! other addresses has them written there ([`MemberNode::has_moved`](lockkeeper_table::MemberNode::has_moved)).
 //!
 //! The configuration decides, unless the member has moved. One that has is looked for where the log says; when that address does not
 //! answer, or another node answers there, where the configuration says, and so on in turn: all of them may have moved together since. An
