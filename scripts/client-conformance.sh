@@ -23,8 +23,9 @@ case $client in
 rust) judge "$@" ;;
 python)
     python=$(scripts/python-client.sh --venv | tail -n 1)
-    judge --driver "$python src/clients/python/driver.py" "$@"
-    judge --driver "$python src/clients/python/driver.py --asyncio" "$@"
+    # Isolated (-I): otherwise the package beside the driver, which is not built, is imported instead of the installed one.
+    judge --driver "$python -I $PWD/src/clients/python/driver.py" "$@"
+    judge --driver "$python -I $PWD/src/clients/python/driver.py --asyncio" "$@"
     ;;
 typescript)
     scripts/typescript-client.sh --build
