@@ -6,6 +6,7 @@
 //! * [`table`]: that machine on a node: entries of the log applied, and all that listens;
 //! * [`raft`]: replicates that log: its store on disk, its network, its clock;
 //! * [`transport`]: byte streams between nodes, real or simulated, and gRPC on top of them;
+//! * [`config`]: the configuration of a node;
 //! * [`server`]: a node: the gRPC services on top of a replica;
 //! * [`client`]: the Rust client;
 //! * [`fence`]: fencing tokens in a resource;
@@ -14,10 +15,10 @@
 //! * [`mod@bench`]: benchmarks of a cluster;
 //! * [`cli`]: the program, one command a file.
 //!
-//! Imports point down only: `cli → server → raft → table → machine`, `cli → client → proto`, `cli → local → proto`, and `cli → chaos` and
-//! `cli → bench` onto [`client`] and [`local`]. Most of these are crates of their own, in `src/*` and `proto/`, re-exported here under
-//! short names; `tests/layers.rs` lists what each of them may be built on. A program that only needs locks depends on `lockkeeper-client`,
-//! a resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
+//! Imports point down only: `cli → server → raft → table → machine`, `cli → client → proto`, `cli → local → proto`, and both
+//! `cli → chaos` and `cli → bench` onto [`client`] and [`local`]. All but the command line are crates of their own, in `src/*` and
+//! `proto/`, re-exported here under short names; `tests/rules/layers.rs` lists what each of them may be built on. A program that only
+//! needs locks depends on `lockkeeper-client`, a resource on `lockkeeper-fence`, a program that judges histories on `lockkeeper-checker`.
 
 pub use lockkeeper_bench as bench;
 pub use lockkeeper_certs as certs;

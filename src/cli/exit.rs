@@ -3,7 +3,8 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | success; `check`: the token holds the lock; `status`: a leader serves; `chaos run`, `chaos check`: all properties hold |
-//! | 1 | an error without a code of its own; `status`: there is a leader that cannot commit; `doctor`: there is a problem; `snapshot`: the file is damaged; `audit`: a line breaks a rule |
+//! | 1 | an error without a code of its own |
+//! | 1 | `status`: a leader that cannot commit; `doctor`: a problem; `snapshot`: a damaged file; `audit`: a broken rule |
 //! | 2 | wrong usage or an invalid argument, such as a directory that cannot be written |
 //! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
@@ -40,8 +41,8 @@ pub(crate) const HELP: &str = "\
 Exit codes:
     0  success; check: held; status: a leader serves; chaos: all properties hold
     1  an error without a code of its own; status: the leader cannot commit;
-       doctor: there is a problem;
-       snapshot: the file is damaged; audit: a line breaks a rule
+       doctor: there is a problem; snapshot: the file is damaged;
+       audit: a line breaks a rule
     2  wrong usage or an invalid argument
    10  not acquired: busy, or not in time; check: not held
    11  the lock or the session is lost, or is no longer held

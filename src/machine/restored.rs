@@ -255,7 +255,8 @@ mod tests {
     }
 
     fn open(id: u128) -> Command {
-        let (ttl, label) = (Ttl::from_millis(TTL_MS).unwrap(), Label::new("ann").unwrap());
+        let ttl = Ttl::from_millis(TTL_MS).unwrap();
+        let label = Label::new("ann").unwrap();
         Command::Open { session: SessionId(id), ttl, label, address: None, owner: None }
     }
 

@@ -235,7 +235,8 @@ fn sessions_that_expire_at_once_end_in_many_batches_and_others_are_served_in_eac
     while machine.has_work() || batches == 0 {
         batches += 1;
         let (number, mut events) = (u128::MAX - batches, Vec::new());
-        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let ttl = Ttl::from_millis(1000).unwrap();
+        let label = Label::default();
         let open = Command::Open { session: session(number), ttl, label, address: None, owner: None };
         assert_eq!(run_little(&mut machine, Stamp(1000), open, &mut events), Reply::Opened(ttl));
         let operation = acquire(&[&format!("own {batches}")], Wait::Never);

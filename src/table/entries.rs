@@ -111,7 +111,8 @@ mod tests {
         assert_eq!(table.unapplied(), None);
 
         let open = |session| {
-            let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
+            let ttl = Ttl::from_millis(1000).expect("in bounds");
+            let label = Label::default();
             Command::Open { session: SessionId(session), ttl, label, address: None, owner: None }
         };
         for payload in [batch(&[open(1), Command::Probe]), Bytes::from_static(b"this is no batch")] {

@@ -370,7 +370,8 @@ mod tests {
     fn a_claim_whose_lease_is_over_is_passed_over_once_and_within_the_budget() {
         let (mut machine, mut events) = (Machine::default(), Vec::new());
         for (session, ttl_ms) in [(DEAD, 1000), (ANN, 100_000), (BOB, 100_000)] {
-            let (ttl, label) = (Ttl::from_millis(ttl_ms).unwrap(), Label::default());
+            let ttl = Ttl::from_millis(ttl_ms).unwrap();
+            let label = Label::default();
             let open = Command::Open { session, ttl, label, address: None, owner: None };
             apply(&mut machine, 0, usize::MAX, open, &mut events);
         }

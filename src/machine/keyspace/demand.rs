@@ -158,7 +158,8 @@ mod tests {
     }
 
     fn opens(session: SessionId) -> TxnOperation {
-        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let ttl = Ttl::from_millis(1000).unwrap();
+        let label = Label::default();
         TxnOperation::Open(NewSession { session, ttl, label, address: None, owner: None })
     }
 
@@ -252,7 +253,8 @@ mod tests {
     #[test]
     fn what_the_table_knows_already_asks_for_nothing() {
         let mut machine = Machine::default();
-        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let ttl = Ttl::from_millis(1000).unwrap();
+        let label = Label::default();
         let open = Command::Open { session: HOLDER, ttl, label, address: None, owner: None };
         let want = Want {
             name: LockName::new("jobs").unwrap(),

@@ -17,7 +17,8 @@ fn put(name: &str, bytes: usize, lease: Option<SessionId>) -> TxnOperation {
 }
 
 fn opens(session: SessionId) -> TxnOperation {
-    let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::new("a label").unwrap());
+    let ttl = Ttl::from_millis(1000).unwrap();
+    let label = Label::new("a label").unwrap();
     TxnOperation::Open(NewSession { session, ttl, label, address: None, owner: None })
 }
 

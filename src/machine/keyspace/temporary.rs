@@ -85,7 +85,8 @@ mod tests {
     }
 
     fn opens(id: u128) -> NewSession {
-        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let ttl = Ttl::from_millis(1000).unwrap();
+        let label = Label::default();
         NewSession { session: SessionId(id), ttl, label, address: None, owner: Identity::new("ann").ok() }
     }
 

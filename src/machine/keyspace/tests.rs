@@ -32,12 +32,14 @@ fn run(machine: &mut Machine, command: Command) -> Reply {
 }
 
 fn open(machine: &mut Machine) {
-    let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+    let ttl = Ttl::from_millis(1000).unwrap();
+    let label = Label::default();
     run(machine, Command::Open { session: ANN, ttl, label, address: None, owner: None });
 }
 
 fn open_for_entries(session: SessionId) -> TxnOperation {
-    let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+    let ttl = Ttl::from_millis(1000).unwrap();
+    let label = Label::default();
     TxnOperation::Open(NewSession { session, ttl, label, address: None, owner: None })
 }
 

@@ -215,12 +215,13 @@ mod tests {
         let table = Arc::new(Table::new(None));
         let applier = applier(&table);
         let apply = |index, stamp, commands| {
-            let (time, limits) =
-                (Time { stamp: Stamp(stamp), wall: WallTime(0) }, Limits { work: 1, ..Limits::default() });
+            let time = Time { stamp: Stamp(stamp), wall: WallTime(0) };
+            let limits = Limits { work: 1, ..Limits::default() };
             table.apply(EntryId { term: 1, index }, Batch { time, limits, commands }, false);
         };
         let open = |session| {
-            let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::new("").expect("short"));
+            let ttl = Ttl::from_millis(1000).expect("in bounds");
+            let label = Label::new("").expect("short");
             Command::Open { session: SessionId(session), ttl, label, address: None, owner: None }
         };
         apply(1, 0, (1..=3).map(open).collect());

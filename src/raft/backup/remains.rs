@@ -294,7 +294,8 @@ mod tests {
     }
 
     fn opens(session: u128) -> Bytes {
-        let (ttl, label) = (Ttl::from_millis(1000).expect("in bounds"), Label::default());
+        let ttl = Ttl::from_millis(1000).expect("in bounds");
+        let label = Label::default();
         let open = Command::Open { session: SessionId(session), ttl, label, address: None, owner: None };
         commands::encode(Time::default(), Limits::default(), &[open])
     }

@@ -361,6 +361,14 @@ impl Access {
         caller.is_peer || self.policy.get().is_some_and(may_administer)
     }
 
+    /// Whether a session is the caller's own: opened by its identity, or without one where such callers are served.
+    pub(crate) fn owns(&self, caller: &Caller, owner: Option<&Identity>) -> bool {
+        match owner {
+            Some(_) => owner == caller.identity.as_ref(),
+            None => self.serves_anonymous(),
+        }
+    }
+
     /// Whether this node has a policy. Without one, everybody sees all sessions.
     pub(crate) fn has_policy(&self) -> bool {
         self.policy.file.is_some()

@@ -263,11 +263,7 @@ fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockSho
 /// Whether the caller may close a session. The leader decides it, by the same rule.
 fn may_close(console: &Console, caller: &Caller, session: &SessionView) -> bool {
     let access = console.service.access();
-    let is_own = match &session.owner {
-        Some(_) => session.owner == caller.identity,
-        None => access.serves_anonymous(),
-    };
-    is_own || access.administers(caller)
+    access.owns(caller, session.owner.as_ref()) || access.administers(caller)
 }
 
 async fn sessions(console: &Console, caller: &Caller, asked: SessionsQuery) -> Result<SessionsShown, Error> {

@@ -294,11 +294,7 @@ impl Local {
         if !self.replica.leads() {
             return Err(Error::no_leader());
         }
-        Ok(match self.owner(session) {
-            None => true,
-            Some(None) => self.access.serves_anonymous(),
-            Some(owner) => owner == caller.identity,
-        })
+        Ok(self.owner(session).is_none_or(|owner| self.access.owns(caller, owner.as_ref())))
     }
 
     /// The owner of a session, if the table has the session.

@@ -407,7 +407,8 @@ mod tests {
 
     fn new_session() -> impl Strategy<Value = NewSession> {
         (TTL_MS_MIN..=TTL_MS_MAX, "[a-z]{0,9}", address(), identity()).prop_map(|(ttl, label, address, owner)| {
-            let (ttl, label) = (Ttl::from_millis(ttl).unwrap(), Label::new(&label).unwrap());
+            let ttl = Ttl::from_millis(ttl).unwrap();
+            let label = Label::new(&label).unwrap();
             NewSession { session: SessionId(0), ttl, label, address, owner }
         })
     }
@@ -468,7 +469,8 @@ mod tests {
         prop_oneof![
             (session(), TTL_MS_MIN..=TTL_MS_MAX, ".{0,40}", address(), identity()).prop_map(
                 |(session, ms, label, address, owner)| {
-                    let (ttl, label) = (Ttl::from_millis(ms).unwrap(), Label::new(&label).unwrap());
+                    let ttl = Ttl::from_millis(ms).unwrap();
+                    let label = Label::new(&label).unwrap();
                     Command::Open { session, ttl, label, address, owner }
                 }
             ),
@@ -558,7 +560,8 @@ mod tests {
             pb::Open { session, ttl_ms: 1000, label: String::new(), address: String::new(), owner: String::new() };
         let written = pb::Command { kind: Some(pb::command::Kind::Open(open.clone())) };
         assert_eq!(open.encoded_len(), 2 + 16 + 3, "an absent address takes no byte");
-        let (ttl, label) = (Ttl::from_millis(1000).unwrap(), Label::default());
+        let ttl = Ttl::from_millis(1000).unwrap();
+        let label = Label::default();
         let read = Command::Open { session: SessionId(3), ttl, label, address: None, owner: None };
         assert_eq!((read_command(written.clone()), write_command(&read)), (Ok(read), written));
     }

@@ -30,7 +30,8 @@ fn apply(table: &Table, index: u64, commands: Vec<Command>) {
 }
 
 fn open(session: u128) -> Command {
-    let (ttl, label) = (Ttl::from_millis(5000).unwrap(), Label::new("ann").unwrap());
+    let ttl = Ttl::from_millis(5000).unwrap();
+    let label = Label::new("ann").unwrap();
     let owner = Some(Identity::new("team/ann").unwrap());
     Command::Open { session: SessionId(session), ttl, label, address: None, owner }
 }
@@ -184,7 +185,8 @@ fn the_lines_tell_of_sessions_that_transactions_open() {
         TxnOperation::Put(Put { key, value, lease, claims: None })
     };
     let branch = |session, who: &str| {
-        let (ttl, label) = (Ttl::from_millis(60_000).unwrap(), Label::new(who).unwrap());
+        let ttl = Ttl::from_millis(60_000).unwrap();
+        let label = Label::new(who).unwrap();
         let new = NewSession { session, ttl, label, address: None, owner: Identity::new(who).ok() };
         let lease = PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete });
         vec![TxnOperation::Open(new), put(lease)]

@@ -31,7 +31,8 @@ fn header() -> Header {
 fn applied(sessions: u64) -> Applied {
     let mut machine = Machine::default();
     let commands = (1..=sessions).flat_map(|id| {
-        let (ttl, label) = (Ttl::from_millis(10_000).unwrap(), Label::new("worker").unwrap());
+        let ttl = Ttl::from_millis(10_000).unwrap();
+        let label = Label::new("worker").unwrap();
         let open = Command::Open { session: SessionId(id.into()), ttl, label, address: None, owner: None };
         let want = Want {
             name: LockName::new(&format!("jobs/{id}")).unwrap(),
