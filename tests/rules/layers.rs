@@ -95,6 +95,12 @@ const LAYERS: &[Layer] = &[
         &["accept", "http1"],
         Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
+    // Redis' protocol over the same.
+    layer(
+        "redis",
+        &["accept"],
+        Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
+    ),
     // etcd's API over the same: it speaks in the words of the table.
     layer("etcd", &["machine", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.

@@ -1,0 +1,290 @@
+//! The keyspace below: linearizable reads, entries with deadlines, and transactions that compare.
+//!
+//! It knows nothing of Redis. A command reads entries, decides, and commits writes under the condition that the entries which it read are
+//! still at the same revision. Otherwise it starts again. The commands of plain locks need no read before: their condition is in the
+//! transaction.
+
+use std::{fmt, net::SocketAddr};
+
+use thiserror::Error;
+use tokio::time::Instant;
+
+/// The client for which the store is asked, and the time until which the answer is of use.
+#[derive(Clone, Debug)]
+pub struct Requester {
+    /// The identity that [`RedisStore::authenticate`] or the client's certificate has proven.
+    pub identity: Option<String>,
+    /// The client's end of the connection.
+    pub address: SocketAddr,
+    /// Nobody reads an answer after this time.
+    pub deadline: Instant,
+}
+
+/// The entry of a key. Its deadline, if it has one, has not passed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredEntry {
+    /// The revision of the write that created it.
+    pub created: u64,
+    /// The revision of its last write, or of the last change of its deadline. It rises with each write, over all keys, and is never zero.
+    pub modified: u64,
+    /// The cluster time, in milliseconds, at which it is deleted by itself.
+    pub deadline_ms: Option<u64>,
+    /// The token of the lock that it claims ([`LockClaim`]): the revision of the write that made the claim.
+    pub token: Option<u64>,
+    /// The bytes that were written.
+    pub value: Vec<u8>,
+}
+
+impl fmt::Debug for StoredEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { created, modified, deadline_ms, token, value } = self;
+        write!(f, "StoredEntry {{ {created}..{modified}, deadline {deadline_ms:?}, token {token:?}, ")?;
+        write!(f, "{} bytes }}", value.len())
+    }
+}
+
+/// The entries of some keys, all of the same revision.
+#[derive(Clone, Debug, Default)]
+pub struct FoundEntries {
+    /// The entries in the order of the keys.
+    pub entries: Vec<Option<StoredEntry>>,
+    /// The revision of the keyspace that they show.
+    pub revision: u64,
+    /// The cluster time of this state, in milliseconds: what remains of a deadline is counted from here. No entry with a deadline at or
+    /// before it is among the entries, and none of those that are missing for that reason is ever seen again, whoever leads.
+    pub now_ms: u64,
+}
+
+/// Some of the entries of a range, all of the same revision.
+#[derive(Clone, Debug, Default)]
+pub struct EntriesPage {
+    /// The entries in the order of their keys.
+    pub entries: Vec<(Vec<u8>, StoredEntry)>,
+    /// Whether further entries may follow.
+    pub more: bool,
+    /// As in [`FoundEntries`].
+    pub revision: u64,
+    /// As in [`FoundEntries`].
+    pub now_ms: u64,
+}
+
+/// Writes that take effect together, or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct EntryTxn {
+    /// All must hold for the writes to take effect.
+    pub conditions: Vec<EntryCondition>,
+    /// The writes. A key occurs at most once.
+    pub writes: Vec<EntryWrite>,
+    /// The keys whose entries are answered if a condition does not hold.
+    pub otherwise_get: Vec<Vec<u8>>,
+}
+
+/// A condition of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryCondition {
+    /// The entry has this [`modified`](StoredEntry::modified). With 0, there is no entry.
+    Modified {
+        /// The key.
+        key: Vec<u8>,
+        /// The revision.
+        revision: u64,
+    },
+    /// There is an entry.
+    Present {
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// There is an entry with this value.
+    Value {
+        /// The key.
+        key: Vec<u8>,
+        /// All of its bytes.
+        value: Vec<u8>,
+    },
+    /// No entry of `from..to` was created or written after the revision. Entries that were deleted since are not noticed: who has seen them
+    /// adds a condition for each.
+    RangeUnwritten {
+        /// The first key.
+        from: Vec<u8>,
+        /// The end of the range, which is not part of it.
+        to: Vec<u8>,
+        /// The revision.
+        revision: u64,
+    },
+}
+
+/// A write of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EntryWrite {
+    /// Creates or replaces an entry.
+    Put {
+        /// Its key.
+        key: Vec<u8>,
+        /// Its value.
+        value: Vec<u8>,
+        /// Its deadline from now on.
+        expiry: Expiry,
+        /// The lock that it stands for.
+        claim: LockClaim,
+    },
+    /// Changes the deadline of an entry and nothing else: its value and its claim stay. Without an entry nothing happens.
+    Expire {
+        /// The key.
+        key: Vec<u8>,
+        /// The deadline from now on.
+        expiry: Expiry,
+    },
+    /// Removes an entry. It is not an error if the entry is missing.
+    Delete {
+        /// Its key.
+        key: Vec<u8>,
+    },
+    /// Removes all entries of `from..to`. The store may refuse a range of many entries as [`StoreFailure::TooLarge`].
+    DeleteRange {
+        /// The first key.
+        from: Vec<u8>,
+        /// The end of the range, which is not part of it.
+        to: Vec<u8>,
+    },
+}
+
+/// The deadline of an entry after a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// The entry lives until it is deleted.
+    None,
+    /// The deadline stays as it was. A new entry has none.
+    Kept,
+    /// The entry lives for this number of milliseconds from the cluster time at which the write is applied. 1 is the least. The store may
+    /// let it live longer by the grain of its log's time, and never shorter.
+    AfterMs(u64),
+    /// The entry lives until this cluster time, in milliseconds. If that has passed, the write removes the entry.
+    AtMs(u64),
+}
+
+/// The lock that an entry stands for, as operators see it. It decides nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockClaim {
+    /// The entry is no lock.
+    None,
+    /// As it was before the write. A new entry is no lock.
+    Kept,
+    /// The entry is this lock, held since this write. The token of the claim is the revision of the write.
+    New {
+        /// The name of the lock.
+        name: String,
+        /// The text that is shown as its holder: of any length, and without control characters.
+        holder: String,
+    },
+}
+
+/// The result of an [`EntryTxn`].
+#[derive(Clone, Debug, Default)]
+pub struct TxnOutcome {
+    /// Whether all conditions held, and all writes were made.
+    pub succeeded: bool,
+    /// The revision of the writes or, without any, of the store.
+    pub revision: u64,
+    /// The cluster time at which it was applied, in milliseconds.
+    pub now_ms: u64,
+    /// Number of entries that its deletes removed.
+    pub deleted: u64,
+    /// If a condition did not hold, the entries of [`EntryTxn::otherwise_get`], as of this moment.
+    pub found: Vec<Option<StoredEntry>>,
+}
+
+/// A node, as clients of this protocol reach it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeAddress {
+    /// A name or an address.
+    pub host: String,
+    /// The port of this protocol.
+    pub port: u16,
+    /// Whether it leads, as far as the node that is asked knows.
+    pub leads: bool,
+}
+
+/// The reason why there is no result.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StoreFailure {
+    /// Nothing happened, because too many requests are in flight. Try again later.
+    #[error("{0}")]
+    Overloaded(String),
+    /// Nothing happened, because the caller may not do this.
+    #[error("{0}")]
+    Denied(String),
+    /// Nothing happened, because a key, a value, a range or the transaction is larger than the store allows.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Nothing happened, because the store is full, or the part of it that the caller may have.
+    #[error("{0}")]
+    Full(String),
+    /// Nothing happened, because there is no leader, or it could not be asked.
+    #[error("{0}")]
+    Unavailable(String),
+    /// There was no answer in time. A commit may still take effect.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// A keyspace in which an entry's revision rises with each write, and entries end at their deadlines.
+///
+/// Each call that takes a [`Requester`] is linearizable, and ends before its deadline. Dropping its future abandons it: a commit may still
+/// take effect. An entry whose deadline has passed is seen by no call.
+pub trait RedisStore: Clone + Send + Sync + 'static {
+    /// Returns the identity of a user with this password, and `None` if they do not fit. A user that is not named is `default`.
+    fn authenticate(&self, user: &str, password: &[u8]) -> Option<String>;
+
+    /// Whether any user has a password. Otherwise AUTH is refused.
+    fn has_users(&self) -> bool;
+
+    /// Whether clients without an identity are refused.
+    fn needs_identity(&self) -> bool;
+
+    /// Whether a leader is known that can be asked, at once.
+    fn has_leader(&self) -> bool;
+
+    /// The nodes of the cluster that clients can reach, as far as this node knows, at once.
+    fn nodes(&self) -> Vec<NodeAddress>;
+
+    /// Reads the entries of some keys. A key may occur more than once.
+    fn get(
+        &self,
+        requester: &Requester,
+        keys: Vec<Vec<u8>>,
+    ) -> impl Future<Output = Result<FoundEntries, StoreFailure>> + Send;
+
+    /// Reads the first entries of `from..to`, at most `limit` of them. The store may answer with fewer, to bound the bytes of a page, but
+    /// not with none if [`EntriesPage::more`] is set.
+    fn range(
+        &self,
+        requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        limit: usize,
+    ) -> impl Future<Output = Result<EntriesPage, StoreFailure>> + Send;
+
+    /// Returns the number of entries of `from..to`.
+    fn count(
+        &self,
+        requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+    ) -> impl Future<Output = Result<u64, StoreFailure>> + Send;
+
+    /// Compares, and then writes.
+    fn commit(
+        &self,
+        requester: &Requester,
+        txn: EntryTxn,
+    ) -> impl Future<Output = Result<TxnOutcome, StoreFailure>> + Send;
+
+    /// Has the leader's node run a unit of work (`Redis::run_unit`) for the requester, and returns what that returned. `None` means that
+    /// this node leads, and nothing was done: the caller runs the unit itself. A unit reads and commits by the calls above, so it is right
+    /// on any node; the leader's is the one where its reads cost no hop, and where units on the same keys take turns.
+    fn run_at_leader(
+        &self,
+        requester: &Requester,
+        unit: Vec<u8>,
+    ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreFailure>> + Send;
+}
