@@ -157,7 +157,8 @@ fn operations_by_lock<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> BTreeMap<
             | Call::Retry { .. }
             | Call::Write { .. }
             | Call::Read {}
-            | Call::Set { .. } => None,
+            | Call::Set { .. }
+            | Call::Txn(_) => None,
         };
         names.unwrap_or_default().iter().for_each(|lock| concerns(lock));
     }

@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Acquire, CancelFound, Meta, Mode, Session, View, is_zero};
+use super::{
+    transactions::{Transaction, TxnAnswer, TxnRange, WatchedChange},
+    values::{Acquire, CancelFound, Meta, Mode, Session, View, is_zero},
+};
 
 /// One line of a history.
 #[derive(Clone, PartialEq, Debug)]
@@ -64,9 +67,10 @@ pub enum Function {
     Write,
     Read,
     Set,
+    Txn,
 }
 
-const FUNCTIONS: [(Function, &str); 14] = [
+const FUNCTIONS: [(Function, &str); 15] = [
     (Function::Open, "open"),
     (Function::Renew, "renew"),
     (Function::Close, "close"),
@@ -81,6 +85,7 @@ const FUNCTIONS: [(Function, &str); 14] = [
     (Function::Write, "write"),
     (Function::Read, "read"),
     (Function::Set, "set"),
+    (Function::Txn, "txn"),
 ];
 
 impl Function {
@@ -197,6 +202,8 @@ pub enum Call {
         #[serde(skip_serializing_if = "Option::is_none")]
         to: Option<u64>,
     },
+    /// Reads and writes registers at one moment. Their keys are in the transaction, and the event has no locks.
+    Txn(Transaction),
 }
 
 /// The answer of a successful operation. The fields are those of the table in [`super`].
@@ -236,6 +243,7 @@ pub enum Answer {
         value: Option<u64>,
     },
     Set {},
+    Txn(TxnAnswer),
 }
 
 /// The answer to an open or a renewal.
@@ -268,6 +276,7 @@ impl Call {
             Self::Write { .. } => Function::Write,
             Self::Read {} => Function::Read,
             Self::Set { .. } => Function::Set,
+            Self::Txn(_) => Function::Txn,
         }
     }
 
@@ -287,7 +296,8 @@ impl Call {
             | Self::ForceRelease { .. }
             | Self::Write { .. }
             | Self::Read {}
-            | Self::Set { .. } => None,
+            | Self::Set { .. }
+            | Self::Txn(_) => None,
         }
     }
 }
@@ -310,6 +320,7 @@ impl Answer {
             Self::Write { .. } => Function::Write,
             Self::Read { .. } => Function::Read,
             Self::Set {} => Function::Set,
+            Self::Txn(_) => Function::Txn,
         }
     }
 }
@@ -420,6 +431,73 @@ pub enum Fact {
         index: u64,
         /// The hash of the whole table.
         hash: u64,
+    },
+    /// All sessions that a process opens are of this protocol. Without this fact they are of the store's own.
+    Speaks {
+        /// The process.
+        process: String,
+        /// The name of the protocol, for example `etcd`.
+        protocol: String,
+    },
+    /// A watch begins, or goes on after an interruption: it reports all changes in the range after a revision.
+    Watching {
+        /// The name of the watch, unique in the history.
+        watch: String,
+        /// The range.
+        #[serde(default)]
+        range: TxnRange,
+        /// The watch reports the changes whose revision is greater than this one.
+        after: u64,
+    },
+    /// A watch reported changes of one revision.
+    Watched {
+        /// The watch.
+        watch: String,
+        /// The revision.
+        revision: u64,
+        /// The changes, at most one for each register. A further line can have others of the same revision.
+        changes: Vec<WatchedChange>,
+    },
+    /// A watch said that it has reported all changes up to a revision.
+    WatchProgress {
+        /// The watch.
+        watch: String,
+        /// The revision.
+        revision: u64,
+    },
+    /// A watch is over, and reports nothing from here on.
+    WatchEnded {
+        /// The watch.
+        watch: String,
+        /// The reason, in one word, for example `closed` or `compacted`.
+        #[serde(default)]
+        why: String,
+    },
+    /// A node could not apply an entry of the log, and ended or stopped for it.
+    RefusedEntry {
+        /// The node.
+        node: u64,
+        /// The index of the entry.
+        index: u64,
+        /// The reason, for people.
+        #[serde(default)]
+        why: String,
+    },
+    /// The longest time for which one task of a runtime kept the others waiting, up to now.
+    LongestTurn {
+        /// The node.
+        node: u64,
+        /// The name of the runtime.
+        runtime: String,
+        /// The time in microseconds.
+        us: u64,
+    },
+    /// The longest time that a node took to apply one group of entries, up to now.
+    LongestApply {
+        /// The node.
+        node: u64,
+        /// The time in microseconds.
+        us: u64,
     },
     /// All nodes and their data were lost, and a new cluster was made from a backup. Its nodes start after this.
     Restored,

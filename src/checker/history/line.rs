@@ -3,7 +3,10 @@
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::{Acquire, Answer, Call, CancelFound, Event, Fact, Function, Mode, Session, View, What, event::Lease};
+use super::{
+    Acquire, Answer, Call, CancelFound, Event, Fact, Function, Mode, Session, Transaction, TxnAnswer, View, What,
+    event::Lease,
+};
 
 /// A line whose `value` is parsed after `type` and `f` are known.
 #[derive(Deserialize)]
@@ -212,6 +215,7 @@ fn call(f: Function, value: &str) -> Result<Call, String> {
         }
         Function::Read => Call::Read {},
         Function::Set => parse_value(value).map(|Set { from, to }| Call::Set { from, to })?,
+        Function::Txn => Call::Txn(transaction(value)?),
     })
 }
 
@@ -260,10 +264,16 @@ fn answer(f: Function, value: &str) -> Result<Answer, String> {
         Function::Write => parse_value(value).map(|Written { seq }| Answer::Write { seq })?,
         Function::Read => parse_value(value).map(|Shown { value }| Answer::Read { value })?,
         Function::Set => Answer::Set {},
+        Function::Txn => Answer::Txn(parse_value::<TxnAnswer>(value)?),
     })
 }
 
-const FACTS: [&str; 16] = [
+fn transaction(value: &str) -> Result<Transaction, String> {
+    let transaction = parse_value::<Transaction>(value)?;
+    transaction.validate().map(|()| transaction)
+}
+
+const FACTS: [&str; 24] = [
     "meta",
     "renewed",
     "lost",
@@ -280,6 +290,14 @@ const FACTS: [&str; 16] = [
     "elected",
     "snapshot_installed",
     "table",
+    "speaks",
+    "watching",
+    "watched",
+    "watch_progress",
+    "watch_ended",
+    "refused_entry",
+    "longest_turn",
+    "longest_apply",
 ];
 
 fn fact(f: &str, line: &str, has_value: bool) -> Result<Fact, String> {
@@ -333,6 +351,7 @@ fn validate_locks(event: &Event) -> Result<(), String> {
         | Call::Write { .. }
         | Call::Read {}
         | Call::Set { .. }
+        | Call::Txn(_)
         | Call::Update { .. } => Ok(()),
     }
 }

@@ -37,11 +37,31 @@
 //! | `force_release` | `token` (unset: all holders); `now`: do not wait for the holder; `reason` | `revoked`: the tokens |
 //! | `read` | of a register, whose name is in `lock` | `value`, a number; unset: it has none |
 //! | `set` | of a register: `to`, if it has the value `from`; unset: none | |
+//! | `txn` | registers are read and written at one moment: see [`Transaction`] and below | `revision`, `succeeded`, `results`: see [`TxnAnswer`] |
 //! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`: false if the resource accepts every token | accepted. `seq`: the resource's own count, if it has one |
 //!
 //! A `fail` has its reason in `value.reason`: `busy`, `timed_out`, `cancelled`, `not_held`, `session_expired`,
 //! `session_unknown`, `session_closed`, `refused_token` (a write), `not_equal` (a set), `unavailable` (not executed: no leader, no node),
 //! `place_lost` (as `timed_out`, but it was queued again meanwhile), or another word.
+//!
+//! # Transactions and watches
+//!
+//! ```text
+//! … "type":"invoke","f":"txn","value":{"compares":[{"key":"a","target":"created","number":0}],
+//!                                     "then":[{"put":{"key":"a","value":"x1"}},{"range":{"from":"a","to":"c"}}]}
+//! … "type":"ok","f":"txn","value":{"revision":7,"results":[{"put":{}},{"ranged":{"registers":[["a",{"value":"x1","modified":7}]]}}]}
+//! … "type":"info","f":"watching","value":{"watch":"w1","range":{"from":"a","to":"c"},"after":7}
+//! … "type":"info","f":"watched","value":{"watch":"w1","revision":9,"changes":[{"key":"a"},{"key":"b","now":{"value":"x2"}}]}
+//! ```
+//!
+//! * The steps of a transaction are `get`, `range`, `put`, `delete` and `delete_range`; their results are `got`, `ranged`, `put` and
+//!   `deleted`. The keys and values are text. `at` reads the state at a revision, and `stale` accepts an earlier one.
+//! * *Revisions* order all transactions that write; each of these has one of its own. A store without revisions leaves out all of them.
+//!   Then no two puts of one register may have the same value, since values tell which put a read saw.
+//! * `lease` names a session of the history (its `open` may be an operation of another protocol). A register ends with its session, at a
+//!   revision of its own, unless `outlives_lease` is true.
+//! * A watch has a name of its own; one that goes on after an interruption begins anew, under another name, after the last revision that it
+//!   reported.
 //!
 //! # Facts
 //!
@@ -61,6 +81,14 @@
 //! | `elected` | `node`, `term` | a node became leader |
 //! | `snapshot_installed` | `node`, `index` | a node installed a snapshot from its leader |
 //! | `table` | `node`, `index`, `hash` | a node's table hash at an applied index |
+//! | `speaks` | `process`, `protocol` | the sessions of this process are of a protocol, such as `etcd`; else they are of the store's own |
+//! | `watching` | `watch`, `range` (with `from` and `to`), `after` (a revision) | a watch begins: it reports all later changes in the range |
+//! | `watched` | `watch`, `revision`, `changes`: each with `key` and, unless it was deleted, `now` | a watch reported changes |
+//! | `watch_progress` | `watch`, `revision` | a watch said that it has reported all changes up to this revision |
+//! | `watch_ended` | `watch`, `why` | a watch is over |
+//! | `refused_entry` | `node`, `index`, `why` | a node could not apply an entry, and ended or stopped for it |
+//! | `longest_turn` | `node`, `runtime`, `us` | the longest time for which a task of a runtime kept the others waiting, up to now |
+//! | `longest_apply` | `node`, `us` | the longest time that a node took to apply one group of entries, up to now |
 //! | `restored` | | all nodes were lost with their data, and a new cluster was made from a backup; its nodes start after this |
 //! | `end` | | the last line of a complete run: all processes were asked to finish and had time to do so |
 //!
@@ -74,6 +102,7 @@ mod line;
 mod operations;
 mod read_error;
 mod reader;
+mod transactions;
 mod values;
 mod writer;
 
@@ -81,6 +110,10 @@ pub use self::{
     event::{Answer, Call, Event, Fact, Function, Lease, What},
     operations::{Ended, Operation, operations},
     read_error::ReadError,
+    transactions::{
+        CompareRelation, CompareTarget, SeenRange, SeenRegister, StepResult, Transaction, TxnAnswer, TxnCompare,
+        TxnPut, TxnRange, TxnStep, WatchedChange,
+    },
     values::{Acquire, CancelFound, Holder, Meta, Mode, Modes, Session, View, Wait, Waiter},
     writer::Writer,
 };

@@ -82,6 +82,10 @@ pub fn operations(history: &History) -> Result<Vec<Operation<'_>>, ReadError> {
             let what = format!("{} ends {f}, but its begin is {}", name(event), operation.call.function());
             return Err(ReadError::line(*line, what));
         }
+        if let (Call::Txn(transaction), Ended::Ok(Answer::Txn(answer))) = (operation.call, ended) {
+            transaction.validate_answer(answer).map_err(|what| ReadError::line(*line, what))?;
+        }
+
         operation.ended = ended;
         operation.ended_line = *line;
         operation.listened_ns = event.time_ns;

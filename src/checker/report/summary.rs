@@ -147,6 +147,14 @@ impl Summary {
             | Fact::Fault { .. }
             | Fact::Heal { .. }
             | Fact::Table { .. }
+            | Fact::Speaks { .. }
+            | Fact::Watching { .. }
+            | Fact::Watched { .. }
+            | Fact::WatchProgress { .. }
+            | Fact::WatchEnded { .. }
+            | Fact::RefusedEntry { .. }
+            | Fact::LongestTurn { .. }
+            | Fact::LongestApply { .. }
             | Fact::Restored
             | Fact::Other { .. } => {}
         }

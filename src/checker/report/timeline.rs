@@ -276,7 +276,14 @@ impl<'h> LaneBuilder<'h> {
                     continue;
                 }
                 Fact::Elected { .. } | Fact::SnapshotInstalled { .. } | Fact::Table { .. } => continue,
-                Fact::Bystander { .. } | Fact::Restored | Fact::End => continue,
+                Fact::Bystander { .. } | Fact::Speaks { .. } | Fact::Restored | Fact::End => continue,
+                Fact::Watching { .. }
+                | Fact::Watched { .. }
+                | Fact::WatchProgress { .. }
+                | Fact::WatchEnded { .. }
+                | Fact::RefusedEntry { .. }
+                | Fact::LongestTurn { .. }
+                | Fact::LongestApply { .. } => continue,
             };
 
             let who = if let Fact::Died { process } = fact { process } else { &event.process };

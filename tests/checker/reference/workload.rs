@@ -350,7 +350,7 @@ impl World {
                 self.reply(who, op, Answer::Check { held });
             }
             Call::Write { token, mode, .. } => self.write_register(who, op, token, mode, &locks[0]),
-            Call::Read {} | Call::Set { .. } => unreachable!("no client here has registers"),
+            Call::Read {} | Call::Set { .. } | Call::Txn(_) => unreachable!("no client here has registers"),
             _ if !alive => self.refuse(who, op, f, "session_expired"),
             Call::Close { .. } => {
                 self.table.end(who);
