@@ -35,7 +35,7 @@ const ROUNDS: u32 = 200_000;
 pub fn pack_for_browser(directory: &Path, name: &str, password: &str) -> Result<PathBuf, CertsError> {
     check_client_name(name)?;
     check_password(password)?;
-    let files = Files::of_client(directory, name);
+    let files = Files::for_client(directory, name);
     let file = directory.join(format!("client-{name}.p12"));
 
     let at_fault = |source| CertsError::Browser { file: file.clone(), source };

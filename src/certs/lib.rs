@@ -138,9 +138,10 @@ impl Authority {
 
     /// The authority whose files are in this directory.
     pub fn open(directory: &Path) -> Result<Self, CertsError> {
-        let files = Files::of(directory, AUTHORITY);
+        let files = Files::in_directory(directory, AUTHORITY);
         let read = |file: &Path| fs::read_to_string(file).map_err(failed("read", file));
-        let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+        let certificate = read(&files.certificate)?;
+        let key = read(&files.key)?;
         let wrong = |file: &Path| {
             let file = file.to_owned();
             move |source| CertsError::Authority { file, source }
@@ -172,7 +173,7 @@ impl Authority {
                  `lockkeeper snapshot restore` or `lockkeeper recover` was told by --cluster-id"
             )));
         }
-        let from = Files::of(&self.directory, AUTHORITY);
+        let from = Files::in_directory(&self.directory, AUTHORITY);
         let to = Files::without_authority(directory)?;
         let read = |file: &Path| fs::read_to_string(file).map_err(failed("read", file));
         let certificate = read(&from.certificate)?;
@@ -243,7 +244,7 @@ impl Authority {
 
     /// The file of its certificate.
     pub fn certificate(&self) -> PathBuf {
-        Files::of(&self.directory, AUTHORITY).certificate
+        Files::in_directory(&self.directory, AUTHORITY).certificate
     }
 
     /// Makes the certificate of a node, which clients reach at these hosts: host names and IP addresses. Replaces an earlier one.
@@ -278,7 +279,7 @@ impl Authority {
         usages: &[ExtendedKeyUsagePurpose],
         days: u32,
     ) -> Result<Files, CertsError> {
-        let files = Files::of(&self.directory, name);
+        let files = Files::in_directory(&self.directory, name);
         let at_fault = |source| CertsError::Authority { file: files.certificate.clone(), source };
         let mut params = CertificateParams::new(Vec::new()).map_err(at_fault)?;
         let own = format!("lockkeeper://{}/{path}", self.cluster);
@@ -376,21 +377,21 @@ fn cluster_of(pem: &str) -> Option<String> {
 
 impl Files {
     /// Those of a client, in this directory.
-    pub fn of_client(directory: &Path, name: &str) -> Self {
-        Self::of(directory, &format!("client-{name}"))
+    pub fn for_client(directory: &Path, name: &str) -> Self {
+        Self::in_directory(directory, &format!("client-{name}"))
     }
 
     /// Those of an authority that is to be made: makes the directory, and fails if there is one already.
     fn without_authority(directory: &Path) -> Result<Self, CertsError> {
         fs::create_dir_all(directory).map_err(failed("create", directory))?;
-        let files = Self::of(directory, AUTHORITY);
+        let files = Self::in_directory(directory, AUTHORITY);
         if let Some(existing) = [&files.certificate, &files.key].into_iter().find(|file| file.exists()) {
             return Err(CertsError::Exists(existing.clone()));
         }
         Ok(files)
     }
 
-    fn of(directory: &Path, name: &str) -> Self {
+    fn in_directory(directory: &Path, name: &str) -> Self {
         Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
     }
 

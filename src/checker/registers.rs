@@ -1,7 +1,7 @@
 //! Registers that are read, and that are set if they have an expected value. A search checks the linearizability of each.
 //!
 //! A register stands for an item of DynamoDB with a condition, or for a key in a transaction of etcd. The same rules hold as for locks in
-//! `linearizable`: the first [`OPERATIONS_MAX`] operations of each register are searched, and an unknown outcome may take effect at any
+//! `linearizable`. The first [`OPERATIONS_MAX`] operations of each register are searched, and an unknown outcome may take effect at any
 //! later time, or never.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `acquire`: acquires locks in a session that outlives this command.
+//! `lockkeeper acquire` acquires locks in a session that outlives this command.
 //!
 //! On any failure the session must hold no grant whose token is unknown: an interrupted wait, an acquire without an
 //! answer and a grant whose token cannot be printed are released, if the cluster can be reached. Otherwise the error

@@ -1,4 +1,4 @@
-//! `bench`: measures the throughput, latency and resource use of a cluster.
+//! `lockkeeper bench` measures the throughput, latency and resource use of a cluster.
 
 use std::{
     env, fs,

@@ -1,4 +1,4 @@
-//! `lockkeeper certs`: an authority for a cluster, and certificates by it.
+//! `lockkeeper certs` makes an authority for a cluster, and certificates signed by it.
 //!
 //! Exit codes: 2 if a name or a path is wrong, or the authority exists already; then nothing was changed.
 

@@ -1,4 +1,4 @@
-//! `check`: whether a token holds a lock now.
+//! `lockkeeper check` says whether a token holds a lock now.
 
 use clap::Args;
 use serde::Serialize;

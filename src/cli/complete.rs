@@ -1,4 +1,4 @@
-//! `complete-names`: the names that may stand at the cursor of a command line, for the scripts of `completions`.
+//! `lockkeeper complete-names` prints the names that may stand at the cursor of a command line, for the scripts of `completions`.
 //!
 //! A shell waits for it while somebody types: so it gives up soon, shows a limited number of names, and is silent about all failures.
 

@@ -1,4 +1,4 @@
-//! `completions`: shell completions.
+//! `lockkeeper completions` prints the scripts for the completions of a shell.
 //!
 //! The scripts of `clap_complete` know the commands and options. To those for bash, zsh and fish this adds the names of locks, which
 //! `complete-names` asks the cluster for while somebody types. `clap_complete` has an engine of its own for values that are known only

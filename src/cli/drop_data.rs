@@ -1,4 +1,4 @@
-//! `drop-data`: drops the data kept on unheld locks.
+//! `lockkeeper drop-data` drops the data kept on unheld locks.
 
 use clap::Args;
 use serde::Serialize;

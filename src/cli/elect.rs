@@ -1,4 +1,4 @@
-//! `elect`: runs a command as the leader of an election, or prints the leader.
+//! `lockkeeper elect` runs a command as the leader of an election, or prints the leader.
 //!
 //! An election is a lock, so the first is `lock` with one name and a value; see there for how the command is stopped
 //! before another leader is possible.

@@ -2,13 +2,13 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | success; `check`: the token holds the lock; `status`: a leader serves; `chaos run`, `chaos check`: all properties hold |
+//! | 0 | success: the token of `check` holds the lock, `status` found a leader that serves, all properties of `chaos run` and `chaos check` hold |
 //! | 1 | an error without a code of its own |
-//! | 1 | `status`: a leader that cannot commit; `doctor`: a problem; `snapshot`: a damaged file; `audit`: a broken rule |
+//! | 1 | `status` found a leader that cannot commit, `doctor` a problem, `snapshot` a damaged file, or `audit` a broken rule |
 //! | 2 | wrong usage or an invalid argument, such as a directory that cannot be written |
-//! | 10 | not acquired: busy, or not in time; `check`: the token does not hold the lock |
+//! | 10 | not acquired: busy, or not in time; or the token of `check` does not hold the lock |
 //! | 11 | the lock or the session is lost, or is no longer held |
-//! | 12 | no node was reachable, or none knew a leader; nothing happened; `dev`: the cluster did not start |
+//! | 12 | no node was reachable, or none knew a leader; nothing happened; or the cluster of `dev` did not start |
 //! | 13 | the cluster refused the request |
 //! | 14 | no answer in time; the request may have taken effect |
 //! | 20 | `serve`: the node cannot start or cannot continue now; another start may succeed |

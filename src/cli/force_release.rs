@@ -1,4 +1,4 @@
-//! `force-release`: revokes the grants of a lock.
+//! `lockkeeper force-release` revokes the grants of a lock.
 
 use std::time::Duration;
 

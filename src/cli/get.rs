@@ -1,4 +1,4 @@
-//! `get`: one lock.
+//! `lockkeeper get` shows one lock.
 
 use clap::Args;
 use serde::Serialize;

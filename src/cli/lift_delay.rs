@@ -1,4 +1,4 @@
-//! `lift-delay`: ends the lock-delay of a lock.
+//! `lockkeeper lift-delay` ends the lock-delay of a lock.
 
 use clap::Args;
 use serde::Serialize;

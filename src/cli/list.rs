@@ -1,4 +1,4 @@
-//! `list`: the locks under a prefix.
+//! `lockkeeper list` shows the locks under a prefix.
 
 use clap::Args;
 

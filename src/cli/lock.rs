@@ -1,4 +1,4 @@
-//! `lock`: runs a command while a lock is held.
+//! `lockkeeper lock` runs a command while a lock is held.
 //!
 //! The command and all its descendants are stopped *before* the lock can be granted to another session. Without contact
 //! to the cluster, they get SIGTERM while a fifth of the TTL is left, and are killed just before the deadline. If an

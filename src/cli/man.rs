@@ -1,4 +1,4 @@
-//! `man`: the manual pages.
+//! `lockkeeper man` prints the manual pages.
 
 use std::{fs, io, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! `policy`: checks a policy file, and explains what it allows.
+//! `lockkeeper policy` checks a policy file, and explains what it allows.
 
 use std::{fmt, fs, path::PathBuf};
 

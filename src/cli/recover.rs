@@ -1,4 +1,4 @@
-//! `recover`: a new cluster from the data directory of one node, when most members are lost for good.
+//! `lockkeeper recover` makes a new cluster from the data directory of one node, when most members are lost for good.
 
 use std::{
     io,

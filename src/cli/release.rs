@@ -1,4 +1,4 @@
-//! `release`: releases a grant.
+//! `lockkeeper release` releases a grant.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `remove-waiter`: removes an acquire from the queue.
+//! `lockkeeper remove-waiter` removes an acquire from the queue.
 
 use clap::Args;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! `resize`: gives a semaphore in use another size.
+//! `lockkeeper resize` gives a semaphore in use another size.
 
 use clap::Args;
 use serde::Serialize;

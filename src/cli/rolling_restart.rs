@@ -1,4 +1,4 @@
-//! `rolling-restart`: restarts the nodes one after the other, while the cluster serves.
+//! `lockkeeper rolling-restart` restarts the nodes one after the other, while the cluster serves.
 //!
 //! Followers first, by id; the leader last, after it has handed the leadership over. Before each node the whole cluster must be healthy and
 //! the leader must say that the node may be taken down; after it the node must answer as a new process, serve, and have applied all that

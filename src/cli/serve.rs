@@ -1,4 +1,4 @@
-//! `lockkeeper serve`: runs one node until it is stopped.
+//! `lockkeeper serve` runs one node until it is stopped.
 //!
 //! Exit codes: 0 after a requested shutdown; 2: the configuration is invalid; 20 to 25 as in [`super::exit`]; 129, 130
 //! and 143: a second signal (SIGHUP of its terminal, Ctrl-C, SIGTERM) ended it at once. A bug in the program aborts it

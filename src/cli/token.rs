@@ -1,4 +1,4 @@
-//! `token`: makes bearer tokens.
+//! `lockkeeper token` makes bearer tokens.
 
 use std::{fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
@@ -37,7 +37,7 @@ impl Token {
         let filled = rand::rngs::OsRng.try_fill_bytes(&mut bytes);
         filled.map_err(|error| Failure::new(Exit::Error, format_args!("the system has no random numbers: {error}")))?;
 
-        let token = Secret::of_random(bytes);
+        let token = Secret::from_random(bytes);
         let entry = token.entry(&identity);
 
         match append {

@@ -1,4 +1,4 @@
-//! `transfer-leader`: another node leads.
+//! `lockkeeper transfer-leader` makes another node lead.
 
 use clap::Args;
 use serde::Serialize;

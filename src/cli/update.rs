@@ -1,4 +1,4 @@
-//! `update`: sets the data on a held lock.
+//! `lockkeeper update` sets the data on a held lock.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `version`: the version of this program.
+//! `lockkeeper version` prints the version of this program.
 
 use clap::Args;
 use serde::Serialize;

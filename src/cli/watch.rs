@@ -1,4 +1,4 @@
-//! `watch`: the locks under a prefix, then every change.
+//! `lockkeeper watch` prints the locks under a prefix, then every change.
 
 use clap::Args;
 use serde::Serialize;

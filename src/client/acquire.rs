@@ -299,7 +299,7 @@ impl Drop for Pending {
 
 /// The error of an acquire that was answered by `busy`.
 pub(super) fn not_acquired(waited: bool, place_lost: bool, busy: v1::Busy) -> Error {
-    match Busy::of(busy) {
+    match Busy::from_wire(busy) {
         Ok(busy) => Error::NotAcquired(Box::new(NotAcquired { waited, place_lost, busy })),
         Err(malformed) => malformed,
     }

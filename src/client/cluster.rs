@@ -122,7 +122,7 @@ impl Client {
         let name = LockName::new(name)?.as_str().to_owned();
         let request = v1::GetRequest { name, stale: self.stale, ..v1::GetRequest::default() };
         let answer = self.caller.call(self.caller.read_policy(), |node| node.pipeline.get(request.clone()));
-        LockAnswer::of(answer.await?)
+        LockAnswer::from_wire(answer.await?)
     }
 
     /// A page of the locks under a prefix, in the order of their names. `page_token` is empty for the first page, then
@@ -147,14 +147,14 @@ impl Client {
         let page_token = page_token.to_owned();
         let request = v1::ListRequest { prefix, page_token, page_size: 0, stale: self.stale };
         let answer = self.caller.call(self.caller.read_policy(), |node| with!(LocksClient, node, list, request));
-        LockPage::of(answer.await?)
+        LockPage::from_wire(answer.await?)
     }
 
     /// A page of the sessions. `page_token` is empty for the first page, then `next_page_token` of the page before.
     pub async fn sessions(&self, page_token: &str) -> Result<SessionPage, Error> {
         let request = v1::ListSessionsRequest { page_token: page_token.to_owned(), page_size: 0, stale: self.stale };
         let answer = self.caller.call(self.caller.read_policy(), |node| with!(SessionsClient, node, list, request));
-        SessionPage::of(answer.await?)
+        SessionPage::from_wire(answer.await?)
     }
 
     /// Whether this token holds this lock now, linearizably. The answer can be out of date when the caller acts on it;
@@ -173,7 +173,7 @@ impl Client {
     pub async fn check(&self, name: &str, token: Token) -> Result<CheckAnswer, Error> {
         let request = v1::CheckRequest { name: LockName::new(name)?.as_str().to_owned(), token: token.0 };
         let answer = self.caller.call(self.caller.read_policy(), |node| node.pipeline.check(request.clone()));
-        CheckAnswer::of(answer.await?)
+        CheckAnswer::from_wire(answer.await?)
     }
 
     /// The status of one node and its view of the cluster. `address` is host:port. Asks only this node, once. Fails with
@@ -220,14 +220,14 @@ impl Client {
         let node = self.caller.nodes.get(address)?;
         let AskBusiest { prefix, size, after_index } = asked;
         let request = v1::BusiestRequest { prefix, size, after_index };
-        Busiest::of(self.caller.ask_to_read(limit, with!(LocksClient, node, busiest, request)).await?)
+        Busiest::from_wire(self.caller.ask_to_read(limit, with!(LocksClient, node, busiest, request)).await?)
     }
 
     async fn ask_for_status(&self, address: &str, table_hash: bool, limit: Duration) -> Result<NodeStatus, Error> {
         let node = self.caller.nodes.get(address)?;
         let request = v1::StatusRequest { table_hash };
         let answer = self.caller.ask_to_read(limit, with!(ClusterClient, node, status, request)).await?;
-        Ok(NodeStatus::of(answer, table_hash))
+        Ok(NodeStatus::from_wire(answer, table_hash))
     }
 
     /// To the node that is asked now: the leader, or the next in turn while none is known.

@@ -97,7 +97,7 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
 
     let sent = *sent.lock().expect("no code panics while it holds this lock");
     let sent = counted_from(sent, &*caller.clock);
-    let revoked = revoked.into_iter().map(Revocation::of).collect();
+    let revoked = revoked.into_iter().map(Revocation::from_wire).collect();
     Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
 }
 

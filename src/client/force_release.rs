@@ -79,7 +79,7 @@ impl ForceRelease {
         }
 
         // At the end: a malformed value must not leave the later grants unrevoked.
-        forced.into_iter().map(Forced::of).collect()
+        forced.into_iter().map(Forced::from_wire).collect()
     }
 }
 

@@ -226,7 +226,7 @@ impl<'a> Renewals<'a> {
                 }
                 self.acknowledge(renewed.sequence, Duration::from_millis(renewed.ttl_ms.into()));
             }
-            What::Revoked(revoked) => lease.revoked(Revocation::of(revoked)),
+            What::Revoked(revoked) => lease.revoked(Revocation::from_wire(revoked)),
             What::Ended(ended) => lease.end(match ended.why() {
                 SessionEnd::Closed => Loss::Closed,
                 SessionEnd::Expired => Loss::Expired,

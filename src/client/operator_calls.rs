@@ -29,7 +29,7 @@ impl Client {
     pub async fn remove_waiter(&self, name: &str, ticket: Ticket) -> Result<Option<Waiter>, Error> {
         let request = v1::RemoveWaiterRequest { name: LockName::new(name)?.as_str().to_owned(), ticket: ticket.0 };
         let answer = self.caller.call(self.caller.policy(), |node| with!(LocksClient, node, remove_waiter, request));
-        answer.await?.removed.map(Waiter::of).transpose()
+        answer.await?.removed.map(Waiter::from_wire).transpose()
     }
 
     /// Ends the lock-delay of a lock: an operator's call, for a lost holder whose work is known to be over. The next
@@ -56,7 +56,7 @@ impl Client {
     pub async fn drop_data(&self, prefix: &str, after: &str) -> Result<DroppedData, Error> {
         let request = v1::DropDataRequest { prefix: prefix.to_owned(), after: after.to_owned() };
         let answer = self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, drop_data, request));
-        Ok(DroppedData::of(answer.await?))
+        Ok(DroppedData::from_wire(answer.await?))
     }
 
     /// Changes the size of a semaphore that is held or awaited to `permits`, 1 to 1,000,000: an operator's call. A larger size is granted
@@ -81,7 +81,7 @@ impl Client {
         let permits = Permits::new(permits)?.get();
         let request = v1::ResizeRequest { name, permits };
         let answer = self.caller.call(self.caller.once_policy(), |node| with!(LocksClient, node, resize, request));
-        Ok(Resized::of(answer.await?))
+        Ok(Resized::from_wire(answer.await?))
     }
 
     /// Closes a session of others: an operator's call. All that it holds is released, all its waits are cancelled. To close it again is no

@@ -163,7 +163,7 @@ impl Stream for Watch {
                         watch.backoff = Backoff::default();
                         // Before the conversion: a malformed message must not come again and again.
                         watch.note(&message);
-                        if let Some(message) = WatchMessage::of(message).transpose() {
+                        if let Some(message) = WatchMessage::from_wire(message).transpose() {
                             return Poll::Ready(Some(message));
                         }
                     }

@@ -366,8 +366,8 @@ fn shown_token(record: &Record, modified: u64, recipe: Recipe) -> Option<u64> {
     }
 }
 
-/// The fence and the lease of an item that is about to be written over another. `says_tenure`: the write says something about the lock, by
-/// being a put or by [`is_of_tenure`]. `name`: the lock's, for people.
+/// The fence and the lease of an item that is about to be written over another. `says_tenure` is whether the write says something about the
+/// lock, by being a put or by [`is_of_tenure`]; `name` is the lock's, for people.
 ///
 /// A new lease has a new fence, and a renewed one keeps it: so the lock that people see has the token that the item shows.
 pub(crate) fn written(

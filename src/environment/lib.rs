@@ -137,7 +137,8 @@ pub struct Environment {
 impl Environment {
     /// A real machine's, with one runtime for all tasks.
     pub fn system() -> Self {
-        let (clock, random) = (Arc::new(SystemClock), Arc::new(SystemRandom));
+        let clock = Arc::new(SystemClock);
+        let random = Arc::new(SystemRandom);
         let (clients, adapters) = Default::default();
         Self { clock, random, blocking: Blocking::OnThreads, clients, adapters, metrics: Metrics::default() }
     }

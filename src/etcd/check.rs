@@ -71,13 +71,13 @@ struct Writes<'a> {
 }
 
 impl<'a> Writes<'a> {
-    /// `beside`: keys of which one may be put again, since not both are.
+    /// Notes a put. A key of `beside` may be put again: it belongs to the other branch, and only one of them runs.
     fn put(&mut self, key: &'a [u8], beside: &BTreeSet<&[u8]>) -> Result<(), Error> {
         let is_put = !self.puts.insert(key);
-        match self.deletes.contains(key) || is_put && !beside.contains(key) {
-            true => Err(Error::DuplicateKey),
-            false => Ok(()),
+        if self.deletes.contains(key) || is_put && !beside.contains(key) {
+            return Err(Error::DuplicateKey);
         }
+        Ok(())
     }
 }
 
@@ -86,13 +86,14 @@ fn writes_of(branch: &[RequestOp]) -> Result<Writes<'_>, Error> {
     let mut writes = Writes::default();
     for operation in branch {
         if let Some(Request::RequestDeleteRange(request)) = &operation.request {
-            writes.deletes.insert(&request.key, End::of(&request.key, &request.range_end));
+            writes.deletes.insert(&request.key, End::from_wire(&request.key, &request.range_end));
         }
     }
     let none = BTreeSet::new();
     for operation in branch {
         if let Some(Request::RequestTxn(request)) = &operation.request {
-            let (then, otherwise) = (writes_of(&request.success)?, writes_of(&request.failure)?);
+            let then = writes_of(&request.success)?;
+            let otherwise = writes_of(&request.failure)?;
             then.puts.iter().try_for_each(|key| writes.put(key, &none))?;
             otherwise.puts.iter().try_for_each(|key| writes.put(key, &then.puts))?;
             let deletes = then.deletes.0.into_iter().chain(otherwise.deletes.0);
@@ -116,7 +117,7 @@ enum End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn of(from: &'a [u8], end: &'a [u8]) -> Self {
+    fn from_wire(from: &'a [u8], end: &'a [u8]) -> Self {
         match end {
             [] => Self::At(from, true),
             [0] => Self::Never,
@@ -143,7 +144,8 @@ impl<'a> Ranges<'a> {
         while let Some((first, last)) = self.0.range(from..).next()
             && End::At(first, true) <= end
         {
-            let (first, last) = (*first, *last);
+            let first = *first;
+            let last = *last;
             self.0.remove(first);
             end = end.max(last);
         }
@@ -174,7 +176,7 @@ mod tests {
                 for three in &all {
                     let mut joined = Ranges::default();
                     let three = [one, two, three];
-                    three.iter().for_each(|(from, end)| joined.insert(from, End::of(from, end)));
+                    three.iter().for_each(|(from, end)| joined.insert(from, End::from_wire(from, end)));
                     for key in keys {
                         let expected = three.iter().any(|range| has(range, key));
                         assert_eq!(joined.contains(key), expected, "{three:?} {key:?}");

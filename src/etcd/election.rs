@@ -50,7 +50,8 @@ impl<S: Store> Election for Etcd<S> {
         let CampaignRequest { name, lease, value } = request.into_inner();
         let lease = self.lease_or_lent(&caller, lease).await?;
         let turn = self.turn(&caller, &name, lease.id(), &value).await?;
-        let (key, rev) = (key::shown(&turn.key).to_vec(), number(turn.created));
+        let key = key::shown(&turn.key).to_vec();
+        let rev = number(turn.created);
         let leader = LeaderKey { name, key, rev, lease: lease.keep() };
         Ok(Response::new(CampaignResponse { header: self.header(turn.revision), leader: Some(leader) }))
     }
@@ -150,9 +151,9 @@ struct Observer<S: Store> {
     name: Vec<u8>,
     range: KeyRange,
     ready: VecDeque<LeaderResponse>,
-    /// The end of the last leader; `None`: none was seen yet, or it is forgotten.
+    /// The end of the last leader, unless none was seen yet or it is forgotten.
     at: Option<Revision>,
-    /// `None`: it is to be read who leads.
+    /// The key that is followed. It is unset as long as the leader has to be read.
     following: Option<Following>,
     leaderless_since: Option<Instant>,
     requires_leader: bool,

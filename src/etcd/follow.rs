@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) type Followed = BoxStream<'static, Result<Watched, StoreError>>;
 
 impl<S: Store> Etcd<S> {
-    /// The events of a range from a revision on, included; `None`: from now on. The first item comes at once, and tells where they begin:
-    /// after its [`Watched::complete`], unless it has some. Errors that pass are not told.
+    /// The events of a range from a revision on, included, or from now on without one. The first item comes at once, and tells where they
+    /// begin: after its [`Watched::complete`], unless it has some. Errors that pass are not told.
     pub(crate) fn follow(
         &self,
         caller: &S::Caller,
@@ -30,7 +30,8 @@ impl<S: Store> Etcd<S> {
         from: Option<Revision>,
         with_previous: bool,
     ) -> Followed {
-        let (store, caller) = (self.store.clone(), caller.clone());
+        let store = self.store.clone();
+        let caller = caller.clone();
         let follower = Follower { store, caller, range, from, with_previous, open: None, parts: Vec::new() };
         unfold(Some(follower), |follower| async {
             let mut follower = follower?;

@@ -204,10 +204,7 @@ async fn metrics() -> HttpResponse {
 
 async fn unknown(uri: Uri, headers: HeaderMap) -> HttpResponse {
     let is_grpc = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
-    match is_grpc {
-        true => unknown_service(uri.path()).into_http(),
-        false => failed(&Status::not_found("Not Found")),
-    }
+    if is_grpc { unknown_service(uri.path()).into_http() } else { failed(&Status::not_found("Not Found")) }
 }
 
 fn not_allowed() -> HttpResponse {
@@ -258,7 +255,7 @@ where
         let begun = async {
             let requires_leader = requires_leader(&headers);
             let asks = Asks { caller: etcd.caller_of(&extensions, &headers)?, requires_leader };
-            let mut messages = Messages::of(body);
+            let mut messages = Messages::from_body(body);
             // An error of the first message has a status of its own.
             let first = timeout(BODY_TIMEOUT, messages.next()).await.map_err(|_| late())?;
             let first: Q = first.unwrap_or_else(|| Err(garbage("it is empty")))?;
@@ -340,11 +337,11 @@ struct Messages {
 }
 
 impl Messages {
-    fn of(body: Body) -> Self {
+    fn from_body(body: Body) -> Self {
         Self { body: body.into_data_stream(), buffer: BytesMut::new(), has_ended: false }
     }
 
-    /// The next message; `None`: there are no more. An error is the last item.
+    /// The next message, if there are more. An error is the last item.
     async fn next<Q: DeserializeOwned>(&mut self) -> Option<Result<Q, Status>> {
         // What is there may be a message, and so may each part that ends an object.
         let mut may_be_whole = true;
@@ -403,7 +400,8 @@ fn failed(status: &Status) -> HttpResponse {
 }
 
 fn error(status: &Status) -> serde_json::Value {
-    let (message, code) = (status.message(), i32::from(status.code()));
+    let message = status.message();
+    let code = i32::from(status.code());
     json!({ "error": message, "message": message, "code": code })
 }
 

@@ -30,8 +30,12 @@ impl<S: Store> Etcd<S> {
 
     fn header_at(&self, revision: Revision) -> Option<ResponseHeader> {
         let facts = self.store.facts();
-        let (cluster_id, member_id, raft_term) = (facts.cluster_id, facts.member_id, facts.term);
-        Some(ResponseHeader { cluster_id, member_id, revision: number(revision), raft_term })
+        Some(ResponseHeader {
+            cluster_id: facts.cluster_id,
+            member_id: facts.member_id,
+            revision: number(revision),
+            raft_term: facts.term,
+        })
     }
 
     /// The header of an answer that shows no data: with the revision that this node has applied, or one that it has shown: a client sees

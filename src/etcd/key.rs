@@ -54,7 +54,7 @@ pub(crate) fn session(lease: i64) -> SessionId {
     SessionId(LEASES << 64 | u128::from(lease.cast_unsigned()))
 }
 
-/// The lease of a session; `None`: it is another client's session.
+/// The lease of a session, unless a client of another API opened it.
 pub(crate) fn lease(session: SessionId) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     let lower = session.0 as u64;
@@ -82,7 +82,7 @@ pub(crate) fn sessions() -> (SessionId, SessionId) {
 
 /// The lock that a key of a known recipe stands for: `etcd/NAME` for the key `NAME/LEASE`, where LEASE is its lease in hexadecimal, with or
 /// without leading zeros, or in decimal; a negative one with a sign, as Go writes it, or as its 64 bits. So name the keys of etcd's own
-/// recipes, and those of its clients in other languages. `None`: it is another key.
+/// recipes, and those of its clients in other languages. Any other key has no queue.
 pub(crate) fn queue(key: &Key, lease: i64) -> Option<LockName> {
     let (name, last) = std::str::from_utf8(shown(key)).ok()?.rsplit_once('/')?;
     let forms = [hex(lease), format!("{lease:x}"), format!("{lease:016x}"), lease.to_string()];
@@ -91,7 +91,7 @@ pub(crate) fn queue(key: &Key, lease: i64) -> Option<LockName> {
     lock.ok().filter(|_| is_lease && !name.is_empty())
 }
 
-/// The lock that a key is by itself: `etcd/KEY`. `None`: it cannot be the name of one.
+/// The lock that a key is by itself, `etcd/KEY`, if that can be the name of a lock.
 pub(crate) fn single(key: &Key) -> Option<LockName> {
     LockName::new(std::str::from_utf8(key.as_bytes()).ok()?).ok()
 }

@@ -86,8 +86,8 @@ impl<S: Store> Etcd<S> {
         caller: &S::Caller,
         request: &DeleteRangeRequest,
     ) -> Result<(Revision, DeleteRangeResponse), Error> {
-        let KeyRange { from, to } = key::range(&request.key, &request.range_end)?;
-        let (mut from, mut whole) = (from, DeleteRangeResponse::default());
+        let KeyRange { mut from, to } = key::range(&request.key, &request.range_end)?;
+        let mut whole = DeleteRangeResponse::default();
         loop {
             // Half of what one may: others may add some meanwhile.
             let page =

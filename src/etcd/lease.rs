@@ -175,7 +175,7 @@ impl<S: Store> Etcd<S> {
 /// a lease whose request had no answer.
 pub(crate) struct LeaseOfCall<S: Store> {
     id: i64,
-    /// Who lent it to whom. `None`: the caller brought it.
+    /// Who lent it to whom. A lease that the caller brought is not lent.
     lent: Option<(Etcd<S>, S::Caller)>,
 }
 
@@ -208,7 +208,7 @@ impl<S: Store> Drop for LeaseOfCall<S> {
 struct Keeper<S: Store> {
     etcd: Etcd<S>,
     caller: S::Caller,
-    /// `None`: the client sends no more.
+    /// The client's requests, until it sends no more.
     asked: Option<BoxStream<'static, Result<SessionId, Status>>>,
     /// Renewals without an answer, by session.
     unanswered: BTreeMap<SessionId, Unanswered>,
@@ -234,7 +234,7 @@ struct Open {
 }
 
 impl<S: Store> Keeper<S> {
-    /// The next answer; `None`: there are no more.
+    /// The next answer, if there are more.
     async fn next(&mut self) -> Result<Option<LeaseKeepAliveResponse>, Status> {
         loop {
             if self.asked.is_none() && self.waiting == 0 {

@@ -23,7 +23,9 @@ impl<S: Store> Maintenance for Etcd<S> {
 
     async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         self.caller(&request)?;
-        let (facts, leader, condition) = (self.store.facts(), self.store.leader(), self.store.condition());
+        let facts = self.store.facts();
+        let leader = self.store.leader();
+        let condition = self.store.condition();
         let bytes = i64::try_from(condition.table_bytes).unwrap_or(i64::MAX);
         let errors = if leader.is_none() { vec![NO_LEADER.to_owned()] } else { Vec::new() };
         Ok(Response::new(StatusResponse {

@@ -95,7 +95,8 @@ impl<S: Store> Etcd<S> {
         let is_absent = is_at(&key, Operand::Created(Revision(0)));
         let txn = Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)?;
         let committed = self.patiently(|| self.store.commit(&caller, txn.clone())).await?;
-        let (mut created, mut oldest) = (committed.revision, None);
+        let mut created = committed.revision;
+        let mut oldest = None;
         for result in &committed.results {
             match result {
                 TxnResult::Got(Some(found)) => created = found.created,
@@ -103,7 +104,8 @@ impl<S: Store> Etcd<S> {
                 TxnResult::Got(None) | TxnResult::Put | TxnResult::Deleted(_) | TxnResult::Opened(_) => {}
             }
         }
-        let (is_new, is_first) = (committed.succeeded, oldest == Some(created));
+        let is_new = committed.succeeded;
+        let is_first = oldest == Some(created);
         let written = committed.revision;
         let place = Place { etcd: self, caller, key, created, written, is_kept: is_first && !is_new };
         Ok(Joined { place, is_new, first: is_first.then_some(committed.revision) })
@@ -127,7 +129,8 @@ impl<S: Store> Etcd<S> {
             let from = Some(Revision(revision.0 + 1));
             let follow =
                 |key: &Key| Ok::<_, Error>(self.follow(caller, key::range(key::shown(key), &[])?, from, false));
-            let (mut ahead, mut own) = (follow(&ahead)?, follow(&place.key)?);
+            let mut ahead = follow(&ahead)?;
+            let mut own = follow(&place.key)?;
             let ended = tokio::select! {
                 ended = deleted(&mut ahead) => ended,
                 ended = deleted(&mut own) => ended,
@@ -263,7 +266,8 @@ impl<S: Store> Etcd<S> {
 
 /// What the keys of a name begin with, and their range.
 pub(crate) fn under(name: &[u8]) -> Result<(Vec<u8>, KeyRange), Error> {
-    let (prefix, end) = ([name, b"/"].concat(), [name, b"0"].concat());
+    let prefix = [name, b"/"].concat();
+    let end = [name, b"0"].concat();
     let range = key::range(&prefix, &end)?;
     Ok((prefix, range))
 }
@@ -300,7 +304,11 @@ impl<S: Store> Drop for Place<S> {
         if self.is_kept {
             return;
         }
-        let (etcd, caller, key, written) = (self.etcd.clone(), self.caller.clone(), self.key.clone(), self.written);
+
+        let etcd = self.etcd.clone();
+        let caller = self.caller.clone();
+        let key = self.key.clone();
+        let written = self.written;
         runtime.spawn(async move { etcd.withdraw(&caller, &key, written).await });
     }
 }

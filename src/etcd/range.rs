@@ -46,7 +46,7 @@ impl<S: Store> Etcd<S> {
         at: Option<Revision>,
     ) -> Result<(RangeResponse, Revision), Error> {
         if request.range_end.is_empty() {
-            let mut view = View::of(request);
+            let mut view = View::new(request);
             let key = key::from_wire(&request.key)?;
             let found = self.store.get(caller, vec![key.clone()], at).await?;
             view.add(found.entries.into_iter().flatten().map(|entry| (key.clone(), entry)))?;
@@ -60,7 +60,7 @@ impl<S: Store> Etcd<S> {
         }
         let range = key::range(&request.key, &request.range_end)?;
         for _ in 0..ATTEMPTS_MAX {
-            let mut view = View::of(request);
+            let mut view = View::new(request);
             match self.scan(caller, range.clone(), at, |entries| view.add(entries)).await {
                 Err(Error::Compacted) if at.is_none() => {}
                 scanned => return Ok((view.answer(), scanned?)),
@@ -81,7 +81,9 @@ impl<S: Store> Etcd<S> {
             return Ok(self.store.get(caller, Vec::new(), at).await?.revision);
         }
         let first = self.store.list(caller, range.clone(), 0, at).await?;
-        let (revision, at) = (first.revision, at.unwrap_or(first.revision));
+        let revision = first.revision;
+        // The pages that follow are read as of the first one, so that all of them show one moment.
+        let at = at.unwrap_or(revision);
         let mut page = first;
         loop {
             let last = page.entries.last().map(|(key, _)| key.clone()).filter(|_| page.more);
@@ -100,7 +102,8 @@ impl<S: Store> Etcd<S> {
         at: Option<Revision>,
     ) -> Result<(Vec<Found>, Revision), Error> {
         for _ in 0..ATTEMPTS_MAX {
-            let (mut all, mut bytes) = (Vec::new(), 0);
+            let mut all = Vec::new();
+            let mut bytes = 0;
             let scanned = self.scan(caller, range.clone(), at, |entries| {
                 bytes += entries.iter().map(size).sum::<usize>();
                 all.extend(entries);
@@ -139,7 +142,7 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn of(request: &'a RangeRequest) -> Self {
+    pub(crate) fn new(request: &'a RangeRequest) -> Self {
         let (order, target) = order(request);
         let limit = usize::try_from(request.limit).unwrap_or_default();
         Self { request, order, target, limit, count: 0, found: Vec::new(), bytes: 0, more: false }

@@ -98,12 +98,11 @@ async fn name_unknown_method(request: HttpRequest, next: Next) -> HttpResponse {
     let uri = request.uri().clone();
     let response = next.run(request).await;
     let headers = response.headers();
-    match headers.get(Status::GRPC_STATUS).is_some_and(|code| code == "12")
-        && !headers.contains_key(Status::GRPC_MESSAGE)
-    {
-        true => unknown_method(uri.path()).into_http(),
-        false => response,
+    let is_unimplemented = headers.get(Status::GRPC_STATUS).is_some_and(|code| code == "12");
+    if is_unimplemented && !headers.contains_key(Status::GRPC_MESSAGE) {
+        return unknown_method(uri.path()).into_http();
     }
+    response
 }
 
 /// The calls that change something.

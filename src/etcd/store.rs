@@ -28,7 +28,7 @@ pub struct Page {
 /// The entries of some keys, all of the same revision.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// In the order of the keys; `None`: there is none.
+    /// One for each key, in their order. A key without an entry has `None`.
     pub entries: Vec<Option<Arc<Entry>>>,
     /// The present revision of the keyspace: the one that the entries show, unless an earlier one was asked for.
     pub revision: Revision,
@@ -98,7 +98,7 @@ pub struct Member {
     pub id: u64,
     /// Where its peers reach it: a URL.
     pub peer_url: String,
-    /// Where clients of this API reach it: a URL. `None`: not known.
+    /// The URL at which clients of this API reach it, if known.
     pub client_url: Option<String>,
     /// It has no vote.
     pub is_learner: bool,
@@ -172,7 +172,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// anything.
     fn caller(&self, extensions: &Extensions, headers: &HeaderMap) -> Result<Self::Caller, StoreError>;
 
-    /// The token for a name and a password, for the metadata `token` of later requests. `None`: they do not fit. Fails with
+    /// The token for a name and a password, for the metadata `token` of later requests. A wrong name or password has none. Fails with
     /// [`StoreError::Anonymous`] if no tokens are in use.
     fn authenticate(&self, name: &str, password: &str) -> Result<Option<String>, StoreError>;
 
@@ -182,7 +182,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// What this node knows of the cluster, at once.
     fn facts(&self) -> Facts;
 
-    /// The node that leads, at once; `None`: none is known, or this node leads and does not hear a quorum.
+    /// The node that leads, at once. There is none if this node knows of none, or leads itself and does not hear a quorum.
     fn leader(&self) -> Option<u64>;
 
     /// The condition of this node, at once.
@@ -191,7 +191,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The members, in the order of their ids.
     fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<Member>, StoreError>> + Send;
 
-    /// The entries of some keys; `at`: as they were at this revision, which must be known even if there are no keys.
+    /// The entries of some keys, as they were at the revision `at`, which must be known even if there are no keys.
     fn get(
         &self,
         caller: &Self::Caller,
@@ -248,7 +248,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Closes a session, and deletes its entries.
     fn close(&self, caller: &Self::Caller, session: SessionId) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Shows a session; `None`: there is none, or it is not the caller's to see.
+    /// Shows a session, if there is one and the caller may see it.
     fn session(
         &self,
         caller: &Self::Caller,
@@ -273,9 +273,9 @@ pub trait Store: Clone + Send + Sync + 'static {
         renewals: BoxStream<'static, SessionId>,
     ) -> impl Future<Output = Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError>> + Send;
 
-    /// The events of a range, from a revision on, included; it may be in the future. `None`: from now on; all that was acknowledged before
-    /// the call is not among them. As this node applies the log. An error ends the stream, such as [`StoreError::Compacted`]; a change of
-    /// leader does not.
+    /// The events of a range as this node applies the log, from a revision on, included; it may be in the future. Without a revision they
+    /// begin now, and those that were acknowledged before the call are not among them. An error ends the stream, such as
+    /// [`StoreError::Compacted`]; a change of leader does not.
     fn watch(
         &self,
         caller: &Self::Caller,

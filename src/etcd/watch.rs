@@ -104,7 +104,7 @@ impl<S: Store> Etcd<S> {
 struct Watcher<S: Store> {
     etcd: Etcd<S>,
     caller: S::Caller,
-    /// `None`: the client sends no more.
+    /// The client's requests, until it sends no more.
     requests: Option<Requests>,
     /// A watch that is not created yet. Later requests wait.
     opening: Option<BoxFuture<'static, Opened>>,
@@ -136,7 +136,7 @@ struct Watching {
     complete: Revision,
     /// When the client heard of it last.
     told_at: Instant,
-    /// `None`: its events do not flow yet.
+    /// Ends the flow of its events, once they flow.
     stop: Option<AbortHandle>,
 }
 
@@ -149,7 +149,7 @@ impl Drop for Watching {
 }
 
 impl<S: Store> Watcher<S> {
-    /// The next answer; `None`: there are no more.
+    /// The next answer, if there are more.
     async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
         loop {
             if self.ready.is_empty() {
@@ -223,10 +223,10 @@ impl<S: Store> Watcher<S> {
             ));
         }
         if *watch_id != 0 {
-            return match self.watches.contains_key(watch_id) {
-                true => Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned()),
-                false => Ok((*watch_id, range)),
-            };
+            if self.watches.contains_key(watch_id) {
+                return Err("mvcc: duplicate watch ID provided on the WatchStream".to_owned());
+            }
+            return Ok((*watch_id, range));
         }
         while self.watches.contains_key(&self.next_id) {
             self.next_id += 1;
@@ -342,7 +342,8 @@ impl<S: Store> Watcher<S> {
 impl Watching {
     /// The messages for events of whole revisions: none, if the watch does not show any of them.
     fn answers<S: Store>(&self, etcd: &Etcd<S>, id: i64, told: Watched) -> Vec<WatchResponse> {
-        let (mut answers, mut bytes) = (Vec::<WatchResponse>::new(), 0);
+        let mut answers = Vec::<WatchResponse>::new();
+        let mut bytes = 0;
         let mut events = told.events.iter().filter(|event| self.shows(event)).peekable();
         let mut answer = WatchResponse { watch_id: id, ..Default::default() };
         while let Some(event) = events.next() {

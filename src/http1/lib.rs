@@ -136,7 +136,8 @@ where
         };
 
         let slot_guard = slots.admit(client.ip(), ReadState::new(usize::MAX));
-        let (answer, stopping) = (answer.clone(), stopping.clone());
+        let answer = answer.clone();
+        let stopping = stopping.clone();
         connections.spawn(async move {
             let slot = Arc::clone(&slot_guard.0);
             let handshake = tokio::select! {
@@ -199,7 +200,7 @@ async fn connection<F, A, B>(
     }
 }
 
-/// Serves a connection until it ends or has to. `None`: another connection needed its slot.
+/// Serves a connection until it ends or has to. Returns `None` if another connection needed its slot.
 async fn to_its_end<C>(served: C, slot: &Slot, stopping: CancellationToken) -> Option<hyper::Result<()>>
 where
     C: Served,
@@ -285,7 +286,7 @@ fn closing<B>(mut response: Response<B>) -> Response<B> {
 enum AnswerBody<B: Body> {
     Of {
         body: B,
-        /// `None`: a probe.
+        /// The place among the open calls, which a probe does not take.
         _call: Option<OpenCall>,
     },
     Refusal(Option<B::Data>),

@@ -64,6 +64,6 @@ pub(super) fn dynamodb_key(file: &Path) -> Option<(String, String)> {
 /// The files of the client.
 pub(super) fn client_files(tls: &TlsConfig) -> TlsFiles {
     let directory = tls.ca.parent().unwrap_or(Path::new(""));
-    let Files { certificate, key } = Files::of_client(directory, CLIENT);
+    let Files { certificate, key } = Files::for_client(directory, CLIENT);
     TlsFiles { ca: tls.ca.clone(), own: Some((certificate, key)) }
 }

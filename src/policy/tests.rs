@@ -163,8 +163,8 @@ fn a_bad_policy_is_refused_with_its_line() {
 
 #[test]
 fn a_token_has_its_identity_and_no_other_text_has_one() {
-    let one = Token::of_random([7; 32]);
-    let two = Token::of_random([8; 32]);
+    let one = Token::from_random([7; 32]);
+    let two = Token::from_random([8; 32]);
     let file = one.entry(&who("ann").unwrap()) + &two.entry(&who("bob").unwrap());
     assert!(!file.contains(one.reveal()) && !format!("{one:?}").contains("07"), "no file and no log shows a token");
     let tokens = Tokens::parse(&file).unwrap();

@@ -43,7 +43,7 @@ struct RawToken {
 
 impl Token {
     /// Makes a token of 32 bytes from the operating system's random number generator.
-    pub fn of_random(bytes: [u8; BYTES]) -> Self {
+    pub fn from_random(bytes: [u8; BYTES]) -> Self {
         Self(format!("{TOKEN_PREFIX}{}", hex(&bytes)))
     }
 

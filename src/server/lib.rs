@@ -38,8 +38,8 @@
 //!
 //! # How to add a request
 //!
-//! 1. `proto/lockkeeper/v1/`: the RPC and its messages.
-//! 2. `api::requests`: a struct for the request, one for the reply, and a line in `calls!` that says whether it changes the table.
+//! 1. `proto/lockkeeper/v1/` declares the RPC and its messages.
+//! 2. `api::requests` has a struct for the request, one for the reply, and a line in `calls!` that says whether it changes the table.
 //! 3. `wire::locks`, `wire::sessions` or `wire::members`: `Encode` for both, `Forward` for the request, and a case in `wire::tests`.
 //! 4. `service::locks`, `service::sessions` or `service::members`: `Serve`, which executes it.
 //! 5. `v1::locks`, `v1::sessions` or `v1::cluster`: one line, `self.call::<TheRequest>(request).await`. If it changes something, its path

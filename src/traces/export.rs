@@ -57,7 +57,8 @@ impl Exporting {
         on_dropped: impl Fn(u64) + Send + Sync + 'static,
     ) -> (Self, Queue) {
         let (spans, queued) = mpsc::channel(QUEUE);
-        let (on_dropped, closing): (OnDropped, _) = (Arc::new(on_dropped), CancellationToken::new());
+        let on_dropped: OnDropped = Arc::new(on_dropped);
+        let closing = CancellationToken::new();
         let sender = BatchSender { exporter, on_dropped: Arc::clone(&on_dropped), is_failing: AtomicBool::new(false) };
         let task = runtime.spawn(sender.run(queued, closing.clone()));
         (Self { closing, task: Mutex::new(Some(task)) }, Queue { spans, on_dropped })

@@ -52,7 +52,7 @@ pub(super) struct WithoutScheme<S> {
 }
 
 impl<S> WithoutScheme<S> {
-    /// `stream`: from the preface on.
+    /// The stream begins with the preface.
     pub(super) fn new(stream: S) -> Self {
         Self { stream, frames: Frames { passing: PREFACE_BYTES, held: Vec::new() }, read: BytesMut::new() }
     }
@@ -169,7 +169,7 @@ impl Frames {
     }
 }
 
-/// A frame of type HEADERS whose authority has no scheme any more. `None`: it had none, or cannot be read.
+/// A frame of type HEADERS without the scheme in its authority. Returns `None` if it had none, or cannot be read.
 fn without_scheme(frame: &[u8]) -> Option<Vec<u8>> {
     let (header, payload) = frame.split_at_checked(FRAME_HEADER_BYTES)?;
     let flags = *header.get(4)?;
@@ -184,7 +184,8 @@ fn without_scheme(frame: &[u8]) -> Option<Vec<u8>> {
     let scheme = SCHEMES.iter().find(|scheme| text.starts_with(scheme))?;
     let host = text[scheme.len()..].split(|byte| *byte == b'/').next()?;
 
-    let (before, after) = (&payload[..block.start + value.start], &payload[block.start + value.end..]);
+    let before = &payload[..block.start + value.start];
+    let after = &payload[block.start + value.end..];
     let payload = [before, &literal(host), after].concat();
     if payload.len() > PAYLOAD_BYTES_MAX {
         return None;
@@ -282,12 +283,15 @@ fn literal(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The text of an authority with a scheme that is in Huffman code. `None`: it does not begin so, or has a character that no authority has.
+/// The text of an authority with a scheme that is in Huffman code. Returns `None` if it does not begin so, or has a character that no
+/// authority has.
 fn huffman_text(bytes: &[u8]) -> Option<Vec<u8>> {
     if !bytes.starts_with(&HUFFMAN_BEGINNING) {
         return None;
     }
-    let (mut text, mut code, mut bits) = (Vec::new(), 0_u16, 0);
+    let mut text = Vec::new();
+    let mut code = 0_u16;
+    let mut bits = 0;
     for byte in bytes {
         for place in (0..8).rev() {
             code = code << 1 | u16::from(byte >> place & 1);

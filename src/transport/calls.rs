@@ -61,7 +61,7 @@ where
         let is_grpc = request.version() == Version::HTTP_2;
         let call = match self.slot.call() {
             Ok(call) => call,
-            Err(full) => return Ok(answer(refused(full).of(is_grpc), None)),
+            Err(full) => return Ok(answer(refused(full).into_response(is_grpc), None)),
         };
         let (mut parts, mut body) = request.into_parts();
         parts.extensions.insert(self.remote.clone());
@@ -72,7 +72,7 @@ where
                 let frame = timeout(FIRST_MESSAGE_TIMEOUT, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
                 match frame.await {
                     Ok(frame) => first = frame,
-                    Err(_) => return Ok(answer(no_message().of(is_grpc), Some(call))),
+                    Err(_) => return Ok(answer(no_message().into_response(is_grpc), Some(call))),
                 }
                 None
             }
@@ -85,7 +85,7 @@ where
         let response = match timeout(FIRST_MESSAGE_TIMEOUT, &mut answered).await {
             Ok(response) => response?,
             Err(_) if progress.has_message.load(Relaxed) => answered.await?,
-            Err(_) => no_message().of(is_grpc),
+            Err(_) => no_message().into_response(is_grpc),
         };
         progress.answered();
         if self.remote.must_finish() {
@@ -103,7 +103,7 @@ fn answer(response: Response<Body>, call: Option<OpenCall>) -> Response<Response
 struct Refusal(Status, StatusCode);
 
 impl Refusal {
-    fn of(self, is_grpc: bool) -> Response<Body> {
+    fn into_response(self, is_grpc: bool) -> Response<Body> {
         let Self(status, code) = self;
         if is_grpc {
             return status.into_http();
@@ -160,7 +160,7 @@ struct RequestBody {
     body: Incoming,
     /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
-    /// `None`: it is not gRPC's.
+    /// Counts the messages of gRPC. Another body has none.
     messages: Option<Messages>,
     /// All bytes that have arrived.
     bytes: usize,
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_in_the_words_of_its_protocol() {
-        let (grpc, http) = (no_message().of(true), no_message().of(false));
+        let (grpc, http) = (no_message().into_response(true), no_message().into_response(false));
         assert_eq!(Status::from_header_map(grpc.headers()).expect("a status").code(), tonic::Code::DeadlineExceeded);
         assert_eq!((http.status(), http.headers().len()), (StatusCode::REQUEST_TIMEOUT, 0));
     }

@@ -69,7 +69,7 @@ struct Token {
 pub struct Remote {
     /// The address of the other end.
     pub address: SocketAddr,
-    /// Whom the certificate of the other end names. `None`: it showed none.
+    /// Whom the certificate of the other end names, if it showed one.
     pub subject: Option<Arc<Subject>>,
     connection: Weak<Token>,
 }

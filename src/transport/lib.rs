@@ -138,7 +138,8 @@ pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -
 pub fn channel_of<C: Connect>(endpoint: Endpoint, connector: C, address: &str) -> Channel {
     let address: Arc<str> = address.into();
     let dial = move |_| {
-        let (connector, address) = (connector.clone(), address.clone());
+        let connector = connector.clone();
+        let address = address.clone();
         async move {
             let stream = timeout(CONNECT_TIMEOUT, connector.connect(&address)).await;
             let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));

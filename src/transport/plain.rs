@@ -36,7 +36,8 @@ pub(super) struct Rewound<S> {
 
 /// Looks at the first bytes. Plain text gets an answer and an error. Needs a time limit of the caller's.
 pub(super) async fn refused<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> io::Result<Rewound<S>> {
-    let (mut first, mut read) = ([0; FIRST_BYTES], 0);
+    let mut first = [0; FIRST_BYTES];
+    let mut read = 0;
     // No record of TLS begins with a capital letter, and all methods of HTTP do.
     while read < FIRST_BYTES && first[..read].iter().all(u8::is_ascii_uppercase) {
         match stream.read(&mut first[read..]).await? {
@@ -55,9 +56,10 @@ pub(super) async fn refused<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) ->
     Err(io::Error::new(io::ErrorKind::InvalidData, "the other end does not speak TLS"))
 }
 
-/// Looks at the first bytes of HTTP; `true`: it is HTTP/2. Needs a time limit of the caller's.
+/// Looks at the first bytes, and says whether they are those of HTTP/2. The caller has to set a time limit.
 pub(super) async fn is_http2<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Rewound<S>, bool)> {
-    let (mut first, mut read) = ([0; FIRST_BYTES], 0);
+    let mut first = [0; FIRST_BYTES];
+    let mut read = 0;
     while read < FIRST_BYTES && first[..read] == HTTP2[..read] {
         match stream.read(&mut first[read..]).await? {
             0 => break,

@@ -86,7 +86,9 @@ pub async fn serve<L, V>(
         };
         let slot_guard = slots.admit(remote.ip(), ReadState::new(settings.turn_bytes));
         let limits = CallLimits { without_message_max: settings.without_message_max, arriving: arriving.clone() };
-        let (http, service, stopping) = (http.clone(), service.clone(), stopping.clone());
+        let http = http.clone();
+        let service = service.clone();
+        let stopping = stopping.clone();
         match &handshakes {
             None => {
                 let read_state = Arc::clone(&slot_guard.0.read_state);
@@ -272,7 +274,7 @@ impl Handshakes {
         }
     }
 
-    /// `None`: the handshake failed, was not complete in time, or the connection had to make room.
+    /// Shakes hands. Returns `None` if that failed, took too long, or the connection had to make room for another.
     async fn secured<S>(
         &self,
         stream: S,

@@ -113,7 +113,7 @@ impl Settings {
         Self { speaks_http1: true, ..self }
     }
 
-    /// `None`: it is not spoken.
+    /// How HTTP/1.1 is served, if it is spoken here.
     pub(super) fn http1(&self) -> Option<http1::Builder> {
         let mut builder = http1::Builder::new();
         // The headers' time includes the one without a call.

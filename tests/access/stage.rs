@@ -46,7 +46,7 @@ pub(crate) struct Stage {
 pub(crate) fn token(identity: &str) -> Token {
     let mut bytes = [0; 32];
     bytes.iter_mut().zip(identity.bytes().cycle()).for_each(|(byte, letter)| *byte = letter);
-    Token::of_random(bytes)
+    Token::from_random(bytes)
 }
 
 pub(crate) fn tokens() -> String {

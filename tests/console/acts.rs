@@ -33,7 +33,7 @@ may = ["read", "watch"]
 "#;
 
 fn secret(byte: u8) -> String {
-    Token::of_random([byte; 32]).reveal().to_owned()
+    Token::from_random([byte; 32]).reveal().to_owned()
 }
 
 const OPS: u8 = 1;
@@ -42,7 +42,7 @@ const EYES: u8 = 3;
 
 /// A cluster with a policy, and with audit files in this directory.
 async fn guarded(directory: &TempDir, nodes: usize) -> LocalCluster {
-    let entry = |name: &str, byte| Token::of_random([byte; 32]).entry(&Identity::new(name).expect("valid"));
+    let entry = |name: &str, byte| Token::from_random([byte; 32]).entry(&Identity::new(name).expect("valid"));
     let auth = AuthConfig {
         tokens: directory.path().join("tokens.toml"),
         policy: directory.path().join("policy.toml"),

@@ -352,7 +352,7 @@ prefix = "seats/"
     let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let secret = |byte| Token::of_random([byte; 32]);
+    let secret = |byte| Token::from_random([byte; 32]);
     let entry = |name: &str, byte| secret(byte).entry(&Identity::new(name).expect("valid"));
     let auth = AuthConfig {
         tokens: directory.path().join("tokens.toml"),

@@ -55,7 +55,7 @@ type Connected = InterceptedService<Channel, As>;
 fn token(name: &str) -> Token {
     let mut bytes = [0; 32];
     bytes.iter_mut().zip(name.bytes().cycle()).for_each(|(byte, letter)| *byte = letter);
-    Token::of_random(bytes)
+    Token::from_random(bytes)
 }
 
 async fn connected(cluster: &LocalCluster, name: &str) -> Connected {

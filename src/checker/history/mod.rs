@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `time_ns` | nanoseconds on *one* monotonic clock for the whole file. Never decreases |
 //! | `process` | a client, a node, or `nemesis`, which injects the faults. A process that died is not reused under its name |
-//! | `type` | `invoke`: an operation begins, recorded *before* it is sent. `ok`: it took effect. `fail`: it had no effect. `info`: its outcome is unknown, it may take effect at any later time, or never; or, if `f` is no operation, a fact |
+//! | `type` | `invoke` when an operation begins, recorded *before* it is sent; `ok` when it took effect, `fail` when it had no effect, `info` when its outcome is unknown: it may take effect at any later time, or never. If `f` is no operation but a fact, `info` too |
 //! | `f` | the operation or the fact: see below |
 //! | `op` | the operation's number, for a process with concurrent operations. Without it, a process executes one at a time |
 //! | `lock` | the lock's name, or a list of names for an acquire of several locks. Optional at the end of an operation |
@@ -27,18 +27,18 @@
 //! | `open` | `session`, `ttl_ms` | `ttl_ms` if the cluster chose another; `sent_ns`, if the answered attempt is known to be later than the invoke |
 //! | `renew` | `session` | as `open` |
 //! | `close` | `session` | |
-//! | `acquire` | `session`; `request`: its id; `mode`: `"exclusive"` (the default), `"shared"`, `{"permits":3}`, or a list, one for each lock; `wait`: `"none"` (the default), `"forever"`, `{"at_most_ms":50}`; `lock_delay_ms` | `token`; `place_lost`: true if the client was queued again meanwhile (the client library does so after a long loss of contact) |
+//! | `acquire` | `session`; `request`, its id; `mode`, which is `"exclusive"` (the default), `"shared"`, `{"permits":3}`, or a list, one for each lock; `wait`, which is `"none"` (the default), `"forever"` or `{"at_most_ms":50}`; `lock_delay_ms` | `token`; `place_lost`, true if the client was queued again meanwhile (the client library does so after a long loss of contact) |
 //! | `retry` | `session`, `request`: a retry of the same acquire | `token` |
 //! | `cancel` | `session`, `request` (or `op`: of the same process): the acquire is abandoned, whatever its state | `found`: `"grant"`, `"wait"` or `"nothing"` |
 //! | `release` | `session`, `token` | |
 //! | `update` | `session`, `token`; `data` | |
-//! | `get` | | a linearizable view of the lock: `holders`: each with `token`, `session`, `mode`; `waiters`, in queue order: each with `session`, `ticket`; `delayed`: true during a lock-delay; `last_token` |
+//! | `get` | | a linearizable view of the lock: `holders`, each with `token`, `session`, `mode`; `waiters` in queue order, each with `session`, `ticket`; `delayed`, true during a lock-delay; `last_token` |
 //! | `check` | `token` | `held` |
-//! | `force_release` | `token` (unset: all holders); `now`: do not wait for the holder; `reason` | `revoked`: the tokens |
+//! | `force_release` | `token` (unset: all holders); `now`, true to not wait for the holder; `reason` | `revoked`, the tokens |
 //! | `read` | of a register, whose name is in `lock` | `value`, a number; unset: it has none |
 //! | `set` | of a register: `to`, if it has the value `from`; unset: none | |
 //! | `txn` | registers are read and written at one moment: see [`Transaction`] and below | `revision`, `succeeded`, `results`: see [`TxnAnswer`] |
-//! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`: false if the resource accepts every token | accepted. `seq`: the resource's own count, if it has one |
+//! | `write` | to the resource that `lock` protects: `token`, `mode`; `fenced`, false if the resource accepts every token | accepted; `seq`, the resource's own count, if it has one |
 //!
 //! A `fail` has its reason in `value.reason`: `busy`, `timed_out`, `cancelled`, `not_held`, `session_expired`,
 //! `session_unknown`, `session_closed`, `refused_token` (a write), `not_equal` (a set), `unavailable` (not executed: no leader, no node),
@@ -69,10 +69,10 @@
 //! |---|---|---|
 //! | `meta` | see [`Meta`] | the first line: the format, and the bounds that the run promises |
 //! | `renewed` | `session`, `sent_ns`, `ttl_ms` | a background renewal was acknowledged now; it was sent at `sent_ns` |
-//! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why`: `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (its own deadline passed) |
+//! | `lost` | `session`, `why`, `token` | a holder noticed that its session, or one grant, is lost. `why` is `expired` or `unknown` (the cluster said so), `closed`, `revoked`, `out_of_contact` (its own deadline passed) |
 //! | `bystander` | `session` | its holder has a lock and only renews from here on; nothing stops it or revokes the lock |
 //! | `died` | `process` | a client was killed: it executes and renews nothing from here on |
-//! | `fault` | `name`; `nodes`: its targets; `silent`: pairs of nodes between which nothing passes in this direction, `[[1,2],[1,3]]` | a fault begins |
+//! | `fault` | `name`; `nodes`, its targets; `silent`, pairs of nodes between which nothing passes in this direction, `[[1,2],[1,3]]` | a fault begins |
 //! | `heal` | `name` | the fault is over. Without a name: all faults |
 //! | `killed`, `started` | `node` | a node was killed; runs again |
 //! | `stopped` | `node` | a node was stopped gracefully; `started` follows when it runs again |

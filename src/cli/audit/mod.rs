@@ -1,4 +1,4 @@
-//! `audit`: checks audit files, and tells the story of a lock.
+//! `lockkeeper audit` checks audit files, and tells the story of a lock.
 
 mod show;
 mod verify;

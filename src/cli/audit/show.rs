@@ -1,4 +1,4 @@
-//! `audit show`: what happened to a lock, or to a session.
+//! `lockkeeper audit show` tells what happened to a lock, or to a session.
 
 use std::{io, path::PathBuf};
 

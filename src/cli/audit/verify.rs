@@ -1,4 +1,4 @@
-//! `audit verify`: checks the chain, and that what happened was right.
+//! `lockkeeper audit verify` checks the chain of hashes, and that each event was allowed by those before it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `chaos check`: checks histories.
+//! `lockkeeper chaos check` checks histories.
 
 use std::{fs::File, io::BufReader, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! `chaos client`: a client process of a run. Started by `chaos run`, not by people.
+//! `lockkeeper chaos client` is a client process of a run. `chaos run` starts it; people do not.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `chaos`: runs under faults, and the tools for their histories.
+//! `lockkeeper chaos` runs clusters under faults, and has the tools for their histories.
 
 mod check;
 mod client;

@@ -1,4 +1,4 @@
-//! `chaos report`: a report on a history.
+//! `lockkeeper chaos report` writes a report on a history.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! `chaos run`: a run under faults on this machine, and its verdict.
+//! `lockkeeper chaos run` runs a cluster under faults on this machine, and gives the verdict.
 
 use std::{
     env,

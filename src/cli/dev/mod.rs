@@ -1,4 +1,4 @@
-//! `lockkeeper dev`: a whole cluster on this machine, while this program or a command runs.
+//! `lockkeeper dev` runs a whole cluster on this machine, for as long as this program or a command runs.
 //!
 //! Exit codes: that of the command (128 and the number of the signal that terminated it); 126 or 127 if it could not be
 //! run. Without a command: 0 after Ctrl-C, SIGTERM or SIGHUP. In both cases 2 if the directory cannot be used, 12 if

@@ -1,4 +1,4 @@
-//! `doctor`: one page for a ticket, about this machine and the cluster as it is reached from here.
+//! `lockkeeper doctor` writes one page for a ticket, about this machine and the cluster as it is reached from here.
 //!
 //! Each remark is a fact with a judgement. What is not known is left out rather than guessed. Nothing is changed: the one file that is
 //! written, to measure the disk, is removed.

@@ -1,4 +1,4 @@
-//! `member add`: adds a node that runs and waits to be added.
+//! `lockkeeper member add` adds a node that runs and waits to be added.
 
 use clap::Args;
 

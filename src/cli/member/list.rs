@@ -1,4 +1,4 @@
-//! `member list`: the members, as the leader sees them.
+//! `lockkeeper member list` shows the members, as the leader sees them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `member`: the nodes of the cluster, and how they change.
+//! `lockkeeper member` shows and changes the nodes of the cluster.
 
 mod add;
 mod list;

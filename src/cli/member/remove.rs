@@ -1,4 +1,4 @@
-//! `member remove`: removes a node for good, after a question.
+//! `lockkeeper member remove` removes a node for good, after a question.
 
 use std::io::{self, IsTerminal as _, Write as _};
 

@@ -1,4 +1,4 @@
-//! `member replace`: a new node takes the place of a dead one.
+//! `lockkeeper member replace` puts a new node in the place of a dead one.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! `session`: sessions that outlive the command that opens them.
+//! `lockkeeper session` has the commands for sessions that outlive the command that opens them.
 //!
 //! For work that consists of many commands, as in a shell script: `session open` prints an id, `session keep` renews it
 //! in the background while the script runs, `acquire` and `release` use it. For one command under one lock, `lock` is

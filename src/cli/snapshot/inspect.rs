@@ -1,4 +1,4 @@
-//! `snapshot inspect`: checks a backup and shows what is in it.
+//! `lockkeeper snapshot inspect` checks a backup and shows what is in it.
 
 use std::{io, path::PathBuf};
 

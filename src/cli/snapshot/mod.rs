@@ -1,4 +1,4 @@
-//! `snapshot`: backups of a cluster, and new clusters made from them.
+//! `lockkeeper snapshot` makes backups of a cluster, and new clusters from them.
 
 pub(super) mod founding;
 pub(super) mod inspect;

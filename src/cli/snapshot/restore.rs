@@ -1,4 +1,4 @@
-//! `snapshot restore`: makes a new cluster from a backup, or an empty one whose tokens begin above those of an earlier one.
+//! `lockkeeper snapshot restore` makes a new cluster from a backup, or an empty one whose tokens begin above those of an earlier one.
 
 use std::{fs, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! `snapshot save`: stores a backup of the cluster in a file.
+//! `lockkeeper snapshot save` stores a backup of the cluster in a file.
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -1,4 +1,4 @@
-//! `status`: the status of each node.
+//! `lockkeeper status` shows the status of each node.
 
 mod document;
 mod text;

@@ -1,4 +1,4 @@
-//! `top`: a live view of the cluster.
+//! `lockkeeper top` shows a live view of the cluster.
 //!
 //! Once in an interval it asks every node for its status, and one of them, the leader if there is one, for its busiest locks and longest
 //! waits. Both are answered from a node's own memory at a bounded cost, whatever the size of the table; nothing is listed or watched.

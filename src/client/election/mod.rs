@@ -140,7 +140,7 @@ impl Election {
         let request = GetRequest { name: self.name.as_str().to_owned(), page_size: 1, ..GetRequest::default() };
         let caller = &self.client.caller;
         let answer = caller.call(caller.policy(), |node| node.pipeline.get(request.clone())).await?;
-        Ok(Leader::from_lock(LockAnswer::of(answer)?.lock))
+        Ok(Leader::from_lock(LockAnswer::from_wire(answer)?.lock))
     }
 
     /// The current leader, then every change. See [`Observe`].

@@ -80,42 +80,42 @@ pub struct Totals {
 }
 
 impl Busiest {
-    pub(crate) fn of(wire: v1::BusiestResponse) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::BusiestResponse) -> Result<Self, Error> {
         let v1::BusiestResponse { locks, waits, more_waits, counted_after_index, index, node_id, totals } = wire;
         Ok(Self {
-            locks: each(locks, BusyLock::of)?,
-            waits: each(waits, LongWait::of)?,
+            locks: each(locks, BusyLock::from_wire)?,
+            waits: each(waits, LongWait::from_wire)?,
             more_waits,
             counted_after_index,
             index,
             node_id,
-            totals: Totals::of(totals.unwrap_or_default()),
+            totals: Totals::from_wire(totals.unwrap_or_default()),
         })
     }
 }
 
 impl BusyLock {
-    fn of(wire: wire::BusyLock) -> Result<Self, Error> {
+    fn from_wire(wire: wire::BusyLock) -> Result<Self, Error> {
         let lock = wire.lock.ok_or_else(|| Error::malformed("locks.lock", ""))?;
-        Ok(Self { lock: LockInfo::of(lock)?, grants: wire.grants })
+        Ok(Self { lock: LockInfo::from_wire(lock)?, grants: wire.grants })
     }
 }
 
 impl LongWait {
-    fn of(wire: wire::LongWait) -> Result<Self, Error> {
+    fn from_wire(wire: wire::LongWait) -> Result<Self, Error> {
         let wire::LongWait { name: lock, waiter, holder, queue_length } = wire;
         let waiter = waiter.ok_or_else(|| Error::malformed("waits.waiter", ""))?;
         Ok(Self {
             name: name("waits.name", &lock)?,
-            waiter: Waiter::of(waiter)?,
-            holder: holder.map(Holder::of).transpose()?,
+            waiter: Waiter::from_wire(waiter)?,
+            holder: holder.map(Holder::from_wire).transpose()?,
             queue_length,
         })
     }
 }
 
 impl Totals {
-    fn of(wire: wire::Totals) -> Self {
+    fn from_wire(wire: wire::Totals) -> Self {
         let wire::Totals { granted, released, expired, forced, queued, waits_ended, sessions_closed, sessions_expired } =
             wire;
         Self { granted, released, expired, forced, queued, waits_ended, sessions_closed, sessions_expired }
@@ -146,7 +146,7 @@ mod tests {
             node_id: 2,
             totals: Some(totals),
         };
-        let busiest = Busiest::of(answer).unwrap();
+        let busiest = Busiest::from_wire(answer).unwrap();
         let numbers = (busiest.more_waits, busiest.counted_after_index, busiest.index, busiest.node_id);
         assert_eq!(numbers, (true, 40, 42, 2));
         assert_eq!(busiest.totals, Totals { granted: 1, sessions_expired: 8, ..Totals::default() });
@@ -160,9 +160,9 @@ mod tests {
     fn what_an_answer_must_have_is_missed() {
         let locks = vec![wire::BusyLock::default()];
         let answer = v1::BusiestResponse { locks, ..v1::BusiestResponse::default() };
-        assert_eq!(malformed(Busiest::of(answer)).0, "locks.lock");
+        assert_eq!(malformed(Busiest::from_wire(answer)).0, "locks.lock");
         let waits = vec![wire::LongWait { name: "a".to_owned(), ..wire::LongWait::default() }];
         let answer = v1::BusiestResponse { waits, ..v1::BusiestResponse::default() };
-        assert_eq!(malformed(Busiest::of(answer)).0, "waits.waiter");
+        assert_eq!(malformed(Busiest::from_wire(answer)).0, "waits.waiter");
     }
 }

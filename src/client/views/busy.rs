@@ -16,16 +16,16 @@ pub struct Busy {
     pub holder: Option<Holder>,
     /// Number of the acquires that wait for it.
     pub queue_length: u64,
-    /// Time left of its lock-delay; `None`: it has none.
+    /// Time left of its lock-delay, if it has one.
     pub delay_remaining: Option<Duration>,
 }
 
 impl Busy {
-    pub(crate) fn of(wire: v1::Busy) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::Busy) -> Result<Self, Error> {
         let v1::Busy { name: lock, holder, queue_length, delay_remaining_ms } = wire;
         Ok(Self {
             name: name("busy.name", &lock)?,
-            holder: holder.map(Holder::of).transpose()?,
+            holder: holder.map(Holder::from_wire).transpose()?,
             queue_length,
             delay_remaining: set_millis(delay_remaining_ms),
         })
@@ -42,12 +42,18 @@ mod tests {
         let holder = v1::Holder { token: 7, session_id: SessionId(1).to_string(), ..v1::Holder::default() };
         let wire =
             v1::Busy { name: "jobs".to_owned(), holder: Some(holder.clone()), queue_length: 3, delay_remaining_ms: 0 };
-        let (name, holder) = (LockName::new("jobs").unwrap(), Some(Holder::of(holder).unwrap()));
+        let (name, holder) = (LockName::new("jobs").unwrap(), Some(Holder::from_wire(holder).unwrap()));
         let expected = Busy { name, holder, queue_length: 3, delay_remaining: None };
-        assert_eq!(Busy::of(wire.clone()).unwrap(), expected);
+        assert_eq!(Busy::from_wire(wire.clone()).unwrap(), expected);
         let delay_remaining = Some(Duration::from_millis(1));
         let expected = Busy { holder: None, delay_remaining, ..expected };
-        assert_eq!(Busy::of(v1::Busy { holder: None, delay_remaining_ms: 1, ..wire.clone() }).unwrap(), expected);
-        assert_eq!(malformed(Busy::of(v1::Busy { name: "a\0".to_owned(), ..wire })), ("busy.name", "a\0".to_owned()));
+        assert_eq!(
+            Busy::from_wire(v1::Busy { holder: None, delay_remaining_ms: 1, ..wire.clone() }).unwrap(),
+            expected
+        );
+        assert_eq!(
+            malformed(Busy::from_wire(v1::Busy { name: "a\0".to_owned(), ..wire })),
+            ("busy.name", "a\0".to_owned())
+        );
     }
 }

@@ -106,17 +106,17 @@ pub enum ChangeKind {
 }
 
 impl WatchMessage {
-    /// `None`: a kind of message that this version does not know.
-    pub(crate) fn of(wire: v1::WatchResponse) -> Result<Option<Self>, Error> {
+    /// Returns `None` for a kind of message that this version does not know.
+    pub(crate) fn from_wire(wire: v1::WatchResponse) -> Result<Option<Self>, Error> {
         let Some(what) = wire.what else { return Ok(None) };
         Ok(Some(match what {
             What::State(state) => {
                 let v1::watch_response::State { locks, index, first, last } = state;
-                Self::State(StatePart { locks: each(locks, LockInfo::of)?, index, first, last })
+                Self::State(StatePart { locks: each(locks, LockInfo::from_wire)?, index, first, last })
             }
             What::Changes(changes) => {
                 let v1::watch_response::Changes { index, changes, more } = changes;
-                Self::Changes(Changes { index, changes: each(changes, Change::of)?, more })
+                Self::Changes(Changes { index, changes: each(changes, Change::from_wire)?, more })
             }
             What::Progress(progress) => Self::Progress { index: progress.index },
             What::TooOld(too_old) => Self::TooOld { after_index: too_old.after_index },
@@ -125,12 +125,12 @@ impl WatchMessage {
 }
 
 impl Change {
-    fn of(wire: v1::Change) -> Result<Self, Error> {
+    fn from_wire(wire: v1::Change) -> Result<Self, Error> {
         let id = given(wire.session_id).map(|id| session_id("change.session_id", &id));
         Ok(Self {
             name: name("change.name", &wire.name)?,
-            lock_kind: LockKind::of(wire.lock_kind),
-            kind: ChangeKind::of(wire.kind),
+            lock_kind: LockKind::from_wire(wire.lock_kind),
+            kind: ChangeKind::from_wire(wire.kind),
             token: set(wire.token).map(Token),
             session_id: id.transpose()?,
             label: given(wire.label),
@@ -144,7 +144,7 @@ impl Change {
 }
 
 impl ChangeKind {
-    fn of(number: i32) -> Self {
+    fn from_wire(number: i32) -> Self {
         match Kind::try_from(number) {
             Ok(Kind::Granted) => Self::Granted,
             Ok(Kind::Released) => Self::Released,
@@ -177,7 +177,8 @@ mod tests {
     }
 
     fn only(message: v1::WatchResponse) -> Change {
-        let Ok(Some(WatchMessage::Changes(Changes { index: 42, mut changes, more: true }))) = WatchMessage::of(message)
+        let Ok(Some(WatchMessage::Changes(Changes { index: 42, mut changes, more: true }))) =
+            WatchMessage::from_wire(message)
         else {
             panic!("changes");
         };
@@ -243,10 +244,10 @@ mod tests {
 
     #[test]
     fn other_messages_keep_their_index_and_a_later_one_is_none() {
-        let of = |what| WatchMessage::of(v1::WatchResponse { what }).unwrap();
+        let of = |what| WatchMessage::from_wire(v1::WatchResponse { what }).unwrap();
         let lock = v1::LockInfo { name: "jobs".to_owned(), ..v1::LockInfo::default() };
         let state = v1::watch_response::State { locks: vec![lock.clone()], index: 42, first: true, last: false };
-        let locks = vec![LockInfo::of(lock).unwrap()];
+        let locks = vec![LockInfo::from_wire(lock).unwrap()];
         let expected = StatePart { locks, index: 42, first: true, last: false };
         assert_eq!(of(Some(What::State(state))), Some(WatchMessage::State(expected)));
         let progress = v1::watch_response::Progress { index: 42 };
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_change_without_a_lock_or_with_an_impossible_session_is_malformed() {
-        let of = |change| malformed(WatchMessage::of(changes(change)));
+        let of = |change| malformed(WatchMessage::from_wire(changes(change)));
         assert_eq!(of(v1::Change::default()), ("change.name", String::new()));
         let change = v1::Change { session_id: "ann".to_owned(), ..named(1) };
         assert_eq!(of(change), ("change.session_id", "ann".to_owned()));

@@ -21,7 +21,7 @@ pub struct LockAnswer {
 pub struct LockPage {
     /// Sorted by name. At most 16 holders and 16 waiters of each; the counts include all.
     pub locks: Vec<LockInfo>,
-    /// For the next page; `None`: this was the last one.
+    /// Where the next page begins, unless this was the last one.
     pub next_page_token: Option<String>,
     /// The log index at which the cluster read them.
     pub index: u64,
@@ -34,7 +34,7 @@ pub struct CheckAnswer {
     pub held: bool,
     /// The holder with this token, if the lock is held by it.
     pub holder: Option<Holder>,
-    /// The highest token granted so far in the whole cluster; `None`: none was granted yet.
+    /// The highest token granted so far in the whole cluster, if any was.
     pub last_token: Option<Token>,
     /// The log index at which the cluster read the answer.
     pub index: u64,
@@ -73,7 +73,7 @@ pub struct LockInfo {
     pub data: Option<Vec<u8>>,
     /// Whether the data are kept when the present grants end.
     pub keep_data: bool,
-    /// Time left of its lock-delay; `None`: it has none.
+    /// Time left of its lock-delay, if it has one.
     pub delay_remaining: Option<Duration>,
     /// An operator gave this semaphore its size, which `mode` shows: the sizes that acquires name do not count.
     pub resized: bool,
@@ -88,7 +88,7 @@ pub struct Holder {
     pub session_id: SessionId,
     /// The label of its session.
     pub label: String,
-    /// The mode of its grant; `None`: a mode that this version does not know.
+    /// The mode of its grant, unless this version does not know it.
     pub mode: Option<Mode>,
     /// The time of the grant, by the wall clock of the leader at that time. For people only.
     pub since: WallTime,
@@ -107,37 +107,42 @@ pub struct Waiter {
     pub session_id: SessionId,
     /// The label of its session.
     pub label: String,
-    /// The requested mode; `None`: a mode that this version does not know.
+    /// The requested mode, unless this version does not know it.
     pub mode: Option<Mode>,
     /// The time of arrival, by the wall clock of the leader at that time. For people only.
     pub since: WallTime,
-    /// Time left until the wait times out; `None`: it has no limit.
+    /// Time left until the wait times out, if it has a limit.
     pub remaining: Option<Duration>,
 }
 
 impl LockAnswer {
-    pub(crate) fn of(wire: v1::GetResponse) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::GetResponse) -> Result<Self, Error> {
         let lock = wire.lock.ok_or_else(|| Error::malformed("lock", ""))?;
-        Ok(Self { lock: LockInfo::of(lock)?, index: wire.index })
+        Ok(Self { lock: LockInfo::from_wire(lock)?, index: wire.index })
     }
 }
 
 impl LockPage {
-    pub(crate) fn of(wire: v1::ListResponse) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::ListResponse) -> Result<Self, Error> {
         let v1::ListResponse { locks, next_page_token, index } = wire;
-        Ok(Self { locks: each(locks, LockInfo::of)?, next_page_token: given(next_page_token), index })
+        Ok(Self { locks: each(locks, LockInfo::from_wire)?, next_page_token: given(next_page_token), index })
     }
 }
 
 impl CheckAnswer {
-    pub(crate) fn of(wire: v1::CheckResponse) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::CheckResponse) -> Result<Self, Error> {
         let v1::CheckResponse { held, holder, last_token, index } = wire;
-        Ok(Self { held, holder: holder.map(Holder::of).transpose()?, last_token: set(last_token).map(Token), index })
+        Ok(Self {
+            held,
+            holder: holder.map(Holder::from_wire).transpose()?,
+            last_token: set(last_token).map(Token),
+            index,
+        })
     }
 }
 
 impl LockKind {
-    pub(super) fn of(number: i32) -> Self {
+    pub(super) fn from_wire(number: i32) -> Self {
         match v1::LockKind::try_from(number) {
             Ok(v1::LockKind::Entry) => Self::Entry,
             Ok(v1::LockKind::Unspecified) | Err(_) => Self::Lock,
@@ -146,14 +151,14 @@ impl LockKind {
 }
 
 impl LockInfo {
-    pub(crate) fn of(wire: v1::LockInfo) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::LockInfo) -> Result<Self, Error> {
         Ok(Self {
             name: name("lock.name", &wire.name)?,
-            kind: LockKind::of(wire.kind),
+            kind: LockKind::from_wire(wire.kind),
             mode: mode("lock.mode.permit.limit", wire.mode)?,
-            holders: each(wire.holders, Holder::of)?,
+            holders: each(wire.holders, Holder::from_wire)?,
             holder_count: wire.holder_count,
-            waiters: each(wire.waiters, Waiter::of)?,
+            waiters: each(wire.waiters, Waiter::from_wire)?,
             queue_length: wire.queue_length,
             data: wire.data,
             keep_data: wire.keep_data,
@@ -164,7 +169,7 @@ impl LockInfo {
 }
 
 impl Holder {
-    pub(crate) fn of(wire: v1::Holder) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::Holder) -> Result<Self, Error> {
         Ok(Self {
             token: Token(wire.token),
             session_id: session_id("holder.session_id", &wire.session_id)?,
@@ -178,7 +183,7 @@ impl Holder {
 }
 
 impl Waiter {
-    pub(crate) fn of(wire: v1::Waiter) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::Waiter) -> Result<Self, Error> {
         Ok(Self {
             ticket: Ticket(wire.ticket),
             session_id: session_id("waiter.session_id", &wire.session_id)?,
@@ -271,43 +276,43 @@ mod tests {
             delay_remaining: Some(Duration::from_secs(4)),
             resized: true,
         };
-        let answer = LockAnswer::of(v1::GetResponse { lock: Some(lock()), index: 42 }).unwrap();
+        let answer = LockAnswer::from_wire(v1::GetResponse { lock: Some(lock()), index: 42 }).unwrap();
         assert_eq!(answer, LockAnswer { lock: expected.clone(), index: 42 });
         let page = v1::ListResponse { locks: vec![lock()], next_page_token: "jobs".to_owned(), index: 42 };
         let expected = LockPage { locks: vec![expected], next_page_token: Some("jobs".to_owned()), index: 42 };
-        assert_eq!(LockPage::of(page).unwrap(), expected);
-        assert_eq!(LockPage::of(v1::ListResponse::default()).unwrap().next_page_token, None);
+        assert_eq!(LockPage::from_wire(page).unwrap(), expected);
+        assert_eq!(LockPage::from_wire(v1::ListResponse::default()).unwrap().next_page_token, None);
     }
 
     #[test]
     fn a_free_lock_has_none_of_all() {
-        let free = LockInfo::of(v1::LockInfo { name: "jobs".to_owned(), ..v1::LockInfo::default() }).unwrap();
+        let free = LockInfo::from_wire(v1::LockInfo { name: "jobs".to_owned(), ..v1::LockInfo::default() }).unwrap();
         assert_eq!((free.mode, free.data, free.delay_remaining), (None, None, None));
-        let unlimited = Waiter::of(v1::Waiter { remaining_ms: None, ..waiter() }).unwrap();
+        let unlimited = Waiter::from_wire(v1::Waiter { remaining_ms: None, ..waiter() }).unwrap();
         assert_eq!(unlimited.remaining, None);
-        let unrevoked = Holder::of(v1::Holder { revoked_reason: String::new(), ..holder() }).unwrap();
+        let unrevoked = Holder::from_wire(v1::Holder { revoked_reason: String::new(), ..holder() }).unwrap();
         assert_eq!(unrevoked.revoked_reason, None);
     }
 
     #[test]
     fn the_answer_to_a_check_names_no_token_before_the_first() {
         let answer = v1::CheckResponse { held: true, holder: Some(holder()), last_token: 9, index: 42 };
-        let held = CheckAnswer::of(answer).unwrap();
+        let held = CheckAnswer::from_wire(answer).unwrap();
         assert_eq!((held.held, held.last_token, held.index), (true, Some(Token(9)), 42));
-        assert_eq!(held.holder, Some(Holder::of(holder()).unwrap()));
-        let first = CheckAnswer::of(v1::CheckResponse::default()).unwrap();
+        assert_eq!(held.holder, Some(Holder::from_wire(holder()).unwrap()));
+        let first = CheckAnswer::from_wire(v1::CheckResponse::default()).unwrap();
         assert_eq!((first.held, first.holder, first.last_token), (false, None, None));
     }
 
     #[test]
     fn values_without_a_meaning_are_named() {
-        assert_eq!(malformed(LockAnswer::of(v1::GetResponse::default())), ("lock", String::new()));
-        assert_eq!(malformed(LockInfo::of(v1::LockInfo::default())), ("lock.name", String::new()));
+        assert_eq!(malformed(LockAnswer::from_wire(v1::GetResponse::default())), ("lock", String::new()));
+        assert_eq!(malformed(LockInfo::from_wire(v1::LockInfo::default())), ("lock.name", String::new()));
         let holders = vec![v1::Holder { session_id: "ann".to_owned(), ..holder() }];
-        let wrong = malformed(LockInfo::of(v1::LockInfo { holders, ..lock() }));
+        let wrong = malformed(LockInfo::from_wire(v1::LockInfo { holders, ..lock() }));
         assert_eq!(wrong, ("holder.session_id", "ann".to_owned()));
         let waiters = vec![v1::Waiter { session_id: "bob".to_owned(), ..waiter() }];
-        let wrong = malformed(LockInfo::of(v1::LockInfo { waiters, ..lock() }));
+        let wrong = malformed(LockInfo::from_wire(v1::LockInfo { waiters, ..lock() }));
         assert_eq!(wrong, ("waiter.session_id", "bob".to_owned()));
     }
 }

@@ -41,7 +41,7 @@ fn session_id(field: &'static str, id: &str) -> Result<SessionId, Error> {
     id.parse().map_err(|_| Error::malformed(field, id))
 }
 
-/// `None`: unset, or a mode that only a later version knows.
+/// Returns `None` if the mode is unset, or if only a later version knows it.
 fn mode(field: &'static str, mode: Option<v1::Mode>) -> Result<Option<Mode>, Error> {
     Ok(match mode.and_then(|mode| mode.kind) {
         None => None,

@@ -27,7 +27,7 @@ pub struct Forced {
 pub struct DroppedData {
     /// Number of locks whose data this call dropped.
     pub dropped: u64,
-    /// There are more locks under the prefix: call again with this value as `after`. `None`: these were all.
+    /// There are more locks under the prefix: call again with this value as `after`. Without it, these were all.
     pub more_after: Option<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct Resized {
 }
 
 impl Forced {
-    pub(crate) fn of(wire: force_release_response::Forced) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: force_release_response::Forced) -> Result<Self, Error> {
         Ok(Self {
             token: Token(wire.token),
             session_id: session_id("forced.session_id", &wire.session_id)?,
@@ -55,13 +55,13 @@ impl Forced {
 }
 
 impl DroppedData {
-    pub(crate) fn of(wire: v1::DropDataResponse) -> Self {
+    pub(crate) fn from_wire(wire: v1::DropDataResponse) -> Self {
         Self { dropped: wire.dropped, more_after: given(wire.more_after) }
     }
 }
 
 impl Resized {
-    pub(crate) fn of(wire: v1::ResizeResponse) -> Self {
+    pub(crate) fn from_wire(wire: v1::ResizeResponse) -> Self {
         let v1::ResizeResponse { permits_before, holder_count, queue_length } = wire;
         Self { permits_before, holder_count, queue_length }
     }
@@ -87,15 +87,16 @@ mod tests {
             remaining: Duration::from_millis(300),
             lock_delay: Duration::from_secs(5),
         };
-        assert_eq!(Forced::of(wire.clone()).unwrap(), expected);
-        let wrong = malformed(Forced::of(force_release_response::Forced { session_id: "1".to_owned(), ..wire }));
+        assert_eq!(Forced::from_wire(wire.clone()).unwrap(), expected);
+        let wrong = malformed(Forced::from_wire(force_release_response::Forced { session_id: "1".to_owned(), ..wire }));
         assert_eq!(wrong, ("forced.session_id", "1".to_owned()));
     }
 
     #[test]
     fn the_last_part_of_the_dropped_data_names_no_other() {
-        let of =
-            |more_after: &str| DroppedData::of(v1::DropDataResponse { dropped: 3, more_after: more_after.to_owned() });
+        let of = |more_after: &str| {
+            DroppedData::from_wire(v1::DropDataResponse { dropped: 3, more_after: more_after.to_owned() })
+        };
         assert_eq!(of("jobs"), DroppedData { dropped: 3, more_after: Some("jobs".to_owned()) });
         assert_eq!(of(""), DroppedData { dropped: 3, more_after: None });
     }
@@ -103,6 +104,6 @@ mod tests {
     #[test]
     fn a_resized_semaphore_keeps_every_value() {
         let wire = v1::ResizeResponse { permits_before: 1, holder_count: 2, queue_length: 3 };
-        assert_eq!(Resized::of(wire), Resized { permits_before: 1, holder_count: 2, queue_length: 3 });
+        assert_eq!(Resized::from_wire(wire), Resized { permits_before: 1, holder_count: 2, queue_length: 3 });
     }
 }

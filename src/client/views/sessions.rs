@@ -12,7 +12,7 @@ use lockkeeper_types::{Address, SessionId, Token, WallTime};
 pub struct SessionPage {
     /// Sorted by id.
     pub sessions: Vec<SessionInfo>,
-    /// For the next page; `None`: this was the last one.
+    /// Where the next page begins, unless this was the last one.
     pub next_page_token: Option<String>,
     /// The log index at which the cluster read them.
     pub index: u64,
@@ -37,9 +37,9 @@ pub struct SessionInfo {
     pub waits: u32,
     /// Approximate size in the cluster's table, bytes: its grants, its waits and its stored replies.
     pub bytes: u64,
-    /// The address from which it was opened, as the node saw it that took the call; `None`: it is not known.
+    /// The address from which it was opened, as the node saw it that took the call, if that is known.
     pub address: Option<Address>,
-    /// The identity that it belongs to: nobody else can use it. `None`: it was opened by a client without one.
+    /// The identity that it belongs to, which nobody else can use. A client without an identity opens sessions without one.
     pub owner: Option<String>,
 }
 
@@ -55,14 +55,14 @@ pub struct Revocation {
 }
 
 impl SessionPage {
-    pub(crate) fn of(wire: v1::ListSessionsResponse) -> Result<Self, Error> {
+    pub(crate) fn from_wire(wire: v1::ListSessionsResponse) -> Result<Self, Error> {
         let v1::ListSessionsResponse { sessions, next_page_token, index } = wire;
-        Ok(Self { sessions: each(sessions, SessionInfo::of)?, next_page_token: given(next_page_token), index })
+        Ok(Self { sessions: each(sessions, SessionInfo::from_wire)?, next_page_token: given(next_page_token), index })
     }
 }
 
 impl SessionInfo {
-    fn of(wire: v1::SessionInfo) -> Result<Self, Error> {
+    fn from_wire(wire: v1::SessionInfo) -> Result<Self, Error> {
         let address = given(wire.address).map(|address| {
             let parsed = address.parse::<Address>();
             parsed.map_err(|_| Error::malformed("session.address", &address))
@@ -83,7 +83,7 @@ impl SessionInfo {
 }
 
 impl Revocation {
-    pub(crate) fn of(wire: v1::Revocation) -> Self {
+    pub(crate) fn from_wire(wire: v1::Revocation) -> Self {
         let v1::Revocation { token, reason, remaining_ms } = wire;
         Self { token: Token(token), reason, remaining: Duration::from_millis(remaining_ms) }
     }
@@ -121,7 +121,7 @@ mod tests {
         };
         let page = |session, token: &str| {
             let next_page_token = token.to_owned();
-            SessionPage::of(v1::ListSessionsResponse { sessions: vec![session], next_page_token, index: 42 })
+            SessionPage::from_wire(v1::ListSessionsResponse { sessions: vec![session], next_page_token, index: 42 })
         };
         let next_page_token = Some("1".to_owned());
         let expected = SessionPage { sessions: vec![expected], next_page_token, index: 42 };
@@ -139,6 +139,6 @@ mod tests {
         let wire = v1::Revocation { token: 7, reason: "stuck".to_owned(), remaining_ms: 300 };
         let expected =
             Revocation { token: Token(7), reason: "stuck".to_owned(), remaining: Duration::from_millis(300) };
-        assert_eq!(Revocation::of(wire), expected);
+        assert_eq!(Revocation::from_wire(wire), expected);
     }
 }

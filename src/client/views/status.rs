@@ -44,7 +44,7 @@ pub struct NodeStatus {
     pub locks: u64,
     /// Waiting acquires.
     pub waiters: u64,
-    /// The highest granted token; `None`: none was granted yet.
+    /// The highest granted token, if any was granted.
     pub last_token: Option<Token>,
     /// With [`Client::status_with_hash`](crate::Client::status_with_hash): a hash of its table at `applied_index`. Equal on all nodes at
     /// the same index.
@@ -58,36 +58,36 @@ pub struct NodeStatus {
     pub limited_requests: u64,
     /// Approximate size of its table, bytes.
     pub table_bytes: u64,
-    /// The limit above which the cluster refuses requests that add to the table, bytes; `None`: no limit is known.
+    /// The limit above which the cluster refuses requests that add to the table, bytes. Unset if no limit is known.
     pub table_bytes_max: Option<u64>,
-    /// Bytes that it can still write to the disk of its data directory; `None`: unknown.
+    /// Bytes that it can still write to the disk of its data directory, if known.
     pub disk_free_bytes: Option<u64>,
-    /// Size of that disk, bytes; `None`: unknown.
+    /// Size of that disk, bytes, if known.
     pub disk_total_bytes: Option<u64>,
-    /// Below this it is short of space, bytes; `None`: the space is not watched.
+    /// Below this it is short of space, bytes. Unset if it does not watch the space.
     pub disk_reserve_bytes: Option<u64>,
     /// It is short of space.
     pub disk_low: bool,
     /// For people: it is short of space, or its disk cannot be looked at; on the leader also: the cluster refuses what adds to the table.
     pub disk_trouble: Option<String>,
-    /// Seconds until its certificate expires, by its clock; negative: since it did. `None`: it has none.
+    /// Seconds until its certificate expires, by its clock, if it has a certificate. Negative once it has expired.
     pub certificate_seconds_left: Option<i64>,
     /// The cluster before a restore, if this node is configured to accept the certificates of its clients.
     pub earlier_cluster: Option<EarlierCluster>,
-    /// The cluster version, from the last entry that it applied: which commands the members may write into the log. `None`: its program is
-    /// from before versions.
+    /// The cluster version, from the last entry that it applied: which commands the members may write into the log. A program from
+    /// before versions has none.
     pub cluster_version: Option<u32>,
-    /// The lowest and the highest cluster version that its program supports. `None`: its program is from before versions.
+    /// The lowest and the highest cluster version that its program supports. A program from before versions has none.
     pub cluster_versions: Option<(u32, u32)>,
-    /// On the leader: why the cluster version is lower than its program supports, for people; `None`: it is not.
+    /// On the leader: why the cluster version is lower than its program supports, if it is. A text for people.
     pub cluster_version_waits: Option<String>,
-    /// The start of its process: 16 hexadecimal digits, drawn anew at each start. `None`: its program is from before versions.
+    /// The start of its process: 16 hexadecimal digits, drawn anew at each start. A program from before versions has none.
     pub start: Option<String>,
     /// Lines of the audit trail up to the last entry that it applied; 0: none.
     pub audit_lines: u64,
     /// The hash of the last of them, as text: what `lockkeeper audit verify --head` compares.
     pub audit_head: Option<String>,
-    /// Its wall clock as it answered, for people. `None`: its program is from before this field.
+    /// Its wall clock as it answered, for people. A program from before this field says none.
     pub wall_clock: Option<WallTime>,
 }
 
@@ -117,7 +117,7 @@ pub struct Member {
     pub voter: bool,
     /// On the leader: the highest index at which its log is known to match the leader's; 0 elsewhere.
     pub matched_index: u64,
-    /// On the leader: why it does not replicate now, for people; `None`: it is in sync, or has lagged only for a short time.
+    /// On the leader: why it does not replicate now, for people. Unset if it is in sync, or has lagged only for a short time.
     pub trouble: Option<String>,
     /// A learner that becomes a voter only by [`Client::promote_member`](crate::Client::promote_member).
     pub stays_learner: bool,
@@ -128,13 +128,13 @@ pub struct Member {
     pub silent_for: Option<Duration>,
     /// On the leader: it may be taken down now; or why not, for people. `None` elsewhere.
     pub may_stop: Option<Result<(), String>>,
-    /// On the leader: bytes that it can still write to its disk, as it said last; `None`: unknown.
+    /// On the leader: bytes that it can still write to its disk, as it said last, if it did.
     pub disk_free_bytes: Option<u64>,
     /// On the leader: it is short of space.
     pub disk_low: bool,
-    /// The version of its program, as it said itself; `None`: it was not heard since this node started, or is from before versions.
+    /// The version of its program, as it said itself. Unset if it was not heard since this node started, or is from before versions.
     pub version: Option<String>,
-    /// The lowest and the highest cluster version that its program supports; `None`: it was not heard.
+    /// The lowest and the highest cluster version that its program supports, if it was heard.
     pub cluster_versions: Option<(u32, u32)>,
 }
 
@@ -161,11 +161,11 @@ impl Default for Role {
 }
 
 impl NodeStatus {
-    /// `with_hash`: the hash was requested.
-    pub(crate) fn of(wire: v1::StatusResponse, with_hash: bool) -> Self {
+    /// The hash of the table is shown only if it was requested, as `with_hash` says.
+    pub(crate) fn from_wire(wire: v1::StatusResponse, with_hash: bool) -> Self {
         let leads = wire.role() == v1::Role::Leader && wire.serving;
         Self {
-            role: Role::of(wire.role),
+            role: Role::from_wire(wire.role),
             cluster_id: wire.cluster_id,
             node_id: wire.node_id,
             version: wire.version,
@@ -178,7 +178,7 @@ impl NodeStatus {
             purged_index: wire.purged_index,
             serving: wire.serving,
             trouble: given(wire.trouble),
-            members: wire.members.into_iter().map(|member| Member::of(member, leads)).collect(),
+            members: wire.members.into_iter().map(|member| Member::from_wire(member, leads)).collect(),
             sessions: wire.sessions,
             locks: wire.locks,
             waiters: wire.waiters,
@@ -212,8 +212,8 @@ impl NodeStatus {
 }
 
 impl Member {
-    /// `by_leader`: the node that says so leads.
-    fn of(wire: v1::Member, by_leader: bool) -> Self {
+    /// Only the leader knows whether a member may stop. What another node says of that is left out, unless `by_leader`.
+    fn from_wire(wire: v1::Member, by_leader: bool) -> Self {
         let may_stop = if wire.safe_to_stop { Ok(()) } else { Err(wire.unsafe_reason) };
         Self {
             node_id: wire.node_id,
@@ -240,7 +240,7 @@ fn range(lowest: u32, highest: u32) -> Option<(u32, u32)> {
 }
 
 impl Role {
-    fn of(number: i32) -> Self {
+    fn from_wire(number: i32) -> Self {
         match v1::Role::try_from(number) {
             Ok(v1::Role::Leader) => Self::Leader,
             Ok(v1::Role::Follower) => Self::Follower,
@@ -375,9 +375,9 @@ mod tests {
             certificate_seconds_left: Some(-34),
             earlier_cluster: Some(EarlierCluster { cluster_id: "b".to_owned(), seconds_left: -3, clients: 2 }),
         };
-        assert_eq!(NodeStatus::of(wire.clone(), true), expected);
-        assert_eq!(NodeStatus::of(wire, false), NodeStatus { table_hash: None, ..expected });
-        assert_eq!(NodeStatus::of(v1::StatusResponse::default(), false), NodeStatus::default());
+        assert_eq!(NodeStatus::from_wire(wire.clone(), true), expected);
+        assert_eq!(NodeStatus::from_wire(wire, false), NodeStatus { table_hash: None, ..expected });
+        assert_eq!(NodeStatus::from_wire(v1::StatusResponse::default(), false), NodeStatus::default());
     }
 
     #[test]
@@ -385,8 +385,8 @@ mod tests {
         for number in 1..100 {
             match v1::Role::try_from(number) {
                 // The names agree.
-                Ok(wire) => assert_eq!(format!("{:?}", Role::of(number)), format!("{wire:?}")),
-                Err(_) => assert_eq!(Role::of(number), Role::Other(number)),
+                Ok(wire) => assert_eq!(format!("{:?}", Role::from_wire(number)), format!("{wire:?}")),
+                Err(_) => assert_eq!(Role::from_wire(number), Role::Other(number)),
             }
         }
     }

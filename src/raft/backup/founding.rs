@@ -133,8 +133,8 @@ fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId
     let last = LogId { leader_id, index: first_index(at, index) };
     let node =
         |made: &Made<'_>| (made.node_id, MemberNode { incarnation: Some(made.incarnation), ..made.node.clone() });
-    let (voters, nodes): (_, BTreeMap<u64, MemberNode>) =
-        (made.iter().map(|made| made.node_id).collect(), made.iter().map(node).collect());
+    let voters = made.iter().map(|made| made.node_id).collect();
+    let nodes: BTreeMap<u64, MemberNode> = made.iter().map(node).collect();
     let membership = Membership::new(vec![voters], nodes);
     let membership = membership.map_err(|why| FoundingError::Members(format!("these cannot be the members: {why}")))?;
     let last_membership = StoredMembership::new(Some(last), membership);

@@ -207,10 +207,10 @@ impl<D: Disk> Writer<D> {
 
         let closed = group.closed.take();
         group.acknowledge();
-        match closed.is_some() {
-            true => self.close()?,
-            false if self.mark.is_due(self.last.as_ref()) => self.write_mark()?,
-            false => {}
+        if closed.is_some() {
+            self.close()?;
+        } else if self.mark.is_due(self.last.as_ref()) {
+            self.write_mark()?;
         }
         Ok(closed)
     }

@@ -200,13 +200,14 @@ where
     fn greeting(&self, asker: &pb::HelloRequest) -> pb::HelloResponse {
         let identity = &self.shared.identity;
         let bytes = |incarnation: Incarnation| incarnation.as_bytes().to_vec().into();
-        let known: Bytes = match asker.cluster_id == identity.cluster_id().as_str() {
-            true => self.shared.named(asker.node_id).map(bytes).unwrap_or_default(),
-            // The asker is in another cluster, where the id is another node's.
-            false => Default::default(),
+        let is_same_cluster = asker.cluster_id == identity.cluster_id().as_str();
+        // If the asker is in another cluster, the id is another node's there.
+        let known: Bytes = if is_same_cluster {
+            self.shared.named(asker.node_id).map(bytes).unwrap_or_default()
+        } else {
+            Bytes::default()
         };
 
-        let is_same_cluster = asker.cluster_id == identity.cluster_id().as_str();
         let remembered = identity.remembered(asker.node_id).and_then(|peer| peer.start).filter(|_| !known.is_empty());
 
         pb::HelloResponse {

@@ -25,7 +25,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub struct TlsFiles {
     /// The authorities that certificates are signed by: one or more.
     pub ca: PathBuf,
-    /// This process's own certificate, with those between it and an authority, and its private key. `None`: it has none.
+    /// This process's own certificate, with those between it and an authority, and its private key, if it has one.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -113,7 +113,7 @@ impl Contents {
         };
         let wrong = |what: String| TlsError::new(certificate_file, what);
         let chain = certificates(certificate).map_err(wrong)?;
-        let subject = Subject::of(&chain[0]).map_err(wrong)?;
+        let subject = Subject::from_certificate(&chain[0]).map_err(wrong)?;
         let expires = subject::expires(&chain[0]).map_err(wrong)?;
         let wrong_key = |what: String| TlsError::new(key_file, what);
         let key = PrivateKeyDer::from_pem_slice(key);

@@ -89,7 +89,7 @@ struct Current {
     contents: Contents,
     roots: Arc<RootCertStore>,
     own: Option<Own>,
-    /// For each [`Port`], in this order. `None`: no certificate, so nothing can be accepted.
+    /// For each [`Port`], in this order. Without a certificate nothing can be accepted, so there are none.
     servers: Option<[Arc<ServerConfig>; 5]>,
 }
 
@@ -125,7 +125,7 @@ impl Tls {
     /// The same for a node whose ports also take the certificates of clients of an earlier cluster. What such a client may do, and until
     /// when, is for the node to decide: [`Subject::cluster`] tells it from others.
     pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(Current::of(&files, earlier.as_deref(), files.read()?)?));
+        let current = RwLock::new(Arc::new(Current::from_files(&files, earlier.as_deref(), files.read()?)?));
         Ok(Self { shared: Arc::new(Shared { files, earlier, successor: Arc::default(), current }) })
     }
 
@@ -137,7 +137,7 @@ impl Tls {
         if contents == before.contents {
             return Ok(false);
         }
-        let next = Current::of(&self.shared.files, self.shared.earlier.as_deref(), contents)?;
+        let next = Current::from_files(&self.shared.files, self.shared.earlier.as_deref(), contents)?;
         if let (Some(was), Some(is)) = (&before.own, &next.own)
             && was.subject != is.subject
         {
@@ -199,7 +199,7 @@ impl Tls {
 }
 
 impl Current {
-    fn of(files: &TlsFiles, earlier: Option<&str>, contents: Contents) -> Result<Self, TlsError> {
+    fn from_files(files: &TlsFiles, earlier: Option<&str>, contents: Contents) -> Result<Self, TlsError> {
         let roots = Arc::new(contents.roots(files)?);
         let own = contents.own(files)?;
         let own = own.map(|(certified, subject, expires)| Own { certified: Arc::new(certified), subject, expires });
@@ -280,7 +280,7 @@ enum Expected {
 #[derive(Clone, Debug)]
 pub struct TlsConnector<C> {
     inner: C,
-    /// `None`: plain text.
+    /// Without it, the connection is plain text.
     tls: Option<Tls>,
     expected: Expected,
 }
@@ -291,7 +291,7 @@ impl<C> TlsConnector<C> {
         Self { inner, tls: Some(tls), expected: Expected::Host }
     }
 
-    /// For a node: its peers are known by the cluster and the ids that their certificates name. `None`: plain text.
+    /// For a node: its peers are known by the cluster and the ids that their certificates name. Without `tls`, it is plain text.
     pub fn for_node(inner: C, tls: Option<Tls>) -> Self {
         Self { inner, tls, expected: Expected::AnyNode }
     }
@@ -391,7 +391,7 @@ fn explained(error: io::Error) -> io::Error {
 pub struct Acceptor {
     tls: Tls,
     port: Port,
-    /// Where handshakes run. `None`: where the port is served.
+    /// Where handshakes run, if not where the port is served.
     #[cfg(feature = "serve")]
     runtime: Option<tokio::runtime::Handle>,
 }
@@ -460,10 +460,10 @@ impl Acceptor {
     }
 }
 
-/// Whom the certificate of the other end names. `None`: it showed none.
+/// Whom the certificate of the other end names, if it showed one.
 fn subject_of<S>(stream: &ServerStream<S>) -> Result<Option<Subject>, String> {
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-    certificate.map(|certificate| Subject::of(certificate)).transpose()
+    certificate.map(|certificate| Subject::from_certificate(certificate)).transpose()
 }
 
 /// As it is known of a connection that was accepted. Plain text names nobody.

@@ -42,7 +42,7 @@ impl Subject {
     }
 
     /// Reads it from a certificate. Fails with what the certificate lacks.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, String> {
         let certificate = parsed(certificate)?;
         let names = certificate.subject_alternative_name().map_err(|error| format!("has malformed names: {error}"))?;
         let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
@@ -97,7 +97,9 @@ impl FromStr for Subject {
         let rest = uri.strip_prefix(SCHEME);
         let subject = rest.and_then(|rest| {
             let mut parts = rest.split('/');
-            let (cluster, kind, name) = (parts.next()?, parts.next()?, parts.next()?);
+            let cluster = parts.next()?;
+            let kind = parts.next()?;
+            let name = parts.next()?;
             let cluster = Some(cluster.to_owned()).filter(|cluster| is_cluster(cluster))?;
             match (kind, parts.next()) {
                 ("node", None) => {

@@ -112,7 +112,7 @@ impl ServerCertVerifier for NodeVerifier {
         if self.expected == Expected::Host {
             verify_server_name(&certificate, server_name)?;
         }
-        let subject = Subject::of(end_entity).map_err(refused)?;
+        let subject = Subject::from_certificate(end_entity).map_err(refused)?;
         self.check(&subject, end_entity).map_err(refused)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -202,7 +202,7 @@ impl ClientCertVerifier for ClientVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
-        let subject = Subject::of(end_entity).map_err(refused)?;
+        let subject = Subject::from_certificate(end_entity).map_err(refused)?;
         self.check(&subject).map_err(refused)?;
         Ok(verified)
     }

@@ -23,7 +23,7 @@ fn texts<const N: usize>(texts: [&str; N]) -> Vec<Vec<u8>> {
 
 pub(super) fn tokens_seeds() -> Vec<Vec<u8>> {
     let identity = Identity::new("shop-1").expect("valid");
-    let entry = |byte| Token::of_random([byte; 32]).entry(&identity);
+    let entry = |byte| Token::from_random([byte; 32]).entry(&identity);
     let both = format!("# all\n{}{}", entry(1), entry(2));
     texts([&entry(1), &both, "", "[[token]]\nidentity = \"a\"\nsha256 = \"12\"\n"])
 }
@@ -214,7 +214,7 @@ pub(super) fn certificate_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn certificate(bytes: &[u8]) {
-    match Subject::of(&CertificateDer::from(bytes)) {
+    match Subject::from_certificate(&CertificateDer::from(bytes)) {
         Ok(subject) => assert_eq!(subject.to_string().parse().as_ref(), Ok(&subject)),
         Err(error) => says(&error),
     }
