@@ -11,7 +11,7 @@ use std::{
 
 use lockkeeper::{
     client::TlsFiles,
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -144,7 +144,7 @@ async fn too_much_is_sent_and_what_can_be_is_served() {
 async fn a_cluster_that_runs_is_measured_from_outside_and_left_as_it_was() {
     let _turn = turns::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { tls: true, timeout: LONG, ..Options::new(PROGRAM) };
+    let options = ClusterOptions { tls: true, timeout: LONG, ..ClusterOptions::new(PROGRAM) };
     let cluster = LocalCluster::start(options).await.expect("it starts");
     let TlsFiles { ca, own } = cluster.client_files().expect("it has TLS");
     let (certificate, key) = own.expect("a client has a certificate");

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::support::{LONG, cluster_of, leader, options, program, until};
-use lockkeeper::local::{EXIT_ADDRESS_IN_USE, LocalCluster, LocalError, Options, Signal};
+use lockkeeper::local::{ClusterOptions, EXIT_ADDRESS_IN_USE, LocalCluster, LocalError, Signal};
 use rustix::process::{Pid, kill_process, test_kill_process};
 use tempfile::TempDir;
 
@@ -129,7 +129,7 @@ async fn nothing_is_left_of_a_cluster_that_is_dropped() {
 
 /// Starts a cluster whose directory was in use a moment ago. A program that another test starts in that moment has a copy of its lock until
 /// it runs.
-async fn start_again(options: impl Fn() -> Options) -> Result<LocalCluster, LocalError> {
+async fn start_again(options: impl Fn() -> ClusterOptions) -> Result<LocalCluster, LocalError> {
     let free = until("the directory is free", async || {
         let started = LocalCluster::start(options()).await;
         (!matches!(started, Err(LocalError::InUse(_)))).then_some(started)
@@ -140,7 +140,7 @@ async fn start_again(options: impl Fn() -> Options) -> Result<LocalCluster, Loca
 #[tokio::test]
 async fn a_kept_cluster_goes_on_where_it_was_and_moves_if_its_ports_are_taken() {
     let directory = tempfile::tempdir().unwrap();
-    let kept = |nodes| Options { nodes, directory: Some(directory.path().into()), ..options(1) };
+    let kept = |nodes| ClusterOptions { nodes, directory: Some(directory.path().into()), ..options(1) };
     let endpoints = |cluster: &LocalCluster| cluster.endpoints();
 
     let mut first = LocalCluster::start(kept(Some(2))).await.unwrap();
@@ -170,7 +170,7 @@ async fn a_node_that_ends_at_once_is_shown_by_the_end_of_its_log() {
     fs::write(&program, "#!/bin/sh\necho the first line >&2\necho no luck today >&2\nexit 3\n").unwrap();
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 
-    let options = Options { directory: Some(directory.path().join("cluster")), ..Options::new(program) };
+    let options = ClusterOptions { directory: Some(directory.path().join("cluster")), ..ClusterOptions::new(program) };
     let message = LocalCluster::start(options).await.unwrap_err().to_string();
     assert!(message.contains("exited (exit status: 3)"), "{message}");
     assert!(message.contains("node.log:\n"), "{message}");
@@ -186,7 +186,7 @@ async fn a_cluster_that_does_not_serve_says_what_is_missing() {
 
     let (nodes, path) = (Some(1), directory.path().join("cluster"));
     let timeout = Duration::from_millis(100);
-    let options = Options { nodes, directory: Some(path.clone()), timeout, ..Options::new(program) };
+    let options = ClusterOptions { nodes, directory: Some(path.clone()), timeout, ..ClusterOptions::new(program) };
     let message = LocalCluster::start(options).await.unwrap_err().to_string();
     assert!(message.contains("node 1 does not answer; there is no leader"), "{message}");
     assert!(message.contains("node1/node.log"), "{message}");

@@ -10,13 +10,13 @@ use std::{
 };
 
 use lockkeeper::{
-    config::{Config, Member},
+    config::{Config, ConfiguredMember},
     environment::{Environment, Tasks},
     machine::Versions,
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
         disk::Space,
-        identity::Identity,
+        identity::NodeIdentity,
         log::{self, LogStore},
         network::hello,
         proposals::clock::BEAT,
@@ -90,7 +90,8 @@ impl Node {
         };
         let ((clients_in, client_address), (peers_in, peer_address), (http_in, http_address)) =
             own.block_on(async { (bind().await, bind().await, bind().await) });
-        let member = Member { node_id: 1, client_address: client_address.clone(), peer_address: peer_address.clone() };
+        let member =
+            ConfiguredMember { node_id: 1, client_address: client_address.clone(), peer_address: peer_address.clone() };
         let config = Config {
             cluster_id: CLUSTER.to_owned(),
             node_id: 1,
@@ -110,7 +111,7 @@ impl Node {
             http: Some(http_in),
             tls: None,
             identity: identity(1),
-            log: LogStore::open(&directory.join("log"), log::Options::default()).expect("a new log"),
+            log: LogStore::open(&directory.join("log"), log::LogOptions::default()).expect("a new log"),
             snapshots: SnapshotStore::open(&directory.join("snapshots")).expect("no snapshots"),
             disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             places: Places::default(),
@@ -155,9 +156,9 @@ impl Node {
     }
 }
 
-fn identity(node_id: u64) -> Arc<Identity> {
+fn identity(node_id: u64) -> Arc<NodeIdentity> {
     let cluster_id = CLUSTER.parse().expect("a cluster id");
-    Arc::new(Identity::in_memory(&cluster_id, node_id, &mut rand::rng()))
+    Arc::new(NodeIdentity::in_memory(&cluster_id, node_id, &mut rand::rng()))
 }
 
 fn threads(workers: usize) -> Runtime {

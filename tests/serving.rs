@@ -16,8 +16,8 @@ use crate::support::{LONG, cluster_of, program};
 use lockkeeper::{
     local::{LocalCluster, Signal},
     raft::{
-        log::{LogStore, Options as LogOptions},
-        types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig},
+        log::{LogOptions, LogStore},
+        types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig},
     },
 };
 use openraft::{
@@ -189,12 +189,12 @@ async fn replace_log(log: &Path) {
         let mut store = LogStore::open(log, options()).unwrap();
         let leader_id = CommittedLeaderId::new(1);
         for first in (round * 400..(round + 1) * 400).step_by(100) {
-            let entry = |index| Entry {
+            let entry = |index| LogEntry {
                 log_id: LogId { leader_id, index },
                 payload: EntryPayload::Normal(Payload(vec![index as u8; 4000].into())),
             };
             let (flushed, answer) = TypeConfig::oneshot();
-            let entries: Vec<Entry> = (first..first + 100).map(entry).collect();
+            let entries: Vec<LogEntry> = (first..first + 100).map(entry).collect();
             store.append(entries, IOFlushed::<TypeConfig>::signal(flushed)).await.unwrap();
             answer.await.unwrap().unwrap();
         }

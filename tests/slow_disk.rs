@@ -13,15 +13,15 @@ use std::{
 
 use lockkeeper::{
     client::{Client, NodeStatus, Role, SessionOptions},
-    config::{Config, Member},
+    config::{Config, ConfiguredMember},
     environment::Environment,
     machine::Versions,
     raft::{
         disk::Space,
-        identity::Identity,
+        identity::NodeIdentity,
         log::{self, LogReader, LogStore},
         snapshot::SnapshotStore,
-        types::{Entry, LogId, TypeConfig, Vote},
+        types::{LogEntry, LogId, TypeConfig, Vote},
     },
     server::{
         descriptors::Places,
@@ -83,7 +83,7 @@ impl RaftLogStorage<TypeConfig> for SlowLog {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let delay = Duration::from_millis(self.delay_ms.load(Ordering::Relaxed));
@@ -130,7 +130,7 @@ impl Cluster {
                 (listener, address)
             };
             let ((clients, client_address), (peers, peer_address)) = (bind().await, bind().await);
-            members.push(Member { node_id, client_address, peer_address });
+            members.push(ConfiguredMember { node_id, client_address, peer_address });
             listeners.push((clients, peers));
         }
         let (mut delays_ms, mut nodes, stopping) = (Vec::new(), JoinSet::new(), CancellationToken::new());
@@ -143,7 +143,7 @@ impl Cluster {
                 ..Config::default()
             };
             let place = directory.path().join(member.node_id.to_string());
-            let log = LogStore::open(&place.join("log"), log::Options::default()).expect("a new log");
+            let log = LogStore::open(&place.join("log"), log::LogOptions::default()).expect("a new log");
             let delay_ms = Arc::new(AtomicU64::new(0));
             delays_ms.push(Arc::clone(&delay_ms));
             let cluster_id = CLUSTER.parse().expect("a cluster id");
@@ -157,7 +157,7 @@ impl Cluster {
                 http: None,
                 tls: None,
                 environment: Environment::system(),
-                identity: Arc::new(Identity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
+                identity: Arc::new(NodeIdentity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
                 log: SlowLog { log: log.clone(), delay_ms },
                 snapshots: SnapshotStore::open(&place.join("snapshots")).expect("no snapshots"),
                 places: Places::default(),

@@ -10,7 +10,7 @@ use std::{
 
 use lockkeeper::{
     client::{Client, Session, SessionOptions, Tls},
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
     proto::v1::Role,
 };
 use tokio::{
@@ -62,8 +62,8 @@ pub(crate) fn text(output: &Output) -> (i32, String, String) {
 }
 
 /// Options for this number of nodes of the program under test, in a temporary directory.
-pub(crate) fn options(nodes: usize) -> Options {
-    Options { nodes: Some(nodes), timeout: LONG, ..Options::new(program()) }
+pub(crate) fn options(nodes: usize) -> ClusterOptions {
+    ClusterOptions { nodes: Some(nodes), timeout: LONG, ..ClusterOptions::new(program()) }
 }
 
 /// Starts a cluster of this number of nodes, and waits until it serves.
@@ -77,7 +77,7 @@ pub(crate) async fn cluster() -> LocalCluster {
 }
 
 /// The same with changed options.
-pub(crate) async fn cluster_with(change: impl FnOnce(&mut Options)) -> LocalCluster {
+pub(crate) async fn cluster_with(change: impl FnOnce(&mut ClusterOptions)) -> LocalCluster {
     heed_signals();
     let mut options = options(3);
     change(&mut options);

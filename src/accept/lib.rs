@@ -28,7 +28,7 @@ use std::{fmt, sync::Arc};
 pub use arriving::{ArrivingBytes, ArrivingRequest, FREE_BYTES, TooManyBytes};
 pub use log_throttle::LogThrottle;
 pub use read_state::ReadState;
-pub use slots::{NoSlot, OpenCall, Order, Slot, SlotGuard, Slots};
+pub use slots::{NoSlot, OpenCall, Slot, SlotGuard, Slots, TaskOrder};
 pub use write_deadline::{UNREAD_TIMEOUT, WriteDeadline};
 
 /// Whom the port tells of refused connections.

@@ -41,7 +41,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{Order, ReadState, Refusals};
+    use crate::{ReadState, Refusals, TaskOrder};
 
     #[tokio::test(start_paused = true)]
     async fn a_shortage_closes_a_connection_and_is_retried() {
@@ -52,6 +52,6 @@ mod tests {
             slots.note_failed_accept(&errno.into()).await;
         }
         assert_eq!(began.elapsed(), 2 * SHORTAGE_PAUSE);
-        assert_eq!(idle.0.ordered().await, Order::GiveWay);
+        assert_eq!(idle.0.ordered().await, TaskOrder::GiveWay);
     }
 }

@@ -61,7 +61,7 @@ struct SlotRegistry {
 
 /// What a connection's task has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum TaskOrder {
     /// The connection stays.
     Stay,
     /// The task sends GOAWAY, answers the open calls, and ends.
@@ -152,7 +152,7 @@ impl Slots {
             shared: Arc::clone(&self.shared),
             read_state: Arc::new(read_state),
             is_established: AtomicU8::new(NO),
-            order: AtomicU8::new(Order::Stay as u8),
+            order: AtomicU8::new(TaskOrder::Stay as u8),
             ordered: Notify::new(),
             open_calls: AtomicUsize::new(0),
             idle_since_ms: AtomicU64::new(self.shared.now_ms()),
@@ -191,7 +191,7 @@ impl PortSlots {
     }
 
     fn gives_way(&self, slot: &Slot) {
-        slot.tell(Order::GiveWay);
+        slot.tell(TaskOrder::GiveWay);
         if let Some(count) = self.gave_way.count() {
             let slots = self.arrivals_max + self.established_max;
             let remote = slot.origin;
@@ -291,7 +291,7 @@ impl Slot {
             // The refused connection stays an arrival, and must finish.
             registry.arrivals.insert(self.id, slot);
             self.is_established.store(REFUSED, Relaxed);
-            self.tell(Order::Finish);
+            self.tell(TaskOrder::Finish);
             shared.refusals.tell();
             if let Some(count) = shared.refused.count() {
                 let remote = self.origin;
@@ -329,29 +329,29 @@ impl Slot {
     /// The connection is to end once its open calls have.
     pub fn finish(&self) {
         // An order to end at once stands.
-        if self.order.load(Relaxed) == Order::Stay as u8 {
-            self.tell(Order::Finish);
+        if self.order.load(Relaxed) == TaskOrder::Stay as u8 {
+            self.tell(TaskOrder::Finish);
         }
     }
 
-    fn tell(&self, order: Order) {
+    fn tell(&self, order: TaskOrder) {
         self.order.store(order as u8, Relaxed);
         self.ordered.notify_one();
     }
 
     /// Waits for the next order. Only the latest one counts.
-    pub async fn ordered(&self) -> Order {
+    pub async fn ordered(&self) -> TaskOrder {
         self.ordered.notified().await;
         match self.order.load(Relaxed) {
-            order if order == Order::GiveWay as u8 => Order::GiveWay,
-            order if order == Order::Finish as u8 => Order::Finish,
-            _ => Order::Stay,
+            order if order == TaskOrder::GiveWay as u8 => TaskOrder::GiveWay,
+            order if order == TaskOrder::Finish as u8 => TaskOrder::Finish,
+            _ => TaskOrder::Stay,
         }
     }
 
     /// Returns once the connection must end.
     pub async fn must_end(&self) {
-        while self.ordered().await == Order::Stay {}
+        while self.ordered().await == TaskOrder::Stay {}
     }
 }
 
@@ -389,8 +389,8 @@ mod tests {
         slots.admit(IpAddr::from([10, 0, 0, last]), ReadState::new(1))
     }
 
-    fn order(slot: &SlotGuard) -> Order {
-        slot.0.ordered().now_or_never().unwrap_or(Order::Stay)
+    fn order(slot: &SlotGuard) -> TaskOrder {
+        slot.0.ordered().now_or_never().unwrap_or(TaskOrder::Stay)
     }
 
     fn call(slot: &SlotGuard) -> OpenCall {
@@ -408,12 +408,12 @@ mod tests {
         let slots = Slots::new(SLOTS, Refusals::default());
         let established = established(&slots, 1);
         let mut flood: Vec<_> = (0..100).map(|_| come(&slots, 2)).collect();
-        assert!(flood.iter().rev().skip(2).all(|slot| order(slot) == Order::GiveWay));
-        assert!(flood.iter().rev().take(2).all(|slot| order(slot) == Order::Stay));
+        assert!(flood.iter().rev().skip(2).all(|slot| order(slot) == TaskOrder::GiveWay));
+        assert!(flood.iter().rev().take(2).all(|slot| order(slot) == TaskOrder::Stay));
         // The connection of another address stays, whichever connections come later.
         let other = come(&slots, 3);
         flood.extend((0..100).map(|_| come(&slots, 2)));
-        assert_eq!((order(&other), order(&established)), (Order::Stay, Order::Stay));
+        assert_eq!((order(&other), order(&established)), (TaskOrder::Stay, TaskOrder::Stay));
         let _call = call(&other);
     }
 
@@ -426,7 +426,7 @@ mod tests {
         drop(call(&all[0]));
         let newcomer = come(&slots, 2);
         let _call = call(&newcomer);
-        assert_eq!((order(&all[0]), order(&all[1])), (Order::Stay, Order::GiveWay));
+        assert_eq!((order(&all[0]), order(&all[1])), (TaskOrder::Stay, TaskOrder::GiveWay));
     }
 
     #[tokio::test(start_paused = true)]
@@ -442,11 +442,11 @@ mod tests {
         let same = come(&slots, 1);
         assert!(same.0.call().is_err() && same.0.call().is_err(), "it is refused, however often it asks");
         assert_eq!(refused.load(Relaxed), 1, "one connection, though it asked twice");
-        assert_eq!(order(&same), Order::Finish);
+        assert_eq!(order(&same), TaskOrder::Finish);
         let other = come(&slots, 2);
         let _call = call(&other);
-        assert_eq!(order(&all[ESTABLISHED - 1]), Order::GiveWay);
-        assert!(all.iter().take(ESTABLISHED - 1).all(|slot| order(slot) == Order::Stay));
+        assert_eq!(order(&all[ESTABLISHED - 1]), TaskOrder::GiveWay);
+        assert!(all.iter().take(ESTABLISHED - 1).all(|slot| order(slot) == TaskOrder::Stay));
     }
 
     #[tokio::test(start_paused = true)]
@@ -459,7 +459,7 @@ mod tests {
         });
         let _busy: Vec<_> = all.iter().map(call).collect();
         assert!(come(&slots, 100).0.call().is_err());
-        assert!(all.iter().all(|slot| order(slot) == Order::Stay));
+        assert!(all.iter().all(|slot| order(slot) == TaskOrder::Stay));
         let operator = slots.admit(IpAddr::from([127, 0, 0, 1]), ReadState::new(1));
         let _call = call(&operator);
     }
@@ -472,8 +472,11 @@ mod tests {
         let _busy: Vec<_> = all.iter().chain([&other]).map(call).collect();
         let newcomer = come(&slots, 1);
         let _call = call(&newcomer);
-        assert_eq!((order(&all[0]), order(&other), order(&newcomer)), (Order::GiveWay, Order::Stay, Order::Stay));
-        assert!(all.iter().skip(1).all(|slot| order(slot) == Order::Stay));
+        assert_eq!(
+            (order(&all[0]), order(&other), order(&newcomer)),
+            (TaskOrder::GiveWay, TaskOrder::Stay, TaskOrder::Stay)
+        );
+        assert!(all.iter().skip(1).all(|slot| order(slot) == TaskOrder::Stay));
     }
 
     #[tokio::test(start_paused = true)]
@@ -482,7 +485,7 @@ mod tests {
         for _ in 0..10 * SLOTS {
             let slot = come(&slots, 1);
             drop(call(&slot));
-            assert_eq!(order(&slot), Order::Stay);
+            assert_eq!(order(&slot), TaskOrder::Stay);
         }
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::line::Line;
+use super::line::AuditLine;
 
 /// The text between a line's own fields and its hash.
 const HASH_FIELD: &str = ",\"hash\":\"";
@@ -54,7 +54,7 @@ impl Head {
     }
 
     /// Gives a line the next number, and appends its text to `text`, with its hash and the end of the line.
-    pub fn push(&mut self, mut line: Line<'_>, text: &mut Vec<u8>) {
+    pub fn push(&mut self, mut line: AuditLine<'_>, text: &mut Vec<u8>) {
         line.line = self.lines + 1;
         let from = text.len();
         line.write(text);
@@ -70,10 +70,10 @@ impl Head {
     }
 
     /// Adds a line, given without its end of line, to the chain and returns it.
-    pub fn follow(&mut self, text: &str) -> Result<Line<'static>, BadLine> {
+    pub fn follow(&mut self, text: &str) -> Result<AuditLine<'static>, BadLine> {
         let (content, hash) =
             split(text).ok_or_else(|| BadLine::Malformed("its last field is not a hash".to_owned()))?;
-        let line = Line::parse(&content).map_err(|error| BadLine::Malformed(error.to_string()))?;
+        let line = AuditLine::parse(&content).map_err(|error| BadLine::Malformed(error.to_string()))?;
         if line.line != self.lines.saturating_add(1) {
             return Err(BadLine::Number { found: line.line, before: self.lines });
         }
@@ -153,13 +153,13 @@ impl<'de> Deserialize<'de> for Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::What;
+    use crate::line::AuditEvent;
 
     fn chain(count: u64) -> (Head, Vec<String>) {
         let mut head = Head::genesis("test");
         let mut text = Vec::new();
         for index in 1..=count {
-            head.push(Line { index, ..Line::new(What::Note) }, &mut text);
+            head.push(AuditLine { index, ..AuditLine::new(AuditEvent::Note) }, &mut text);
         }
         (head, String::from_utf8(text).unwrap().lines().map(str::to_owned).collect())
     }

@@ -1,6 +1,6 @@
 //! The files of an audit directory: `audit-<number of the first line, 20 digits>.jsonl`.
 //!
-//! Each file begins with a [`Header`] on a line of its own. The header belongs to the file and not to the chain.
+//! Each file begins with a [`AuditHeader`] on a line of its own. The header belongs to the file and not to the chain.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -25,7 +25,7 @@ const LINE_BYTES_MAX: u64 = 64 * 1024;
 /// The first line of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Header {
+pub struct AuditHeader {
     /// The format of the file.
     pub lockkeeper_audit: u32,
     /// The id of the cluster.
@@ -108,7 +108,7 @@ pub struct Reader {
     /// The path of the file.
     pub path: PathBuf,
     /// The header of the file.
-    pub header: Header,
+    pub header: AuditHeader,
     /// The number of the last line that was read. The header is line 1.
     pub at: u64,
     /// The number of bytes up to the end of that line.
@@ -126,7 +126,7 @@ impl Reader {
 
         let mut reader = Self {
             path: path.to_owned(),
-            header: Header::new("", Head::default(), 0, 0, None),
+            header: AuditHeader::new("", Head::default(), 0, 0, None),
             at: 0,
             bytes: 0,
             input: BufReader::with_capacity(256 * 1024, file),
@@ -134,7 +134,7 @@ impl Reader {
         };
 
         let header = reader.next().map_err(FileError::io(path))?.ok_or_else(|| foreign("it is empty".into()))?;
-        let header: Header =
+        let header: AuditHeader =
             serde_json::from_str(header).map_err(|error| foreign(format!("its first line: {error}")))?;
 
         if header.lockkeeper_audit != FORMAT {
@@ -193,14 +193,14 @@ impl Reader {
 
         let head = str::from_utf8(&text[begin..end]).ok().and_then(|line| {
             let (content, hash) = split(line)?;
-            Some(Head { lines: super::Line::parse(&content).ok()?.line, hash })
+            Some(Head { lines: super::AuditLine::parse(&content).ok()?.line, hash })
         });
 
         Ok(head.unwrap_or(Head { lines: header.after, hash: header.hash }))
     }
 }
 
-impl Header {
+impl AuditHeader {
     pub(super) fn new(cluster: &str, head: Head, token: u64, ticket: u64, gap_from: Option<u64>) -> Self {
         let Head { lines: after, hash } = head;
         Self { lockkeeper_audit: FORMAT, cluster: cluster.to_owned(), after, hash, token, ticket, gap_from }
@@ -226,7 +226,7 @@ pub(super) struct Position {
 
 /// Writes the files of a directory.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct AuditWriter {
     directory: PathBuf,
     /// The directory, locked to keep other writers out.
     lock: File,
@@ -239,7 +239,7 @@ pub(super) struct Writer {
     is_dirty: bool,
 }
 
-impl Writer {
+impl AuditWriter {
     /// Opens or creates a directory, and locks it. Cuts an incomplete line at the end of the last file.
     pub(super) fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(FileError::io(directory))?;
@@ -352,7 +352,7 @@ impl Writer {
         let mut file =
             OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path).map_err(FileError::io(&path))?;
 
-        let header = Header::new(&self.cluster, from.head, from.token, from.ticket, gap_from);
+        let header = AuditHeader::new(&self.cluster, from.head, from.token, from.ticket, gap_from);
         let mut text = serde_json::to_vec(&header).expect("a header is written to memory");
         text.push(b'\n');
 
@@ -396,7 +396,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for AuditWriter {
     fn drop(&mut self) {
         // Closing is not enough. A process that another thread has just forked has the file, too, until it calls `exec`.
         let _ = self.lock.unlock();

@@ -36,9 +36,9 @@ mod tests;
 mod verify;
 
 pub use chain::{BadLine, Hash, Head};
-pub use files::{AUDIT_PREFIX, FileError, Header, Reader, Rotation, files_in};
-pub use line::{Line, Members, Session, What};
-pub use replay::Violation;
-pub use sink::{BUFFER_BYTES_MAX, Place, Sink, SinkError};
-pub use story::{Wanted, select};
-pub use verify::{Broken, Fault, Gap, Report, VerifyError, verify};
+pub use files::{AUDIT_PREFIX, AuditHeader, FileError, Reader, Rotation, files_in};
+pub use line::{AuditEvent, AuditLine, MemberIds, Session};
+pub use replay::BrokenRule;
+pub use sink::{BUFFER_BYTES_MAX, ChainPlace, Sink, SinkError};
+pub use story::{StorySubject, select};
+pub use verify::{Broken, LineFault, MissingLines, SoundFiles, VerifyError, verify};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What a line reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum AuditEvent {
     /// The trail begins. Sessions, grants and waits from before have no lines. `token` and `ticket` are the last ones issued.
     Begun,
     /// The cluster was restored from a backup. The fields are those of `Begun`.
@@ -57,12 +57,12 @@ pub enum What {
 pub struct Session(pub u128);
 
 /// How the members of a cluster are listed.
-pub type Members = Vec<u64>;
+pub type MemberIds = Vec<u64>;
 
 /// A line. The hash is not part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line<'a> {
+pub struct AuditLine<'a> {
     /// The line's number, from 1 on.
     pub line: u64,
     /// The index of the log entry.
@@ -73,7 +73,7 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wall_ms: Option<u64>,
     /// What happened.
-    pub what: What,
+    pub what: AuditEvent,
     /// The lock.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lock: Option<Cow<'a, str>>,
@@ -123,7 +123,7 @@ pub struct Line<'a> {
     /// What the act was about.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<Cow<'a, str>>,
-    /// A number of things. [`What`] says which.
+    /// A number of things. [`AuditEvent`] says which.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub count: Option<u64>,
     /// The node.
@@ -134,9 +134,9 @@ pub struct Line<'a> {
     pub version: Option<u32>,
 }
 
-impl Line<'_> {
+impl AuditLine<'_> {
     /// A line that says only what happened.
-    pub fn new(what: What) -> Self {
+    pub fn new(what: AuditEvent) -> Self {
         Self {
             line: 0,
             index: 0,
@@ -170,12 +170,12 @@ impl Line<'_> {
         serde_json::to_writer(text, self).expect("a line is written to memory, and its keys are strings");
     }
 
-    pub(super) fn parse(text: &str) -> Result<Line<'static>, serde_json::Error> {
+    pub(super) fn parse(text: &str) -> Result<AuditLine<'static>, serde_json::Error> {
         serde_json::from_str(text)
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for AuditEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }

@@ -15,14 +15,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::line::{Line, Session, What};
+use super::line::{AuditEvent, AuditLine, Session};
 
 /// The number of ended sessions that are remembered while sessions from before the trail are possible.
 const ENDED_KEPT: usize = 100_000;
 
 /// The rule that a line breaks.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Violation {
+pub enum BrokenRule {
     /// A field that such a line always has is missing.
     #[error("a line of this kind needs the field `{0}`")]
     Incomplete(&'static str),
@@ -150,46 +150,46 @@ impl Replay {
         (self.sessions.len(), held, self.locks.values().map(|lock| lock.queue.len()).sum())
     }
 
-    pub(super) fn step(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    pub(super) fn step(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         if line.index < self.index {
-            return Err(Violation::Order { found: line.index, before: self.index });
+            return Err(BrokenRule::Order { found: line.index, before: self.index });
         }
         self.index = line.index;
 
         match line.what {
-            What::Begun | What::Restored if line.line > 1 => Err(Violation::Begun),
-            What::Begun | What::Restored => {
+            AuditEvent::Begun | AuditEvent::Restored if line.line > 1 => Err(BrokenRule::Begun),
+            AuditEvent::Begun | AuditEvent::Restored => {
                 // A restored table has no sessions of clients, but it has the sessions that keep its locks closed.
                 let begun = Self::from(token(line)?, ticket(line)?, line.count.unwrap_or_default() > 0);
                 *self = Self { index: self.index, ..begun };
                 Ok(())
             }
-            What::SessionOpened => self.opened(session(line)?),
-            What::SessionEnded => self.session_ended(session(line)?),
-            What::Granted if is_entry(line) => self.granted_entry(line),
-            What::Queued if is_entry(line) => self.queued_entry(line),
-            What::Granted => self.granted(line),
-            What::Queued => self.queued(line),
-            What::Left => self.left(line),
-            What::Released | What::Lost => self.ended(line),
-            What::Revoked => self.holds(line).map(drop),
-            What::ForcedRelease
-            | What::WaiterRemoved
-            | What::DelayLifted
-            | What::DataDropped
-            | What::Resized
-            | What::MemberChanged
-            | What::MemberRemoved
-            | What::VersionRaised
-            | What::Note => Ok(()),
+            AuditEvent::SessionOpened => self.opened(session(line)?),
+            AuditEvent::SessionEnded => self.session_ended(session(line)?),
+            AuditEvent::Granted if is_entry(line) => self.granted_entry(line),
+            AuditEvent::Queued if is_entry(line) => self.queued_entry(line),
+            AuditEvent::Granted => self.granted(line),
+            AuditEvent::Queued => self.queued(line),
+            AuditEvent::Left => self.left(line),
+            AuditEvent::Released | AuditEvent::Lost => self.ended(line),
+            AuditEvent::Revoked => self.holds(line).map(drop),
+            AuditEvent::ForcedRelease
+            | AuditEvent::WaiterRemoved
+            | AuditEvent::DelayLifted
+            | AuditEvent::DataDropped
+            | AuditEvent::Resized
+            | AuditEvent::MemberChanged
+            | AuditEvent::MemberRemoved
+            | AuditEvent::VersionRaised
+            | AuditEvent::Note => Ok(()),
         }
     }
 
-    fn opened(&mut self, session: Session) -> Result<(), Violation> {
-        if self.sessions.insert(session) { Ok(()) } else { Err(Violation::OpenedTwice(session.to_string())) }
+    fn opened(&mut self, session: Session) -> Result<(), BrokenRule> {
+        if self.sessions.insert(session) { Ok(()) } else { Err(BrokenRule::OpenedTwice(session.to_string())) }
     }
 
-    fn session_ended(&mut self, session: Session) -> Result<(), Violation> {
+    fn session_ended(&mut self, session: Session) -> Result<(), BrokenRule> {
         self.open(session)?;
         self.sessions.remove(&session);
         if let Some((order, ended)) = &mut self.ended {
@@ -206,24 +206,24 @@ impl Replay {
     }
 
     /// Whether a session is open, or may be open since before the trail.
-    fn open(&self, session: Session) -> Result<(), Violation> {
+    fn open(&self, session: Session) -> Result<(), BrokenRule> {
         let may_be = self.ended.as_ref().is_some_and(|(_, ended)| !ended.contains(&session));
-        if may_be || self.sessions.contains(&session) { Ok(()) } else { Err(Violation::NotOpen(session.to_string())) }
+        if may_be || self.sessions.contains(&session) { Ok(()) } else { Err(BrokenRule::NotOpen(session.to_string())) }
     }
 
-    fn granted(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    fn granted(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         let token = token(line)?;
         let session = session(line)?;
         let name = lock(line)?;
         self.open(session)?;
         if token <= self.last_token && self.last_grant != Some((token, session)) {
-            return Err(Violation::Token { token, before: self.last_token });
+            return Err(BrokenRule::Token { token, before: self.last_token });
         }
 
         let lock = self.locks.entry(name.to_owned()).or_default();
-        let mode = line.mode.as_deref().ok_or(Violation::Incomplete("mode"))?;
+        let mode = line.mode.as_deref().ok_or(BrokenRule::Incomplete("mode"))?;
         let room = match mode {
-            "permit" => line.permits.ok_or(Violation::Incomplete("permits"))? as usize,
+            "permit" => line.permits.ok_or(BrokenRule::Incomplete("permits"))? as usize,
             "shared" => usize::MAX,
             _ => 1,
         };
@@ -232,20 +232,20 @@ impl Replay {
         if let Some((holder, _)) = lock.holders.first_key_value()
             && (differs || lock.holders.len() >= room)
         {
-            return Err(Violation::Exclusion { lock: name.to_owned(), token, holder: *holder });
+            return Err(BrokenRule::Exclusion { lock: name.to_owned(), token, holder: *holder });
         }
 
         if let Some((first, _)) = lock.queue.first_key_value()
             && line.ticket.is_none_or(|ticket| ticket > *first)
         {
-            return Err(Violation::Overtaken { lock: name.to_owned(), token, overtaken: *first });
+            return Err(BrokenRule::Overtaken { lock: name.to_owned(), token, overtaken: *first });
         }
 
         if let Some(ticket) = line.ticket
             && lock.queue.remove(&ticket) != Some(session)
             && ticket > self.ticket_before
         {
-            return Err(Violation::NotQueued { lock: name.to_owned(), ticket });
+            return Err(BrokenRule::NotQueued { lock: name.to_owned(), ticket });
         }
 
         (lock.is_exclusive, lock.is_shared) = (mode == "exclusive", mode == "shared");
@@ -255,7 +255,7 @@ impl Replay {
         Ok(())
     }
 
-    fn queued(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    fn queued(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         let ticket = ticket(line)?;
         let session = session(line)?;
         let name = lock(line)?;
@@ -263,7 +263,7 @@ impl Replay {
 
         // An acquire of several locks has one ticket for all of them.
         if ticket < self.last_ticket || ticket <= self.ticket_before {
-            return Err(Violation::Ticket { ticket, before: self.last_ticket });
+            return Err(BrokenRule::Ticket { ticket, before: self.last_ticket });
         }
 
         self.last_ticket = ticket;
@@ -273,15 +273,15 @@ impl Replay {
     }
 
     /// All entries that one transaction writes have the same token.
-    fn new_token_of_entry(&mut self, line: &Line<'_>, token: u64) -> Result<(), Violation> {
+    fn new_token_of_entry(&mut self, line: &AuditLine<'_>, token: u64) -> Result<(), BrokenRule> {
         if token <= self.last_token && self.last_write != Some((token, line.index)) {
-            return Err(Violation::Token { token, before: self.last_token });
+            return Err(BrokenRule::Token { token, before: self.last_token });
         }
         (self.last_token, self.last_write) = (token, Some((token, line.index)));
         Ok(())
     }
 
-    fn granted_entry(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    fn granted_entry(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         let token = token(line)?;
         let session = session(line)?;
         let name = lock(line)?;
@@ -289,10 +289,10 @@ impl Replay {
 
         let lock = self.locks.entry(name.to_owned()).or_default();
         if let Some((holder, _)) = lock.holders.first_key_value() {
-            return Err(Violation::Exclusion { lock: name.to_owned(), token, holder: *holder });
+            return Err(BrokenRule::Exclusion { lock: name.to_owned(), token, holder: *holder });
         }
         if token <= lock.last_entry {
-            return Err(Violation::Token { token, before: lock.last_entry });
+            return Err(BrokenRule::Token { token, before: lock.last_entry });
         }
 
         let queued = lock.queue.remove(&token);
@@ -301,13 +301,13 @@ impl Replay {
 
         match queued {
             Some(queued) if queued == session => Ok(()),
-            Some(_) => Err(Violation::NotQueued { lock: name.to_owned(), ticket: token }),
+            Some(_) => Err(BrokenRule::NotQueued { lock: name.to_owned(), ticket: token }),
             None if token <= self.token_before => Ok(()),
             None => self.new_token_of_entry(line, token),
         }
     }
 
-    fn queued_entry(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    fn queued_entry(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         let token = token(line)?;
         let session = session(line)?;
         let name = lock(line)?;
@@ -317,7 +317,7 @@ impl Replay {
         Ok(())
     }
 
-    fn left(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    fn left(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         let session = session(line)?;
 
         let name = lock(line)?;
@@ -330,12 +330,12 @@ impl Replay {
         if found == Some(session) || found.is_none() && ticket <= ticket_before {
             Ok(())
         } else {
-            Err(Violation::NotQueued { lock: name.to_owned(), ticket })
+            Err(BrokenRule::NotQueued { lock: name.to_owned(), ticket })
         }
     }
 
     /// Notes the end of a grant.
-    fn ended(&mut self, line: &Line<'_>) -> Result<(), Violation> {
+    fn ended(&mut self, line: &AuditLine<'_>) -> Result<(), BrokenRule> {
         let (token, name) = self.holds(line)?;
         if let Some(lock) = self.locks.get_mut(name) {
             lock.holders.remove(&token);
@@ -344,7 +344,7 @@ impl Replay {
         Ok(())
     }
 
-    fn holds<'a>(&self, line: &'a Line<'_>) -> Result<(u64, &'a str), Violation> {
+    fn holds<'a>(&self, line: &'a AuditLine<'_>) -> Result<(u64, &'a str), BrokenRule> {
         let token = token(line)?;
         let session = session(line)?;
         let name = lock(line)?;
@@ -352,7 +352,7 @@ impl Replay {
         if found == Some(&session) || found.is_none() && token <= self.token_before {
             Ok((token, name))
         } else {
-            Err(Violation::NotHeld { lock: name.to_owned(), token })
+            Err(BrokenRule::NotHeld { lock: name.to_owned(), token })
         }
     }
 
@@ -363,22 +363,22 @@ impl Replay {
     }
 }
 
-fn is_entry(line: &Line<'_>) -> bool {
+fn is_entry(line: &AuditLine<'_>) -> bool {
     line.kind.as_deref() == Some("entry")
 }
 
-fn token(line: &Line<'_>) -> Result<u64, Violation> {
-    line.token.ok_or(Violation::Incomplete("token"))
+fn token(line: &AuditLine<'_>) -> Result<u64, BrokenRule> {
+    line.token.ok_or(BrokenRule::Incomplete("token"))
 }
 
-fn ticket(line: &Line<'_>) -> Result<u64, Violation> {
-    line.ticket.ok_or(Violation::Incomplete("ticket"))
+fn ticket(line: &AuditLine<'_>) -> Result<u64, BrokenRule> {
+    line.ticket.ok_or(BrokenRule::Incomplete("ticket"))
 }
 
-fn session(line: &Line<'_>) -> Result<Session, Violation> {
-    line.session.ok_or(Violation::Incomplete("session"))
+fn session(line: &AuditLine<'_>) -> Result<Session, BrokenRule> {
+    line.session.ok_or(BrokenRule::Incomplete("session"))
 }
 
-fn lock<'a>(line: &'a Line<'_>) -> Result<&'a str, Violation> {
-    line.lock.as_deref().ok_or(Violation::Incomplete("lock"))
+fn lock<'a>(line: &'a AuditLine<'_>) -> Result<&'a str, BrokenRule> {
+    line.lock.as_deref().ok_or(BrokenRule::Incomplete("lock"))
 }

@@ -16,8 +16,8 @@ use std::{
 
 use super::{
     chain::{Hash, Head, split},
-    files::{FileError, Position, Rotation, Writer},
-    line::Line,
+    files::{AuditWriter, FileError, Position, Rotation},
+    line::AuditLine,
 };
 
 /// The number of bytes that may wait for the disk. Above it, the applier waits.
@@ -27,7 +27,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Where a group of lines stands in the chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ChainPlace {
     /// The head before the lines.
     pub before: Head,
     /// The head after them.
@@ -57,7 +57,7 @@ struct SharedBuffer {
 
 #[derive(Debug, Default)]
 struct BufferState {
-    groups: VecDeque<(Place, Vec<u8>)>,
+    groups: VecDeque<(ChainPlace, Vec<u8>)>,
     bytes: usize,
     /// Lines up to this one are wanted on the disk.
     sync_wanted: u64,
@@ -73,7 +73,7 @@ struct BufferState {
 impl Sink {
     /// Opens or creates the directory, and starts the thread. Blocks. `cluster` is the id, which the files name.
     pub fn open(directory: &Path, cluster: &str, rotation: Rotation) -> Result<Self, FileError> {
-        let writer = Writer::open(directory, cluster, rotation)?;
+        let writer = AuditWriter::open(directory, cluster, rotation)?;
         let shared = Arc::new(SharedBuffer::default());
         let of_thread = Arc::clone(&shared);
         let spawned = thread::Builder::new().name("audit".to_owned()).spawn(move || of_thread.run(writer));
@@ -83,7 +83,7 @@ impl Sink {
 
     /// Hands lines over. Waits while the buffer is full. After a failure it returns at once: the node ends then, and makes the
     /// lines again when it starts.
-    pub fn push(&self, place: Place, lines: Vec<u8>) {
+    pub fn push(&self, place: ChainPlace, lines: Vec<u8>) {
         let mut state = self.shared.lock();
 
         if state.bytes >= BUFFER_BYTES_MAX && state.failed.is_none() {
@@ -157,7 +157,7 @@ impl SharedBuffer {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self, mut writer: Writer) {
+    fn run(&self, mut writer: AuditWriter) {
         let failed = self.write_all(&mut writer).err();
         // The directory must be free before the end is announced.
         drop(writer);
@@ -170,7 +170,7 @@ impl SharedBuffer {
         self.changed.notify_all();
     }
 
-    fn write_all(&self, writer: &mut Writer) -> Result<(), FileError> {
+    fn write_all(&self, writer: &mut AuditWriter) -> Result<(), FileError> {
         loop {
             let (groups, sync, handed, closing) = {
                 let mut state = self.lock();
@@ -206,8 +206,8 @@ impl SharedBuffer {
 }
 
 /// Writes those of the lines that the files do not have yet.
-fn write_new(writer: &mut Writer, place: Place, lines: &[u8]) -> Result<(), FileError> {
-    let Place { before, after, token, ticket } = place;
+fn write_new(writer: &mut AuditWriter, place: ChainPlace, lines: &[u8]) -> Result<(), FileError> {
+    let ChainPlace { before, after, token, ticket } = place;
     let Some(last) = writer.last.filter(|last| last.lines >= before.lines) else {
         return writer.write(Position { head: before, token, ticket }, lines, after);
     };
@@ -241,8 +241,9 @@ fn write_new(writer: &mut Writer, place: Place, lines: &[u8]) -> Result<(), File
     }
 
     // A file may begin in the middle of the entry, so its header needs the last numbers that were issued there.
-    let issued =
-        texts().take(skipped).filter_map(|text| Line::parse(&split(str::from_utf8(text).ok()?.trim_end())?.0).ok());
+    let issued = texts()
+        .take(skipped)
+        .filter_map(|text| AuditLine::parse(&split(str::from_utf8(text).ok()?.trim_end())?.0).ok());
     let (token, ticket) = issued.fold((token, ticket), |(token, ticket), line| {
         (token.max(line.token.unwrap_or_default()), ticket.max(line.ticket.unwrap_or_default()))
     });

@@ -1,10 +1,10 @@
 //! The lines about one lock or session.
 
-use super::line::{Line, Session};
+use super::line::{AuditLine, Session};
 
 /// The lock or session whose lines are asked for. Without both, all lines are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wanted {
+pub struct StorySubject {
     /// Of this lock.
     pub lock: Option<String>,
     /// Of this session.
@@ -13,7 +13,7 @@ pub struct Wanted {
 
 /// Whether a line belongs to the story. The story of a lock has its lines and no others: what became of a session is that
 /// session's story.
-pub fn select(wanted: &Wanted, line: &Line<'_>) -> bool {
+pub fn select(wanted: &StorySubject, line: &AuditLine<'_>) -> bool {
     let of_lock = wanted.lock.as_deref().is_none_or(|lock| line.lock.as_deref() == Some(lock));
     let of_session = wanted.session.is_none_or(|session| line.session == Some(session));
     of_lock && of_session

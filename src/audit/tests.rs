@@ -9,43 +9,43 @@ use std::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::files::{Position, Writer};
+use crate::files::{AuditWriter, Position};
 
 const ALL: Rotation = Rotation { file_bytes: u64::MAX, files_kept: 0 };
 
-fn line(index: u64, what: What) -> Line<'static> {
-    Line { index, wall_ms: Some(index), ..Line::new(what) }
+fn line(index: u64, what: AuditEvent) -> AuditLine<'static> {
+    AuditLine { index, wall_ms: Some(index), ..AuditLine::new(what) }
 }
 
-fn begun() -> Line<'static> {
-    Line { token: Some(0), ticket: Some(0), count: Some(0), ..line(1, What::Begun) }
+fn begun() -> AuditLine<'static> {
+    AuditLine { token: Some(0), ticket: Some(0), count: Some(0), ..line(1, AuditEvent::Begun) }
 }
 
-fn opened(index: u64, session: u128) -> Line<'static> {
-    Line { session: Some(Session(session)), ttl_ms: Some(1000), ..line(index, What::SessionOpened) }
+fn opened(index: u64, session: u128) -> AuditLine<'static> {
+    AuditLine { session: Some(Session(session)), ttl_ms: Some(1000), ..line(index, AuditEvent::SessionOpened) }
 }
 
-fn ended(index: u64, session: u128) -> Line<'static> {
-    Line { session: Some(Session(session)), how: Some("expired".into()), ..line(index, What::SessionEnded) }
+fn ended(index: u64, session: u128) -> AuditLine<'static> {
+    AuditLine { session: Some(Session(session)), how: Some("expired".into()), ..line(index, AuditEvent::SessionEnded) }
 }
 
-fn of_lock(index: u64, what: What, session: u128, token: u64) -> Line<'static> {
+fn of_lock(index: u64, what: AuditEvent, session: u128, token: u64) -> AuditLine<'static> {
     let lock = Some("a".into());
     let session = Some(Session(session));
-    Line { lock, session, token: Some(token), ..line(index, what) }
+    AuditLine { lock, session, token: Some(token), ..line(index, what) }
 }
 
-fn granted(index: u64, session: u128, token: u64) -> Line<'static> {
-    Line { mode: Some("exclusive".into()), ..of_lock(index, What::Granted, session, token) }
+fn granted(index: u64, session: u128, token: u64) -> AuditLine<'static> {
+    AuditLine { mode: Some("exclusive".into()), ..of_lock(index, AuditEvent::Granted, session, token) }
 }
 
-fn queued(index: u64, session: u128, ticket: u64) -> Line<'static> {
-    let waiting = of_lock(index, What::Queued, session, 0);
-    Line { token: None, ticket: Some(ticket), mode: Some("exclusive".into()), ..waiting }
+fn queued(index: u64, session: u128, ticket: u64) -> AuditLine<'static> {
+    let waiting = of_lock(index, AuditEvent::Queued, session, 0);
+    AuditLine { token: None, ticket: Some(ticket), mode: Some("exclusive".into()), ..waiting }
 }
 
 /// Sessions 1 to 3; 1 holds, 2 and then 3 wait, and get the lock in this order.
-fn sound() -> Vec<Line<'static>> {
+fn sound() -> Vec<AuditLine<'static>> {
     vec![
         begun(),
         opened(2, 1),
@@ -54,16 +54,16 @@ fn sound() -> Vec<Line<'static>> {
         granted(3, 1, 1),
         queued(4, 2, 1),
         queued(5, 3, 2),
-        of_lock(6, What::Released, 1, 1),
-        Line { ticket: Some(1), ..granted(6, 2, 2) },
+        of_lock(6, AuditEvent::Released, 1, 1),
+        AuditLine { ticket: Some(1), ..granted(6, 2, 2) },
         ended(7, 2),
-        of_lock(7, What::Lost, 2, 2),
-        Line { ticket: Some(2), ..granted(7, 3, 3) },
+        of_lock(7, AuditEvent::Lost, 2, 2),
+        AuditLine { ticket: Some(2), ..granted(7, 3, 3) },
     ]
 }
 
 /// Writes lines as a node does, each as an entry of its own.
-fn write(writer: &mut Writer, at: &mut Head, lines: &[Line<'static>]) {
+fn write(writer: &mut AuditWriter, at: &mut Head, lines: &[AuditLine<'static>]) {
     let mut token = 0;
     let mut ticket = 0;
     for line in lines {
@@ -76,19 +76,19 @@ fn write(writer: &mut Writer, at: &mut Head, lines: &[Line<'static>]) {
     }
 }
 
-fn files_of(lines: &[Line<'static>], rotation: Rotation) -> (TempDir, Head) {
+fn files_of(lines: &[AuditLine<'static>], rotation: Rotation) -> (TempDir, Head) {
     let directory = TempDir::new().unwrap();
     let mut head = Head::genesis("c");
-    write(&mut Writer::open(directory.path(), "c", rotation).unwrap(), &mut head, lines);
+    write(&mut AuditWriter::open(directory.path(), "c", rotation).unwrap(), &mut head, lines);
     (directory, head)
 }
 
-fn check(directory: &Path) -> Result<Report, VerifyError> {
+fn check(directory: &Path) -> Result<SoundFiles, VerifyError> {
     verify(&files_in(directory).unwrap(), None, |_| {})
 }
 
 /// The line of the trail and the fault.
-fn broken(checked: Result<Report, VerifyError>) -> (u64, Fault) {
+fn broken(checked: Result<SoundFiles, VerifyError>) -> (u64, LineFault) {
     match checked {
         Err(VerifyError::Broken(broken)) => (broken.line.unwrap(), broken.fault),
         other => panic!("{other:?}"),
@@ -96,11 +96,11 @@ fn broken(checked: Result<Report, VerifyError>) -> (u64, Fault) {
 }
 
 /// The fault of a consistent chain over these lines.
-fn forged(lines: &[Line<'static>]) -> (u64, Fault) {
+fn forged(lines: &[AuditLine<'static>]) -> (u64, LineFault) {
     broken(check(files_of(lines, ALL).0.path()))
 }
 
-fn with(change: impl FnOnce(&mut Vec<Line<'static>>)) -> Vec<Line<'static>> {
+fn with(change: impl FnOnce(&mut Vec<AuditLine<'static>>)) -> Vec<AuditLine<'static>> {
     let mut lines = sound();
     change(&mut lines);
     lines
@@ -133,13 +133,13 @@ fn the_chain_breaks_where_a_file_was_edited() {
         broken(check(directory.path()))
     };
     let changed = edited(|lines| lines[5] = lines[5].replace("\"token\":1", "\"token\":9"));
-    assert_eq!(changed, (5, Fault::Chain(BadLine::Hash)));
+    assert_eq!(changed, (5, LineFault::Chain(BadLine::Hash)));
     let removed = edited(|lines| drop(lines.remove(5)));
-    assert_eq!(removed, (5, Fault::Chain(BadLine::Number { found: 6, before: 4 })));
+    assert_eq!(removed, (5, LineFault::Chain(BadLine::Number { found: 6, before: 4 })));
     let swapped = edited(|lines| lines.swap(5, 6));
-    assert_eq!(swapped, (5, Fault::Chain(BadLine::Number { found: 6, before: 4 })));
+    assert_eq!(swapped, (5, LineFault::Chain(BadLine::Number { found: 6, before: 4 })));
     let foreign = edited(|lines| lines[5] = "noise".to_owned());
-    assert!(matches!(foreign, (5, Fault::Chain(BadLine::Malformed(_)))), "{foreign:?}");
+    assert!(matches!(foreign, (5, LineFault::Chain(BadLine::Malformed(_)))), "{foreign:?}");
 }
 
 #[test]
@@ -148,14 +148,14 @@ fn a_truncated_end_is_seen_by_the_head() {
     edit(directory.path(), |lines| lines.truncate(11));
     assert_eq!(check(directory.path()).unwrap().head.lines, 10);
     let checked = verify(&files_in(directory.path()).unwrap(), Some(head.hash), |_| {});
-    assert_eq!(broken(checked), (10, Fault::Head(head.hash)));
+    assert_eq!(broken(checked), (10, LineFault::Head(head.hash)));
 }
 
 #[test]
 fn two_holders_at_once_are_found() {
     let lines = with(|lines| drop(lines.remove(7)));
-    assert_eq!(forged(&lines), (8, Violation::Exclusion { lock: "a".into(), token: 2, holder: 1 }.into()));
-    let permit = |index, session, token| Line {
+    assert_eq!(forged(&lines), (8, BrokenRule::Exclusion { lock: "a".into(), token: 2, holder: 1 }.into()));
+    let permit = |index, session, token| AuditLine {
         mode: Some("permit".into()),
         permits: Some(2),
         ..granted(index, session, token)
@@ -163,69 +163,69 @@ fn two_holders_at_once_are_found() {
     let (directory, _) = files_of(&[begun(), opened(2, 1), permit(3, 1, 1), permit(3, 1, 2)], ALL);
     assert!(check(directory.path()).is_ok());
     let fault = forged(&[begun(), opened(2, 1), permit(3, 1, 1), permit(3, 1, 2), permit(3, 1, 3)]);
-    assert_eq!(fault, (5, Violation::Exclusion { lock: "a".into(), token: 3, holder: 1 }.into()));
-    let shared = Line { mode: Some("shared".into()), ..granted(4, 1, 4) };
+    assert_eq!(fault, (5, BrokenRule::Exclusion { lock: "a".into(), token: 3, holder: 1 }.into()));
+    let shared = AuditLine { mode: Some("shared".into()), ..granted(4, 1, 4) };
     let fault = forged(&[begun(), opened(2, 1), permit(3, 1, 1), shared]);
-    assert_eq!(fault, (4, Violation::Exclusion { lock: "a".into(), token: 4, holder: 1 }.into()));
+    assert_eq!(fault, (4, BrokenRule::Exclusion { lock: "a".into(), token: 4, holder: 1 }.into()));
 }
 
 #[test]
 fn a_token_that_does_not_rise_is_found() {
     let lines = with(|lines| lines[8].token = Some(1));
-    assert_eq!(forged(&lines), (9, Violation::Token { token: 1, before: 1 }.into()));
+    assert_eq!(forged(&lines), (9, BrokenRule::Token { token: 1, before: 1 }.into()));
 }
 
 #[test]
 fn a_waiter_that_is_overtaken_is_found() {
     // Session 3 gets the lock by the second ticket.
-    let lines = with(|lines| lines[8] = Line { ticket: Some(2), ..granted(6, 3, 2) });
-    assert_eq!(forged(&lines), (9, Violation::Overtaken { lock: "a".into(), token: 2, overtaken: 1 }.into()));
+    let lines = with(|lines| lines[8] = AuditLine { ticket: Some(2), ..granted(6, 3, 2) });
+    assert_eq!(forged(&lines), (9, BrokenRule::Overtaken { lock: "a".into(), token: 2, overtaken: 1 }.into()));
     // Or somebody who did not wait at all.
     let lines = with(|lines| lines[8] = granted(6, 1, 2));
-    assert_eq!(forged(&lines), (9, Violation::Overtaken { lock: "a".into(), token: 2, overtaken: 1 }.into()));
+    assert_eq!(forged(&lines), (9, BrokenRule::Overtaken { lock: "a".into(), token: 2, overtaken: 1 }.into()));
 }
 
 #[test]
 fn a_grant_to_an_ended_or_unknown_session_is_found() {
     let lines = with(|lines| {
         lines.truncate(8);
-        lines.extend([ended(6, 2), Line { ticket: Some(1), ..granted(6, 2, 2) }]);
+        lines.extend([ended(6, 2), AuditLine { ticket: Some(1), ..granted(6, 2, 2) }]);
     });
     let (at, fault) = forged(&lines);
-    assert_eq!((at, fault), (10, Violation::NotOpen(Session(2).to_string()).into()));
-    assert_eq!(forged(&[begun(), granted(2, 9, 1)]), (2, Violation::NotOpen(Session(9).to_string()).into()));
+    assert_eq!((at, fault), (10, BrokenRule::NotOpen(Session(2).to_string()).into()));
+    assert_eq!(forged(&[begun(), granted(2, 9, 1)]), (2, BrokenRule::NotOpen(Session(9).to_string()).into()));
     assert_eq!(forged(&[begun(), opened(2, 1), opened(2, 1)]).0, 3);
 }
 
 #[test]
 fn a_trail_does_not_begin_again() {
-    let lines = with(|lines| lines[7] = Line { token: Some(1), ticket: Some(2), count: Some(3), ..begun() });
+    let lines = with(|lines| lines[7] = AuditLine { token: Some(1), ticket: Some(2), count: Some(3), ..begun() });
     assert_eq!(forged(&lines).0, 8);
-    let lines = with(|lines| lines[7] = Line { index: 6, what: What::Restored, ..lines[7].clone() });
-    assert_eq!(forged(&lines), (8, Violation::Begun.into()));
+    let lines = with(|lines| lines[7] = AuditLine { index: 6, what: AuditEvent::Restored, ..lines[7].clone() });
+    assert_eq!(forged(&lines), (8, BrokenRule::Begun.into()));
 }
 
 #[test]
 fn what_ends_must_have_begun() {
     let lock = "a".to_owned();
     let token = 5;
-    let fault = forged(&[begun(), opened(2, 1), of_lock(3, What::Released, 1, 5)]);
-    assert_eq!(fault, (3, Violation::NotHeld { lock: lock.clone(), token }.into()));
-    let left = Line { what: What::Left, ..queued(3, 1, 5) };
-    assert_eq!(forged(&[begun(), opened(2, 1), left]), (3, Violation::NotQueued { lock, ticket: 5 }.into()));
-    assert_eq!(forged(&[begun(), opened(5, 1), opened(4, 2)]), (3, Violation::Order { found: 4, before: 5 }.into()));
+    let fault = forged(&[begun(), opened(2, 1), of_lock(3, AuditEvent::Released, 1, 5)]);
+    assert_eq!(fault, (3, BrokenRule::NotHeld { lock: lock.clone(), token }.into()));
+    let left = AuditLine { what: AuditEvent::Left, ..queued(3, 1, 5) };
+    assert_eq!(forged(&[begun(), opened(2, 1), left]), (3, BrokenRule::NotQueued { lock, ticket: 5 }.into()));
+    assert_eq!(forged(&[begun(), opened(5, 1), opened(4, 2)]), (3, BrokenRule::Order { found: 4, before: 5 }.into()));
 }
 
 /// In the middle of a history, what is from before is believed, and what is not is not.
 #[test]
 fn a_trail_that_begins_with_sessions_knows_what_it_cannot_know() {
-    let before = Line { token: Some(5), ticket: Some(3), count: Some(2), ..begun() };
-    let rest = [of_lock(2, What::Released, 1, 4), granted(3, 2, 6), of_lock(4, What::Released, 2, 6)];
+    let before = AuditLine { token: Some(5), ticket: Some(3), count: Some(2), ..begun() };
+    let rest = [of_lock(2, AuditEvent::Released, 1, 4), granted(3, 2, 6), of_lock(4, AuditEvent::Released, 2, 6)];
     let (directory, _) = files_of(&[std::slice::from_ref(&before), &rest[..]].concat(), ALL);
     assert!(check(directory.path()).is_ok());
     assert_eq!(forged(&[before.clone(), granted(2, 1, 5)]).0, 2);
     assert_eq!(forged(&[before.clone(), ended(2, 1), granted(3, 1, 6)]).0, 3);
-    assert_eq!(forged(&[before, of_lock(2, What::Released, 1, 6)]).0, 2);
+    assert_eq!(forged(&[before, of_lock(2, AuditEvent::Released, 1, 6)]).0, 2);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_torn_last_line_is_cut_and_written_again() {
     let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
     for torn in [last, last + 1, whole.len() - 1] {
         fs::write(&path, &whole[..torn]).unwrap();
-        let mut writer = Writer::open(directory.path(), "c", ALL).unwrap();
+        let mut writer = AuditWriter::open(directory.path(), "c", ALL).unwrap();
         assert_eq!(writer.last.unwrap().lines, 11);
         assert_eq!(fs::read(&path).unwrap(), whole[..last]);
         let mut at = writer.last.unwrap();
@@ -268,7 +268,7 @@ fn a_torn_last_line_is_cut_and_written_again() {
     // A crash before the header was written.
     let begun = directory.path().join(format!("{AUDIT_PREFIX}{:020}.jsonl", 13));
     fs::write(&begun, "{\"lock").unwrap();
-    assert_eq!(Writer::open(directory.path(), "c", ALL).unwrap().last, Some(head));
+    assert_eq!(AuditWriter::open(directory.path(), "c", ALL).unwrap().last, Some(head));
     assert!(!begun.exists());
 }
 
@@ -303,7 +303,7 @@ fn a_gap_is_said_and_another_nodes_files_fill_it() {
     let (whole, head) = files_of(&lines, ALL);
     let holey = TempDir::new().unwrap();
     let mut at = Head::genesis("c");
-    let mut writer = Writer::open(holey.path(), "c", ALL).unwrap();
+    let mut writer = AuditWriter::open(holey.path(), "c", ALL).unwrap();
     write(&mut writer, &mut at, &lines[..5]);
     let mut skipped = Vec::new();
     let mut before = at;
@@ -318,7 +318,7 @@ fn a_gap_is_said_and_another_nodes_files_fill_it() {
     assert_eq!(before, head);
 
     let report = check(holey.path()).unwrap();
-    assert_eq!((report.gaps, report.head), (vec![Gap { from: 6, to: 9 }], head));
+    assert_eq!((report.gaps, report.head), (vec![MissingLines { from: 6, to: 9 }], head));
     let files = files_in(holey.path()).unwrap();
     assert_eq!(Reader::open(&files[1]).unwrap().header.gap_from, Some(6));
     let both = [files, files_in(whole.path()).unwrap()].concat();
@@ -334,8 +334,8 @@ fn two_histories_are_told_apart() {
     let (other, _) = files_of(&other, ALL);
     let both = [files_in(one.path()).unwrap(), files_in(other.path()).unwrap()].concat();
     let (at, fault) = broken(verify(&both, None, |_| {}));
-    assert!(at == 12 && matches!(fault, Fault::Differs { line: 12, .. }), "{at} {fault:?}");
-    assert!(matches!(Writer::open(one.path(), "d", ALL), Err(FileError::OtherCluster { .. })));
+    assert!(at == 12 && matches!(fault, LineFault::Differs { line: 12, .. }), "{at} {fault:?}");
+    assert!(matches!(AuditWriter::open(one.path(), "d", ALL), Err(FileError::OtherCluster { .. })));
 }
 
 /// A changed file is evidence: it stays as it is, and a new file goes on from its last sound line.
@@ -345,7 +345,7 @@ fn a_changed_file_is_left_alone() {
     let (directory, head) = files_of(&lines, ALL);
     edit(directory.path(), |lines| lines[12] = lines[12].replace("\"token\":3", "\"token\":4"));
     let changed = fs::read(&files_in(directory.path()).unwrap()[0]).unwrap();
-    let mut writer = Writer::open(directory.path(), "c", ALL).unwrap();
+    let mut writer = AuditWriter::open(directory.path(), "c", ALL).unwrap();
     let mut at = writer.last.unwrap();
     assert_eq!(at.lines, 11);
     write(&mut writer, &mut at, &lines[11..]);
@@ -358,18 +358,18 @@ mod sink {
     use super::*;
 
     /// The lines of each entry, with their places.
-    fn entries(lines: &[Line<'static>]) -> Vec<(Place, Vec<u8>)> {
+    fn entries(lines: &[AuditLine<'static>]) -> Vec<(ChainPlace, Vec<u8>)> {
         let mut at = Head::genesis("c");
-        let entry = |pair: &[Line<'static>]| {
+        let entry = |pair: &[AuditLine<'static>]| {
             let before = at;
             let mut text = Vec::new();
             pair.iter().for_each(|line| at.push(line.clone(), &mut text));
-            (Place { before, after: at, token: 0, ticket: 0 }, text)
+            (ChainPlace { before, after: at, token: 0, ticket: 0 }, text)
         };
         lines.chunks(2).map(entry).collect()
     }
 
-    fn push(sink: &Sink, entries: &[(Place, Vec<u8>)]) {
+    fn push(sink: &Sink, entries: &[(ChainPlace, Vec<u8>)]) {
         entries.iter().for_each(|(place, text)| sink.push(*place, text.clone()));
     }
 
@@ -427,12 +427,12 @@ mod sink {
     }
 }
 
-fn of_entry(line: Line<'static>) -> Line<'static> {
-    Line { kind: Some("entry".into()), ..line }
+fn of_entry(line: AuditLine<'static>) -> AuditLine<'static> {
+    AuditLine { kind: Some("entry".into()), ..line }
 }
 
 /// An entry of session 1 holds, those of 2 and 3 wait with their tokens; then 3 has it, since session 2 has ended.
-fn sound_entries() -> Vec<Line<'static>> {
+fn sound_entries() -> Vec<AuditLine<'static>> {
     let mode = || Some("exclusive".into());
     vec![
         begun(),
@@ -440,27 +440,27 @@ fn sound_entries() -> Vec<Line<'static>> {
         opened(2, 2),
         opened(2, 3),
         of_entry(granted(3, 1, 5)),
-        of_entry(Line { mode: mode(), ..of_lock(4, What::Queued, 2, 7) }),
-        of_entry(Line { mode: mode(), ..of_lock(5, What::Queued, 3, 9) }),
+        of_entry(AuditLine { mode: mode(), ..of_lock(4, AuditEvent::Queued, 2, 7) }),
+        of_entry(AuditLine { mode: mode(), ..of_lock(5, AuditEvent::Queued, 3, 9) }),
         // Another lock's grant.
-        Line { lock: Some("b".into()), ..granted(6, 1, 10) },
+        AuditLine { lock: Some("b".into()), ..granted(6, 1, 10) },
         ended(7, 2),
-        of_entry(of_lock(8, What::Released, 1, 5)),
+        of_entry(of_lock(8, AuditEvent::Released, 1, 5)),
         of_entry(granted(8, 3, 9)),
-        of_entry(of_lock(9, What::Left, 2, 7)),
+        of_entry(of_lock(9, AuditEvent::Left, 2, 7)),
     ]
 }
 
 #[test]
 fn locks_of_entries_have_one_holder_and_tokens_that_rise() {
-    let of = |change: &dyn Fn(&mut Vec<Line<'static>>)| {
+    let of = |change: &dyn Fn(&mut Vec<AuditLine<'static>>)| {
         let mut lines = sound_entries();
         change(&mut lines);
         let (directory, _) = files_of(&lines, ALL);
         check(directory.path())
     };
     assert!(of(&|_| {}).is_ok(), "a waiter has its token before the grants of other locks");
-    let is = |change: &dyn Fn(&mut Vec<Line<'static>>), expected: &str| {
+    let is = |change: &dyn Fn(&mut Vec<AuditLine<'static>>), expected: &str| {
         let (_, fault) = broken(of(change));
         assert!(format!("{fault:?}").contains(expected), "{fault:?}");
     };
@@ -473,9 +473,9 @@ fn locks_of_entries_have_one_holder_and_tokens_that_rise() {
     is(&|lines| lines[9].token = Some(6), "NotHeld");
     is(&|lines| lines[7] = of_entry(granted(6, 1, 4)), "Exclusion");
     // The one that came first is granted it last.
-    let falls = |lines: &mut Vec<Line<'static>>| {
+    let falls = |lines: &mut Vec<AuditLine<'static>>| {
         lines.remove(8);
-        lines[10] = of_entry(of_lock(9, What::Released, 3, 9));
+        lines[10] = of_entry(of_lock(9, AuditEvent::Released, 3, 9));
         lines.push(of_entry(granted(10, 2, 7)));
     };
     is(&falls, "Token { token: 7, before: 9 }");

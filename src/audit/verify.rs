@@ -13,13 +13,13 @@ use std::{
 use super::{
     chain::{BadLine, Hash, Head},
     files::{FileError, Reader},
-    line::Line,
-    replay::{Replay, Violation},
+    line::AuditLine,
+    replay::{BrokenRule, Replay},
 };
 
 /// The summary of files that are sound.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct SoundFiles {
     /// The id of the cluster.
     pub cluster: String,
     /// The number of the first line.
@@ -29,14 +29,14 @@ pub struct Report {
     /// The log entry of the last line.
     pub index: u64,
     /// The lines that no file has.
-    pub gaps: Vec<Gap>,
+    pub gaps: Vec<MissingLines>,
     /// The numbers of sessions that are open at the end, of locks that are held, and of waits.
     pub open: (usize, usize, usize),
 }
 
 /// Lines that no file has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gap {
+pub struct MissingLines {
     /// The first missing line.
     pub from: u64,
     /// The last missing line.
@@ -53,18 +53,18 @@ pub struct Broken {
     /// The number of the line in the chain, if that is known.
     pub line: Option<u64>,
     /// What is wrong.
-    pub fault: Fault,
+    pub fault: LineFault,
 }
 
 /// What is wrong with a line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Fault {
+pub enum LineFault {
     /// The line does not continue the chain.
     #[error("the chain breaks: {0}")]
     Chain(#[from] BadLine),
     /// The line breaks a rule.
     #[error("{0}")]
-    Rule(#[from] Violation),
+    Rule(#[from] BrokenRule),
     /// Another file, or the caller, has another hash for the same line.
     #[error("line {line} has the hash {found} here, and {expected} {wherefrom}: the histories differ")]
     Differs {
@@ -112,14 +112,18 @@ pub enum VerifyError {
 }
 
 /// Checks files, and shows each line of the trail once, in order. With `head`, the chain must end there.
-pub fn verify(files: &[PathBuf], head: Option<Hash>, mut show: impl FnMut(&Line<'_>)) -> Result<Report, VerifyError> {
+pub fn verify(
+    files: &[PathBuf],
+    head: Option<Hash>,
+    mut show: impl FnMut(&AuditLine<'_>),
+) -> Result<SoundFiles, VerifyError> {
     let mut files =
         files.iter().map(|path| Ok((Reader::open(path)?.header, path))).collect::<Result<Vec<_>, FileError>>()?;
     files.sort_by_key(|(header, path)| (header.after, (*path).clone()));
 
     let (first, first_path) = files.first().ok_or(VerifyError::None)?;
 
-    let mut trail = Trail {
+    let mut trail = VerifiedTrail {
         at: Head { lines: first.after, hash: first.hash },
         replay: Replay::from(first.token, first.ticket, true),
         gaps: Vec::new(),
@@ -134,7 +138,7 @@ pub fn verify(files: &[PathBuf], head: Option<Hash>, mut show: impl FnMut(&Line<
     for (header, path) in &files {
         let broken = |fault| VerifyError::Broken(Box::new(Broken { path: (*path).clone(), at: 1, line: None, fault }));
         if header.cluster != cluster {
-            return Err(broken(Fault::Cluster(header.cluster.clone())));
+            return Err(broken(LineFault::Cluster(header.cluster.clone())));
         }
 
         let at = trail.read(path, &mut show)?;
@@ -146,17 +150,17 @@ pub fn verify(files: &[PathBuf], head: Option<Hash>, mut show: impl FnMut(&Line<
     if let Some(head) = head.filter(|head| *head != trail.at.hash) {
         let (path, at) = last;
         let line = Some(trail.at.lines);
-        return Err(VerifyError::Broken(Box::new(Broken { path, at, line, fault: Fault::Head(head) })));
+        return Err(VerifyError::Broken(Box::new(Broken { path, at, line, fault: LineFault::Head(head) })));
     }
 
     let open = trail.replay.counts();
-    Ok(Report { cluster, first: from, head: trail.at, index: trail.index, gaps: trail.gaps, open })
+    Ok(SoundFiles { cluster, first: from, head: trail.at, index: trail.index, gaps: trail.gaps, open })
 }
 
 /// The lines where files begin and end, with the hashes that these files have there.
 type Joints = BTreeMap<u64, Vec<(Hash, PathBuf)>>;
 
-fn joints(files: &[(super::Header, &PathBuf)]) -> Result<Joints, FileError> {
+fn joints(files: &[(super::AuditHeader, &PathBuf)]) -> Result<Joints, FileError> {
     let mut joints = Joints::new();
     for (header, path) in files {
         let end = Reader::tail(path)?;
@@ -167,17 +171,17 @@ fn joints(files: &[(super::Header, &PathBuf)]) -> Result<Joints, FileError> {
     Ok(joints)
 }
 
-struct Trail {
+struct VerifiedTrail {
     at: Head,
     replay: Replay,
-    gaps: Vec<Gap>,
+    gaps: Vec<MissingLines>,
     index: u64,
     joints: Joints,
 }
 
-impl Trail {
+impl VerifiedTrail {
     /// Reads a file, and adds its new lines to the trail. Returns the number of the last line in the file.
-    fn read(&mut self, path: &Path, show: &mut impl FnMut(&Line<'_>)) -> Result<u64, VerifyError> {
+    fn read(&mut self, path: &Path, show: &mut impl FnMut(&AuditLine<'_>)) -> Result<u64, VerifyError> {
         let mut reader = Reader::open(path)?;
 
         let header = reader.header.clone();
@@ -185,7 +189,7 @@ impl Trail {
         let broken = |at, line, fault| VerifyError::Broken(Box::new(Broken { path: path.to_owned(), at, line, fault }));
 
         if own.lines > self.at.lines {
-            self.gaps.push(Gap { from: self.at.lines + 1, to: own.lines });
+            self.gaps.push(MissingLines { from: self.at.lines + 1, to: own.lines });
             // Locks that were held before the gap may be released in it, and held by others.
             self.replay = Replay::from(header.token, header.ticket, true);
             self.at = own;
@@ -220,11 +224,11 @@ impl Trail {
     }
 
     /// Compares a place in the chain with the files that begin or end there.
-    fn joint(&self, head: Head) -> Result<(), Fault> {
+    fn joint(&self, head: Head) -> Result<(), LineFault> {
         let others = self.joints.get(&head.lines).map(Vec::as_slice).unwrap_or_default();
         match others.iter().find(|(hash, _)| *hash != head.hash) {
             None => Ok(()),
-            Some((expected, path)) => Err(Fault::Differs {
+            Some((expected, path)) => Err(LineFault::Differs {
                 line: head.lines,
                 found: head.hash,
                 expected: *expected,

@@ -13,7 +13,7 @@ use lockkeeper_client::{Error, Guard, Session};
 
 use super::{
     BenchError, Latencies,
-    target::{Target, close},
+    target::{MeasuredCluster, close},
 };
 
 /// The number of sessions that hold the background locks.
@@ -50,7 +50,7 @@ pub(super) struct Background {
 
 impl Background {
     /// Grows the background state to this size.
-    pub(super) async fn grow(&mut self, target: &Target, to: Beside) -> Result<(), BenchError> {
+    pub(super) async fn grow(&mut self, target: &MeasuredCluster, to: Beside) -> Result<(), BenchError> {
         let sessions = match to {
             Beside::Nothing => return Ok(()),
             Beside::Locks(_) => HOLDERS,

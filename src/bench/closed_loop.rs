@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{BenchError, Series, Timing, recorder::Recorder};
+use super::{BenchError, Series, Timing, recorder::ResultRecorder};
 
 /// The pause after a failure. Without it, a cluster that refuses at once would be flooded.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -36,7 +36,7 @@ pub async fn measure<W: Worker>(
     stop: &CancellationToken,
 ) -> Result<Series, BenchError> {
     let count = workers.len();
-    let recorder = Recorder::new(count, timing.repetitions);
+    let recorder = ResultRecorder::new(count, timing.repetitions);
 
     let start = |(place, worker)| tokio::spawn(work(worker, place, recorder.clone()));
     let tasks: Vec<JoinHandle<()>> = workers.into_iter().enumerate().map(start).collect();
@@ -53,7 +53,7 @@ pub async fn measure<W: Worker>(
     recorder.series(vec![("workers", count.into())], &timed?)
 }
 
-async fn work(mut worker: impl Worker, place: usize, recorder: Recorder) {
+async fn work(mut worker: impl Worker, place: usize, recorder: ResultRecorder) {
     while !recorder.is_over() {
         let outcome = worker.once().await;
         let failed = outcome.is_err();

@@ -18,7 +18,7 @@ use lockkeeper_local::{LocalCluster, Signal};
 use super::{
     BenchError, Figure, Figures, Latencies, Series, Timing,
     restart::restart,
-    target::{Target, leader},
+    target::{MeasuredCluster, leader},
 };
 
 /// How long a node may take to answer before the client asks the next; the same as for clients of the other measured
@@ -33,14 +33,14 @@ const TTL: Duration = Duration::from_secs(120);
 
 /// How the leader ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum LeaderEnd {
     /// The leader gets SIGKILL: its connections are closed.
     Killed,
     /// The leader gets SIGSTOP: its connections stay open, and nothing answers.
     Silent,
 }
 
-impl End {
+impl LeaderEnd {
     fn signal(self) -> Signal {
         match self {
             Self::Killed => Signal::KILL,
@@ -51,8 +51,8 @@ impl End {
 
 /// Ends one leader per repetition.
 pub(super) async fn failover(
-    target: &mut Target,
-    end: End,
+    target: &mut MeasuredCluster,
+    end: LeaderEnd,
     timing: &Timing,
     stop: &CancellationToken,
     tell: &super::Tell,
@@ -87,7 +87,7 @@ async fn once(
     cluster: &mut LocalCluster,
     session: &Session,
     prefix: &str,
-    end: End,
+    end: LeaderEnd,
     warm_up: Duration,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();

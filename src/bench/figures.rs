@@ -169,7 +169,7 @@ impl Spread {
 
 /// A condition of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Condition {
+pub enum SeriesCondition {
     /// The condition is a number.
     Count(usize),
     /// The condition is a text.
@@ -178,7 +178,7 @@ pub enum Condition {
     None,
 }
 
-impl Condition {
+impl SeriesCondition {
     /// The text in a table cell.
     pub(super) fn cell(&self) -> String {
         match self {
@@ -197,7 +197,7 @@ impl Condition {
     }
 }
 
-impl From<usize> for Condition {
+impl From<usize> for SeriesCondition {
     fn from(count: usize) -> Self {
         Self::Count(count)
     }
@@ -207,7 +207,7 @@ impl From<usize> for Condition {
 #[derive(Clone, Debug)]
 pub struct Series {
     /// The conditions: names (with units last, as in `workers`) and values.
-    pub conditions: Vec<(&'static str, Condition)>,
+    pub conditions: Vec<(&'static str, SeriesCondition)>,
     /// The results of each repetition.
     pub repetitions: Vec<Figures>,
     /// The latencies of all repetitions.
@@ -240,7 +240,7 @@ impl Series {
 
     /// The conditions as a short text, such as `workers 64`.
     pub fn label(&self) -> String {
-        let said = self.conditions.iter().filter(|(_, value)| *value != Condition::None);
+        let said = self.conditions.iter().filter(|(_, value)| *value != SeriesCondition::None);
         let words = said.map(|(name, value)| format!("{name} {}", value.cell()));
         words.collect::<Vec<_>>().join(", ").replace('_', " ")
     }

@@ -9,13 +9,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use lockkeeper_client::Session;
-use lockkeeper_local::{LocalCluster, Node};
+use lockkeeper_local::{LocalCluster, LocalNode};
 
 use super::{
     BenchError, Figure, Figures, Latencies, Series,
     background::hold,
     restart::restart,
-    target::{Target, close, leader},
+    target::{MeasuredCluster, close, leader},
     usage,
 };
 
@@ -36,7 +36,7 @@ impl Held {
     /// the restart of one.
     pub(super) async fn measure(
         self,
-        target: &mut Target,
+        target: &mut MeasuredCluster,
         stop: &CancellationToken,
         tell: &super::Tell,
     ) -> Result<Series, BenchError> {
@@ -52,7 +52,7 @@ impl Held {
 
     async fn fill_and_restart(
         self,
-        target: &mut Target,
+        target: &mut MeasuredCluster,
         sessions: &[Session],
         tell: &super::Tell,
     ) -> Result<(Figures, Latencies), BenchError> {
@@ -93,7 +93,7 @@ struct Footprint {
 impl Footprint {
     fn measured(cluster: &LocalCluster) -> Self {
         let nodes = cluster.nodes().count() as f64;
-        let memory: Option<u64> = cluster.nodes().filter_map(Node::pid).map(usage::resident_bytes).sum();
+        let memory: Option<u64> = cluster.nodes().filter_map(LocalNode::pid).map(usage::resident_bytes).sum();
         let directories = cluster.nodes().map(|node| PathBuf::from(&node.config().data_dir));
         let disk: u64 = directories.map(|directory| usage::disk_bytes(&directory)).sum();
         Self { memory: memory.map(|bytes| bytes as f64 / nodes), disk: disk as f64 / nodes }
@@ -103,7 +103,7 @@ impl Footprint {
 /// Kills and restarts a follower. Does nothing if the other nodes would not be a quorum.
 async fn restart_a_follower(cluster: &mut LocalCluster) -> Result<Option<Duration>, BenchError> {
     let leader = leader(cluster).await?;
-    let follower = cluster.nodes().map(Node::id).find(|&id| id != leader);
+    let follower = cluster.nodes().map(LocalNode::id).find(|&id| id != leader);
     let Some(follower) = follower.filter(|_| cluster.nodes().count() > 2) else { return Ok(None) };
     cluster.node_mut(follower).kill().await;
     restart(cluster, follower).await.map(Some)

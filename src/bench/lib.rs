@@ -1,6 +1,6 @@
 //! Benchmarks: throughput, latency and resource use of a cluster.
 //!
-//! Each [`Work`] is a workload. Load comes from closed loops: each of a number of workers begins its next operation
+//! Each [`Workload`] is a workload. Load comes from closed loops: each of a number of workers begins its next operation
 //! when the previous one is done. The latencies are therefore those at full load. Latency at a fixed rate is measured
 //! by `keepalive`, and behaviour beyond the limit by `overload`.
 //!
@@ -14,7 +14,7 @@
 //! * `pairs`, `read`, `keep_alive`, `failover`, `held`, `overload`: the workloads; `closed_loop` runs workers, `background`
 //!   sets up background state;
 //! * `recorder`: windows and counts; [`Latencies`], `usage`: the measured quantities;
-//! * [`Figure`], [`Series`], [`Report`]: the results; [`picture`]: a plot of latencies.
+//! * [`Figure`], [`Series`], [`BenchReport`]: the results; [`picture`]: a plot of latencies.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -64,24 +64,24 @@ use tokio_util::sync::CancellationToken;
 
 pub use background::Beside;
 pub use closed_loop::{Worker, measure};
-pub use failover::End;
-pub use figures::{Condition, Figure, Figures, Series, Spread};
+pub use failover::LeaderEnd;
+pub use figures::{Figure, Figures, Series, SeriesCondition, Spread};
 pub use held::Held;
-pub use keep_alive::{KeepAlive, Rate};
+pub use keep_alive::{KeepAliveOptions, Rate};
 pub use latencies::Latencies;
 pub use overload::Overload;
-pub use report::Report;
+pub use report::BenchReport;
 pub use target::Where;
 pub use usage::resident_bytes;
 
 use background::Background;
 use lockkeeper_client as client;
 use lockkeeper_local::LocalError;
-use target::Target;
+use target::MeasuredCluster;
 
 /// What is measured.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Work {
+pub enum Workload {
     /// Workers acquire and release uncontended locks.
     Uncontended {
         /// The numbers of concurrent workers. Each is measured on its own.
@@ -98,16 +98,16 @@ pub enum Work {
         workers: Vec<usize>,
     },
     /// Sessions are renewed.
-    KeepAlive(KeepAlive),
+    KeepAlive(KeepAliveOptions),
     /// The leader is ended in each repetition, and the time to the next completed pair is measured.
-    Failover(End),
+    Failover(LeaderEnd),
     /// Many locks are held, and memory and a restart are measured. There is always one repetition.
     Held(Held),
     /// More acquires are sent than the cluster can serve, to measure goodput and load shedding.
     Overload(Overload),
 }
 
-impl Work {
+impl Workload {
     /// The name of the workload on the command line.
     pub fn name(&self) -> &'static str {
         match self {
@@ -130,8 +130,10 @@ impl Work {
             }
             Self::Read { .. } => "an operation is a linearizable read of a held lock",
             Self::KeepAlive(_) => "an operation is a renewal of a session",
-            Self::Failover(End::Killed) => "time from the kill of the leader to the next completed acquire and release",
-            Self::Failover(End::Silent) => {
+            Self::Failover(LeaderEnd::Killed) => {
+                "time from the kill of the leader to the next completed acquire and release"
+            }
+            Self::Failover(LeaderEnd::Silent) => {
                 "time from the freeze of the leader to the next completed acquire and release"
             }
             Self::Held(_) => "an operation is an acquire; the locks stay held",
@@ -153,9 +155,9 @@ pub struct Timing {
 
 /// The options of a measurement.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct BenchOptions {
     /// The workload.
-    pub work: Work,
+    pub work: Workload,
     /// The background states, each larger than the one before. They apply only to `Uncontended`, `Contended` and `Read`.
     /// An empty list means one case without background state.
     pub beside: Vec<Beside>,
@@ -230,39 +232,39 @@ pub type Tell = dyn Fn(&str) + Send + Sync;
 ///
 /// Cancel `stop` to end it early, with [`BenchError::Stopped`]. A dropped future leaves nothing running. Sessions in a
 /// cluster that was already running expire.
-pub async fn run(options: Options, stop: CancellationToken, tell: &Tell) -> Result<Report, BenchError> {
+pub async fn run(options: BenchOptions, stop: CancellationToken, tell: &Tell) -> Result<BenchReport, BenchError> {
     options.check()?;
 
-    let Options { work, beside, place, timing } = &options;
+    let BenchOptions { work, beside, place, timing } = &options;
     if let Where::Own { nodes, .. } = place {
         tell(&format!("starting a cluster of {nodes} on this machine"));
     }
 
-    let started = stop.run_until_cancelled(Target::start(place)).await;
+    let started = stop.run_until_cancelled(MeasuredCluster::start(place)).await;
     let mut target = started.ok_or(BenchError::Stopped)??;
 
     let mut series = Vec::new();
     match work {
-        Work::Uncontended { workers } => {
+        Workload::Uncontended { workers } => {
             series = closed_loops(&target, Loop::Uncontended, workers, beside, timing, &stop, tell).await?;
         }
-        Work::Contended { workers } => {
+        Workload::Contended { workers } => {
             series = closed_loops(&target, Loop::Contended, workers, beside, timing, &stop, tell).await?;
         }
-        Work::Read { workers } => {
+        Workload::Read { workers } => {
             series = closed_loops(&target, Loop::Read, workers, beside, timing, &stop, tell).await?;
         }
-        Work::KeepAlive(keep_alive) => {
+        Workload::KeepAlive(keep_alive) => {
             for case in keep_alive.cases() {
                 series.push(told(keep_alive.measure(case, &target, timing, &stop).await?, tell));
             }
         }
-        Work::Failover(end) => series.push(failover::failover(&mut target, *end, timing, &stop, tell).await?),
-        Work::Held(held) => series.push(held.measure(&mut target, &stop, tell).await?),
-        Work::Overload(overload) => series = overload.measure(&target, timing, &stop, tell).await?,
+        Workload::Failover(end) => series.push(failover::failover(&mut target, *end, timing, &stop, tell).await?),
+        Workload::Held(held) => series.push(held.measure(&mut target, &stop, tell).await?),
+        Workload::Overload(overload) => series = overload.measure(&target, timing, &stop, tell).await?,
     }
 
-    Ok(Report { options, series })
+    Ok(BenchReport { options, series })
 }
 
 /// The operation of closed-loop workers.
@@ -275,7 +277,7 @@ enum Loop {
 
 /// Measures each number of workers with each background state.
 async fn closed_loops(
-    target: &Target,
+    target: &MeasuredCluster,
     work: Loop,
     workers: &[usize],
     beside: &[Beside],
@@ -297,7 +299,7 @@ async fn closed_loops(
                     Loop::Uncontended => pairs::uncontended(target, workers, timing, stop).await?,
                 };
                 if beside != Beside::Nothing {
-                    series.conditions.push(("beside", Condition::Word(beside.to_string())));
+                    series.conditions.push(("beside", SeriesCondition::Word(beside.to_string())));
                 }
                 all.push(told(series, tell));
             }
@@ -325,21 +327,21 @@ const WORKERS_MAX: usize = 10_000;
 /// The most sessions of a measurement, for the same reason.
 const SESSIONS_MAX: usize = 100_000;
 
-impl Options {
+impl BenchOptions {
     /// Refuses invalid options with a message that says what to choose.
     fn check(&self) -> Result<(), BenchError> {
         let problem = match &self.work {
-            Work::Uncontended { workers } | Work::Contended { workers } | Work::Read { workers } => {
+            Workload::Uncontended { workers } | Workload::Contended { workers } | Workload::Read { workers } => {
                 workers_problem(workers)
             }
-            Work::KeepAlive(keep_alive) if keep_alive.sessions > SESSIONS_MAX => {
+            Workload::KeepAlive(keep_alive) if keep_alive.sessions > SESSIONS_MAX => {
                 Some(format!("{} sessions exceed the maximum of {SESSIONS_MAX}: choose fewer", keep_alive.sessions))
             }
-            Work::KeepAlive(keep_alive) => keep_alive.problem().or_else(|| workers_problem(&keep_alive.in_flight)),
-            Work::Held(held) if held.locks == 0 => Some("0 locks: choose at least 1".to_owned()),
-            Work::Held(held) => workers_problem(&[held.workers]),
-            Work::Overload(overload) => overload.problem().or_else(|| workers_problem(&[overload.workers])),
-            Work::Failover(_) => match &self.place {
+            Workload::KeepAlive(keep_alive) => keep_alive.problem().or_else(|| workers_problem(&keep_alive.in_flight)),
+            Workload::Held(held) if held.locks == 0 => Some("0 locks: choose at least 1".to_owned()),
+            Workload::Held(held) => workers_problem(&[held.workers]),
+            Workload::Overload(overload) => overload.problem().or_else(|| workers_problem(&[overload.workers])),
+            Workload::Failover(_) => match &self.place {
                 Where::Running(_) => return Err(BenchError::OwnOnly),
                 Where::Own { nodes, .. } if *nodes < 3 => {
                     Some(format!("{nodes} nodes have no quorum after a kill: choose at least 3"))

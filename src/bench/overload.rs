@@ -30,9 +30,9 @@ use lockkeeper_proto::v1::{
 };
 
 use super::{
-    BenchError, Condition, Figure, Series, Tell, Timing, pairs,
-    recorder::Recorder,
-    target::{Target, close},
+    BenchError, Figure, Series, SeriesCondition, Tell, Timing, pairs,
+    recorder::ResultRecorder,
+    target::{MeasuredCluster, close},
 };
 
 /// The number of streams that share the load. Each has its own connection.
@@ -61,7 +61,7 @@ impl Overload {
 
     pub(super) async fn measure(
         self,
-        target: &Target,
+        target: &MeasuredCluster,
         timing: &Timing,
         stop: &CancellationToken,
         tell: &Tell,
@@ -69,7 +69,7 @@ impl Overload {
         let mut best = pairs::uncontended(target, self.workers, timing, stop).await?;
         let rate = best.spread(Figure::PerSecond).map_or(0.0, |rate| rate.median);
         tell(&format!("highest rate: {rate:.0} per second; now sending {} times that rate", self.factor));
-        best.conditions = vec![("load", Condition::Word(format!("{} workers", self.workers)))];
+        best.conditions = vec![("load", SeriesCondition::Word(format!("{} workers", self.workers)))];
         for figures in &mut best.repetitions {
             for figure in [Figure::Sent, Figure::Refused, Figure::RefusedP50, Figure::RefusedP99, Figure::Elections] {
                 figures.put(figure, None);
@@ -78,7 +78,7 @@ impl Overload {
 
         let terms = target.terms().await;
         let sessions = target.sessions(STREAMS).await?;
-        let recorder = Recorder::new(STREAMS, timing.repetitions);
+        let recorder = ResultRecorder::new(STREAMS, timing.repetitions);
         let per_stream = rate * f64::from(self.factor) / STREAMS as f64;
         let streams = sessions
             .iter()
@@ -94,7 +94,7 @@ impl Overload {
         // The number of elections is too low if the node with the highest term does not answer.
         let elected = target.terms().await.zip(terms).map(|(now, before)| now.saturating_sub(before) as f64);
         close(sessions).await;
-        let conditions = vec![("load", Condition::Word(format!("{} × the best", self.factor)))];
+        let conditions = vec![("load", SeriesCondition::Word(format!("{} × the best", self.factor)))];
 
         let timed = timed?;
         let mut over = recorder.series(conditions, &timed)?;
@@ -120,7 +120,7 @@ struct AcquireStream<'a> {
     prefix: &'a str,
     pipe: mpsc::Sender<PipelineRequest>,
     place: usize,
-    recorder: Recorder,
+    recorder: ResultRecorder,
     number: u64,
     pending: HashMap<u64, PendingRequest>,
     /// Releases that were refused or not sent yet, each with the begin of its pair.
@@ -128,7 +128,13 @@ struct AcquireStream<'a> {
 }
 
 /// Sends acquires at this rate until the stream fails.
-async fn load(session: &Session, prefix: &str, place: usize, rate: f64, recorder: Recorder) -> Result<(), BenchError> {
+async fn load(
+    session: &Session,
+    prefix: &str,
+    place: usize,
+    rate: f64,
+    recorder: ResultRecorder,
+) -> Result<(), BenchError> {
     let session_id = session.id().to_string();
     let (pipe, requests) = mpsc::channel(PIPE);
 

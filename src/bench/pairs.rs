@@ -12,7 +12,7 @@ use lockkeeper_client::{Error, Session};
 use super::{
     BenchError, Series, Timing,
     closed_loop::{Worker, measure},
-    target::{Target, close},
+    target::{MeasuredCluster, close},
 };
 
 /// Acquires and releases an uncontended lock, a new one each time. The latency includes both calls.
@@ -52,7 +52,7 @@ impl Worker for ContendedWorker {
 
 /// Measures workers that each have their own locks.
 pub(super) async fn uncontended(
-    target: &Target,
+    target: &MeasuredCluster,
     workers: usize,
     timing: &Timing,
     stop: &CancellationToken,
@@ -63,7 +63,7 @@ pub(super) async fn uncontended(
 
 /// Measures workers that all use one lock.
 pub(super) async fn contended(
-    target: &Target,
+    target: &MeasuredCluster,
     workers: usize,
     timing: &Timing,
     stop: &CancellationToken,
@@ -74,7 +74,7 @@ pub(super) async fn contended(
 }
 
 async fn each_with_a_session<W: Worker>(
-    target: &Target,
+    target: &MeasuredCluster,
     workers: usize,
     timing: &Timing,
     stop: &CancellationToken,

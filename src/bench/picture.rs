@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Latencies, Report};
+use super::{BenchReport, Latencies};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 540.0;
@@ -21,7 +21,7 @@ const DECADES_MAX: usize = 6;
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// Draws a curve for each series that has latencies.
-pub fn svg(report: &Report) -> String {
+pub fn svg(report: &BenchReport) -> String {
     let work = &report.options.work;
     let curves: Vec<(String, &Latencies)> = report
         .series
@@ -161,16 +161,16 @@ mod tests {
 
     use super::{super::*, *};
 
-    fn report(latencies: impl IntoIterator<Item = Latencies>) -> Report {
+    fn report(latencies: impl IntoIterator<Item = Latencies>) -> BenchReport {
         let series = latencies.into_iter().enumerate().map(|(place, latencies)| Series {
             conditions: vec![("workers", (place + 1).into())],
             repetitions: Vec::new(),
             latencies,
         });
         let timing = Timing { warm_up: Duration::ZERO, duration: Duration::ZERO, repetitions: 1 };
-        let work = Work::Uncontended { workers: Vec::new() };
+        let work = Workload::Uncontended { workers: Vec::new() };
         let place = Where::Running(lockkeeper_client::Client::builder("a:1"));
-        Report { series: series.collect(), options: Options { work, beside: Vec::new(), place, timing } }
+        BenchReport { series: series.collect(), options: BenchOptions { work, beside: Vec::new(), place, timing } }
     }
 
     fn latencies(count: u64) -> Latencies {

@@ -13,7 +13,7 @@ use lockkeeper_client::{Client, Error, Guard, Session};
 use super::{
     BenchError, Series, Timing,
     closed_loop::{Worker, measure},
-    target::{Target, close},
+    target::{MeasuredCluster, close},
 };
 
 /// The number of locks to read.
@@ -44,7 +44,7 @@ fn name(prefix: &str, number: usize) -> String {
 
 /// Measures linearizable reads.
 pub(super) async fn read(
-    target: &Target,
+    target: &MeasuredCluster,
     workers: usize,
     timing: &Timing,
     stop: &CancellationToken,

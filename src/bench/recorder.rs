@@ -15,14 +15,14 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{BenchError, Condition, Figure, Figures, Latencies, Series, Timing, usage::Cpu};
+use super::{BenchError, Figure, Figures, Latencies, Series, SeriesCondition, Timing, usage::Cpu};
 
 /// Records the results of workers. Clones share the record.
 #[derive(Clone, Debug)]
-pub(super) struct Recorder(Arc<Windows>);
+pub(super) struct ResultRecorder(Arc<RecordedWindows>);
 
 #[derive(Debug)]
-struct Windows {
+struct RecordedWindows {
     /// The current phase: 0 is the warm-up, and from 1 on it is the number of the window. Above the number of windows the
     /// measurement is over.
     phase: AtomicUsize,
@@ -43,12 +43,12 @@ struct RepetitionWindow {
 
 /// How long a window took, and the CPU time used in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timed {
+pub(super) struct WindowTime {
     elapsed: Duration,
     cpu: Cpu,
 }
 
-impl Recorder {
+impl ResultRecorder {
     pub(super) fn new(workers: usize, windows: usize) -> Self {
         let window = RepetitionWindow {
             latencies: Latencies::default(),
@@ -59,7 +59,7 @@ impl Recorder {
             first_error: None,
         };
         let windows = vec![window; windows].into_iter().map(Mutex::new).collect();
-        Self(Arc::new(Windows { phase: AtomicUsize::new(0), windows }))
+        Self(Arc::new(RecordedWindows { phase: AtomicUsize::new(0), windows }))
     }
 
     /// Records an operation that has just ended.
@@ -93,7 +93,7 @@ impl Recorder {
     }
 
     /// Adds the figures of sent and refused requests to each repetition.
-    pub(super) fn put_refusals(&self, series: &mut Series, timed: &[Timed]) {
+    pub(super) fn put_refusals(&self, series: &mut Series, timed: &[WindowTime]) {
         for ((window, timed), figures) in self.0.windows.iter().zip(timed).zip(&mut series.repetitions) {
             let window = window.lock().expect("no code panics while it holds this lock");
             let refused = &window.refused;
@@ -125,13 +125,13 @@ impl Recorder {
         timing: &Timing,
         servers: Option<&[u32]>,
         stop: &CancellationToken,
-    ) -> Result<Vec<Timed>, BenchError> {
+    ) -> Result<Vec<WindowTime>, BenchError> {
         let outcome = stop.run_until_cancelled(self.pass(timing, servers)).await;
         self.end();
         outcome.ok_or(BenchError::Stopped)
     }
 
-    async fn pass(&self, timing: &Timing, servers: Option<&[u32]>) -> Vec<Timed> {
+    async fn pass(&self, timing: &Timing, servers: Option<&[u32]>) -> Vec<WindowTime> {
         sleep(timing.warm_up).await;
         let mut timed = Vec::with_capacity(self.0.windows.len());
         for window in 1..=self.0.windows.len() {
@@ -139,7 +139,7 @@ impl Recorder {
             let began = Instant::now();
             self.0.phase.store(window, Ordering::Relaxed);
             sleep(timing.duration).await;
-            timed.push(Timed { elapsed: began.elapsed(), cpu: Cpu::used(servers).since(cpu) });
+            timed.push(WindowTime { elapsed: began.elapsed(), cpu: Cpu::used(servers).since(cpu) });
         }
         timed
     }
@@ -147,8 +147,8 @@ impl Recorder {
     /// The figures of all windows. Fails if no operation succeeded in any window.
     pub(super) fn series(
         &self,
-        conditions: Vec<(&'static str, Condition)>,
-        timed: &[Timed],
+        conditions: Vec<(&'static str, SeriesCondition)>,
+        timed: &[WindowTime],
     ) -> Result<Series, BenchError> {
         let mut latencies = Latencies::default();
         let mut errors = 0;
@@ -173,7 +173,7 @@ impl Recorder {
 }
 
 impl RepetitionWindow {
-    fn figures(&self, Timed { elapsed, cpu }: &Timed) -> Figures {
+    fn figures(&self, WindowTime { elapsed, cpu }: &WindowTime) -> Figures {
         let operations = self.latencies.count() as f64;
         let share = |used: Option<Duration>| used.map(|used| used.as_secs_f64() / elapsed.as_secs_f64());
 
@@ -202,18 +202,18 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn at(recorder: &Recorder, phase: usize) {
+    fn at(recorder: &ResultRecorder, phase: usize) {
         recorder.0.phase.store(phase, Ordering::Relaxed);
     }
 
-    fn timed() -> Timed {
+    fn timed() -> WindowTime {
         let now = Cpu::used(None);
-        Timed { elapsed: 10 * MS, cpu: now.since(now) }
+        WindowTime { elapsed: 10 * MS, cpu: now.since(now) }
     }
 
     #[test]
     fn what_ends_in_a_window_counts_and_nothing_else() {
-        let recorder = Recorder::new(2, 2);
+        let recorder = ResultRecorder::new(2, 2);
         // During the warm-up, in the two windows, and after the end.
         for phase in 0..=3 {
             at(&recorder, phase);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn where_nothing_succeeds_at_all_it_says_why() {
-        let recorder = Recorder::new(1, 2);
+        let recorder = ResultRecorder::new(1, 2);
         for (phase, error) in [(1, "no leader"), (2, "too late")] {
             at(&recorder, phase);
             recorder.note(0, Err(error));
@@ -249,7 +249,7 @@ mod tests {
 
     #[tokio::test]
     async fn windows_follow_each_other_and_then_all_is_over() {
-        let recorder = Recorder::new(1, 3);
+        let recorder = ResultRecorder::new(1, 3);
         let timing = Timing { warm_up: MS, duration: 2 * MS, repetitions: 3 };
         let timed = recorder.run(&timing, None, &CancellationToken::new()).await.unwrap();
         assert!(timed.len() == 3 && timed.iter().all(|timed| timed.elapsed >= timing.duration), "{timed:?}");
@@ -258,7 +258,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_can_be_stopped() {
-        let recorder = Recorder::new(1, 2);
+        let recorder = ResultRecorder::new(1, 2);
         let stop = CancellationToken::new();
         stop.cancel();
         let timing = Timing { warm_up: Duration::MAX, duration: MS, repetitions: 2 };

@@ -4,21 +4,21 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::{Figure, Options, Series, Spread, Where, Work, usage};
+use super::{BenchOptions, Figure, Series, Spread, Where, Workload, usage};
 
 /// The options and results of a measurement.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct BenchReport {
     /// The options.
-    pub options: Options,
+    pub options: BenchOptions,
     /// The results, with one series for each number of workers or rate.
     pub series: Vec<Series>,
 }
 
-impl Report {
+impl BenchReport {
     /// A document for programs. Fields are only ever added to it.
     pub fn document(&self) -> Value {
-        let Options { work, place, timing, .. } = &self.options;
+        let BenchOptions { work, place, timing, .. } = &self.options;
         let cluster = match place {
             Where::Own { nodes, tls, .. } => json!({ "own": true, "nodes": nodes, "tls": tls }),
             Where::Running(client) => json!({ "own": false, "endpoints": client.endpoints() }),
@@ -40,7 +40,7 @@ impl Report {
 
     /// The lines above the table.
     pub fn heading(&self) -> String {
-        let Options { work, place, timing, .. } = &self.options;
+        let BenchOptions { work, place, timing, .. } = &self.options;
         let cluster = match place {
             Where::Own { nodes, tls, .. } => {
                 format!("{nodes} nodes{} and the load on this machine", if *tls { " with TLS" } else { "" })
@@ -71,7 +71,7 @@ impl Report {
     pub fn table(&self) -> Vec<Vec<String>> {
         let figures: Vec<Figure> = self.series.first().into_iter().flat_map(Series::figures).collect();
         // Fairness matters only in contended work.
-        let is_fairness_asked = matches!(self.options.work, Work::Contended { .. });
+        let is_fairness_asked = matches!(self.options.work, Workload::Contended { .. });
         let shown = figures.into_iter().filter(|figure| is_fairness_asked || !figure.shows_fairness());
         let columns: Vec<(Figure, &str)> = shown.filter_map(|figure| Some((figure, figure.title()?))).collect();
 

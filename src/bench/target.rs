@@ -45,7 +45,7 @@ pub enum Where {
 
 /// The measured cluster.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct MeasuredCluster {
     client: Builder,
     /// The prefix of all lock names of this run. No other client uses it.
     pub(super) prefix: Arc<str>,
@@ -53,17 +53,17 @@ pub(super) struct Target {
     own: Option<LocalCluster>,
 }
 
-impl Target {
+impl MeasuredCluster {
     pub(super) async fn start(place: &Where) -> Result<Self, BenchError> {
         let prefix = format!("bench/{:08x}/", rand::random::<u32>()).into();
 
         let (client, own) = match place {
             Where::Running(client) => (client.clone(), None),
             Where::Own { program, nodes, tls } => {
-                let options = lockkeeper_local::Options {
+                let options = lockkeeper_local::ClusterOptions {
                     nodes: Some(*nodes),
                     tls: *tls,
-                    ..lockkeeper_local::Options::new(program)
+                    ..lockkeeper_local::ClusterOptions::new(program)
                 };
                 let cluster = LocalCluster::start(options).await?;
                 let client = Client::builder(&cluster.endpoints().join(","));
@@ -85,7 +85,7 @@ impl Target {
 
     /// The processes of the cluster's nodes, or `None` if they are unknown.
     pub(super) fn servers(&self) -> Option<Vec<u32>> {
-        Some(self.own.as_ref()?.nodes().filter_map(lockkeeper_local::Node::pid).collect())
+        Some(self.own.as_ref()?.nodes().filter_map(lockkeeper_local::LocalNode::pid).collect())
     }
 
     /// The highest term of the cluster, if the benchmark started it.

@@ -21,12 +21,12 @@ use super::history::{Answer, Call, Event, Fact, Function, What, Writer};
 
 /// The clock of a history.
 #[derive(Clone, Copy, Debug)]
-pub struct Timeline {
+pub struct HistoryClock {
     clock: &'static dyn Clock,
     base_ns: u64,
 }
 
-impl Timeline {
+impl HistoryClock {
     /// A timeline that begins now.
     pub fn begin() -> Self {
         Self::with_base(nanos(BootClock.now()))
@@ -73,7 +73,7 @@ pub struct Recorder {
 
 struct RecorderState {
     process: String,
-    timeline: Timeline,
+    timeline: HistoryClock,
     sink: HistorySink,
     operations: AtomicU64,
     granted: AtomicU64,
@@ -82,13 +82,13 @@ struct RecorderState {
 
 impl Recorder {
     /// Records into a new file.
-    pub fn create(path: &Path, process: &str, timeline: Timeline) -> io::Result<Self> {
+    pub fn create(path: &Path, process: &str, timeline: HistoryClock) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).open(path)?;
         Ok(Self::new(Arc::new(Mutex::new(file)), process, timeline))
     }
 
     /// Records into this sink, with one write per line.
-    pub fn new(sink: HistorySink, process: &str, timeline: Timeline) -> Self {
+    pub fn new(sink: HistorySink, process: &str, timeline: HistoryClock) -> Self {
         let shared = RecorderState {
             process: process.to_owned(),
             timeline,
@@ -101,7 +101,7 @@ impl Recorder {
     }
 
     /// The timeline of its events.
-    pub fn timeline(&self) -> Timeline {
+    pub fn timeline(&self) -> HistoryClock {
         self.shared.timeline
     }
 

@@ -8,11 +8,11 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
-    job::Signals,
+    ClusterArguments, Exit, Failure,
+    job::JobSignals,
     output::{Format, Output, print, print_document},
     session,
-    wanted::Wanted,
+    wanted::WantedLocks,
 };
 use crate::{
     client::{AttachedAcquire, AttachedSession, Error},
@@ -23,13 +23,13 @@ use crate::{
 ///
 /// They are held until `release`, or until the session ends. Exit code 10: they were not available, or not in time.
 #[derive(Args, Debug)]
-pub(super) struct Acquire {
+pub(super) struct LockAcquisition {
     #[command(flatten)]
     within: session::In,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: WantedLocks,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -41,9 +41,9 @@ struct AcquireReport {
     session_id: String,
 }
 
-impl Acquire {
+impl LockAcquisition {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let mut signals = Signals::new()?;
+        let mut signals = JobSignals::new()?;
         let request = self.wanted.acquire().map_err(Error::from)?;
         let session = self.cluster.client()?.attach(self.within.session);
 

@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{
     bench::{
-        BenchError, Beside, End, Held, KeepAlive, Options, Overload, Rate, Report, Timing, Where, Work, picture, run,
+        BenchError, BenchOptions, BenchReport, Beside, Held, KeepAliveOptions, LeaderEnd, Overload, Rate, Timing,
+        Where, Workload, picture, run,
     },
     client::Client,
 };
@@ -65,7 +66,7 @@ struct Loops {
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     beside_sessions: Vec<usize>,
     #[command(flatten)]
-    timing: Windows,
+    timing: MeasurementWindows,
     #[command(flatten)]
     common: Common,
 }
@@ -79,7 +80,7 @@ struct OverloadWanted {
     #[arg(long, value_name = "N", default_value_t = 10)]
     factor: u32,
     #[command(flatten)]
-    timing: Windows,
+    timing: MeasurementWindows,
     #[command(flatten)]
     common: Common,
 }
@@ -102,7 +103,7 @@ struct KeepAliveWanted {
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_value = "8192")]
     workers: Vec<usize>,
     #[command(flatten)]
-    timing: Windows,
+    timing: MeasurementWindows,
     #[command(flatten)]
     common: Common,
 }
@@ -137,7 +138,7 @@ struct HeldWanted {
 
 /// The measurement windows.
 #[derive(Args, Debug)]
-struct Windows {
+struct MeasurementWindows {
     /// Warm-up time that is not measured
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = super::arguments::duration)]
     warm_up: Duration,
@@ -193,7 +194,7 @@ impl Bench {
             // Before the measurement: an unwritable file must not waste minutes.
             write(file, "")?;
         }
-        let report = watched(Options { work, beside, place, timing }).await?;
+        let report = watched(BenchOptions { work, beside, place, timing }).await?;
         if let Some(file) = &common.svg {
             write(file, &picture::svg(&report))?;
         }
@@ -213,43 +214,43 @@ impl WorkWanted {
         locks.chain(loops.beside_sessions.iter().map(|&sessions| Beside::Sessions(sessions))).collect()
     }
 
-    fn split(self) -> (Work, Timing, Common) {
+    fn split(self) -> (Workload, Timing, Common) {
         match self {
             Self::Uncontended(Loops { workers, timing, common, .. }) => {
-                (Work::Uncontended { workers }, timing.into(), common)
+                (Workload::Uncontended { workers }, timing.into(), common)
             }
             Self::Contended(Loops { workers, timing, common, .. }) => {
-                (Work::Contended { workers }, timing.into(), common)
+                (Workload::Contended { workers }, timing.into(), common)
             }
-            Self::Read(Loops { workers, timing, common, .. }) => (Work::Read { workers }, timing.into(), common),
+            Self::Read(Loops { workers, timing, common, .. }) => (Workload::Read { workers }, timing.into(), common),
             Self::Overload(OverloadWanted { workers, factor, timing, common }) => {
-                (Work::Overload(Overload { workers, factor }), timing.into(), common)
+                (Workload::Overload(Overload { workers, factor }), timing.into(), common)
             }
             Self::KeepAlive(KeepAliveWanted { sessions, ttl, streams, rate, workers, timing, common }) => {
-                let work = KeepAlive { sessions, ttl, streams, rates: rate, in_flight: workers };
-                (Work::KeepAlive(work), timing.into(), common)
+                let work = KeepAliveOptions { sessions, ttl, streams, rates: rate, in_flight: workers };
+                (Workload::KeepAlive(work), timing.into(), common)
             }
             Self::Failover(FailoverWanted { repetitions, silent, warm_up, common }) => {
                 // A failover has no fixed duration.
-                let end = if silent { End::Silent } else { End::Killed };
-                (Work::Failover(end), Timing { warm_up, duration: Duration::MAX, repetitions }, common)
+                let end = if silent { LeaderEnd::Silent } else { LeaderEnd::Killed };
+                (Workload::Failover(end), Timing { warm_up, duration: Duration::MAX, repetitions }, common)
             }
             Self::Held(HeldWanted { locks, workers, common }) => {
                 let timing = Timing { warm_up: Duration::ZERO, duration: Duration::MAX, repetitions: 1 };
-                (Work::Held(Held { locks, workers }), timing, common)
+                (Workload::Held(Held { locks, workers }), timing, common)
             }
         }
     }
 }
 
-impl From<Windows> for Timing {
-    fn from(Windows { warm_up, duration, repetitions }: Windows) -> Self {
+impl From<MeasurementWindows> for Timing {
+    fn from(MeasurementWindows { warm_up, duration, repetitions }: MeasurementWindows) -> Self {
         Self { warm_up, duration, repetitions }
     }
 }
 
 /// Measures until the end or the first signal.
-async fn watched(options: Options) -> Result<Report, Failure> {
+async fn watched(options: BenchOptions) -> Result<BenchReport, Failure> {
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let measuring = run(options, stop.clone(), &complain);
@@ -294,7 +295,7 @@ fn write(file: &Path, text: &str) -> Result<(), Failure> {
     fs::write(file, text).map_err(|error| Failure::new(Exit::Error, format_args!("{}: {error}", file.display())))
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &BenchReport) -> String {
     let mut rows = report.table().into_iter();
     let titles = rows.next().unwrap_or_default();
 

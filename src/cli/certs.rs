@@ -27,11 +27,11 @@ const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
 #[derive(Args, Debug)]
 pub(super) struct Certs {
     #[command(subcommand)]
-    what: What,
+    what: CertsAction,
 }
 
 #[derive(Subcommand, Debug)]
-enum What {
+enum CertsAction {
     /// Makes an authority, and certificates for the nodes and clients of a new cluster
     ///
     /// Copy to each node its own two files and ca.pem, and to each client the same of its own. Keep ca-key.pem apart: whoever
@@ -122,7 +122,7 @@ impl Certs {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut made = String::new();
         match self.what {
-            What::Init { cluster, nodes, clients, common: CertsOptions { dir, days } } => {
+            CertsAction::Init { cluster, nodes, clients, common: CertsOptions { dir, days } } => {
                 let authority = Authority::create(&dir, &cluster)?;
                 let _ = writeln!(made, "authority  {}", authority.certificate().display());
                 for (id, host) in (1..).zip(&nodes) {
@@ -132,14 +132,14 @@ impl Certs {
                     say(&mut made, &format!("client {name}"), &authority.client(name, days)?);
                 }
             }
-            What::Node { id, hosts, common: CertsOptions { dir, days } } => {
+            CertsAction::Node { id, hosts, common: CertsOptions { dir, days } } => {
                 say(&mut made, &format!("node {id}"), &Authority::open(&dir)?.node(id, &hosts, days)?);
             }
-            What::Client { name, common: CertsOptions { dir, days } } => {
+            CertsAction::Client { name, common: CertsOptions { dir, days } } => {
                 say(&mut made, &format!("client {name}"), &Authority::open(&dir)?.client(&name, days)?);
             }
-            What::Browser { name, password_file, dir } => made += &pack(&name, password_file.as_deref(), &dir)?,
-            What::Successor { cluster, nodes, into, common: CertsOptions { dir, days } } => {
+            CertsAction::Browser { name, password_file, dir } => made += &pack(&name, password_file.as_deref(), &dir)?,
+            CertsAction::Successor { cluster, nodes, into, common: CertsOptions { dir, days } } => {
                 let before = Authority::open(&dir)?;
                 let nodes = if nodes.is_empty() { before.nodes()? } else { hosts_by_id(nodes) };
                 if nodes.is_empty() {

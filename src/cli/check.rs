@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
     show, views,
 };
@@ -12,14 +12,14 @@ use crate::{client::CheckAnswer, machine::Token};
 
 /// Checks whether a token holds a lock now. Exit code 0: it does; 10: it does not.
 #[derive(Args, Debug)]
-pub(super) struct Check {
+pub(super) struct CheckGrant {
     /// The lock
     name: String,
     /// The token of a grant
     #[arg(value_parser = super::arguments::token)]
     token: Token,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -32,7 +32,7 @@ struct CheckReport {
     index: u64,
 }
 
-impl Check {
+impl CheckGrant {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let answer = self.cluster.client()?.check(&self.name, self.token).await?;
         let exit = if answer.held { Exit::Success } else { Exit::NotAcquired };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _};
 use tokio::time::timeout;
 
-use super::{Cli, Cluster, Exit, Failure, output::print, show};
+use super::{Cli, ClusterArguments, Exit, Failure, output::print, show};
 
 /// How long the shell waits at most.
 const PATIENCE: Duration = Duration::from_millis(800);
@@ -68,7 +68,7 @@ async fn names(words: &[String]) -> Option<Vec<String>> {
     let command = Cli::command().ignore_errors(true);
     let matches = command.try_get_matches_from(before).ok()?;
     let (_, matches) = matches.subcommand()?;
-    let cluster = Cluster::from_arg_matches(matches).ok()?;
+    let cluster = ClusterArguments::from_arg_matches(matches).ok()?;
     let (client, _) = cluster.quiet_client().ok()?;
 
     // A stale answer is good enough, and comes from any node.

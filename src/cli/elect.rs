@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure, complain,
-    lock::Lock,
+    ClusterArguments, Exit, Failure, complain,
+    lock::RunLocked,
     output::{Format, Output, print, print_line},
     show,
     signals::Signals,
-    wanted::{WaitOptions, Wanted},
+    wanted::{WaitOptions, WantedLocks},
 };
 use crate::client::{Error, Leader};
 
@@ -49,7 +49,7 @@ pub(super) struct Elect {
     #[arg(long)]
     label: Option<String>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
     /// The command, after `--`
@@ -70,7 +70,7 @@ impl Elect {
 
     async fn lead(self) -> Result<Exit, Failure> {
         let Self { name, value, waiting, ttl, label, cluster, command, observe: _, output: _ } = self;
-        let lock = Lock::new(Wanted::with_data(name, value, waiting), ttl, label, cluster, command);
+        let lock = RunLocked::new(WantedLocks::with_data(name, value, waiting), ttl, label, cluster, command);
         lock.run().await
     }
 

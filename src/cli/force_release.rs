@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
     show,
     table::{TableLayout, TextColumn, TextTable},
@@ -18,7 +18,7 @@ use crate::{client::Forced, machine::Token};
 /// session's deadline. A lock of another protocol's clients (`list` shows it as an entry) opens at once: its holder hears of it when it
 /// next renews.
 #[derive(Args, Debug)]
-pub(super) struct ForceRelease {
+pub(super) struct RevokeGrants {
     /// The lock
     name: String,
     /// The reason, told to the holders and written to the log
@@ -32,7 +32,7 @@ pub(super) struct ForceRelease {
     #[arg(long)]
     now: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -42,7 +42,7 @@ struct ForceReleaseReport {
     forced: Vec<views::ForcedJson>,
 }
 
-impl ForceRelease {
+impl RevokeGrants {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
         let mut release = client.force_release(&self.name, &self.reason);

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Printed, TableOutput, print, print_document},
     show,
     table::{TableLayout, TextColumn, TextTable},
@@ -21,7 +21,7 @@ pub(super) struct Get {
     #[arg(long)]
     stale: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: TableOutput,
 }

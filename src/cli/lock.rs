@@ -10,10 +10,10 @@ use clap::Args;
 use tokio::time::timeout;
 
 use super::{
-    Cluster, Exit, Failure, complain,
-    job::{self, Signals},
+    ClusterArguments, Exit, Failure, complain,
+    job::{self, JobSignals},
     traces, waiting,
-    wanted::Wanted,
+    wanted::WantedLocks,
 };
 use crate::{
     client::{Error, Guard, Refusal, Session, SessionOptions},
@@ -32,9 +32,9 @@ const GIVE_BACK_MAX: Duration = Duration::from_secs(5);
 /// The command and all its descendants are dead before the lock can be granted to another session. Background processes
 /// that it leaves behind are stopped before the lock is released.
 #[derive(Args, Debug)]
-pub(super) struct Lock {
+pub(super) struct RunLocked {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: WantedLocks,
     /// Session TTL: how long the locks stay held when this process dies, and how long an outage of the cluster the
     /// command survives
     #[arg(long, value_parser = super::arguments::duration, default_value = "10s", value_name = "TIME")]
@@ -43,26 +43,26 @@ pub(super) struct Lock {
     #[arg(long)]
     label: Option<String>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-impl Lock {
+impl RunLocked {
     /// For `elect`.
     pub(super) fn new(
-        wanted: Wanted,
+        wanted: WantedLocks,
         ttl: Duration,
         label: Option<String>,
-        cluster: Cluster,
+        cluster: ClusterArguments,
         command: Vec<OsString>,
     ) -> Self {
         Self { wanted, ttl, label, cluster, command }
     }
 
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let mut signals = Signals::new()?;
+        let mut signals = JobSignals::new()?;
         let wanted = self.wanted.acquire().map_err(Error::from)?;
 
         let client = self.cluster.client()?;
@@ -96,7 +96,7 @@ impl Lock {
         SessionOptions { ttl: self.ttl, label: self.label.clone().unwrap_or_else(label) }
     }
 
-    async fn run_command(&self, held: &Guard, signals: &mut Signals) -> Result<Exit, Failure> {
+    async fn run_command(&self, held: &Guard, signals: &mut JobSignals) -> Result<Exit, Failure> {
         let token = held.token().0.to_string();
         let environment = [("LOCKKEEPER_TOKEN", token), ("LOCKKEEPER_LOCK", names(held.names()))];
         job::run_while_held(held, signals, &self.command, &environment).await

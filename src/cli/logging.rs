@@ -107,7 +107,7 @@ struct Json {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     time: String,
     level: &'a str,
     node: u64,
@@ -137,7 +137,7 @@ where
         let target = logged_by.as_ref().and_then(Value::as_str).unwrap_or(event.metadata().target());
 
         let level = event.metadata().level().as_str();
-        let line = Line { time, level, node: self.node_id, target, message, fields };
+        let line = LogLine { time, level, node: self.node_id, target, message, fields };
         writeln!(writer, "{}", serde_json::to_string(&line).map_err(|_| fmt::Error)?)
     }
 }

@@ -82,28 +82,28 @@ use crate::{
 #[command(name = "lockkeeper", version = VERSION, max_term_width = 120, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: ProgramCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum ProgramCommand {
     Serve(serve::ServeNode),
     Dev(dev::Dev),
-    Lock(lock::Lock),
+    Lock(lock::RunLocked),
     Elect(elect::Elect),
-    Session(session::Session),
-    Acquire(acquire::Acquire),
+    Session(session::SessionTool),
+    Acquire(acquire::LockAcquisition),
     Release(release::Release),
-    Update(update::Update),
+    Update(update::UpdateLockData),
     Get(get::Get),
     List(list::List),
-    Watch(watch::Watch),
+    Watch(watch::LockWatch),
     Sessions(sessions::Sessions),
-    Check(check::Check),
+    Check(check::CheckGrant),
     Certs(certs::Certs),
     Chaos(chaos::Chaos),
     Bench(bench::Bench),
-    ForceRelease(force_release::ForceRelease),
+    ForceRelease(force_release::RevokeGrants),
     RemoveWaiter(remove_waiter::RemoveWait),
     LiftDelay(lift_delay::LiftLockDelay),
     DropData(drop_data::DropKeptData),
@@ -112,13 +112,13 @@ enum Command {
     Status(status::Status),
     Top(top::Top),
     Doctor(doctor::Doctor),
-    Member(member::Member),
+    Member(member::MemberTool),
     TransferLeader(transfer_leader::TransferLeadership),
-    Snapshot(snapshot::Snapshot),
-    Audit(audit::Audit),
+    Snapshot(snapshot::SnapshotTool),
+    Audit(audit::AuditTool),
     Recover(recover::Recover),
     Policy(policy::PolicyTool),
-    Token(token::Token),
+    Token(token::TokenTool),
     Completions(completions::Completions),
     Man(man::Man),
     Version(version::ProgramVersion),
@@ -132,7 +132,7 @@ enum Command {
 
 /// The cluster that a command uses.
 #[derive(Args, Debug)]
-struct Cluster {
+struct ClusterArguments {
     // Clap's own support for the environment and the default would hide the source of the value, and would show it as
     // required in usages.
     #[arg(long, value_name = "HOST:PORT,…", help = endpoints_help(), help_heading = CONNECTION)]
@@ -158,7 +158,7 @@ fn endpoints_help() -> String {
     format!("{what} [env: {ENDPOINTS_VARIABLE}] [default: {DEFAULT_ENDPOINTS}]")
 }
 
-impl Cluster {
+impl ClusterArguments {
     /// A client. If no node answers within [`SILENCE_MAX`], that is reported on stderr.
     fn client(&self) -> Result<Client, Failure> {
         let (client, source) = self.quiet_client()?;
@@ -184,7 +184,7 @@ impl Cluster {
         Ok(self.credentials.clone().or(&Profile::read()?))
     }
 
-    /// As [`Cluster::client`]; with `stale`, any node may answer reads from its own table.
+    /// As [`ClusterArguments::client`]; with `stale`, any node may answer reads from its own table.
     fn reader(&self, stale: bool) -> Result<Client, Failure> {
         let client = self.client()?;
         Ok(if stale { client.stale() } else { client })
@@ -226,44 +226,44 @@ pub fn run() -> ExitCode {
     };
 
     let outcome = match cli.command {
-        Command::Serve(serve) => return serve.run(),
-        Command::Dev(dev) => return dev.run(),
-        Command::Lock(lock) => block_on(lock.run()),
-        Command::Elect(elect) => block_on(elect.run()),
-        Command::Session(session) => block_on(session.run()),
-        Command::Acquire(acquire) => block_on(acquire.run()),
-        Command::Release(release) => block_on(release.run()),
-        Command::Update(update) => block_on(update.run()),
-        Command::Get(get) => block_on(get.run()),
-        Command::List(list) => block_on(list.run()),
-        Command::Watch(watch) => block_on(watch.run()),
-        Command::Sessions(sessions) => block_on(sessions.run()),
-        Command::Check(check) => block_on(check.run()),
-        Command::Certs(certs) => block_on(certs.run()),
-        Command::Chaos(chaos) => block_on(chaos.run()),
-        Command::Bench(bench) => block_on(bench.run()),
-        Command::ForceRelease(force_release) => block_on(force_release.run()),
-        Command::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
-        Command::LiftDelay(lift_delay) => block_on(lift_delay.run()),
-        Command::DropData(drop_data) => block_on(drop_data.run()),
-        Command::Resize(resize) => block_on(resize.run()),
-        Command::RollingRestart(restart) => block_on(restart.run()),
-        Command::Status(status) => block_on(status.run()),
-        Command::Top(top) => block_on(top.run()),
-        Command::Doctor(doctor) => block_on(doctor.run()),
-        Command::Member(member) => block_on(member.run()),
-        Command::TransferLeader(transfer) => block_on(transfer.run()),
-        Command::Snapshot(snapshot) => block_on(snapshot.run()),
-        Command::Audit(audit) => audit.run(),
-        Command::Recover(recover) => block_on(recover.run()),
-        Command::Policy(policy) => policy.run(),
-        Command::Token(token) => token.run(),
-        Command::Completions(completions) => completions.run(),
-        Command::Man(man) => man.run(),
-        Command::Version(version) => version.run(),
-        Command::CompleteNames(complete) => block_on(complete.run()),
-        Command::Keep(keep) => block_on(keep.run()),
-        Command::Launch(launch) => launch.run(),
+        ProgramCommand::Serve(serve) => return serve.run(),
+        ProgramCommand::Dev(dev) => return dev.run(),
+        ProgramCommand::Lock(lock) => block_on(lock.run()),
+        ProgramCommand::Elect(elect) => block_on(elect.run()),
+        ProgramCommand::Session(session) => block_on(session.run()),
+        ProgramCommand::Acquire(acquire) => block_on(acquire.run()),
+        ProgramCommand::Release(release) => block_on(release.run()),
+        ProgramCommand::Update(update) => block_on(update.run()),
+        ProgramCommand::Get(get) => block_on(get.run()),
+        ProgramCommand::List(list) => block_on(list.run()),
+        ProgramCommand::Watch(watch) => block_on(watch.run()),
+        ProgramCommand::Sessions(sessions) => block_on(sessions.run()),
+        ProgramCommand::Check(check) => block_on(check.run()),
+        ProgramCommand::Certs(certs) => block_on(certs.run()),
+        ProgramCommand::Chaos(chaos) => block_on(chaos.run()),
+        ProgramCommand::Bench(bench) => block_on(bench.run()),
+        ProgramCommand::ForceRelease(force_release) => block_on(force_release.run()),
+        ProgramCommand::RemoveWaiter(remove_waiter) => block_on(remove_waiter.run()),
+        ProgramCommand::LiftDelay(lift_delay) => block_on(lift_delay.run()),
+        ProgramCommand::DropData(drop_data) => block_on(drop_data.run()),
+        ProgramCommand::Resize(resize) => block_on(resize.run()),
+        ProgramCommand::RollingRestart(restart) => block_on(restart.run()),
+        ProgramCommand::Status(status) => block_on(status.run()),
+        ProgramCommand::Top(top) => block_on(top.run()),
+        ProgramCommand::Doctor(doctor) => block_on(doctor.run()),
+        ProgramCommand::Member(member) => block_on(member.run()),
+        ProgramCommand::TransferLeader(transfer) => block_on(transfer.run()),
+        ProgramCommand::Snapshot(snapshot) => block_on(snapshot.run()),
+        ProgramCommand::Audit(audit) => audit.run(),
+        ProgramCommand::Recover(recover) => block_on(recover.run()),
+        ProgramCommand::Policy(policy) => policy.run(),
+        ProgramCommand::Token(token) => token.run(),
+        ProgramCommand::Completions(completions) => completions.run(),
+        ProgramCommand::Man(man) => man.run(),
+        ProgramCommand::Version(version) => version.run(),
+        ProgramCommand::CompleteNames(complete) => block_on(complete.run()),
+        ProgramCommand::Keep(keep) => block_on(keep.run()),
+        ProgramCommand::Launch(launch) => launch.run(),
     };
 
     match outcome {

@@ -5,7 +5,7 @@ use std::{fmt, fs, path::PathBuf};
 use clap::{Args, Subcommand};
 
 use super::{Exit, Failure, output::print};
-use lockkeeper_policy::{Policy as Rules, Right, What};
+use lockkeeper_policy::{Policy as Rules, RequestSubject, Right};
 use lockkeeper_types::Identity;
 
 /// Checks a policy file, and explains what it allows. Asks no node.
@@ -57,10 +57,10 @@ impl PolicyTool {
 
 fn explain(rules: &Rules, who: Option<&Identity>, right: Right, name: Option<&str>) -> Result<Exit, Failure> {
     let what = match (name, name.and_then(|name| name.strip_suffix('*'))) {
-        (_, Some(prefix)) => What::Under(prefix),
-        (Some(name), None) => What::Name(name),
-        (None, None) if right == Right::Administer => What::Cluster,
-        (None, None) => What::Anywhere,
+        (_, Some(prefix)) => RequestSubject::Under(prefix),
+        (Some(name), None) => RequestSubject::Name(name),
+        (None, None) if right == Right::Administer => RequestSubject::Cluster,
+        (None, None) => RequestSubject::Anywhere,
     };
 
     match rules.decide(who, right, what) {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use super::{show, terminal::Line};
+use super::{show, terminal::ProgressLine};
 
 /// Interval of the updates, and delay of the first one.
 const BETWEEN: Duration = Duration::from_secs(1);
@@ -29,13 +29,13 @@ pub(super) enum Unit {
 
 /// Work under way. Dropping it erases its line.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct WorkUnderWay {
     count: Arc<AtomicU64>,
     /// The line, if there is a terminal. It ends when the sender is dropped.
     shown: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
-impl Progress {
+impl WorkUnderWay {
     /// Work that begins now. `total` is what the count will be at its end, if that is known.
     pub(super) fn begin(what: &str, unit: Unit, total: Option<u64>) -> Self {
         let count = Arc::<AtomicU64>::default();
@@ -47,7 +47,7 @@ impl Progress {
         let what = show::text(what);
         let counted = Arc::clone(&count);
         let thread = thread::Builder::new().name("progress".to_owned()).spawn(move || {
-            let mut line = Line::default();
+            let mut line = ProgressLine::default();
             let mut before = 0;
             while ended.recv_timeout(BETWEEN) == Err(RecvTimeoutError::Timeout) {
                 let now = counted.load(Relaxed);
@@ -66,7 +66,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for WorkUnderWay {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.shown.take() {
             drop(sender);

@@ -13,7 +13,7 @@ use super::{
     output::{Format, Output, print, print_document},
     show,
     snapshot::{
-        founding::{self, Target, Terms, Wanted},
+        founding::{self, FoundedCluster, FoundingMember, Terms},
         inspect::{TableDocument, line, term},
     },
 };
@@ -45,7 +45,7 @@ pub(super) struct Recover {
     into: Option<PathBuf>,
     /// A member of the new cluster; repeat it for each [default: the stopped node alone]
     #[arg(long = "member", value_name = "ID[=PEER,CLIENT]", value_parser = founding::member)]
-    members: Vec<Wanted>,
+    members: Vec<FoundingMember>,
     /// The new cluster's id, another one than the old: 1 to 64 of a-z, 0-9 and -
     #[arg(long, value_name = "ID", value_parser = founding::cluster_id)]
     cluster_id: Option<ClusterId>,
@@ -111,7 +111,7 @@ impl Recover {
         };
 
         warn(&remains);
-        let target = Target { cluster_id, terms: self.terms };
+        let target = FoundedCluster { cluster_id, terms: self.terms };
         let itself = [founding::member(&remains.identity.node_id.to_string())
             .map_err(|error| Failure::new(Exit::Error, error))?];
 

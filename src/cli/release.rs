@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Cluster, Exit, Failure, session};
+use super::{ClusterArguments, Exit, Failure, session};
 use crate::machine::Token;
 
 /// Releases a grant of `acquire`. Exit code 11: it was lost or released before.
@@ -14,7 +14,7 @@ pub(super) struct Release {
     #[arg(value_parser = super::arguments::token)]
     token: Token,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 impl Release {

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure, arguments,
+    ClusterArguments, Exit, Failure, arguments,
     output::{Format, Output, print, print_document},
     show, views,
 };
@@ -20,7 +20,7 @@ pub(super) struct RemoveWait {
     #[arg(long, value_parser = arguments::ticket)]
     ticket: Ticket,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }

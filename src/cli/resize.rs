@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
 };
 use crate::client::Resized;
@@ -21,7 +21,7 @@ pub(super) struct Resize {
     /// How many may hold it from now on: 1 to 1,000,000.
     permits: u32,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }

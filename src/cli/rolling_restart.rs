@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Cluster, Exit, Failure, output::print, show, terminal};
+use super::{ClusterArguments, Exit, Failure, output::print, show, terminal};
 use crate::{
     client::Client,
     proto::v1::{Member, Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
@@ -57,7 +57,7 @@ pub(super) struct RollingRestart {
     #[arg(long)]
     allow_outage: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 /// The cluster at one moment.

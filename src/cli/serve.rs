@@ -23,7 +23,7 @@ use super::{
     complain,
     exit::Exit,
     logging::{self, LogFormat},
-    signals::{self, Ending, Signals},
+    signals::{self, ReceivedSignal, Signals},
     traces,
 };
 use crate::{
@@ -222,10 +222,10 @@ async fn told_to_stop(mut signals: Signals, until_stdin_closes: bool) {
 
 /// The next signal that stops the node. SIGHUP does if stderr is a terminal, which is then gone. Without a terminal,
 /// SIGHUP is usually sent to make a daemon reload its configuration or reopen its log file.
-async fn told_to_end(signals: &mut Signals, has_terminal: bool) -> Ending {
+async fn told_to_end(signals: &mut Signals, has_terminal: bool) -> ReceivedSignal {
     loop {
         let ending = signals.next().await;
-        if ending != Ending::Hangup || has_terminal {
+        if ending != ReceivedSignal::Hangup || has_terminal {
             return ending;
         }
         info!("SIGHUP received: nothing to reload, the node goes on; SIGTERM stops it");

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Pages, TableOutput},
     show,
     table::TextColumn,
@@ -18,7 +18,7 @@ pub(super) struct Sessions {
     #[arg(long)]
     stale: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: TableOutput,
 }

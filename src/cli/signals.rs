@@ -15,7 +15,7 @@ pub(super) struct Signals {
 
 /// A received signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ending {
+pub(super) enum ReceivedSignal {
     /// SIGINT, as by Ctrl-C.
     Interrupt,
     /// SIGTERM.
@@ -36,7 +36,7 @@ impl Signals {
     }
 
     /// The next signal.
-    pub(super) async fn next(&mut self) -> Ending {
+    pub(super) async fn next(&mut self) -> ReceivedSignal {
         // A stream of signals has no end, so `None` does not occur.
         let hangup = async {
             match &mut self.hangup {
@@ -45,9 +45,9 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => Ending::Interrupt,
-            _ = self.terminate.recv() => Ending::Terminate,
-            () = hangup => Ending::Hangup,
+            _ = self.interrupt.recv() => ReceivedSignal::Interrupt,
+            _ = self.terminate.recv() => ReceivedSignal::Terminate,
+            () = hangup => ReceivedSignal::Hangup,
         }
     }
 }
@@ -68,7 +68,7 @@ pub(super) fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-impl Ending {
+impl ReceivedSignal {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "SIGINT",

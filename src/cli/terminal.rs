@@ -29,11 +29,11 @@ fn open() -> io::Result<File> {
 
 /// A line of progress at the cursor, on stderr. Erased when it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct ProgressLine {
     shown: bool,
 }
 
-impl Line {
+impl ProgressLine {
     /// Shows the text instead of the one before. In the background nothing is shown: it would disturb the foreground program.
     pub(super) fn show(&mut self, text: &str) {
         if !in_foreground() {
@@ -52,7 +52,7 @@ impl Line {
 /// Moves to the start of the line and erases it.
 const ERASE: &str = "\r\x1b[2K";
 
-impl Drop for Line {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.shown && in_foreground() {
             let _ = write!(io::stderr(), "{ERASE}");

@@ -6,12 +6,12 @@ use clap::{Args, Subcommand};
 use rand::TryRngCore as _;
 
 use super::{Exit, Failure, complain, output::print};
-use lockkeeper_policy::Token as Secret;
+use lockkeeper_policy::BearerToken as Secret;
 use lockkeeper_types::Identity;
 
 /// Makes bearer tokens, by which clients show their identity
 #[derive(Args, Debug)]
-pub(super) struct Token {
+pub(super) struct TokenTool {
     #[command(subcommand)]
     command: TokenCommand,
 }
@@ -29,7 +29,7 @@ enum TokenCommand {
     },
 }
 
-impl Token {
+impl TokenTool {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         let TokenCommand::New { identity, append } = self.command;
         let mut bytes = [0; 32];

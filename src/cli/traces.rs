@@ -9,13 +9,13 @@ use std::env;
 use tokio::{runtime::Handle, task_local};
 
 use super::{Exit, Failure, complain};
-use lockkeeper_traces::{ENDPOINT_VARIABLE, Settings, Span, Traces};
+use lockkeeper_traces::{ENDPOINT_VARIABLE, ExportSettings, TraceSpan, Traces};
 
 const RATIO_VARIABLE: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 task_local! {
     /// The span of the command, in its own task: renewals and what else runs beside it are no part of it.
-    static COMMAND: Span;
+    static COMMAND: TraceSpan;
 }
 
 /// The collector that the environment names.
@@ -57,7 +57,7 @@ pub(super) async fn around(command: impl Future<Output = Result<Exit, Failure>>)
 fn start() -> Traces {
     let Some(endpoint) = endpoint() else { return Traces::default() };
     let sample_ratio = env::var(RATIO_VARIABLE).ok().and_then(|ratio| ratio.parse().ok()).unwrap_or(1.0);
-    let settings = Settings { endpoint, sample_ratio, service: "lockkeeper-cli", attributes: Vec::new() };
+    let settings = ExportSettings { endpoint, sample_ratio, service: "lockkeeper-cli", attributes: Vec::new() };
     Traces::start(settings, &Handle::current(), |_| {}).unwrap_or_else(|error| {
         complain(&format!("{ENDPOINT_VARIABLE}: {error}; goes on without traces"));
         Traces::default()

@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use super::{Cluster, Exit, Failure, session};
+use super::{ClusterArguments, Exit, Failure, session};
 use crate::{client::NewData, machine::Token};
 
 /// Sets or removes the data on a held lock. Exit code 11: the grant was lost or released before.
 #[derive(Args, Debug)]
-pub(super) struct Update {
+pub(super) struct UpdateLockData {
     #[command(flatten)]
     within: session::In,
     /// The token, as `acquire` printed it
@@ -16,17 +16,17 @@ pub(super) struct Update {
     /// The lock
     name: String,
     #[command(flatten)]
-    change: Change,
+    change: DataArgument,
     /// Keep the data on the lock after release
     #[arg(long, conflicts_with = "remove")]
     keep_data: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-struct Change {
+struct DataArgument {
     /// The new data
     #[arg(long)]
     data: Option<String>,
@@ -35,7 +35,7 @@ struct Change {
     remove: bool,
 }
 
-impl Update {
+impl UpdateLockData {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let session = self.cluster.client()?.attach(self.within.session);
         let data = match self.change.data.as_deref().map(str::as_bytes) {

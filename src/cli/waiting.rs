@@ -13,7 +13,7 @@ use std::{
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{show, terminal::Line};
+use super::{show, terminal::ProgressLine};
 use crate::{
     client::{Client, LockInfo, Session},
     machine::SessionId,
@@ -33,7 +33,7 @@ pub(super) async fn shown<T>(client: &Client, session: &Session, names: &[String
     let mut wait = pin!(wait);
     let session = session.id();
     let began = Instant::now();
-    let mut line = Line::default();
+    let mut line = ProgressLine::default();
 
     loop {
         let look = async {

@@ -8,7 +8,7 @@ use crate::machine::{self, Data, Invalid, LockName, Mode, Permits, Wait, Want};
 
 /// The locks and their mode.
 #[derive(Args, Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct WantedLocks {
     /// The locks
     #[arg(required = true, value_name = "NAME")]
     pub(super) names: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) struct WaitOptions {
     no_wait: bool,
 }
 
-impl Wanted {
+impl WantedLocks {
     /// One lock with data, and no other option.
     pub(super) fn with_data(name: String, data: String, waiting: WaitOptions) -> Self {
         Self { names: vec![name], data: Some(data), waiting, ..Self::default() }

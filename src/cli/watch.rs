@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure, complain,
+    ClusterArguments, Exit, Failure, complain,
     output::{Format, Output, print, print_line},
     show, views,
 };
@@ -12,17 +12,17 @@ use crate::client::{Change, ChangeKind, Error, LockInfo, WatchMessage};
 
 /// Prints the locks under a prefix and then every change, one line each, until it is stopped.
 #[derive(Args, Debug)]
-pub(super) struct Watch {
+pub(super) struct LockWatch {
     /// Prefix of the lock names
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
 
-impl Watch {
+impl LockWatch {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let mut watch = self.cluster.client()?.watch(&self.prefix);
         let mut began = false;

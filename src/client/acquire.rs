@@ -202,7 +202,7 @@ impl Acquire {
         let lock_delay_ms = u32::try_from(self.lock_delay.as_millis()).unwrap_or(u32::MAX);
         let acquire = lockkeeper_types::Acquire::new(self.wants?, wait, lock_delay_ms)?;
 
-        let mut pending = Pending::new(self.session.core());
+        let mut pending = PendingAcquire::new(self.session.core());
         let answer = pending.send_until_decided(&acquire).await?;
         match answer.outcome {
             Some(Outcome::Granted(grant)) => {
@@ -229,14 +229,14 @@ impl IntoFuture for Acquire {
 
 /// An acquire whose outcome is not known. On drop it is released by its request id, whether it was granted, is queued
 /// or never arrived.
-struct Pending {
+struct PendingAcquire {
     core: Arc<Core>,
     request: Option<Outstanding>,
     /// The cluster cancelled its wait; it was queued again.
     place_lost: bool,
 }
 
-impl Pending {
+impl PendingAcquire {
     fn new(core: &Arc<Core>) -> Self {
         Self { core: core.clone(), request: None, place_lost: false }
     }
@@ -289,7 +289,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if let Some(request) = self.request.take() {
             release::abandon(&self.core, request);

@@ -8,7 +8,7 @@ use tonic::Streaming;
 use super::{
     Client, Error,
     call::{RetryPolicy, with},
-    error::Failure,
+    error::AttemptFailure,
 };
 use lockkeeper_proto::v1::{SaveSnapshotRequest, SaveSnapshotResponse, maintenance_client::MaintenanceClient};
 
@@ -43,12 +43,12 @@ impl Backup {
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let failure = match timeout(SILENCE_MAX, self.pieces.message()).await {
             Ok(Ok(piece)) => return Ok(piece.map(|piece| piece.data)),
-            Ok(Err(status)) => Failure::from(status),
-            Err(_) => Failure::timed_out(),
+            Ok(Err(status)) => AttemptFailure::from(status),
+            Err(_) => AttemptFailure::timed_out(),
         };
         Err(match failure {
-            Failure::Refused(refused) | Failure::NotNow(refused) => Error::Refused(refused),
-            Failure::Again { why, .. } => Error::NoCluster { why },
+            AttemptFailure::Refused(refused) | AttemptFailure::NotNow(refused) => Error::Refused(refused),
+            AttemptFailure::Again { why, .. } => Error::NoCluster { why },
         })
     }
 }

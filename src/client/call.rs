@@ -13,9 +13,9 @@ use tonic::{Response, Status};
 use super::{
     Clock, Error,
     backoff::Backoff,
-    contact::Contact,
-    error::Failure,
-    nodes::{Node, Nodes},
+    contact::ClusterContact,
+    error::AttemptFailure,
+    nodes::{KnownNodes, Node},
 };
 
 /// Calls one method of a service on a node, with a copy of the request.
@@ -29,8 +29,8 @@ macro_rules! with {
 pub(crate) use with;
 
 /// The state that all calls of a client share.
-pub(crate) struct Caller {
-    pub(crate) nodes: Nodes,
+pub(crate) struct SharedCaller {
+    pub(crate) nodes: KnownNodes,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: std::sync::Mutex<StdRng>,
     /// Limit of a call, retries included, unless the call sets its own.
@@ -38,7 +38,7 @@ pub(crate) struct Caller {
     /// How long one node has to answer before the next one is asked.
     pub(crate) attempt_limit: Duration,
     /// Whether any node has answered yet.
-    pub(super) contact: Contact,
+    pub(super) contact: ClusterContact,
 }
 
 /// How a request is retried.
@@ -59,7 +59,7 @@ pub(crate) struct RetryPolicy {
 /// must not alternate between them.
 const LEADER_SETTLES: Duration = Duration::from_millis(100);
 
-impl Caller {
+impl SharedCaller {
     /// For idempotent requests.
     pub(crate) fn policy(&self) -> RetryPolicy {
         RetryPolicy {
@@ -98,20 +98,20 @@ impl Caller {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let until = policy.limit.map(|limit| Instant::now() + limit);
-        let mut progress = Progress::default();
+        let mut progress = CallProgress::default();
         let mut said = None;
         loop {
             let node = self.nodes.preferred();
             let why = match self.attempt(&node, policy, until, &send).await {
                 Ok(answer) => return Ok(answer),
-                Err(Failure::Refused(refused)) => return Err(refused.into()),
+                Err(AttemptFailure::Refused(refused)) => return Err(refused.into()),
                 // An earlier attempt may have taken effect: then this answer does not say that nothing happened.
-                Err(Failure::NotNow(refused)) if !progress.unknown => return Err(refused.into()),
-                Err(Failure::NotNow(refused)) => {
+                Err(AttemptFailure::NotNow(refused)) if !progress.unknown => return Err(refused.into()),
+                Err(AttemptFailure::NotNow(refused)) => {
                     progress.note(false, true, self.nodes.led_by_other_than(&node));
                     format!("{}: {}", node.address, refused.message)
                 }
-                Err(Failure::Again { unknown, node_answers, why }) => {
+                Err(AttemptFailure::Again { unknown, node_answers, why }) => {
                     progress.note(unknown && !policy.reads, node_answers, self.nodes.led_by_other_than(&node));
                     format!("{}: {why}", node.address)
                 }
@@ -138,7 +138,7 @@ impl Caller {
         policy: RetryPolicy,
         until: Option<Instant>,
         send: impl Fn(&Node) -> F,
-    ) -> Result<A, Failure>
+    ) -> Result<A, AttemptFailure>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
@@ -147,7 +147,7 @@ impl Caller {
         let answer = tokio::select! {
             answer = send(node) => answer,
             () = expire(policy.attempt_limit, until) => Err(Status::deadline_exceeded("no answer in time")),
-            () = self.moved_on(node), if policy.attempt_limit.is_none() => return Err(Failure::leader_moved()),
+            () = self.moved_on(node), if policy.attempt_limit.is_none() => return Err(AttemptFailure::leader_moved()),
         };
 
         let status = match answer {
@@ -159,8 +159,8 @@ impl Caller {
             Err(status) => status,
         };
         let metadata = status.metadata().clone();
-        let failure = Failure::from(status);
-        if let Failure::Again { why, .. } = &failure {
+        let failure = AttemptFailure::from(status);
+        if let AttemptFailure::Again { why, .. } = &failure {
             self.contact.failed(began, &format!("{}: {why}", node.address));
             self.nodes.pass_over(node);
         } else {
@@ -187,13 +187,13 @@ impl Caller {
                 self.contact.answered();
                 return Ok(answer.into_inner());
             }
-            Ok(Err(status)) => Failure::from(status),
-            Err(_) => Failure::timed_out(),
+            Ok(Err(status)) => AttemptFailure::from(status),
+            Err(_) => AttemptFailure::timed_out(),
         };
 
         Err(match failure {
-            Failure::Refused(refused) | Failure::NotNow(refused) => Error::Refused(refused),
-            Failure::Again { why, .. } => Error::NoCluster { why },
+            AttemptFailure::Refused(refused) | AttemptFailure::NotNow(refused) => Error::Refused(refused),
+            AttemptFailure::Again { why, .. } => Error::NoCluster { why },
         })
     }
 }
@@ -209,7 +209,7 @@ async fn expire(attempt: Option<Duration>, until: Option<Instant>) {
 
 /// The state of a call after its attempts so far.
 #[derive(Debug, Default)]
-struct Progress {
+struct CallProgress {
     /// At least one attempt may have taken effect.
     unknown: bool,
     /// Nodes passed over since the last pause.
@@ -221,7 +221,7 @@ struct Progress {
     backoff: Backoff,
 }
 
-impl Progress {
+impl CallProgress {
     fn note(&mut self, unknown: bool, node_answers: bool, leader_named: bool) {
         self.unknown |= unknown;
         self.leader_named = leader_named;
@@ -250,7 +250,7 @@ impl Progress {
     }
 }
 
-impl fmt::Debug for Caller {
+impl fmt::Debug for SharedCaller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
             .field("nodes", &self.nodes)
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn nodes_that_are_down_are_passed_over_at_once_until_all_had_their_turn() {
-        let mut progress = Progress::default();
+        let mut progress = CallProgress::default();
         let mut fail = || {
             progress.note(true, false, false);
             progress.pause(3, || 1.0)
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_named_leader_is_followed_at_once_but_not_in_circles() {
-        let mut progress = Progress::default();
+        let mut progress = CallProgress::default();
         let mut misled = || {
             progress.note(false, true, true);
             progress.pause(3, || 1.0)
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn one_attempt_of_unknown_outcome_makes_the_whole_unknown() {
-        let mut progress = Progress::default();
+        let mut progress = CallProgress::default();
         progress.note(false, true, false);
         assert!(matches!(progress.give_up(String::new()), Error::NoCluster { .. }));
         progress.note(true, false, false);

@@ -7,10 +7,10 @@ use tonic::transport::Endpoint;
 
 use super::{
     AskBusiest, BootClock, Busiest, CheckAnswer, Clock, Connect, Error, LockAnswer, LockPage, NodeStatus, SessionPage,
-    call::{self, Caller, with},
-    contact::{Answered, Contact, Silence},
+    call::{self, SharedCaller, with},
+    contact::{Answered, ClusterContact, Silence},
     credentials::{Authorized, Credentials, TraceOf},
-    nodes::Nodes,
+    nodes::KnownNodes,
 };
 use lockkeeper_proto::v1::{
     self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient,
@@ -41,7 +41,7 @@ const SILENCE_POLL: Duration = Duration::from_millis(50);
 /// Read-only calls are cancel safe: a dropped future leaves nothing behind.
 #[derive(Clone, Debug)]
 pub struct Client {
-    pub(crate) caller: Arc<Caller>,
+    pub(crate) caller: Arc<SharedCaller>,
     /// Whether any node may answer reads from its own table.
     stale: bool,
 }
@@ -348,13 +348,13 @@ impl Builder {
         let mut random = call::random(self.seed);
         let first = rand::Rng::random_range(&mut random, 0..usize::from(u16::MAX));
         let credentials = self.credentials?.with_trace_of(self.trace_of);
-        let caller = Caller {
-            nodes: Nodes::new(&self.endpoints, self.connect, credentials, self.is_secure, first)?,
+        let caller = SharedCaller {
+            nodes: KnownNodes::new(&self.endpoints, self.connect, credentials, self.is_secure, first)?,
             clock: self.clock,
             random: std::sync::Mutex::new(random),
             call_limit: self.call_limit,
             attempt_limit: self.attempt_limit,
-            contact: Contact::default(),
+            contact: ClusterContact::default(),
         };
         Ok(Client { caller: Arc::new(caller), stale: false })
     }

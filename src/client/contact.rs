@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 /// Shared by all calls of a client.
 #[derive(Debug, Default)]
-pub(super) struct Contact(Mutex<State>);
+pub(super) struct ClusterContact(Mutex<ContactState>);
 
 #[derive(Debug, Default)]
-enum State {
+enum ContactState {
     /// No request was sent that must be answered soon.
     #[default]
     Unknown,
@@ -32,12 +32,12 @@ pub struct Silence {
     pub last: Option<String>,
 }
 
-impl Contact {
+impl ClusterContact {
     /// An attempt begins. A call that may wait on the server says nothing by its silence.
     pub(super) fn asked(&self, may_wait: bool) {
         let mut state = self.state();
-        if matches!(*state, State::Unknown) && !may_wait {
-            *state = State::Silent { since: Instant::now(), last: None };
+        if matches!(*state, ContactState::Unknown) && !may_wait {
+            *state = ContactState::Silent { since: Instant::now(), last: None };
         }
     }
 
@@ -45,34 +45,34 @@ impl Contact {
     pub(super) fn failed(&self, began: Instant, why: &str) {
         let mut state = self.state();
         match &mut *state {
-            State::Unknown => *state = State::Silent { since: began, last: Some(why.to_owned()) },
-            State::Silent { last, .. } => *last = Some(why.to_owned()),
-            State::Answered => {}
+            ContactState::Unknown => *state = ContactState::Silent { since: began, last: Some(why.to_owned()) },
+            ContactState::Silent { last, .. } => *last = Some(why.to_owned()),
+            ContactState::Answered => {}
         }
     }
 
     /// A waiting attempt has run for a while and its connection has not failed.
     pub(super) fn waits(&self) {
         let mut state = self.state();
-        if matches!(*state, State::Silent { .. }) {
-            *state = State::Unknown;
+        if matches!(*state, ContactState::Silent { .. }) {
+            *state = ContactState::Unknown;
         }
     }
 
     pub(super) fn answered(&self) {
-        *self.state() = State::Answered;
+        *self.state() = ContactState::Answered;
     }
 
     /// How long there was no answer. Fails once a node has answered; this never changes back.
     pub(super) fn silence(&self) -> Result<Option<Silence>, Answered> {
         match &*self.state() {
-            State::Unknown => Ok(None),
-            State::Silent { since, last } => Ok(Some(Silence { lasts: since.elapsed(), last: last.clone() })),
-            State::Answered => Err(Answered),
+            ContactState::Unknown => Ok(None),
+            ContactState::Silent { since, last } => Ok(Some(Silence { lasts: since.elapsed(), last: last.clone() })),
+            ContactState::Answered => Err(Answered),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ContactState> {
         self.0.lock().expect("no code panics while it holds this lock")
     }
 }
@@ -85,13 +85,13 @@ pub(crate) struct Answered;
 mod tests {
     use super::*;
 
-    fn last(contact: &Contact) -> Option<Option<String>> {
+    fn last(contact: &ClusterContact) -> Option<Option<String>> {
         contact.silence().expect("no answer yet").map(|silence| silence.last)
     }
 
     #[test]
     fn silence_is_what_follows_a_question_until_the_first_answer() {
-        let contact = Contact::default();
+        let contact = ClusterContact::default();
         assert_eq!(last(&contact), None, "nothing was asked");
         contact.asked(false);
         assert_eq!(last(&contact), Some(None));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_lock_is_not_told_that_nobody_answers() {
-        let contact = Contact::default();
+        let contact = ClusterContact::default();
         contact.asked(true);
         assert_eq!(last(&contact), None);
         contact.failed(Instant::now(), "refused");

@@ -11,7 +11,7 @@ use super::{
     Client, Error, Loss, Refusal, Revocation,
     call::with,
     closing::close_session,
-    lease::{Lease, Renewed, counted_from},
+    lease::{Lease, RenewalAnswer, counted_from},
     requests::Requests,
 };
 use lockkeeper_proto::v1::{self, sessions_client::SessionsClient};
@@ -84,7 +84,7 @@ impl Core {
 }
 
 /// Renews a session once, by a separate call.
-pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Error> {
+pub(super) async fn renew(client: &Client, id: SessionId) -> Result<RenewalAnswer, Error> {
     let caller = &client.caller;
     let request = v1::RenewSessionRequest { session_id: id.to_string() };
     let sent = std::sync::Mutex::new(caller.clock.now());
@@ -98,7 +98,7 @@ pub(super) async fn renew(client: &Client, id: SessionId) -> Result<Renewed, Err
     let sent = *sent.lock().expect("no code panics while it holds this lock");
     let sent = counted_from(sent, &*caller.clock);
     let revoked = revoked.into_iter().map(Revocation::from_wire).collect();
-    Ok(Renewed { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
+    Ok(RenewalAnswer { sent, ttl: Duration::from_millis(ttl_ms.into()), revoked, more_revoked })
 }
 
 /// The loss of the session that a refusal implies, if any.

@@ -162,7 +162,7 @@ pub enum Loss {
 
 /// An attempt without a result.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum AttemptFailure {
     /// The cluster refused the request.
     Refused(Refused),
     /// Not executed, for a cause that seldom goes away before the deadline of a call.
@@ -180,7 +180,7 @@ pub(crate) enum Failure {
 const DOMAIN: &str = "lockkeeper.v1";
 const DISK_SPACE_LOW: &str = "DISK_SPACE_LOW";
 
-impl Failure {
+impl AttemptFailure {
     pub(crate) fn timed_out() -> Self {
         Self::Again { unknown: true, node_answers: false, why: "it did not answer in time".into() }
     }
@@ -190,7 +190,7 @@ impl Failure {
     }
 }
 
-impl From<Status> for Failure {
+impl From<Status> for AttemptFailure {
     fn from(status: Status) -> Self {
         let Some(info) = status.get_details_error_info().filter(|info| info.domain == DOMAIN) else {
             return without_details(&status);
@@ -213,14 +213,14 @@ impl From<Status> for Failure {
 }
 
 /// An error without our details: from the transport, or from a proxy between client and server.
-fn without_details(status: &Status) -> Failure {
+fn without_details(status: &Status) -> AttemptFailure {
     // An error with a cause was made on this side when the connection failed, whatever its code; another connection may
     // work.
     if let Some(cause) = std::error::Error::source(status) {
         let why = innermost(cause);
         // A port that speaks TLS reads the first bytes of plain text and refuses the connection: no request arrived.
         let is_unread = why == SPEAKS_TLS || never_sent(status);
-        return Failure::Again { unknown: !is_unread, node_answers: false, why };
+        return AttemptFailure::Again { unknown: !is_unread, node_answers: false, why };
     }
 
     let why = status.message().to_owned();
@@ -230,7 +230,7 @@ fn without_details(status: &Status) -> Failure {
         | Code::Cancelled
         | Code::DeadlineExceeded
         | Code::Aborted
-        | Code::Internal => Failure::Again { unknown: true, node_answers: false, why },
+        | Code::Internal => AttemptFailure::Again { unknown: true, node_answers: false, why },
         Code::Ok
         | Code::InvalidArgument
         | Code::NotFound
@@ -242,7 +242,7 @@ fn without_details(status: &Status) -> Failure {
         | Code::Unimplemented
         | Code::DataLoss
         | Code::Unauthenticated => {
-            Failure::Refused(Refused { reason: Refusal::unspecified(), message: why, details: BTreeMap::new() })
+            AttemptFailure::Refused(Refused { reason: Refusal::unspecified(), message: why, details: BTreeMap::new() })
         }
     }
 }
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_refusal_keeps_its_reason_and_names_the_things_concerned() {
-        let Failure::Refused(refused) = status(Code::FailedPrecondition, "NOT_HELD", "no").into() else {
+        let AttemptFailure::Refused(refused) = status(Code::FailedPrecondition, "NOT_HELD", "no").into() else {
             panic!("it may not be repeated");
         };
         assert_eq!(refused.reason, Refusal::NotHeld);
@@ -285,14 +285,14 @@ mod tests {
     #[test]
     fn what_the_server_calls_safe_did_not_happen() {
         let safe = status(Code::Unavailable, "NO_LEADER", "safe").into();
-        assert!(matches!(safe, Failure::Again { unknown: false, node_answers: true, .. }));
+        assert!(matches!(safe, AttemptFailure::Again { unknown: false, node_answers: true, .. }));
         let same_id = status(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id").into();
-        assert!(matches!(same_id, Failure::Again { unknown: true, .. }));
+        assert!(matches!(same_id, AttemptFailure::Again { unknown: true, .. }));
     }
 
     #[test]
     fn a_cluster_without_disk_space_is_not_asked_until_the_deadline() {
-        let Failure::NotNow(refused) = status(Code::ResourceExhausted, "DISK_SPACE_LOW", "safe").into() else {
+        let AttemptFailure::NotNow(refused) = status(Code::ResourceExhausted, "DISK_SPACE_LOW", "safe").into() else {
             panic!("space does not come back within a call");
         };
         assert_eq!((refused.reason, refused.message.as_str()), (Refusal::DiskSpaceLow, "because"));
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_reason_from_the_future_is_a_refusal_all_the_same() {
-        let Failure::Refused(refused) = status(Code::FailedPrecondition, "MOON_PHASE", "no").into() else {
+        let AttemptFailure::Refused(refused) = status(Code::FailedPrecondition, "MOON_PHASE", "no").into() else {
             panic!("it may not be repeated");
         };
         assert_eq!(refused.reason, Refusal::Other("MOON_PHASE".to_owned()));
@@ -352,13 +352,13 @@ mod tests {
         let mut status = Status::unavailable("h2 protocol error");
         let goaway = std::io::Error::other(format!("http2 error: connection error received: {SPEAKS_TLS}"));
         status.set_source(std::sync::Arc::new(goaway));
-        let Failure::Again { unknown, why, .. } = status.into() else { panic!("another node may answer") };
+        let AttemptFailure::Again { unknown, why, .. } = status.into() else { panic!("another node may answer") };
         assert!(!unknown && why == SPEAKS_TLS, "{why}");
     }
 
     #[test]
     fn a_broken_connection_says_nothing_about_the_outcome() {
         let broken = Status::unavailable("broken pipe").into();
-        assert!(matches!(broken, Failure::Again { unknown: true, node_answers: false, .. }));
+        assert!(matches!(broken, AttemptFailure::Again { unknown: true, node_answers: false, .. }));
     }
 }

@@ -24,7 +24,7 @@ use super::{
     Loss, Moment, Revocation,
     backoff::Backoff,
     core::Core,
-    lease::{Renewed, counted_from},
+    lease::{RenewalAnswer, counted_from},
     nodes::Node,
     release,
 };
@@ -106,7 +106,7 @@ fn answer_timeout(ttl: Duration) -> Duration {
 
 /// Renews on one node until that fails. Returns whether at least one renewal was acknowledged.
 async fn follow(core: &Core, node: &Node) -> bool {
-    let mut stream = Renewals::new(core);
+    let mut stream = StreamedRenewals::new(core);
     let answers = match stream.open(node).await {
         Ok(answers) => answers,
         Err(why) => {
@@ -121,7 +121,7 @@ async fn follow(core: &Core, node: &Node) -> bool {
 }
 
 /// The renewals of one stream.
-struct Renewals<'a> {
+struct StreamedRenewals<'a> {
     core: &'a Core,
     pipe: mpsc::Sender<KeepAliveRequest>,
     receiver: Option<mpsc::Receiver<KeepAliveRequest>>,
@@ -133,7 +133,7 @@ struct Renewals<'a> {
     answered: bool,
 }
 
-impl<'a> Renewals<'a> {
+impl<'a> StreamedRenewals<'a> {
     fn new(core: &'a Core) -> Self {
         let (pipe, receiver) = mpsc::channel(PIPE);
         Self {
@@ -240,7 +240,7 @@ impl<'a> Renewals<'a> {
         self.answered = true;
         let sent = counted_from(sent, &*self.core.client.caller.clock);
         // Earlier revocations were delivered before this answer, on the same stream.
-        self.core.lease.renewed(Renewed { sent, ttl, revoked: Vec::new(), more_revoked: false });
+        self.core.lease.renewed(RenewalAnswer { sent, ttl, revoked: Vec::new(), more_revoked: false });
         self.unanswered.retain(|(sent, _)| *sent > sequence);
         let answer_timeout = answer_timeout(self.core.ttl);
         self.answer_by = (!self.unanswered.is_empty()).then(|| Instant::now() + answer_timeout);

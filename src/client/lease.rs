@@ -36,7 +36,7 @@ pub(super) fn counted_from(sent: Moment, clock: &dyn Clock) -> Moment {
 
 /// An open or a renewal that the cluster acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Acknowledged {
+pub struct AcknowledgedLease {
     /// When it was sent, on the client's clock ([`super::Clock`]).
     pub sent: Moment,
     /// Until when this acknowledgement lets the session be trusted.
@@ -45,7 +45,7 @@ pub struct Acknowledged {
 
 /// The whole answer to a renewal: a caller must not apply the extension without the revocations.
 #[derive(Debug)]
-pub(crate) struct Renewed {
+pub(crate) struct RenewalAnswer {
     /// When the renewal was sent, on the client's clock.
     pub(crate) sent: Moment,
     /// How long the session lives without another renewal.
@@ -57,9 +57,9 @@ pub(crate) struct Renewed {
     pub(crate) more_revoked: bool,
 }
 
-impl Renewed {
-    fn acknowledged(&self) -> Acknowledged {
-        Acknowledged { sent: self.sent, deadline: deadline(self.sent, self.ttl) }
+impl RenewalAnswer {
+    fn acknowledged(&self) -> AcknowledgedLease {
+        AcknowledgedLease { sent: self.sent, deadline: deadline(self.sent, self.ttl) }
     }
 }
 
@@ -67,12 +67,12 @@ impl Renewed {
 #[derive(Debug)]
 pub(crate) struct Lease {
     clock: Arc<dyn Clock>,
-    state: watch::Sender<State>,
-    acknowledged: watch::Sender<Acknowledged>,
+    state: watch::Sender<LeaseState>,
+    acknowledged: watch::Sender<AcknowledgedLease>,
 }
 
 #[derive(Debug)]
-struct State {
+struct LeaseState {
     deadline: Moment,
     ended: Option<Loss>,
     /// Grants that an operator revoked and that are not released yet, by token. A token without a guard is possible:
@@ -90,7 +90,7 @@ struct Revoked {
     is_taken: bool,
 }
 
-impl State {
+impl LeaseState {
     fn deadline(&self, token: Option<u64>) -> Moment {
         let revoked = token.and_then(|token| self.revoked.get(&token));
         revoked.map_or(self.deadline, |revoked| revoked.deadline.min(self.deadline))
@@ -117,18 +117,18 @@ impl State {
 impl Lease {
     /// The lease of a session that was opened by a request sent at `sent`.
     pub(crate) fn new(clock: Arc<dyn Clock>, sent: Moment, ttl: Duration) -> Self {
-        Self::begun(clock, Acknowledged { sent, deadline: deadline(sent, ttl) })
+        Self::begun(clock, AcknowledgedLease { sent, deadline: deadline(sent, ttl) })
     }
 
     /// The lease of an existing session that was renewed just now.
-    pub(crate) fn from_renewal(clock: Arc<dyn Clock>, renewed: Renewed) -> Self {
+    pub(crate) fn from_renewal(clock: Arc<dyn Clock>, renewed: RenewalAnswer) -> Self {
         let lease = Self::begun(clock, renewed.acknowledged());
         lease.renewed(renewed);
         lease
     }
 
-    fn begun(clock: Arc<dyn Clock>, acknowledged: Acknowledged) -> Self {
-        let state = State {
+    fn begun(clock: Arc<dyn Clock>, acknowledged: AcknowledgedLease) -> Self {
+        let state = LeaseState {
             deadline: acknowledged.deadline,
             ended: None,
             revoked: BTreeMap::new(),
@@ -142,7 +142,7 @@ impl Lease {
     }
 
     /// Applies the answer to a renewal. Answers may arrive out of order; the deadline never moves back.
-    pub(crate) fn renewed(&self, renewed: Renewed) {
+    pub(crate) fn renewed(&self, renewed: RenewalAnswer) {
         let renewal = renewed.acknowledged();
         self.state.send_if_modified(|state| {
             let is_any_revoked = !renewed.revoked.is_empty();
@@ -166,7 +166,7 @@ impl Lease {
     }
 
     /// The acknowledged renewal with the latest deadline, and each later one.
-    pub(crate) fn renewals(&self) -> watch::Receiver<Acknowledged> {
+    pub(crate) fn renewals(&self) -> watch::Receiver<AcknowledgedLease> {
         self.acknowledged.subscribe()
     }
 
@@ -316,8 +316,8 @@ mod tests {
     }
 
     /// For a session with a TTL of 10 s.
-    fn renewed(sent_ms: u64) -> Renewed {
-        Renewed { sent: at(sent_ms), ttl: ms(10_000), revoked: Vec::new(), more_revoked: false }
+    fn renewed(sent_ms: u64) -> RenewalAnswer {
+        RenewalAnswer { sent: at(sent_ms), ttl: ms(10_000), revoked: Vec::new(), more_revoked: false }
     }
 
     fn revoked(token: u64, reason: &str, remaining_ms: u64) -> Revocation {
@@ -373,11 +373,11 @@ mod tests {
     fn only_renewals_that_put_the_deadline_off_are_told() {
         let (_, lease) = lease(ms(10_000));
         let mut renewals = lease.renewals();
-        assert_eq!(*renewals.borrow_and_update(), Acknowledged { sent: at(0), deadline: at(9_900) });
+        assert_eq!(*renewals.borrow_and_update(), AcknowledgedLease { sent: at(0), deadline: at(9_900) });
         lease.renewed(renewed(3_000));
         lease.renewed(renewed(2_000));
         assert!(renewals.has_changed().unwrap());
-        assert_eq!(*renewals.borrow_and_update(), Acknowledged { sent: at(3_000), deadline: at(12_900) });
+        assert_eq!(*renewals.borrow_and_update(), AcknowledgedLease { sent: at(3_000), deadline: at(12_900) });
         lease.renewed(renewed(3_000));
         assert!(!renewals.has_changed().unwrap());
     }
@@ -398,12 +398,12 @@ mod tests {
         let (clock, lease) = lease(ms(10_000));
         *clock.0.lock().unwrap() = ms(4_000);
         let revoked = |token, remaining_ms| revoked(token, "stuck", remaining_ms);
-        lease.renewed(Renewed { revoked: vec![revoked(7, 60_000), revoked(8, 1_500)], ..renewed(3_000) });
+        lease.renewed(RenewalAnswer { revoked: vec![revoked(7, 60_000), revoked(8, 1_500)], ..renewed(3_000) });
         assert_eq!(lease.deadline(Some(7)), at(9_900), "what was known before the renewal");
         assert_eq!(lease.deadline(Some(8)), at(4_500), "counted from the sending, not from the answer");
         assert_eq!(lease.deadline(Some(9)), at(12_900));
         let clock = Arc::new(Hand::default());
-        let lease = Lease::from_renewal(clock, Renewed { revoked: vec![revoked(7, 1_000)], ..renewed(0) });
+        let lease = Lease::from_renewal(clock, RenewalAnswer { revoked: vec![revoked(7, 1_000)], ..renewed(0) });
         assert_eq!((lease.deadline(Some(7)), lease.deadline(None)), (at(1_000), at(9_900)));
     }
 
@@ -422,7 +422,7 @@ mod tests {
         let (_, lease) = lease(ms(10_000));
         let mut renewals = lease.renewals();
         renewals.mark_unchanged();
-        lease.renewed(Renewed { revoked: vec![revoked(7, "stuck", 0)], more_revoked: true, ..renewed(3_000) });
+        lease.renewed(RenewalAnswer { revoked: vec![revoked(7, "stuck", 0)], more_revoked: true, ..renewed(3_000) });
         assert_eq!((lease.deadline(None), renewals.has_changed().unwrap()), (at(9_900), false));
         assert_eq!(lease.loss(Some(7)), Some(Loss::Revoked { reason: "stuck".into() }));
     }

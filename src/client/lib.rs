@@ -101,7 +101,7 @@ pub use election::{Campaign, Election, Leader, Leadership, Observe};
 pub use error::{Error, Loss, NotAcquired, Refused};
 pub use force_release::ForceRelease;
 pub use guard::{Danger, Guard, NewData};
-pub use lease::Acknowledged;
+pub use lease::AcknowledgedLease;
 pub use members::NewMember;
 pub use nodes::Connect;
 pub use reentrant::{Entered, Reentrant};

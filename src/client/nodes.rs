@@ -46,7 +46,7 @@ pub(crate) struct Node {
 ///
 /// While no leader is known, the configured ones are asked in turn, and then the members that the cluster last named: all that were
 /// configured may have been replaced since.
-pub(crate) struct Nodes {
+pub(crate) struct KnownNodes {
     configured: Vec<Node>,
     /// The members that the cluster last named, without the configured ones.
     members: Mutex<Vec<Node>>,
@@ -58,7 +58,7 @@ pub(crate) struct Nodes {
     credentials: Credentials,
 }
 
-impl Nodes {
+impl KnownNodes {
     /// `first` selects the node to ask first, so that clients spread over the nodes.
     pub(crate) fn new(
         endpoints: &str,
@@ -218,7 +218,7 @@ impl fmt::Debug for Node {
     }
 }
 
-impl fmt::Debug for Nodes {
+impl fmt::Debug for KnownNodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Nodes").field("configured", &self.configured).field("leader", &*self.leader.borrow()).finish()
     }
@@ -228,8 +228,14 @@ impl fmt::Debug for Nodes {
 mod tests {
     use super::*;
 
-    fn nodes(endpoints: &str) -> Result<Nodes, Error> {
-        Nodes::new(endpoints, Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()), Credentials::default(), false, 0)
+    fn nodes(endpoints: &str) -> Result<KnownNodes, Error> {
+        KnownNodes::new(
+            endpoints,
+            Arc::new(|endpoint: Endpoint| endpoint.connect_lazy()),
+            Credentials::default(),
+            false,
+            0,
+        )
     }
 
     fn named(leader: &str) -> MetadataMap {

@@ -35,10 +35,10 @@ use lockkeeper_proto::{
 /// The pipeline of one node. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Pipeline {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPipeline>,
 }
 
-struct Shared {
+struct SharedPipeline {
     channel: Authorized,
     /// Those of `channel`.
     credentials: Credentials,
@@ -49,13 +49,13 @@ struct Shared {
 /// An open stream.
 #[derive(Default)]
 struct OpenStream {
-    state: Mutex<State>,
+    state: Mutex<PipelineState>,
     /// Wakes the sender: there is a request to send, or the stream is over.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct PipelineState {
     last: u64,
     /// At most two entries for each of `answers`: the request and its cancellation.
     to_send: VecDeque<PipelineRequest>,
@@ -102,7 +102,7 @@ impl Pipeline {
     /// On this channel, which adds these credentials.
     pub(crate) fn on(channel: Authorized, credentials: Credentials) -> Self {
         let is_unknown_there = AtomicBool::new(false);
-        Self { shared: Arc::new(Shared { channel, credentials, open: Mutex::default(), is_unknown_there }) }
+        Self { shared: Arc::new(SharedPipeline { channel, credentials, open: Mutex::default(), is_unknown_there }) }
     }
 
     method!(acquire, Acquire, AcquireRequest, AcquireResponse);
@@ -111,7 +111,7 @@ impl Pipeline {
     method!(get, Get, GetRequest, GetResponse);
 }
 
-impl Shared {
+impl SharedPipeline {
     async fn ask(&self, asked: Asked) -> Result<(Answer, String), Status> {
         let mut pending = self.send(asked);
         let answer = (&mut pending.answer).await;
@@ -145,7 +145,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedPipeline {
     fn drop(&mut self) {
         let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(open) = open {
@@ -193,7 +193,7 @@ impl OpenStream {
     }
 
     /// A poisoned mutex is used all the same: no code panics while it holds the lock.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipelineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use super::{
     call::with,
     core::{Core, loss_of},
     keep_alive,
-    lease::{Acknowledged, Lease, counted_from},
+    lease::{AcknowledgedLease, Lease, counted_from},
 };
 use lockkeeper_planted::Planted;
 use lockkeeper_proto::v1::{self, sessions_client::SessionsClient};
@@ -93,7 +93,7 @@ impl Session {
     }
 
     async fn open_once(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
-        let Opened { id, sent, ttl } = open(client, options).await?;
+        let OpenedSession { id, sent, ttl } = open(client, options).await?;
         let sent = counted_from(sent, &*client.caller.clock);
         let lease = Lease::new(client.caller.clock.clone(), sent, ttl);
         let core = Arc::new(Core::new(client, id, ttl, lease));
@@ -144,7 +144,7 @@ impl Session {
     /// holder needs only its [`Guard`].
     ///
     /// [`Guard`]: super::Guard
-    pub fn renewals(&self) -> watch::Receiver<Acknowledged> {
+    pub fn renewals(&self) -> watch::Receiver<AcknowledgedLease> {
         self.core().lease.renewals()
     }
 
@@ -172,7 +172,7 @@ impl Session {
 }
 
 /// A session that the cluster has opened.
-pub(super) struct Opened {
+pub(super) struct OpenedSession {
     pub(super) id: SessionId,
     /// When the open was first sent. It is not known which attempt was answered; the first one gives the earlier
     /// deadline.
@@ -181,13 +181,13 @@ pub(super) struct Opened {
 }
 
 /// Opens a session with a new id.
-pub(super) async fn open(client: &Client, options: &SessionOptions) -> Result<Opened, Error> {
+pub(super) async fn open(client: &Client, options: &SessionOptions) -> Result<OpenedSession, Error> {
     let id = SessionId(client.caller.random_id());
     let request = open_request(id, options)?;
     let sent = client.caller.clock.now();
     let policy = client.caller.policy();
     let answer = client.caller.call(policy, |node| with!(SessionsClient, node, open, request)).await?;
-    Ok(Opened { id, sent, ttl: Duration::from_millis(answer.ttl_ms.into()) })
+    Ok(OpenedSession { id, sent, ttl: Duration::from_millis(answer.ttl_ms.into()) })
 }
 
 /// Opens another session while the opened one has ended before its answer arrived, within the call limit. The answer to

@@ -51,11 +51,11 @@ impl Client {
 pub struct Watch {
     client: Client,
     request: WatchRequest,
-    step: Step,
+    step: WatchStep,
     backoff: Backoff,
 }
 
-enum Step {
+enum WatchStep {
     Idle,
     Opening(BoxFuture<'static, Result<Streaming<WatchResponse>, Error>>),
     Open {
@@ -72,7 +72,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 impl Watch {
     pub(super) fn new(client: Client, prefix: &str) -> Self {
         let request = WatchRequest { prefix: prefix.to_owned(), after_index: 0 };
-        Self { client, request, step: Step::Idle, backoff: Backoff::default() }
+        Self { client, request, step: WatchStep::Idle, backoff: Backoff::default() }
     }
 
     /// Resumes after this log index, without the state: a value of [`Watch::index`] of an earlier watch with the same
@@ -135,7 +135,7 @@ impl Watch {
 
     fn pause(&mut self) {
         let pause = self.backoff.next(self.client.caller.jitter());
-        self.step = Step::Pausing(Box::pin(sleep(pause)));
+        self.step = WatchStep::Pausing(Box::pin(sleep(pause)));
     }
 }
 
@@ -146,18 +146,18 @@ impl Stream for Watch {
         let watch = self.get_mut();
         loop {
             match &mut watch.step {
-                Step::Idle => watch.step = Step::Opening(watch.open()),
-                Step::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
+                WatchStep::Idle => watch.step = WatchStep::Opening(watch.open()),
+                WatchStep::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
                     Ok(messages) => {
                         let silent = Box::pin(sleep(SILENCE_MAX));
-                        watch.step = Step::Open { messages: Box::new(messages), silent };
+                        watch.step = WatchStep::Open { messages: Box::new(messages), silent };
                     }
                     Err(error) => {
-                        watch.step = Step::Idle;
+                        watch.step = WatchStep::Idle;
                         return Poll::Ready(Some(Err(error)));
                     }
                 },
-                Step::Open { messages, silent } => match messages.poll_next_unpin(context) {
+                WatchStep::Open { messages, silent } => match messages.poll_next_unpin(context) {
                     Poll::Ready(Some(Ok(message))) => {
                         silent.as_mut().reset(Instant::now() + SILENCE_MAX);
                         watch.backoff = Backoff::default();
@@ -178,9 +178,9 @@ impl Stream for Watch {
                         watch.pause();
                     }
                 },
-                Step::Pausing(pause) => {
+                WatchStep::Pausing(pause) => {
                     ready!(pause.as_mut().poll(context));
-                    watch.step = Step::Idle;
+                    watch.step = WatchStep::Idle;
                 }
             }
         }

@@ -79,13 +79,13 @@ pub struct Config {
     /// Traces of requests.
     pub traces: TracesConfig,
     /// The members that form the cluster, this node among them.
-    pub members: Vec<Member>,
+    pub members: Vec<ConfiguredMember>,
 }
 
 /// A member: its id, and its addresses for clients and peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Member {
+pub struct ConfiguredMember {
     /// Its id in the cluster.
     pub node_id: u64,
     /// The address at which clients reach it, host:port.
@@ -282,7 +282,7 @@ impl Config {
     }
 
     /// Returns this node among the members. Every configuration that was loaded has it.
-    pub fn this_member(&self) -> Option<&Member> {
+    pub fn this_member(&self) -> Option<&ConfiguredMember> {
         self.members.iter().find(|member| member.node_id == self.node_id)
     }
 
@@ -330,7 +330,7 @@ impl Config {
         }
 
         let address = |address: &String, listen: &String| if address.is_empty() { listen } else { address }.clone();
-        self.members.push(Member {
+        self.members.push(ConfiguredMember {
             node_id: self.node_id,
             client_address: address(&self.client_address, &self.client_listen),
             peer_address: address(&self.peer_address, &self.peer_listen),

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Display, net::IpAddr, time::SystemTime};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{AuditConfig, Config, LimitsConfig, Member, Overrides, RaftConfig, TracesConfig};
+use super::{AuditConfig, Config, ConfiguredMember, LimitsConfig, Overrides, RaftConfig, TracesConfig};
 
 /// The largest election timeout. Each loss of the leader stops the cluster for that time, and a longer one would outlast clients' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
@@ -159,7 +159,7 @@ fn identity(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
-fn members(members: &[Member], problems: &mut Vec<Problem>) {
+fn members(members: &[ConfiguredMember], problems: &mut Vec<Problem>) {
     if members.is_empty() {
         problems.push(Problem::new("members", "is missing: add a [[members]] for each node, this one too"));
     }

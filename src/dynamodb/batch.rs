@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Caller, Item, Store, Txn,
+    DynamoCaller, Item, Store, StoreTxn,
     database::{CachedTable, Database, ItemRequest, StoredItem, TRIES},
-    error::{CancellationReason, Error, Kind, Result},
+    error::{CancellationReason, Error, ErrorType, Result},
     expression::evaluate::Projection,
-    item::{Mark, Record, bytes_of},
-    items::{Prepared, Role, projected, projection},
+    item::{ItemRecord, RequestMark, bytes_of},
+    items::{Prepared, WriteKind, projected, projection},
     key,
     once::{self, KeptTransaction},
     query::ANSWER_BYTES_MAX,
     request::{Capacity, ReadRequest, WriteRequest, read, read_units, required, table_name},
     value::{item_size, json_bytes},
-    work::{Exhausted, Work},
+    work::{Exhausted, WorkBudget},
 };
 
 /// Maximum number of items in a request, by operation.
@@ -178,7 +178,7 @@ fn duplicates() -> Error {
 }
 
 impl<S: Store> Database<S> {
-    pub(crate) async fn batch_get_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn batch_get_item(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: BatchGet = read(body)?;
         let asked = required(request.request_items.as_ref(), "RequestItems")?;
 
@@ -213,7 +213,7 @@ impl<S: Store> Database<S> {
         let mut unprocessed_keys = BTreeMap::<String, UnprocessedKeys>::new();
         let mut costs = Costs::default();
         let mut answer_bytes = 0;
-        let work = Work::default();
+        let work = WorkBudget::default();
 
         for chunk in wanted.chunks(GETS_AT_A_TIME) {
             let is_full = |answer_bytes: usize| answer_bytes >= ANSWER_BYTES_MAX || work.is_exhausted();
@@ -253,7 +253,12 @@ impl<S: Store> Database<S> {
         Ok(json(&BatchGetResponse { responses, unprocessed_keys, consumed_capacity }))
     }
 
-    pub(crate) async fn batch_write_item(&self, caller: &Caller, body: &[u8], mark: Option<Mark>) -> Result<Vec<u8>> {
+    pub(crate) async fn batch_write_item(
+        &self,
+        caller: &DynamoCaller,
+        body: &[u8],
+        mark: Option<RequestMark>,
+    ) -> Result<Vec<u8>> {
         let request: BatchWrite = read(body)?;
         let asked = required(request.request_items.as_ref(), "RequestItems")?;
         if asked.values().map(Vec::len).sum::<usize>() > BATCH_WRITES_MAX {
@@ -268,13 +273,13 @@ impl<S: Store> Database<S> {
                         let table_name = Some(table.clone());
                         (
                             WriteRequest { table_name, item: Some(put.item.clone()), ..WriteRequest::default() },
-                            Role::Put,
+                            WriteKind::Put,
                         )
                     }
                     BatchPart { put_request: None, delete_request: Some(delete) } => {
                         let table_name = Some(table.clone());
                         let key = Some(delete.key.clone());
-                        (WriteRequest { table_name, key, ..WriteRequest::default() }, Role::Delete)
+                        (WriteRequest { table_name, key, ..WriteRequest::default() }, WriteKind::Delete)
                     }
                     BatchPart { .. } => {
                         return Err(Error::validation(
@@ -295,7 +300,7 @@ impl<S: Store> Database<S> {
         }
 
         // Check everything before anything is written.
-        let work = Work::default();
+        let work = WorkBudget::default();
         let prepared: Vec<_> = changes
             .iter()
             .map(|(_, _, (request, role))| Prepared::new(request, *role, &work))
@@ -312,13 +317,13 @@ impl<S: Store> Database<S> {
         let mut costs = Costs::default();
         for (place, (table, part, (request, role))) in changes.iter().enumerate() {
             // A deletion is not remembered, because each would take a lease for its answer.
-            let mark = mark.filter(|_| *role == Role::Put).map(|mark| once::part_mark(&mark, place));
+            let mark = mark.filter(|_| *role == WriteKind::Put).map(|mark| once::part_mark(&mark, place));
             match self.write(caller, request, *role, mark).await {
                 Ok(_) => {
                     let bytes = request.item.as_ref().map_or(0, item_size);
                     costs.add(table_name(Some(*table))?, crate::request::write_units(bytes));
                 }
-                Err(error) if error.kind == Kind::Throttled => {
+                Err(error) if error.kind == ErrorType::Throttled => {
                     unprocessed_items.entry((*table).clone()).or_default().push((*part).clone());
                 }
                 Err(error) => return Err(error),
@@ -329,12 +334,12 @@ impl<S: Store> Database<S> {
         Ok(json(&BatchWriteResponse { unprocessed_items, consumed_capacity }))
     }
 
-    pub(crate) async fn transact_write_items(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn transact_write_items(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: TransactWrite = read(body)?;
         let parts = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
 
-        let work = Work::default();
+        let work = WorkBudget::default();
         let prepared: Vec<_> = parts.iter().map(|part| part.prepared(&work)).collect::<Result<_>>()?;
         let wanted: Vec<_> = prepared.iter().map(|prepared| ItemRequest { ..prepared.wanted }).collect();
         let mark = request.client_request_token.as_ref().map(|token| once::transaction_mark(caller, token));
@@ -346,7 +351,7 @@ impl<S: Store> Database<S> {
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
                 let kept = once::kept_transaction(&kept.value, body).map_err(|()| {
                     Error::new(
-                        Kind::IdempotentParameterMismatch,
+                        ErrorType::IdempotentParameterMismatch,
                         "The request uses the same client token as a previous, but non-identical request.",
                     )
                 })?;
@@ -371,10 +376,10 @@ impl<S: Store> Database<S> {
                 return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
             }
 
-            let mut txn = Txn::default();
+            let mut txn = StoreTxn::default();
             let mut costs = Costs::default();
             let mut locks = Vec::new();
-            let mut records: BTreeMap<&str, (&CachedTable, Vec<Record>)> = BTreeMap::new();
+            let mut records: BTreeMap<&str, (&CachedTable, Vec<ItemRecord>)> = BTreeMap::new();
 
             for (place, (located, plan)) in located.iter().zip(plans.into_iter().flatten()).enumerate() {
                 let table = (key::table_key(&located.known.table.name), located.known.modified);
@@ -414,7 +419,7 @@ impl<S: Store> Database<S> {
         Err(Error::cancelled(vec![conflict; parts.len()]))
     }
 
-    pub(crate) async fn transact_get_items(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn transact_get_items(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: TransactGet = read(body)?;
         let parts = required(request.transact_items.as_ref(), "TransactItems")?;
         check_count(parts.len())?;
@@ -443,7 +448,7 @@ impl<S: Store> Database<S> {
 
 /// The answer to a transaction that is sent again. It is cancelled if a lock that it acquired is lost: executing the rest again would be
 /// worse.
-fn repeated(kept: KeptTransaction, mark: Mark, located: &[StoredItem]) -> Result<Vec<u8>> {
+fn repeated(kept: KeptTransaction, mark: RequestMark, located: &[StoredItem]) -> Result<Vec<u8>> {
     let is_lost = |place: usize, located: &StoredItem| kept.locks.contains(&place) && !located.is_as_left_by(mark);
     let lost: Vec<_> = located.iter().enumerate().map(|(place, located)| is_lost(place, located)).collect();
     if !lost.contains(&true) {
@@ -476,7 +481,7 @@ fn check_bytes(bytes: usize) -> Result<()> {
 fn reason(error: Option<Error>) -> CancellationReason {
     match error {
         None => CancellationReason { code: "None", message: None, item: None },
-        Some(Error { kind: Kind::ConditionalCheckFailed, message, item, .. }) => {
+        Some(Error { kind: ErrorType::ConditionalCheckFailed, message, item, .. }) => {
             CancellationReason { code: "ConditionalCheckFailed", message: Some(message), item }
         }
         Some(Error { message, .. }) => {
@@ -486,12 +491,12 @@ fn reason(error: Option<Error>) -> CancellationReason {
 }
 
 impl TransactPart {
-    fn prepared<'a>(&'a self, work: &'a Work) -> Result<Prepared<'a>> {
+    fn prepared<'a>(&'a self, work: &'a WorkBudget) -> Result<Prepared<'a>> {
         let parts = [
-            (&self.put, Role::Put),
-            (&self.update, Role::Update),
-            (&self.delete, Role::Delete),
-            (&self.condition_check, Role::Check),
+            (&self.put, WriteKind::Put),
+            (&self.update, WriteKind::Update),
+            (&self.delete, WriteKind::Delete),
+            (&self.condition_check, WriteKind::Check),
         ];
 
         let mut given = parts.into_iter().filter_map(|(request, role)| Some((request.as_ref()?, role)));

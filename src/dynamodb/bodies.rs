@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorType, Result};
 
 /// Number of bytes of a body that always have room.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
@@ -86,7 +86,7 @@ impl BodyShare {
         };
 
         Err(Error::new(
-            Kind::Throttled,
+            ErrorType::Throttled,
             format!(
                 "the bodies of other requests {whose} have {used_bytes} bytes, and {more} more exceed the limit of {bytes_max}: try again, \
                  or send bodies of {SMALL_BYTES} bytes or less, which are always taken"
@@ -128,7 +128,7 @@ mod tests {
         greedy.grow_to(SMALL_BYTES + 2000).expect("its whole share");
         let mut more = bodies.share(address(1));
         let error = more.grow_to(SMALL_BYTES + 1).expect_err("nothing is left of it");
-        assert!(error.kind == Kind::Throttled && error.message.contains("from this address"), "{error:?}");
+        assert!(error.kind == ErrorType::Throttled && error.message.contains("from this address"), "{error:?}");
         more.grow_to(SMALL_BYTES).expect("a small body");
 
         let mut other = bodies.share(address(2));

@@ -1,10 +1,10 @@
 //! Selects the operation of a request.
 
 use crate::{
-    Caller, Store,
+    DynamoCaller, Store,
     database::Database,
-    error::{Error, Kind, Result},
-    items::Role,
+    error::{Error, ErrorType, Result},
+    items::WriteKind,
     once,
 };
 
@@ -27,7 +27,7 @@ impl<S: Store> Database<S> {
     /// Executes an operation and returns the body of its answer. `invocation` is the same for all attempts of an SDK.
     pub(crate) async fn call(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         operation: &str,
         invocation: Option<&str>,
         body: &[u8],
@@ -36,9 +36,9 @@ impl<S: Store> Database<S> {
 
         let json = match operation {
             "GetItem" => return self.get_item(caller, body).await,
-            "PutItem" => return self.write_item(caller, body, Role::Put, mark()).await,
-            "UpdateItem" => return self.write_item(caller, body, Role::Update, mark()).await,
-            "DeleteItem" => return self.write_item(caller, body, Role::Delete, mark()).await,
+            "PutItem" => return self.write_item(caller, body, WriteKind::Put, mark()).await,
+            "UpdateItem" => return self.write_item(caller, body, WriteKind::Update, mark()).await,
+            "DeleteItem" => return self.write_item(caller, body, WriteKind::Delete, mark()).await,
             "Query" => return self.query(caller, body).await,
             "Scan" => return self.scan(caller, body).await,
             "BatchGetItem" => return self.batch_get_item(caller, body).await,
@@ -56,7 +56,10 @@ impl<S: Store> Database<S> {
             "UntagResource" => self.untag_resource(caller, body).await?,
             "ListTagsOfResource" => self.list_tags_of_resource(caller, body).await?,
             other => {
-                return Err(Error::new(Kind::UnknownOperation, format!("the operation {other} is not supported here")));
+                return Err(Error::new(
+                    ErrorType::UnknownOperation,
+                    format!("the operation {other} is not supported here"),
+                ));
             }
         };
 

@@ -12,13 +12,13 @@ use std::{
 use tokio::sync::Notify;
 
 use crate::{
-    Caller, Entry, Item, Options, Store, Value,
-    error::{Error, Kind, Result},
-    item::{Mark, Record},
+    AttributeValue, DynamoCaller, DynamoOptions, Item, ItemEntry, Store,
+    error::{Error, ErrorType, Result},
+    item::{ItemRecord, RequestMark},
     key,
     lock_name::lock_name,
     recipes,
-    schema::{Attribute, Table},
+    schema::{Attribute, TableProperties},
 };
 
 /// Maximum number of cached schemas. Beyond it, all are dropped, and read again when they are used.
@@ -36,7 +36,7 @@ const STRIPES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Database<S> {
     pub(crate) store: S,
-    pub(crate) options: Options,
+    pub(crate) options: DynamoOptions,
     schemas: Mutex<HashMap<String, Arc<CachedTable>>>,
     stripes: Vec<tokio::sync::Mutex<()>>,
     /// Notified when a table was deleted, so that its items are removed.
@@ -46,7 +46,7 @@ pub(crate) struct Database<S> {
 /// A table as its entry was read last.
 #[derive(Debug)]
 pub(crate) struct CachedTable {
-    pub(crate) table: Table,
+    pub(crate) table: TableProperties,
     /// The revision of its creation. No two tables of one name have the same.
     pub(crate) created: u64,
     pub(crate) modified: u64,
@@ -64,14 +64,14 @@ pub(crate) struct ItemRequest<'a> {
 pub(crate) struct StoredItem {
     pub(crate) known: Arc<CachedTable>,
     pub(crate) key: Vec<u8>,
-    pub(crate) stored: Option<(Record, Entry)>,
+    pub(crate) stored: Option<(ItemRecord, ItemEntry)>,
     /// The item as the client sees it: see `recipes`.
     pub(crate) shown: Option<Item>,
 }
 
 impl StoredItem {
     /// Whether the item is as the request with this mark left it, and what the request acquired is not over.
-    pub(crate) fn is_as_left_by(&self, mark: Mark) -> bool {
+    pub(crate) fn is_as_left_by(&self, mark: RequestMark) -> bool {
         let stored = self.stored.as_ref().filter(|(_, entry)| !entry.expired);
         stored.is_some_and(|(record, _)| record.mark == Some(mark))
     }
@@ -83,7 +83,7 @@ impl StoredItem {
 }
 
 impl<S: Store> Database<S> {
-    pub(crate) fn new(store: S, options: Options) -> Self {
+    pub(crate) fn new(store: S, options: DynamoOptions) -> Self {
         let stripes = (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect();
         Self { store, options, schemas: Mutex::default(), stripes, dropped: Notify::default() }
     }
@@ -96,7 +96,7 @@ impl<S: Store> Database<S> {
     }
 
     /// Reads a table as it is now.
-    pub(crate) async fn table(&self, caller: &Caller, name: &str) -> Result<Arc<CachedTable>> {
+    pub(crate) async fn table(&self, caller: &DynamoCaller, name: &str) -> Result<Arc<CachedTable>> {
         let mut found = self.store.get(caller, vec![key::table_key(name)]).await?;
         self.learn(name, found.pop().flatten().as_ref())
     }
@@ -104,10 +104,10 @@ impl<S: Store> Database<S> {
     /// Reads tables and items at one revision, and the values of some further keys.
     pub(crate) async fn locate(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         wanted: &[ItemRequest<'_>],
         further: &[Vec<u8>],
-    ) -> Result<(Vec<StoredItem>, Vec<Option<Entry>>)> {
+    ) -> Result<(Vec<StoredItem>, Vec<Option<ItemEntry>>)> {
         let names: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.table).collect();
         let mut known = BTreeMap::new();
         for name in &names {
@@ -131,7 +131,7 @@ impl<S: Store> Database<S> {
             let mut entries = self.store.get(caller, keys).await?;
             if entries.len() != count {
                 let problem = format!("the store answered with {} entries for {count} keys", entries.len());
-                return Err(Error::new(Kind::InternalServerError, problem));
+                return Err(Error::new(ErrorType::InternalServerError, problem));
             }
 
             let mut same = true;
@@ -155,20 +155,25 @@ impl<S: Store> Database<S> {
                 .map(|((wanted, key), entry)| self.located(Arc::clone(&known[wanted.table]), key, entry));
             return Ok((located.collect::<Result<_>>()?, further));
         }
-        Err(Error::new(Kind::Throttled, "the tables of this request change too often: try again"))
+        Err(Error::new(ErrorType::Throttled, "the tables of this request change too often: try again"))
     }
 
-    pub(crate) fn located(&self, known: Arc<CachedTable>, key: Vec<u8>, entry: Option<Entry>) -> Result<StoredItem> {
+    pub(crate) fn located(
+        &self,
+        known: Arc<CachedTable>,
+        key: Vec<u8>,
+        entry: Option<ItemEntry>,
+    ) -> Result<StoredItem> {
         let Some(mut entry) = entry else { return Ok(StoredItem { known, key, stored: None, shown: None }) };
-        let record = Record::decode(&std::mem::take(&mut entry.value))
-            .map_err(|error| Error::new(Kind::InternalServerError, error.to_string()))?;
+        let record = ItemRecord::decode(&std::mem::take(&mut entry.value))
+            .map_err(|error| Error::new(ErrorType::InternalServerError, error.to_string()))?;
         let shown = recipes::shown(&record, &entry, self.options.rules(&known.table));
         Ok(StoredItem { known, key, stored: Some((record, entry)), shown: Some(shown) })
     }
 
     /// Caches the schema that a table's entry has.
-    fn learn(&self, name: &str, entry: Option<&Entry>) -> Result<Arc<CachedTable>> {
-        let table = entry.map(|entry| Table::decode(&entry.value)).transpose()?;
+    fn learn(&self, name: &str, entry: Option<&ItemEntry>) -> Result<Arc<CachedTable>> {
+        let table = entry.map(|entry| TableProperties::decode(&entry.value)).transpose()?;
         let mut schemas = self.schemas();
         let Some((table, entry)) = table.filter(|table| !table.is_dropped).zip(entry) else {
             schemas.remove(name);
@@ -203,13 +208,13 @@ impl CachedTable {
 
     /// Returns the name of an item that is a lock, as a text for people.
     pub(crate) fn lock_name(&self, attributes: &Item) -> String {
-        let Table { name, partition, sort, .. } = &self.table;
-        let part = |attribute: &Attribute| attributes.get(&attribute.name).unwrap_or(&Value::Null);
+        let TableProperties { name, partition, sort, .. } = &self.table;
+        let part = |attribute: &Attribute| attributes.get(&attribute.name).unwrap_or(&AttributeValue::Null);
         lock_name(name, part(partition), sort.as_ref().map(part))
     }
 
     pub(crate) fn key_of(&self, wanted: &ItemRequest<'_>) -> Result<Vec<u8>> {
-        let Table { partition, sort, .. } = &self.table;
+        let TableProperties { partition, sort, .. } = &self.table;
         if wanted.is_key && wanted.attributes.len() != 1 + usize::from(sort.is_some()) {
             return Err(Error::validation("The provided key element does not match the schema"));
         }
@@ -219,7 +224,7 @@ impl CachedTable {
     }
 }
 
-fn key_attribute<'a>(wanted: &ItemRequest<'a>, attribute: &Attribute, bytes_max: usize) -> Result<&'a Value> {
+fn key_attribute<'a>(wanted: &ItemRequest<'a>, attribute: &Attribute, bytes_max: usize) -> Result<&'a AttributeValue> {
     let Attribute { name, kind } = attribute;
     let value = match wanted.attributes.get(name) {
         Some(value) if value.kind() == kind => value,
@@ -238,7 +243,7 @@ fn key_attribute<'a>(wanted: &ItemRequest<'a>, attribute: &Attribute, bytes_max:
 }
 
 /// Checks that a key is neither empty nor too long.
-pub(crate) fn check_key_value(name: &str, value: &Value, is_partition: bool) -> Result<()> {
+pub(crate) fn check_key_value(name: &str, value: &AttributeValue, is_partition: bool) -> Result<()> {
     if value.size() == 0 {
         let kind = if value.as_str().is_some() { "string" } else { "binary" };
         return Err(Error::validation(format!(

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
-use crate::{Item, StoreError};
+use crate::{DynamoStoreError, Item};
 
 /// Maximum number of bytes of a message. Some messages repeat parts of a request, which may be large.
 const MESSAGE_BYTES_MAX: usize = 4096;
@@ -13,7 +13,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error that a client receives.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Error {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ErrorType,
     pub(crate) message: String,
     /// The item for which a condition was false, if the request asks for it.
     pub(crate) item: Option<Item>,
@@ -34,7 +34,7 @@ pub(crate) struct CancellationReason {
 
 /// The types of errors in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ErrorType {
     AccessDenied,
     ConditionalCheckFailed,
     IdempotentParameterMismatch,
@@ -55,7 +55,7 @@ pub(crate) enum Kind {
     Validation,
 }
 
-impl Kind {
+impl ErrorType {
     /// Returns the shape's full name, and the HTTP status.
     fn shape(self) -> (&'static str, u16) {
         match self {
@@ -83,7 +83,7 @@ impl Kind {
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: ErrorType, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MESSAGE_BYTES_MAX {
             message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
@@ -94,7 +94,7 @@ impl Error {
 
     /// The request can never succeed.
     pub(crate) fn validation(message: impl Into<String>) -> Self {
-        Self::new(Kind::Validation, message)
+        Self::new(ErrorType::Validation, message)
     }
 
     /// The request can never succeed. The message starts as most of these do.
@@ -112,12 +112,12 @@ impl Error {
 
     /// A condition was false.
     pub(crate) fn condition_failed(item: Option<Item>) -> Self {
-        Self { item, ..Self::new(Kind::ConditionalCheckFailed, "The conditional request failed") }
+        Self { item, ..Self::new(ErrorType::ConditionalCheckFailed, "The conditional request failed") }
     }
 
     /// The table of an operation on items does not exist.
     pub(crate) fn no_table() -> Self {
-        Self::new(Kind::ResourceNotFound, "Requested resource not found")
+        Self::new(ErrorType::ResourceNotFound, "Requested resource not found")
     }
 
     pub(crate) fn cancelled(reasons: Vec<CancellationReason>) -> Self {
@@ -126,7 +126,7 @@ impl Error {
             "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",
             codes.join(", ")
         );
-        Self { reasons, ..Self::new(Kind::TransactionCanceled, message) }
+        Self { reasons, ..Self::new(ErrorType::TransactionCanceled, message) }
     }
 
     /// Removes items that a client asked to see.
@@ -158,15 +158,17 @@ impl Serialize for Error {
     }
 }
 
-impl From<StoreError> for Error {
-    fn from(error: StoreError) -> Self {
+impl From<DynamoStoreError> for Error {
+    fn from(error: DynamoStoreError) -> Self {
         match error {
             // SDKs back off at this error, and lock clients go on. A store that is full has room again when something has been given back.
-            StoreError::Overloaded(message) | StoreError::Full(message) => Self::new(Kind::Throttled, message),
-            StoreError::Denied(message) => Self::new(Kind::AccessDenied, message),
-            StoreError::TooLarge(message) => Self::validation(message),
-            StoreError::Unavailable(message) => Self::new(Kind::ServiceUnavailable, message),
-            StoreError::Unknown(message) => Self::new(Kind::InternalServerError, message),
+            DynamoStoreError::Overloaded(message) | DynamoStoreError::Full(message) => {
+                Self::new(ErrorType::Throttled, message)
+            }
+            DynamoStoreError::Denied(message) => Self::new(ErrorType::AccessDenied, message),
+            DynamoStoreError::TooLarge(message) => Self::validation(message),
+            DynamoStoreError::Unavailable(message) => Self::new(ErrorType::ServiceUnavailable, message),
+            DynamoStoreError::Unknown(message) => Self::new(ErrorType::InternalServerError, message),
         }
     }
 }
@@ -197,13 +199,13 @@ mod tests {
 
     #[test]
     fn each_failure_of_the_store_has_the_type_that_sdks_treat_right() {
-        let shape = |error: StoreError| Error::from(error).kind.shape();
+        let shape = |error: DynamoStoreError| Error::from(error).kind.shape();
         let text = String::new;
-        let (full, status) = shape(StoreError::Full(text()));
+        let (full, status) = shape(DynamoStoreError::Full(text()));
         assert!(full.ends_with("#ProvisionedThroughputExceededException") && status == 400, "{full} {status}");
-        let (unavailable, status) = shape(StoreError::Unavailable(text()));
+        let (unavailable, status) = shape(DynamoStoreError::Unavailable(text()));
         assert!(unavailable.ends_with("#ServiceUnavailable") && status == 503, "{unavailable} {status}");
-        let (unknown, status) = shape(StoreError::Unknown(text()));
+        let (unknown, status) = shape(DynamoStoreError::Unknown(text()));
         assert!(unknown.ends_with("#InternalServerError") && status == 500, "{unknown} {status}");
     }
 

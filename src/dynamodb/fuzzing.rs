@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    Caller, Item, Options, Store, Value,
+    AttributeValue, DynamoCaller, DynamoOptions, Item, Store,
     database::Database,
     expression::{names::Placeholders, parse_condition, parse_projection, parse_update},
-    item::Record,
+    item::ItemRecord,
 };
 
 /// The operations, without HTTP.
@@ -18,14 +18,14 @@ pub struct Operations<S>(Arc<Database<S>>);
 impl<S: Store> Operations<S> {
     /// Makes the operations over a store.
     pub fn new(store: S) -> Self {
-        Self(Arc::new(Database::new(store, Options::new(|| 0, 7))))
+        Self(Arc::new(Database::new(store, DynamoOptions::new(|| 0, 7))))
     }
 
     /// Returns the body of the answer. Fails with the body of the error.
     pub async fn call(&self, operation: &str, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let address = ([127, 0, 0, 1], 4000).into();
-        let caller = Caller { identity: None, address, deadline, is_endpoint: false };
+        let caller = DynamoCaller { identity: None, address, deadline, is_endpoint: false };
         let answer = self.0.call(&caller, operation, None, body).await;
         answer.map_err(|error| serde_json::to_vec(&error).expect("texts and numbers are JSON"))
     }
@@ -34,7 +34,7 @@ impl<S: Store> Operations<S> {
 /// Reads an expression: a condition, a projection or an update. Fails with the problem.
 pub fn expression(kind: u8, text: &str) -> Result<(), String> {
     let names = BTreeMap::from(["#a", "#b"].map(|name| (name.to_owned(), name[1..].to_owned())));
-    let value = |text: &str| Value::S(text.to_owned());
+    let value = |text: &str| AttributeValue::S(text.to_owned());
     let values = Item::from([":a", ":b"].map(|name| (name.to_owned(), value(name))));
     let placeholders = Placeholders::new(Some(&names), Some(&values)).map_err(|error| format!("{error:?}"))?;
     match kind % 3 {
@@ -46,8 +46,8 @@ pub fn expression(kind: u8, text: &str) -> Result<(), String> {
 
 /// Reads an item from its bytes in the store, and returns its bytes. Panics if these are the bytes of another item.
 pub fn record(bytes: &[u8]) -> Option<Vec<u8>> {
-    let record = Record::decode(bytes).ok()?;
+    let record = ItemRecord::decode(bytes).ok()?;
     let again = record.encode();
-    assert_eq!(Record::decode(&again).as_ref(), Ok(&record));
+    assert_eq!(ItemRecord::decode(&again).as_ref(), Ok(&record));
     Some(again)
 }

@@ -1,7 +1,7 @@
 //! The endpoint: HTTP/1.1, with one operation for each POST.
 //!
 //! The cost of a connection is bounded: its headers ([`HEADER_BYTES_MAX`]) and the time for them, the body's bytes and the time for them,
-//! the bytes of all bodies in flight ([`bodies`](crate::bodies)), the time of an operation ([`Options`]), and the bytes of unread answers
+//! the bytes of all bodies in flight ([`bodies`](crate::bodies)), the time of an operation ([`DynamoOptions`]), and the bytes of unread answers
 //! ([`unread`](crate::unread)). A client that exceeds a limit gets DynamoDB's error, if HTTP still allows an answer.
 //!
 //! Nothing is kept for a client before its headers were checked. They name an operation and, if signatures are checked, a known access key,
@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
-use lockkeeper_http1::{Limits, Listen};
+use lockkeeper_http1::{HttpListen, PortLimits};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     task::JoinSet,
@@ -29,13 +29,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Caller, Options, Store,
+    DynamoCaller, DynamoOptions, Store,
     bodies::{self, Bodies, BodyShare},
     call::body_bytes_max,
     database::Database,
-    error::{Error, Kind, Result},
-    sigv4::{self, Claim},
-    unread::{Answer, NoRoom, Unread},
+    error::{Error, ErrorType, Result},
+    sigv4::{self, IdentityClaim},
+    unread::{OutgoingAnswer, Unread, WaitRefused},
 };
 
 /// Maximum number of bytes of a request's line and headers.
@@ -59,11 +59,16 @@ struct Endpoint<S> {
 
 /// Serves DynamoDB's API over a store until `stopping` is cancelled, and then the requests in flight. Never fails: an error of one
 /// connection does not affect others. Dropping the future closes all connections.
-pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options, stopping: CancellationToken) {
-    let Options { connections_max, header_timeout, .. } = options;
+pub async fn serve<L: HttpListen, S: Store>(
+    listener: L,
+    store: S,
+    options: DynamoOptions,
+    stopping: CancellationToken,
+) {
+    let DynamoOptions { connections_max, header_timeout, .. } = options;
     let header_bytes_max = HEADER_BYTES_MAX;
     let limits =
-        Limits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
+        PortLimits { connections_max, header_bytes_max, header_timeout, probes: &[], refuses: true, browsers: false };
 
     let bodies = Bodies::new(options.all_bodies_bytes_max, options.address_bodies_bytes_max);
     let unread = Unread::new(options.unread);
@@ -84,11 +89,11 @@ pub async fn serve<L: Listen, S: Store>(listener: L, store: S, options: Options,
 }
 
 impl<S: Store> Endpoint<S> {
-    async fn answer(&self, request: Request<Incoming>, client: SocketAddr) -> Response<Answer> {
+    async fn answer(&self, request: Request<Incoming>, client: SocketAddr) -> Response<OutgoingAnswer> {
         let (parts, body) = request.into_parts();
         if parts.method == Method::GET {
             let body = Bytes::from_static(b"healthy: dynamodb\n");
-            return self.response(StatusCode::OK, "text/plain", crc32fast::hash(&body), Answer::Small(body));
+            return self.response(StatusCode::OK, "text/plain", crc32fast::hash(&body), OutgoingAnswer::Small(body));
         }
 
         let answer = self.operation(&parts, body, client).await;
@@ -105,14 +110,14 @@ impl<S: Store> Endpoint<S> {
     }
 
     /// Makes the answer of an error. An error that shows items may be too large, and then shows none.
-    fn failure(&self, client: IpAddr, error: Error) -> (StatusCode, u32, Answer) {
+    fn failure(&self, client: IpAddr, error: Error) -> (StatusCode, u32, OutgoingAnswer) {
         let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let json = |error: &Error| Bytes::from(serde_json::to_vec(error).expect("texts and numbers are JSON"));
         let body = json(&error);
         let checksum = crc32fast::hash(&body);
         self.unread.answer(client, body).map(|answer| (status, checksum, answer)).unwrap_or_else(|_| {
             let body = json(&error.without_items());
-            (status, crc32fast::hash(&body), Answer::Small(body))
+            (status, crc32fast::hash(&body), OutgoingAnswer::Small(body))
         })
     }
 
@@ -129,7 +134,7 @@ impl<S: Store> Endpoint<S> {
         let bytes_max = body_bytes_max(operation, options.body_bytes_max);
         let read = timeout_at(body_until, self.body(body, bytes_max, client.ip())).await.map_err(|_| {
             Error::new(
-                Kind::Serialization,
+                ErrorType::Serialization,
                 format!("the body did not arrive within {} ms", options.body_timeout.as_millis()),
             )
         });
@@ -137,12 +142,12 @@ impl<S: Store> Endpoint<S> {
         let identity = claim.prove(parts, &body)?;
 
         let deadline = Instant::now() + options.operation_timeout;
-        let caller = Caller { identity, address: client, deadline, is_endpoint: false };
+        let caller = DynamoCaller { identity, address: client, deadline, is_endpoint: false };
         let invocation = parts.headers.get("amz-sdk-invocation-id").and_then(|id| id.to_str().ok());
         let answer = self.database.call(&caller, operation, invocation, &body);
         timeout_at(deadline + DEADLINE_SLACK, answer).await.unwrap_or_else(|_| {
             Err(Error::new(
-                Kind::InternalServerError,
+                ErrorType::InternalServerError,
                 format!(
                     "no answer within {} ms; the operation may still take effect",
                     options.operation_timeout.as_millis()
@@ -152,12 +157,12 @@ impl<S: Store> Endpoint<S> {
     }
 
     /// Returns the operation of a request, and the identity that the request claims.
-    fn checked_head<'a>(&'a self, parts: &'a Parts) -> Result<(&'a str, Claim<'a>)> {
+    fn checked_head<'a>(&'a self, parts: &'a Parts) -> Result<(&'a str, IdentityClaim<'a>)> {
         let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
         let operation = target.strip_prefix(TARGET).filter(|_| parts.method == Method::POST).ok_or_else(|| {
             let message =
                 format!("{} with X-Amz-Target '{target}': expected POST and '{TARGET}Operation'", parts.method);
-            Error::new(Kind::UnknownOperation, message)
+            Error::new(ErrorType::UnknownOperation, message)
         })?;
         let options = &self.database.options;
         let claim = sigv4::claim(parts, options.secrets.as_ref(), (options.wall_ms)())?;
@@ -166,7 +171,7 @@ impl<S: Store> Endpoint<S> {
 
     /// Reads the whole body. Returns it with the share that counts it as long as it is in use.
     async fn body(&self, mut body: Incoming, bytes_max: usize, client: IpAddr) -> Result<(Vec<u8>, BodyShare)> {
-        let too_large = || Error::new(Kind::RequestTooLarge, format!("the body is larger than {bytes_max} bytes"));
+        let too_large = || Error::new(ErrorType::RequestTooLarge, format!("the body is larger than {bytes_max} bytes"));
         if body.size_hint().lower() > bytes_max as u64 {
             return Err(too_large());
         }
@@ -174,7 +179,8 @@ impl<S: Store> Endpoint<S> {
         let mut read = Vec::new();
         let mut share = self.bodies.share(client);
         while let Some(frame) = body.frame().await {
-            let broken = |error: hyper::Error| Error::new(Kind::Serialization, format!("the body broke off: {error}"));
+            let broken =
+                |error: hyper::Error| Error::new(ErrorType::Serialization, format!("the body broke off: {error}"));
             let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
             if read.len() + data.len() > bytes_max {
                 return Err(too_large());
@@ -190,8 +196,8 @@ impl<S: Store> Endpoint<S> {
         status: StatusCode,
         content_type: &'static str,
         checksum: u32,
-        answer: Answer,
-    ) -> Response<Answer> {
+        answer: OutgoingAnswer,
+    ) -> Response<OutgoingAnswer> {
         let mut response = Response::new(answer);
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -241,15 +247,15 @@ async fn pass_over(body: &mut Incoming) {
 
 /// Makes the error that replaces an answer without room to wait. A read is refused; a write may have taken effect, and its answer is not
 /// known.
-fn unread_error(parts: &Parts) -> impl Fn(NoRoom) -> Error {
+fn unread_error(parts: &Parts) -> impl Fn(WaitRefused) -> Error {
     let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     let operation = target.strip_prefix(TARGET).unwrap_or_default();
     let reads = ["GetItem", "Query", "Scan", "BatchGetItem", "TransactGetItems"].contains(&operation);
-    move |NoRoom { problem, is_passing }| {
+    move |WaitRefused { problem, is_passing }| {
         if reads {
-            Error::new(if is_passing { Kind::Throttled } else { Kind::Validation }, problem)
+            Error::new(if is_passing { ErrorType::Throttled } else { ErrorType::Validation }, problem)
         } else {
-            Error::new(Kind::InternalServerError, format!("{problem} (the operation took effect)"))
+            Error::new(ErrorType::InternalServerError, format!("{problem} (the operation took effect)"))
         }
     }
 }

@@ -5,25 +5,25 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Item, Number, Value, value::DEPTH_MAX};
+use crate::{AttributeValue, Item, Number, value::DEPTH_MAX};
 
 /// The version of the format below.
 const VERSION: u8 = 1;
 
 /// The content of a store's entry for an item.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Record {
+pub(crate) struct ItemRecord {
     pub(crate) item: Item,
-    pub(crate) fence: Fence,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) fence: ItemFence,
+    pub(crate) mark: Option<RequestMark>,
 }
 
 /// The name of a request: the first half of a SHA-256.
-pub(crate) type Mark = [u8; 16];
+pub(crate) type RequestMark = [u8; 16];
 
 /// The time at which the lock that an item shows was acquired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Fence {
+pub(crate) enum ItemFence {
     /// The item is not a lock.
     #[default]
     None,
@@ -38,13 +38,13 @@ pub(crate) enum Fence {
 #[error("an entry of {0} bytes has an item format that this version cannot read")]
 pub(crate) struct UnreadableItem(usize);
 
-impl Record {
+impl ItemRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         match self.fence {
-            Fence::None => out.push(0),
-            Fence::ThisRevision => out.push(1),
-            Fence::At(revision) => {
+            ItemFence::None => out.push(0),
+            ItemFence::ThisRevision => out.push(1),
+            ItemFence::At(revision) => {
                 out.push(2);
                 put_number(&mut out, revision.into());
             }
@@ -63,7 +63,7 @@ impl Record {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, UnreadableItem> {
-        let mut reader = Reader(bytes);
+        let mut reader = RecordReader(bytes);
         let record = reader.record().filter(|_| reader.0.is_empty());
         record.ok_or(UnreadableItem(bytes.len()))
     }
@@ -104,61 +104,61 @@ fn put_decimal(out: &mut Vec<u8>, number: Number) {
     put_number(out, coefficient);
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Value) {
+fn put_value(out: &mut Vec<u8>, value: &AttributeValue) {
     match value {
-        Value::Null => out.push(0),
-        Value::Bool(value) => out.push(1 + u8::from(*value)),
-        Value::S(text) => {
+        AttributeValue::Null => out.push(0),
+        AttributeValue::Bool(value) => out.push(1 + u8::from(*value)),
+        AttributeValue::S(text) => {
             out.push(3);
             put_bytes(out, text.as_bytes());
         }
-        Value::N(number) => {
+        AttributeValue::N(number) => {
             out.push(4);
             put_decimal(out, *number);
         }
-        Value::B(bytes) => {
+        AttributeValue::B(bytes) => {
             out.push(5);
             put_bytes(out, bytes);
         }
-        Value::Ss(set) => {
+        AttributeValue::Ss(set) => {
             out.push(6);
             put_number(out, set.len() as u128);
             set.iter().for_each(|text| put_bytes(out, text.as_bytes()));
         }
-        Value::Ns(set) => {
+        AttributeValue::Ns(set) => {
             out.push(7);
             put_number(out, set.len() as u128);
             set.iter().for_each(|number| put_decimal(out, *number));
         }
-        Value::Bs(set) => {
+        AttributeValue::Bs(set) => {
             out.push(8);
             put_number(out, set.len() as u128);
             set.iter().for_each(|bytes| put_bytes(out, bytes));
         }
-        Value::L(list) => {
+        AttributeValue::L(list) => {
             out.push(9);
             put_number(out, list.len() as u128);
             list.iter().for_each(|value| put_value(out, value));
         }
-        Value::M(map) => {
+        AttributeValue::M(map) => {
             out.push(10);
             put_item(out, map);
         }
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+struct RecordReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    fn record(&mut self) -> Option<Record> {
+impl<'a> RecordReader<'a> {
+    fn record(&mut self) -> Option<ItemRecord> {
         if self.byte()? != VERSION {
             return None;
         }
 
         let fence = match self.byte()? {
-            0 => Fence::None,
-            1 => Fence::ThisRevision,
-            2 => Fence::At(u64::try_from(self.number()?).ok()?),
+            0 => ItemFence::None,
+            1 => ItemFence::ThisRevision,
+            2 => ItemFence::At(u64::try_from(self.number()?).ok()?),
             _ => return None,
         };
 
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
             _ => return None,
         };
 
-        Some(Record { item: self.item(0)?, fence, mark })
+        Some(ItemRecord { item: self.item(0)?, fence, mark })
     }
 
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
@@ -221,22 +221,22 @@ impl<'a> Reader<'a> {
         self.many(|reader| Some((reader.text()?, reader.value(depth)?)))
     }
 
-    fn value(&mut self, depth: usize) -> Option<Value> {
+    fn value(&mut self, depth: usize) -> Option<AttributeValue> {
         if depth > DEPTH_MAX {
             return None;
         }
         Some(match self.byte()? {
-            0 => Value::Null,
-            1 => Value::Bool(false),
-            2 => Value::Bool(true),
-            3 => Value::S(self.text()?),
-            4 => Value::N(self.decimal()?),
-            5 => Value::B(self.bytes()?),
-            6 => Value::Ss(self.many(Self::text)?),
-            7 => Value::Ns(self.many::<_, BTreeSet<_>>(Self::decimal)?),
-            8 => Value::Bs(self.many(Self::bytes)?),
-            9 => Value::L(self.many(|reader| reader.value(depth + 1))?),
-            10 => Value::M(self.item(depth + 1)?),
+            0 => AttributeValue::Null,
+            1 => AttributeValue::Bool(false),
+            2 => AttributeValue::Bool(true),
+            3 => AttributeValue::S(self.text()?),
+            4 => AttributeValue::N(self.decimal()?),
+            5 => AttributeValue::B(self.bytes()?),
+            6 => AttributeValue::Ss(self.many(Self::text)?),
+            7 => AttributeValue::Ns(self.many::<_, BTreeSet<_>>(Self::decimal)?),
+            8 => AttributeValue::Bs(self.many(Self::bytes)?),
+            9 => AttributeValue::L(self.many(|reader| reader.value(depth + 1))?),
+            10 => AttributeValue::M(self.item(depth + 1)?),
             _ => return None,
         })
     }
@@ -249,16 +249,17 @@ mod tests {
     use super::*;
     use crate::value::tests::any_value;
 
-    fn any_record() -> impl Strategy<Value = Record> {
-        let fence = prop_oneof![Just(Fence::None), Just(Fence::ThisRevision), any::<u64>().prop_map(Fence::At)];
+    fn any_record() -> impl Strategy<Value = ItemRecord> {
+        let fence =
+            prop_oneof![Just(ItemFence::None), Just(ItemFence::ThisRevision), any::<u64>().prop_map(ItemFence::At)];
         let item = collection::btree_map("[a-z]{1,3}", any_value(), 0..5);
-        (item, fence, any::<Option<Mark>>()).prop_map(|(item, fence, mark)| Record { item, fence, mark })
+        (item, fence, any::<Option<RequestMark>>()).prop_map(|(item, fence, mark)| ItemRecord { item, fence, mark })
     }
 
     proptest! {
         #[test]
         fn a_record_is_read_as_it_was_written(record in any_record()) {
-            prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
+            prop_assert_eq!(ItemRecord::decode(&record.encode()), Ok(record));
         }
 
         #[test]
@@ -268,21 +269,21 @@ mod tests {
             let mut bytes = record.encode();
             let at = at.index(bytes.len());
             bytes[at] = byte;
-            let _ = Record::decode(&bytes);
-            prop_assert!(Record::decode(&record.encode()[..cut.index(bytes.len())]).is_err());
+            let _ = ItemRecord::decode(&bytes);
+            prop_assert!(ItemRecord::decode(&record.encode()[..cut.index(bytes.len())]).is_err());
         }
 
         #[test]
         fn any_bytes_are_refused_or_read(bytes in collection::vec(any::<u8>(), 0..64)) {
-            let _ = Record::decode(&bytes);
-            let _ = Record::decode(&[&[VERSION, 0, 0], &bytes[..]].concat());
+            let _ = ItemRecord::decode(&bytes);
+            let _ = ItemRecord::decode(&[&[VERSION, 0, 0], &bytes[..]].concat());
         }
     }
 
     #[test]
     fn another_version_is_refused() {
-        let mut bytes = Record::default().encode();
+        let mut bytes = ItemRecord::default().encode();
         bytes[0] = VERSION + 1;
-        assert_eq!(Record::decode(&bytes), Err(UnreadableItem(bytes.len())));
+        assert_eq!(ItemRecord::decode(&bytes), Err(UnreadableItem(bytes.len())));
     }
 }

@@ -6,14 +6,14 @@
 use serde::Serialize;
 
 use crate::{
-    Caller, Committed, Item, Lease, Store, StoreError, Txn, Write,
+    CommitResult, DynamoCaller, DynamoStoreError, Item, Lease, Store, StoreTxn, Write,
     database::{Database, ITEM_BYTES_MAX, ItemRequest, StoredItem, TRIES},
-    error::{Error, Kind, Result},
+    error::{Error, ErrorType, Result},
     expression::{
         Action, Condition, Path, evaluate::Projection, names::Placeholders, parse_condition, parse_projection,
         parse_update, paths, update,
     },
-    item::{Mark, Record},
+    item::{ItemRecord, RequestMark},
     key::answer_key,
     legacy,
     once::{self, Repeats},
@@ -23,21 +23,21 @@ use crate::{
         table_name, write_units,
     },
     value::item_size,
-    work::Work,
+    work::WorkBudget,
 };
 
 /// A change, read and checked as far as its request goes.
 pub(crate) struct Prepared<'a> {
     pub(crate) wanted: ItemRequest<'a>,
     condition: Option<Condition>,
-    change: Change<'a>,
+    change: ItemChange<'a>,
     shows_old_on_failure: bool,
     /// The budget of the whole request.
-    work: &'a Work,
+    work: &'a WorkBudget,
 }
 
 /// What is done to an item.
-enum Change<'a> {
+enum ItemChange<'a> {
     Put(&'a Item),
     Update(Vec<Action>),
     Delete,
@@ -47,7 +47,7 @@ enum Change<'a> {
 
 /// Which change a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum WriteKind {
     Put,
     Update,
     Delete,
@@ -57,7 +57,7 @@ pub(crate) enum Role {
 /// A change that has been decided.
 pub(crate) struct Planned {
     pub(crate) write: Option<Write>,
-    pub(crate) record: Option<Record>,
+    pub(crate) record: Option<ItemRecord>,
     /// The item is a lock whose lease was over before, and still is.
     is_over: bool,
     /// The write acquires or renews a lock.
@@ -100,7 +100,7 @@ struct GetResponse {
 }
 
 impl<'a> Prepared<'a> {
-    pub(crate) fn new(request: &'a WriteRequest, role: Role, work: &'a Work) -> Result<Self> {
+    pub(crate) fn new(request: &'a WriteRequest, role: WriteKind, work: &'a WorkBudget) -> Result<Self> {
         let table = table_name(request.table_name.as_ref())?;
         let placeholders = Placeholders::new(
             request.expression_attribute_names.as_ref(),
@@ -120,30 +120,30 @@ impl<'a> Prepared<'a> {
 
         check_depth(request.expression_attribute_values.iter().flat_map(Item::values))?;
         let (attributes, change) = match role {
-            Role::Put => {
+            WriteKind::Put => {
                 let item = required(request.item.as_ref(), "Item")?;
                 check_depth(item.values())?;
                 if item_size(item) > ITEM_BYTES_MAX {
                     return Err(Error::validation("Item size has exceeded the maximum allowed size"));
                 }
-                (item, Change::Put(item))
+                (item, ItemChange::Put(item))
             }
-            Role::Update => {
+            WriteKind::Update => {
                 let actions = match (&request.update_expression, &request.attribute_updates) {
                     (Some(text), _) => parse_update(text, &placeholders).map_err(invalid("UpdateExpression"))?,
                     (None, Some(updates)) => legacy::actions(updates)?,
                     (None, None) => Vec::new(),
                 };
-                (required(request.key.as_ref(), "Key")?, Change::Update(actions))
+                (required(request.key.as_ref(), "Key")?, ItemChange::Update(actions))
             }
-            Role::Delete => (required(request.key.as_ref(), "Key")?, Change::Delete),
-            Role::Check => (required(request.key.as_ref(), "Key")?, Change::Nothing),
+            WriteKind::Delete => (required(request.key.as_ref(), "Key")?, ItemChange::Delete),
+            WriteKind::Check => (required(request.key.as_ref(), "Key")?, ItemChange::Nothing),
         };
 
         let condition = match (&request.condition_expression, &request.expected) {
             (Some(text), _) => Some(parse_condition(text, &placeholders).map_err(invalid("ConditionExpression"))?),
             (None, Some(expected)) => Some(legacy::condition(expected, request.conditional_operator.as_deref())?),
-            (None, None) if role == Role::Check => {
+            (None, None) if role == WriteKind::Check => {
                 required(request.condition_expression.as_ref(), "ConditionExpression")?;
                 None
             }
@@ -155,7 +155,7 @@ impl<'a> Prepared<'a> {
         let on_failure = request.return_values_on_condition_check_failure.as_ref();
         one_of(on_failure, "returnValuesOnConditionCheckFailure", &["ALL_OLD", "NONE"])?;
         Ok(Self {
-            wanted: ItemRequest { table, attributes, is_key: role != Role::Put },
+            wanted: ItemRequest { table, attributes, is_key: role != WriteKind::Put },
             condition,
             change,
             shows_old_on_failure: on_failure.is_some_and(|value| value == "ALL_OLD"),
@@ -165,19 +165,19 @@ impl<'a> Prepared<'a> {
 
     /// The paths that an update names.
     fn updated(&self) -> impl Iterator<Item = &Path> {
-        let actions = if let Change::Update(actions) = &self.change { actions.as_slice() } else { &[] };
+        let actions = if let ItemChange::Update(actions) = &self.change { actions.as_slice() } else { &[] };
         actions.iter().map(Action::path)
     }
 
     /// Whether the values that an update writes depend on the old ones, so that it does more when it is executed again.
     fn is_relative(&self) -> bool {
-        let actions = if let Change::Update(actions) = &self.change { actions.as_slice() } else { &[] };
+        let actions = if let ItemChange::Update(actions) = &self.change { actions.as_slice() } else { &[] };
         actions.iter().any(Action::is_relative)
     }
 
     /// Whether the write says something about a lock.
     fn says_tenure(&self) -> bool {
-        let is_put = matches!(self.change, Change::Put(_));
+        let is_put = matches!(self.change, ItemChange::Put(_));
         is_put || self.updated().any(|path| recipes::is_of_tenure(path.head()))
     }
 
@@ -185,16 +185,16 @@ impl<'a> Prepared<'a> {
     fn repeats(&self, returned: Returned, planned: &Planned) -> Option<Repeats> {
         let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
         match &self.change {
-            Change::Delete if self.condition.is_none() => planned.write.is_some().then_some(Repeats::Always),
-            Change::Delete => Some(Repeats::WhileAbsent),
-            Change::Update(_) if self.is_relative() && !planned.is_tenure => Some(Repeats::Always),
-            Change::Put(_) | Change::Update(_) => shows_old.then_some(Repeats::WhileWritten),
-            Change::Nothing => None,
+            ItemChange::Delete if self.condition.is_none() => planned.write.is_some().then_some(Repeats::Always),
+            ItemChange::Delete => Some(Repeats::WhileAbsent),
+            ItemChange::Update(_) if self.is_relative() && !planned.is_tenure => Some(Repeats::Always),
+            ItemChange::Put(_) | ItemChange::Update(_) => shows_old.then_some(Repeats::WhileWritten),
+            ItemChange::Nothing => None,
         }
     }
 
     /// Plans the change of the stored item, or returns why it must not be changed.
-    pub(crate) fn plan(&self, located: &StoredItem, mark: Option<Mark>, rules: Rules<'_>) -> Result<Planned> {
+    pub(crate) fn plan(&self, located: &StoredItem, mark: Option<RequestMark>, rules: Rules<'_>) -> Result<Planned> {
         let nested = self.condition.iter().flat_map(paths).chain(self.updated()).filter(|path| path.is_nested());
         let key_names: Vec<_> = located.known.table.key_names().collect();
         for path in nested {
@@ -224,8 +224,8 @@ impl<'a> Prepared<'a> {
 
         let old_bytes = seen.map_or(0, item_size);
         let mut item = match &self.change {
-            Change::Put(item) => (*item).clone(),
-            Change::Update(actions) => {
+            ItemChange::Put(item) => (*item).clone(),
+            ItemChange::Update(actions) => {
                 // Take the stored attributes, without those that are only shown.
                 let stored = located.stored.as_ref().map(|(record, _)| &record.item);
                 let item =
@@ -236,11 +236,11 @@ impl<'a> Prepared<'a> {
                 }
                 item
             }
-            Change::Delete => {
+            ItemChange::Delete => {
                 let write = located.stored.is_some().then(|| Write::Delete { key: located.key.clone() });
                 return Ok(Planned { write, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
             }
-            Change::Nothing => {
+            ItemChange::Nothing => {
                 return Ok(Planned { write: None, record: None, is_over: false, is_tenure: false, bytes: old_bytes });
             }
         };
@@ -254,7 +254,7 @@ impl<'a> Prepared<'a> {
         let is_over = lease == Lease::Keep && before.is_some_and(|(_, entry)| entry.expired);
         let is_tenure = matches!(lease, Lease::Grant { .. } | Lease::Renew);
 
-        let record = Record { item, fence, mark };
+        let record = ItemRecord { item, fence, mark };
         let write = Write::Put { key: located.key.clone(), value: record.encode(), lease };
         Ok(Planned { write: Some(write), record: Some(record), is_over, is_tenure, bytes })
     }
@@ -272,10 +272,10 @@ fn json(response: &impl Serialize) -> Vec<u8> {
 impl<S: Store> Database<S> {
     pub(crate) async fn write_item(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         body: &[u8],
-        role: Role,
-        mark: Option<Mark>,
+        role: WriteKind,
+        mark: Option<RequestMark>,
     ) -> Result<Vec<u8>> {
         let request: WriteRequest = read(body)?;
         self.write(caller, &request, role, mark).await
@@ -284,20 +284,20 @@ impl<S: Store> Database<S> {
     /// Makes one change. Tries until nothing came between its read and its commit.
     pub(crate) async fn write(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         request: &WriteRequest,
-        role: Role,
-        mark: Option<Mark>,
+        role: WriteKind,
+        mark: Option<RequestMark>,
     ) -> Result<Vec<u8>> {
         let returned = returned(request, role)?;
         one_of(request.return_consumed_capacity.as_ref(), "returnConsumedCapacity", &["INDEXES", "TOTAL", "NONE"])?;
 
-        let work = Work::default();
+        let work = WorkBudget::default();
         let prepared = Prepared::new(request, role, &work)?;
         let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
         let answer_key = mark.map(|mark| answer_key(&mark));
         // Only some writes keep their answers: the item itself remembers the others.
-        let may_be_kept = role == Role::Delete || shows_old || prepared.is_relative();
+        let may_be_kept = role == WriteKind::Delete || shows_old || prepared.is_relative();
         let further: Vec<_> = answer_key.iter().filter(|_| may_be_kept).cloned().collect();
 
         let mut turn = None;
@@ -342,7 +342,7 @@ impl<S: Store> Database<S> {
             let Some(write) = planned.write.clone() else {
                 return Ok(self.response(request, &prepared, returned, old, None, units));
             };
-            let txn = Txn {
+            let txn = StoreTxn {
                 expected: vec![
                     (crate::key::table_key(prepared.wanted.table), located.known.modified),
                     (located.key.clone(), located.modified()),
@@ -376,20 +376,20 @@ impl<S: Store> Database<S> {
             let new = shown_at(committed.revision);
             return Ok(self.response(request, &prepared, returned, old, new.as_ref(), units));
         }
-        Err(Error::new(Kind::Throttled, "too many writers change this item: try again"))
+        Err(Error::new(ErrorType::Throttled, "too many writers change this item: try again"))
     }
 
     /// Renews the lease of an item, if it has one, before a request that acquired it is answered again: some clients count their lease from
     /// the answer. Returns `false` if the item has changed meanwhile.
-    async fn renew(&self, caller: &Caller, located: &StoredItem) -> Result<bool> {
+    async fn renew(&self, caller: &DynamoCaller, located: &StoredItem) -> Result<bool> {
         let Some((record, entry)) = located.stored.as_ref().filter(|(_, entry)| entry.leased) else { return Ok(true) };
-        let renewed = Record { fence: recipes::kept(record, entry), ..record.clone() };
+        let renewed = ItemRecord { fence: recipes::kept(record, entry), ..record.clone() };
         let put = Write::Put { key: located.key.clone(), value: renewed.encode(), lease: Lease::Renew };
         let expected = vec![
             (crate::key::table_key(&located.known.table.name), located.known.modified),
             (located.key.clone(), entry.modified),
         ];
-        let committed = self.store.commit(caller, Txn { expected, writes: vec![put] }).await?;
+        let committed = self.store.commit(caller, StoreTxn { expected, writes: vec![put] }).await?;
         Ok(committed.succeeded)
     }
 
@@ -397,18 +397,20 @@ impl<S: Store> Database<S> {
     /// it.
     async fn commit_with(
         &self,
-        caller: &Caller,
-        txn: Txn,
+        caller: &DynamoCaller,
+        txn: StoreTxn,
         memory: Option<(Write, (Vec<u8>, u64))>,
-        role: Role,
-    ) -> Result<Committed> {
+        role: WriteKind,
+    ) -> Result<CommitResult> {
         let Some((write, expected)) = memory else { return Ok(self.store.commit(caller, txn).await?) };
         let mut remembered = txn.clone();
         remembered.writes.push(write);
         remembered.expected.push(expected);
 
         match self.store.commit(caller, remembered).await {
-            Err(StoreError::TooLarge(_) | StoreError::Overloaded(_) | StoreError::Full(_)) if role == Role::Delete => {
+            Err(DynamoStoreError::TooLarge(_) | DynamoStoreError::Overloaded(_) | DynamoStoreError::Full(_))
+                if role == WriteKind::Delete =>
+            {
                 Ok(self.store.commit(caller, txn).await?)
             }
             committed => Ok(committed?),
@@ -438,7 +440,7 @@ impl<S: Store> Database<S> {
         json(&WriteResponse { attributes, consumed_capacity })
     }
 
-    pub(crate) async fn get_item(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn get_item(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: ReadRequest = read(body)?;
         let table = table_name(request.table_name.as_ref())?;
         let attributes = required(request.key.as_ref(), "Key")?;
@@ -483,13 +485,13 @@ pub(crate) fn projected(item: Item, projection: Option<&Projection>) -> Item {
     }
 }
 
-fn returned(request: &WriteRequest, role: Role) -> Result<Returned> {
+fn returned(request: &WriteRequest, role: WriteKind) -> Result<Returned> {
     let all = ["ALL_NEW", "UPDATED_OLD", "ALL_OLD", "NONE", "UPDATED_NEW"];
     one_of(request.return_values.as_ref(), "returnValues", &all)?;
     Ok(match request.return_values.as_deref() {
         Some("ALL_OLD") => Returned::AllOld,
         None | Some("NONE") => Returned::None,
-        Some(_) if role != Role::Update => {
+        Some(_) if role != WriteKind::Update => {
             return Err(Error::validation("Return values set to invalid value"));
         }
         Some("ALL_NEW") => Returned::AllNew,

@@ -12,7 +12,7 @@
 //! the prefix of another. A name has no `/`. CREATED is the revision of the table's creation: items that a deleted table left behind do not
 //! belong to a new table of the same name.
 
-use crate::{Number, Value};
+use crate::{AttributeValue, Number};
 
 const TABLE: &str = "dynamodb/table/";
 const ITEM: &str = "dynamodb/item/";
@@ -56,9 +56,9 @@ pub(crate) fn items_prefix(table: &str, created: u64) -> Vec<u8> {
 }
 
 /// Returns the first part of the keys of a partition, in a table with a sort key.
-pub(crate) fn partition_prefix(items: &[u8], partition: &Value) -> Vec<u8> {
+pub(crate) fn partition_prefix(items: &[u8], partition: &AttributeValue) -> Vec<u8> {
     let mut key = items.to_vec();
-    if let Value::N(number) = partition {
+    if let AttributeValue::N(number) = partition {
         key.extend(number.ordered_bytes());
         return key;
     }
@@ -75,12 +75,12 @@ pub(crate) fn partition_prefix(items: &[u8], partition: &Value) -> Vec<u8> {
 }
 
 /// Returns the end of a key, for its last value.
-pub(crate) fn last_part(value: &Value) -> Vec<u8> {
-    if let Value::N(number) = value { Number::ordered_bytes(*number) } else { raw(value).to_vec() }
+pub(crate) fn last_part(value: &AttributeValue) -> Vec<u8> {
+    if let AttributeValue::N(number) = value { Number::ordered_bytes(*number) } else { raw(value).to_vec() }
 }
 
 /// Returns the key of an item.
-pub(crate) fn item_key(items: &[u8], partition: &Value, sort: Option<&Value>) -> Vec<u8> {
+pub(crate) fn item_key(items: &[u8], partition: &AttributeValue, sort: Option<&AttributeValue>) -> Vec<u8> {
     match sort {
         None => [items, &last_part(partition)].concat(),
         Some(sort) => [partition_prefix(items, partition), last_part(sort)].concat(),
@@ -95,12 +95,17 @@ pub(crate) fn after(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(key)
 }
 
-fn raw(value: &Value) -> &[u8] {
+fn raw(value: &AttributeValue) -> &[u8] {
     match value {
-        Value::S(text) => text.as_bytes(),
-        Value::B(bytes) => bytes,
-        Value::N(_) | Value::Bool(_) | Value::Null | Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => &[],
-        Value::L(_) | Value::M(_) => &[],
+        AttributeValue::S(text) => text.as_bytes(),
+        AttributeValue::B(bytes) => bytes,
+        AttributeValue::N(_)
+        | AttributeValue::Bool(_)
+        | AttributeValue::Null
+        | AttributeValue::Ss(_)
+        | AttributeValue::Ns(_)
+        | AttributeValue::Bs(_) => &[],
+        AttributeValue::L(_) | AttributeValue::M(_) => &[],
     }
 }
 
@@ -119,10 +124,10 @@ mod tests {
         fn keys_have_the_order_of_the_parts(a in any_part(), b in any_part(), c in any_part(), d in any_part()) {
             let items = items_prefix("table", 1);
             let key = |partition: &Vec<u8>, sort: &Vec<u8>| {
-                item_key(&items, &Value::B(partition.clone()), Some(&Value::B(sort.clone())))
+                item_key(&items, &AttributeValue::B(partition.clone()), Some(&AttributeValue::B(sort.clone())))
             };
             prop_assert_eq!(key(&a, &b).cmp(&key(&c, &d)), (&a, &b).cmp(&(&c, &d)));
-            let partition = partition_prefix(&items, &Value::B(a.clone()));
+            let partition = partition_prefix(&items, &AttributeValue::B(a.clone()));
             prop_assert_eq!(key(&c, &d).starts_with(&partition), a == c);
         }
 
@@ -135,7 +140,10 @@ mod tests {
 
     #[test]
     fn a_lock_without_a_sort_key_is_readable() {
-        assert_eq!(item_key(&items_prefix("locks", 7), &Value::S("jobs".into()), None), b"dynamodb/item/locks/7/jobs");
+        assert_eq!(
+            item_key(&items_prefix("locks", 7), &AttributeValue::S("jobs".into()), None),
+            b"dynamodb/item/locks/7/jobs"
+        );
         assert_eq!(table_name(&table_key("locks")), Some("locks"));
         assert_eq!(after(b"\xff\xff"), None);
     }

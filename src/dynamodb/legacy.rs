@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use crate::{
-    Value,
+    AttributeValue,
     error::{Error, Result},
     expression::{
-        Action, Comparison, Condition, IN_OPERANDS_MAX, OPERATORS_MAX, Operand, Path, Source, evaluate,
+        Action, Comparison, Condition, ConditionOperand, IN_OPERANDS_MAX, OPERATORS_MAX, Path, ValueSource, evaluate,
         too_many_in_operands,
     },
 };
@@ -23,10 +23,10 @@ const NAMES_MAX: usize = 255;
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Expectation {
-    value: Option<Value>,
+    value: Option<AttributeValue>,
     exists: Option<bool>,
     comparison_operator: Option<String>,
-    attribute_value_list: Option<Vec<Value>>,
+    attribute_value_list: Option<Vec<AttributeValue>>,
 }
 
 /// The change of one attribute.
@@ -34,7 +34,7 @@ pub(crate) struct Expectation {
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct AttributeUpdate {
     action: Option<String>,
-    value: Option<Value>,
+    value: Option<AttributeValue>,
 }
 
 pub(crate) type Expectations = BTreeMap<String, Expectation>;
@@ -96,9 +96,11 @@ impl Expectation {
             (Some(false), Some(_)) => {
                 Err(Error::parameters(format!("Value cannot be used when Exists is false for Attribute: {name}")))
             }
-            (None | Some(true), Some(value)) => {
-                Ok(Condition::Compare(Comparison::Equal, Operand::Path(path), Operand::Value(value.clone())))
-            }
+            (None | Some(true), Some(value)) => Ok(Condition::Compare(
+                Comparison::Equal,
+                ConditionOperand::Path(path),
+                ConditionOperand::Value(value.clone()),
+            )),
             (exists @ (None | Some(true)), None) => {
                 let exists = exists.map_or("null", |_| "true");
                 Err(Error::parameters(format!("Value must be provided when Exists is {exists} for Attribute: {name}")))
@@ -107,7 +109,7 @@ impl Expectation {
     }
 }
 
-fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
+fn compared(path: Path, operator: &str, values: &[AttributeValue]) -> Result<Condition> {
     let count = values.len();
     let wrong_count =
         || Error::parameters(format!("Invalid number of argument(s) for the {operator} ComparisonOperator"));
@@ -129,10 +131,10 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
     }
 
     let one = || match values {
-        [value] => Ok(Operand::Value(value.clone())),
+        [value] => Ok(ConditionOperand::Value(value.clone())),
         _ => Err(wrong_count()),
     };
-    let left = Operand::Path(path.clone());
+    let left = ConditionOperand::Path(path.clone());
     let comparison = |comparison| Ok(Condition::Compare(comparison, left.clone(), one()?));
 
     match operator {
@@ -153,11 +155,13 @@ fn compared(path: Path, operator: &str, values: &[Value]) -> Result<Condition> {
         "NOT_NULL" => Ok(Condition::Exists(path)),
         "IN" if count == 0 => Err(wrong_count()),
         "IN" if count > IN_OPERANDS_MAX => Err(Error::validation(too_many_in_operands(count))),
-        "IN" => Ok(Condition::In(left, values.iter().cloned().map(Operand::Value).collect())),
+        "IN" => Ok(Condition::In(left, values.iter().cloned().map(ConditionOperand::Value).collect())),
         "BETWEEN" => match values {
-            [low, high] if evaluate::order(low, high).is_none_or(std::cmp::Ordering::is_le) => {
-                Ok(Condition::Between(left, Operand::Value(low.clone()), Operand::Value(high.clone())))
-            }
+            [low, high] if evaluate::order(low, high).is_none_or(std::cmp::Ordering::is_le) => Ok(Condition::Between(
+                left,
+                ConditionOperand::Value(low.clone()),
+                ConditionOperand::Value(high.clone()),
+            )),
             [_, _] => Err(Error::validation(
                 "The BETWEEN condition was provided a range where the lower bound is greater than the upper bound",
             )),
@@ -200,10 +204,10 @@ fn action(path: Path, update: &AttributeUpdate) -> Result<Action> {
         };
     };
 
-    let is_set = matches!(value, Value::Ss(_) | Value::Ns(_) | Value::Bs(_));
+    let is_set = matches!(value, AttributeValue::Ss(_) | AttributeValue::Ns(_) | AttributeValue::Bs(_));
     match action {
-        "PUT" => Ok(Action::Set(path, Source::Value(value))),
-        "ADD" if is_set || matches!(value, Value::N(_) | Value::L(_)) => Ok(Action::Add(path, value)),
+        "PUT" => Ok(Action::Set(path, ValueSource::Value(value))),
+        "ADD" if is_set || matches!(value, AttributeValue::N(_) | AttributeValue::L(_)) => Ok(Action::Add(path, value)),
         "ADD" => Err(Error::parameters(format!("ADD action is not supported for the type {}", value.kind()))),
         "DELETE" if is_set => Ok(Action::Delete(path, value)),
         "DELETE" => {

@@ -59,9 +59,11 @@ mod value;
 mod work;
 
 pub use http::serve;
-pub use lockkeeper_http1::Listen;
+pub use lockkeeper_http1::HttpListen;
 pub use number::{Number, NumberError};
-pub use options::{Options, UnreadLimits};
+pub use options::{DynamoOptions, UnreadLimits};
 pub use sigv4::Secrets;
-pub use store::{AtEnd, Caller, Committed, Entry, Lease, Page, Store, StoreError, Txn, Write};
-pub use value::{Item, Value};
+pub use store::{
+    AtEnd, CommitResult, DynamoCaller, DynamoStoreError, ItemEntry, Lease, Store, StoreTxn, StoredPage, Write,
+};
+pub use value::{AttributeValue, Item};

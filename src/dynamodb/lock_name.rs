@@ -12,14 +12,14 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::Value;
+use crate::AttributeValue;
 
 /// Maximum number of bytes of a lock's name.
 const NAME_BYTES_MAX: usize = 512;
 const HASH_BYTES: usize = 16;
 
 /// Returns the name of the item with this key.
-pub(crate) fn lock_name(table: &str, partition: &Value, sort: Option<&Value>) -> String {
+pub(crate) fn lock_name(table: &str, partition: &AttributeValue, sort: Option<&AttributeValue>) -> String {
     let mut name = format!("dynamodb/{table}/");
     append(&mut name, partition, sort.is_some());
     if let Some(sort) = sort {
@@ -38,13 +38,19 @@ pub(crate) fn lock_name(table: &str, partition: &Value, sort: Option<&Value>) ->
     name
 }
 
-fn append(name: &mut String, part: &Value, escapes_slash: bool) {
+fn append(name: &mut String, part: &AttributeValue, escapes_slash: bool) {
     let bytes: &[u8] = match part {
-        Value::S(text) => text.as_bytes(),
-        Value::B(bytes) => bytes,
-        Value::N(number) => return name.push_str(&number.to_string()),
+        AttributeValue::S(text) => text.as_bytes(),
+        AttributeValue::B(bytes) => bytes,
+        AttributeValue::N(number) => return name.push_str(&number.to_string()),
         // Keys do not have these types.
-        Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) | Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => return,
+        AttributeValue::Bool(_)
+        | AttributeValue::Null
+        | AttributeValue::L(_)
+        | AttributeValue::M(_)
+        | AttributeValue::Ss(_)
+        | AttributeValue::Ns(_)
+        | AttributeValue::Bs(_) => return,
     };
 
     for chunk in bytes.utf8_chunks() {
@@ -76,8 +82,8 @@ mod tests {
 
     use super::*;
 
-    fn text(text: &str) -> Value {
-        Value::S(text.to_owned())
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::S(text.to_owned())
     }
 
     #[test]
@@ -85,8 +91,11 @@ mod tests {
         assert_eq!(lock_name("locks", &text("orders/42 é"), None), "dynamodb/locks/orders/42 é");
         assert_eq!(lock_name("locks", &text("a/b"), Some(&text("c/d"))), "dynamodb/locks/a%2fb/c/d");
         assert_eq!(lock_name("locks", &text("100%\0\n"), None), "dynamodb/locks/100%25%00%0a");
-        assert_eq!(lock_name("locks", &Value::B(vec![b'a', 0xff]), None), "dynamodb/locks/a%ff");
-        assert_eq!(lock_name("locks", &Value::N("-1.50".parse().unwrap()), Some(&text(""))), "dynamodb/locks/-1.5/");
+        assert_eq!(lock_name("locks", &AttributeValue::B(vec![b'a', 0xff]), None), "dynamodb/locks/a%ff");
+        assert_eq!(
+            lock_name("locks", &AttributeValue::N("-1.50".parse().unwrap()), Some(&text(""))),
+            "dynamodb/locks/-1.5/"
+        );
         let long = lock_name("locks", &text(&"é".repeat(1024)), None);
         assert!(long.len() <= NAME_BYTES_MAX && long.contains("é%#"), "{long}");
         assert_ne!(long, lock_name("locks", &text(&"é".repeat(1023)), None));

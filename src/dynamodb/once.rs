@@ -4,7 +4,7 @@
 //! Without a memory of the first, the second would find its own lock in the way and report a failure. The write itself writes two kinds of
 //! memory:
 //!
-//! * A put or an update leaves its [`Mark`] in the item. A retry that finds it is answered from the item.
+//! * A put or an update leaves its [`RequestMark`] in the item. A retry that finds it is answered from the item.
 //! * Some answers cannot be computed from the item: that of a deletion, one with the values of before, and that of an update whose values
 //!   depend on those of before (`ADD n 1`). These are kept, in an entry of their own that the store deletes after [`ANSWER_TTL_MS`]. So is
 //!   the answer to a transaction with a `ClientRequestToken`.
@@ -27,7 +27,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{Caller, Lease, Write, database::StoredItem, item::Mark, key, store::AtEnd};
+use crate::{DynamoCaller, Lease, Write, database::StoredItem, item::RequestMark, key, store::AtEnd};
 
 /// Time for which an answer is kept. It is longer than any SDK tries.
 const ANSWER_TTL_MS: u64 = 120_000;
@@ -35,29 +35,34 @@ const ANSWER_TTL_MS: u64 = 120_000;
 const TRANSACTION_TTL_MS: u64 = 600_000;
 
 /// The name of a request that may be sent again. If the client gave none, nothing is remembered.
-pub(crate) fn mark(caller: &Caller, operation: &str, invocation: Option<&str>, body: &[u8]) -> Option<Mark> {
+pub(crate) fn mark(
+    caller: &DynamoCaller,
+    operation: &str,
+    invocation: Option<&str>,
+    body: &[u8],
+) -> Option<RequestMark> {
     Some(hash_parts(&[caller.identity.as_deref()?.as_bytes(), operation.as_bytes(), invocation?.as_bytes(), body]))
 }
 
 /// The name of a transaction. A transaction with the same token and another body has the same name, which is an error.
-pub(crate) fn transaction_mark(caller: &Caller, token: &str) -> Mark {
+pub(crate) fn transaction_mark(caller: &DynamoCaller, token: &str) -> RequestMark {
     hash_parts(&[caller.identity.as_deref().unwrap_or_default().as_bytes(), b"transaction", token.as_bytes()])
 }
 
 /// Hashes texts, each with its length before it.
-fn hash_parts(parts: &[&[u8]]) -> Mark {
+fn hash_parts(parts: &[&[u8]]) -> RequestMark {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    let mut mark = Mark::default();
+    let mut mark = RequestMark::default();
     mark.copy_from_slice(&hash.finalize()[..16]);
     mark
 }
 
 /// The mark of one part of a request.
-pub(crate) fn part_mark(mark: &Mark, part: usize) -> Mark {
+pub(crate) fn part_mark(mark: &RequestMark, part: usize) -> RequestMark {
     hash_parts(&[mark, &(part as u64).to_be_bytes()])
 }
 
@@ -74,7 +79,7 @@ pub(crate) enum Repeats {
 
 impl Repeats {
     /// Whether the answer to the request with this mark may be repeated.
-    pub(crate) fn allows(self, mark: Mark, located: &StoredItem) -> bool {
+    pub(crate) fn allows(self, mark: RequestMark, located: &StoredItem) -> bool {
         match self {
             Self::Always => true,
             Self::WhileWritten => located.is_as_left_by(mark),
@@ -84,7 +89,7 @@ impl Repeats {
 }
 
 /// The write that keeps an answer.
-pub(crate) fn keep(caller: &Caller, mark: &Mark, repeats: Repeats, answer: &[u8]) -> Write {
+pub(crate) fn keep(caller: &DynamoCaller, mark: &RequestMark, repeats: Repeats, answer: &[u8]) -> Write {
     let kind = match repeats {
         Repeats::Always => 1,
         Repeats::WhileWritten => 2,
@@ -114,7 +119,12 @@ pub(crate) struct KeptTransaction {
 }
 
 /// Makes the write that keeps the answer to a transaction, with a hash of its body. A byte suffices to count the parts of a transaction.
-pub(crate) fn keep_transaction(caller: &Caller, mark: &Mark, body: &[u8], kept: &KeptTransaction) -> Write {
+pub(crate) fn keep_transaction(
+    caller: &DynamoCaller,
+    mark: &RequestMark,
+    body: &[u8],
+    kept: &KeptTransaction,
+) -> Write {
     let places: Vec<u8> = kept.locks.iter().filter_map(|place| u8::try_from(*place).ok()).collect();
     let count = u8::try_from(places.len()).unwrap_or(u8::MAX);
     let value = [&hash_parts(&[body])[..], &[count], &places, &kept.answer].concat();
@@ -129,7 +139,7 @@ pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransact
     Ok(KeptTransaction { locks: places.iter().copied().map(usize::from).collect(), answer: answer.to_vec() })
 }
 
-fn put(caller: &Caller, mark: &Mark, value: Vec<u8>, ttl_ms: u64) -> Write {
+fn put(caller: &DynamoCaller, mark: &RequestMark, value: Vec<u8>, ttl_ms: u64) -> Write {
     let owner = caller.identity.clone().unwrap_or_default();
     let lease = Lease::Grant { lock: None, owner, ttl_ms, at_end: AtEnd::Delete };
     Write::Put { key: key::answer_key(mark), value, lease }

@@ -5,12 +5,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     Secrets,
     recipes::Rules,
-    schema::{Table, TableUse},
+    schema::{TableProperties, TableUse},
 };
 
 /// Settings, limits, and the inputs from outside: the time and a seed.
 #[derive(Clone)]
-pub struct Options {
+pub struct DynamoOptions {
     /// Whether locks are recognized, and have leases and tokens.
     pub recipes: bool,
     /// Maximum length in milliseconds of the leases that are requested from the store.
@@ -61,7 +61,7 @@ impl Default for UnreadLimits {
     }
 }
 
-impl Options {
+impl DynamoOptions {
     /// Makes options with the usual limits.
     pub fn new(wall_ms: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Options {
     }
 
     /// The rules that make an item of this table a lock.
-    pub(crate) fn rules<'a>(&self, table: &'a Table) -> Rules<'a> {
+    pub(crate) fn rules<'a>(&self, table: &'a TableProperties) -> Rules<'a> {
         Rules {
             table,
             knows_locks: self.recipes && table.used_for != Some(TableUse::Plain),
@@ -95,7 +95,7 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for DynamoOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { recipes, region, secrets, .. } = self;
         write!(f, "Options {{ recipes: {recipes}, region: {region:?}, secrets: {secrets:?}, .. }}")

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::{
-    Caller, Item, Store, Value,
+    AttributeValue, DynamoCaller, Item, Store,
     database::{CachedTable, Database, ItemRequest, check_key_value},
     error::{Error, Result},
     expression::{
@@ -20,7 +20,7 @@ use crate::{
     key, legacy,
     request::{Capacity, ReadRequest, check_depth, one_generation, one_of, read, read_units, table_name},
     value::{item_size, json_bytes},
-    work::{Exhausted, Work},
+    work::{Exhausted, WorkBudget},
 };
 
 /// Number of bytes of items after which a page ends.
@@ -32,7 +32,7 @@ const ENTRIES_AT_A_TIME: usize = 128;
 
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct Answer {
+struct QueryAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     items: Option<Vec<Item>>,
     count: usize,
@@ -58,7 +58,7 @@ struct Reading<'a> {
 }
 
 impl<S: Store> Database<S> {
-    pub(crate) async fn query(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn query(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: ReadRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let has_expression = one_generation(
@@ -121,7 +121,7 @@ impl<S: Store> Database<S> {
         Ok(serde_json::to_vec(&answer).expect("texts and numbers are JSON"))
     }
 
-    pub(crate) async fn scan(&self, caller: &Caller, body: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) async fn scan(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: ReadRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let has_expression = one_generation(
@@ -164,18 +164,18 @@ impl<S: Store> Database<S> {
     /// Reads until the limit, the bytes of a page, or the end.
     async fn pages(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         known: &std::sync::Arc<CachedTable>,
         reading: &Reading<'_>,
         mut range: Range,
         backwards: bool,
         is_wanted: impl Fn(&Item) -> bool,
-    ) -> Result<Answer> {
+    ) -> Result<QueryAnswer> {
         let mut items = Vec::new();
         let mut bytes = 0;
         let mut answer_bytes = 0;
-        let mut answer = Answer::default();
-        let work = Work::default();
+        let mut answer = QueryAnswer::default();
+        let work = WorkBudget::default();
 
         // The last item that was handled, whether it was shown or not. The next page goes on after it.
         let mut last_key: Option<Item> = None;
@@ -273,7 +273,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Whether an item passes the filter.
-    fn finds(&self, item: &Item, work: &Work) -> Result<bool, Exhausted> {
+    fn finds(&self, item: &Item, work: &WorkBudget) -> Result<bool, Exhausted> {
         match &self.filter {
             Some(filter) => filter.holds(item, work),
             None => Ok(true),
@@ -311,7 +311,7 @@ fn placeholders(request: &ReadRequest) -> Result<Placeholders<'_>> {
 
 /// Returns the range of the keys that satisfy a key condition.
 fn range(known: &CachedTable, keys: &KeyCondition) -> Result<Range> {
-    let of_type = |value: &Value, kind: &str| {
+    let of_type = |value: &AttributeValue, kind: &str| {
         if value.kind() == kind {
             return Ok(key::last_part(value));
         }
@@ -328,7 +328,7 @@ fn range(known: &CachedTable, keys: &KeyCondition) -> Result<Range> {
 
     let base = key::partition_prefix(&known.items(), &keys.partition);
     let end = || key::after(&base);
-    let at = |value: &Value| Ok::<_, Error>([base.clone(), of_type(value, &sort.kind)?].concat());
+    let at = |value: &AttributeValue| Ok::<_, Error>([base.clone(), of_type(value, &sort.kind)?].concat());
 
     Ok(match &keys.sort {
         None => Range { from: base.clone(), to: end() },

@@ -44,9 +44,9 @@
 //! it, and shows no other; but a token that was shown and is written back is not stored.
 
 use crate::{
-    Entry, Item, Lease, Number, Value,
-    item::{Fence, Record},
-    schema::Table,
+    AttributeValue, Item, ItemEntry, Lease, Number,
+    item::{ItemFence, ItemRecord},
+    schema::TableProperties,
     store::AtEnd,
 };
 
@@ -65,7 +65,7 @@ const GO_VERSION_CHARS: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules<'a> {
     /// The table of the item.
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a TableProperties,
     /// Whether items of the table may be locks.
     pub(crate) knows_locks: bool,
     /// Maximum length in milliseconds of the leases that are requested from the store.
@@ -124,20 +124,24 @@ impl Recipe {
 
     /// Reads the length of the lease of an item that has all attributes of this recipe, and whether the item reads as released.
     fn read(self, item: &Item, rules: Rules<'_>) -> Option<(LeaseLength, bool)> {
-        let number = |name: &str| item.get(name).and_then(Value::as_number);
+        let number = |name: &str| item.get(name).and_then(AttributeValue::as_number);
         let time_to_live = rules.table.time_to_live();
 
         Some(match self {
             Self::Java => {
                 let length = match item.get("leaseDuration")? {
-                    Value::S(text) => LeaseLength::Ms(duration_ms(text)?),
-                    Value::N(seconds) => length_of_seconds(*seconds)?,
-                    Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => return None,
-                    Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => return None,
+                    AttributeValue::S(text) => LeaseLength::Ms(duration_ms(text)?),
+                    AttributeValue::N(seconds) => length_of_seconds(*seconds)?,
+                    AttributeValue::B(_)
+                    | AttributeValue::Bool(_)
+                    | AttributeValue::Null
+                    | AttributeValue::L(_)
+                    | AttributeValue::M(_) => return None,
+                    AttributeValue::Ss(_) | AttributeValue::Ns(_) | AttributeValue::Bs(_) => return None,
                 };
                 match item.get("isReleased") {
                     None => (length, false),
-                    Some(Value::S(text)) if text == "1" => (length, true),
+                    Some(AttributeValue::S(text)) if text == "1" => (length, true),
                     Some(_) => return None,
                 }
             }
@@ -148,7 +152,7 @@ impl Recipe {
             }
             Self::DeliveryHero => {
                 number("lastUpdatedTimeInMs")?;
-                if !matches!(item.get("additionalAttributes")?, Value::M(_)) {
+                if !matches!(item.get("additionalAttributes")?, AttributeValue::M(_)) {
                     return None;
                 }
                 (LeaseLength::Ms(number("leaseDurationInMs")?.to_u64()?), false)
@@ -186,7 +190,7 @@ impl<'a> ItemLock<'a> {
 
         let (length, released) = recipe.read(item, rules)?;
 
-        let is_known = |name: &str, value: &Value| {
+        let is_known = |name: &str, value: &AttributeValue| {
             let is_time_to_live = name == "ttl" || rules.table.time_to_live() == Some(name);
             recipe.names().contains(&name)
                 || recipe.others().contains(&name)
@@ -227,7 +231,7 @@ impl<'a> ItemLock<'a> {
 }
 
 /// Whether a client of the recipe writes versions of this form.
-fn is_version(recipe: Recipe, version: &Value) -> bool {
+fn is_version(recipe: Recipe, version: &AttributeValue) -> bool {
     if recipe == Recipe::FailOpen {
         return is_guid(version);
     }
@@ -243,8 +247,8 @@ fn is_uuid(text: &str) -> bool {
         && places.all(|(place, byte)| if is_hyphen(place) { byte == b'-' } else { byte.is_ascii_hexdigit() })
 }
 
-fn is_guid(value: &Value) -> bool {
-    matches!(value, Value::B(bytes) if bytes.len() == GUID_BYTES)
+fn is_guid(value: &AttributeValue) -> bool {
+    matches!(value, AttributeValue::B(bytes) if bytes.len() == GUID_BYTES)
 }
 
 /// Whether a client of one of the recipes writes items of this form: those that are locks, and npm's fail-closed locks, which have no
@@ -312,7 +316,7 @@ fn duration_ms(text: &str) -> Option<u64> {
 }
 
 /// Returns the item as a client sees it.
-pub(crate) fn shown(record: &Record, entry: &Entry, rules: Rules<'_>) -> Item {
+pub(crate) fn shown(record: &ItemRecord, entry: &ItemEntry, rules: Rules<'_>) -> Item {
     let item = shown_at(record, entry.modified, entry.expired, rules);
     if !entry.revoked {
         return item;
@@ -327,21 +331,24 @@ pub(crate) fn shown(record: &Record, entry: &Entry, rules: Rules<'_>) -> Item {
 fn without_its_version(mut item: Item, recipe: Recipe, modified: u64) -> Item {
     let [_, version] = recipe.names();
     let text = format!("revoked-{modified}");
-    let is_bytes = matches!(item.get(version), Some(Value::B(_)));
-    item.insert(version.to_owned(), if is_bytes { Value::B(text.into_bytes()) } else { Value::S(text) });
+    let is_bytes = matches!(item.get(version), Some(AttributeValue::B(_)));
+    item.insert(
+        version.to_owned(),
+        if is_bytes { AttributeValue::B(text.into_bytes()) } else { AttributeValue::S(text) },
+    );
     item
 }
 
 /// Returns a record that was just written as a client sees it.
-pub(crate) fn shown_at(record: &Record, modified: u64, expired: bool, rules: Rules<'_>) -> Item {
+pub(crate) fn shown_at(record: &ItemRecord, modified: u64, expired: bool, rules: Rules<'_>) -> Item {
     let mut item = record.item.clone();
     let Some(lock) = ItemLock::from_item(&record.item, rules) else { return item };
 
     if expired {
         match lock.recipe {
-            Recipe::Java => _ = item.insert("isReleased".to_owned(), Value::S("1".to_owned())),
+            Recipe::Java => _ = item.insert("isReleased".to_owned(), AttributeValue::S("1".to_owned())),
             Recipe::FailOpen if lock.is_bare => {
-                item.insert("leaseDurationMs".to_owned(), Value::N(Number::from(1)));
+                item.insert("leaseDurationMs".to_owned(), AttributeValue::N(Number::from(1)));
             }
             // The item has somebody's data, so it reads as it is.
             Recipe::FailOpen | Recipe::Python | Recipe::DeliveryHero => {}
@@ -349,20 +356,20 @@ pub(crate) fn shown_at(record: &Record, modified: u64, expired: bool, rules: Rul
     }
 
     if let Some(token) = shown_token(record, modified, lock.recipe) {
-        item.insert(TOKEN.to_owned(), Value::N(Number::from(token)));
+        item.insert(TOKEN.to_owned(), AttributeValue::N(Number::from(token)));
     }
     item
 }
 
 /// Returns the token that a lock shows, unless its client wrote an attribute of this name.
-fn shown_token(record: &Record, modified: u64, recipe: Recipe) -> Option<u64> {
+fn shown_token(record: &ItemRecord, modified: u64, recipe: Recipe) -> Option<u64> {
     if recipe == Recipe::FailOpen || record.item.contains_key(TOKEN) {
         return None;
     }
     match record.fence {
-        Fence::None => None,
-        Fence::ThisRevision => Some(modified),
-        Fence::At(revision) => Some(revision),
+        ItemFence::None => None,
+        ItemFence::ThisRevision => Some(modified),
+        ItemFence::At(revision) => Some(revision),
     }
 }
 
@@ -371,23 +378,23 @@ fn shown_token(record: &Record, modified: u64, recipe: Recipe) -> Option<u64> {
 ///
 /// A new lease has a new fence, and a renewed one keeps it: so the lock that people see has the token that the item shows.
 pub(crate) fn written(
-    before: Option<(&Record, &Entry)>,
+    before: Option<(&ItemRecord, &ItemEntry)>,
     item: &mut Item,
     rules: Rules<'_>,
     says_tenure: bool,
     name: impl FnOnce() -> String,
-) -> (Fence, Lease) {
+) -> (ItemFence, Lease) {
     drop_shown_token(before, item, rules);
-    let Some(lock) = ItemLock::from_item(item, rules) else { return (Fence::None, Lease::None) };
+    let Some(lock) = ItemLock::from_item(item, rules) else { return (ItemFence::None, Lease::None) };
     let before = before.and_then(|(record, entry)| Some((ItemLock::from_item(&record.item, rules)?, record, entry)));
-    let is_held_on = |old: &ItemLock<'_>, entry: &Entry| {
+    let is_held_on = |old: &ItemLock<'_>, entry: &ItemEntry| {
         old.owner == lock.owner && !old.released && !entry.expired && !lock.released
     };
 
     let Some(ttl_ms) = lock.lease_ms(rules) else {
         let fence = match &before {
             Some((old, record, entry)) if lock.released || is_held_on(old, entry) => kept(record, entry),
-            Some(_) | None => Fence::ThisRevision,
+            Some(_) | None => ItemFence::ThisRevision,
         };
         return (fence, Lease::None);
     };
@@ -400,28 +407,28 @@ pub(crate) fn written(
         Some(_) | None => {
             let owner = lock.owner.to_owned();
             let lease = Lease::Grant { lock: Some(name()), owner, ttl_ms, at_end: lock.at_end() };
-            (Fence::ThisRevision, lease)
+            (ItemFence::ThisRevision, lease)
         }
     }
 }
 
 /// Drops a token that a client has read and writes back: it would otherwise be stored as the client's own attribute.
-fn drop_shown_token(before: Option<(&Record, &Entry)>, item: &mut Item, rules: Rules<'_>) {
+fn drop_shown_token(before: Option<(&ItemRecord, &ItemEntry)>, item: &mut Item, rules: Rules<'_>) {
     let Some((record, entry)) = before else { return };
     let Some(old) = ItemLock::from_item(&record.item, rules) else { return };
     let Some(shown) = shown_token(record, entry.modified, old.recipe) else { return };
-    let written = item.get(TOKEN).and_then(Value::as_number);
+    let written = item.get(TOKEN).and_then(AttributeValue::as_number);
     if written.and_then(Number::to_u64).is_some_and(|written| written <= shown) {
         item.remove(TOKEN);
     }
 }
 
 /// Returns the fence of a lock that is written without a new acquisition.
-pub(crate) fn kept(record: &Record, entry: &Entry) -> Fence {
+pub(crate) fn kept(record: &ItemRecord, entry: &ItemEntry) -> ItemFence {
     match record.fence {
-        Fence::ThisRevision => Fence::At(entry.modified),
-        known @ Fence::At(_) => known,
-        Fence::None => Fence::ThisRevision,
+        ItemFence::ThisRevision => ItemFence::At(entry.modified),
+        known @ ItemFence::At(_) => known,
+        ItemFence::None => ItemFence::ThisRevision,
     }
 }
 
@@ -469,11 +476,11 @@ mod tests {
         let mut item = item(&format!(
             r#"{{"key":{{"S":"k"}},"owner":{{"S":"ann"}},"leaseDurationMs":{{"N":"700"}},"fencingToken":{{"N":"3"}}{more}}}"#
         ));
-        item.insert("guid".to_owned(), Value::B(vec![7; 64]));
+        item.insert("guid".to_owned(), AttributeValue::B(vec![7; 64]));
         item
     }
 
-    fn with(mut item: Item, name: &str, value: Value) -> Item {
+    fn with(mut item: Item, name: &str, value: AttributeValue) -> Item {
         item.insert(name.to_owned(), value);
         item
     }
@@ -483,15 +490,15 @@ mod tests {
         item
     }
 
-    fn text(text: &str) -> Value {
-        Value::S(text.to_owned())
+    fn text(text: &str) -> AttributeValue {
+        AttributeValue::S(text.to_owned())
     }
 
-    fn entry(modified: u64, expired: bool) -> Entry {
-        Entry { created: 1, modified, version: 1, leased: !expired, expired, revoked: false, value: Vec::new() }
+    fn entry(modified: u64, expired: bool) -> ItemEntry {
+        ItemEntry { created: 1, modified, version: 1, leased: !expired, expired, revoked: false, value: Vec::new() }
     }
 
-    fn rules(table: &Table) -> Rules<'_> {
+    fn rules(table: &TableProperties) -> Rules<'_> {
         Rules { table, knows_locks: true, lease_ms_max: 86_400_000, wall_ms: NOW_MS }
     }
 
@@ -499,32 +506,36 @@ mod tests {
         Lease::Grant { lock: Some(NAME.to_owned()), owner: "ann".to_owned(), ttl_ms, at_end }
     }
 
-    fn put(before: Option<(&Record, &Entry)>, item: Item) -> (Record, Lease) {
+    fn put(before: Option<(&ItemRecord, &ItemEntry)>, item: Item) -> (ItemRecord, Lease) {
         write(before, item, true)
     }
 
-    fn write(before: Option<(&Record, &Entry)>, mut item: Item, says_tenure: bool) -> (Record, Lease) {
+    fn write(before: Option<(&ItemRecord, &ItemEntry)>, mut item: Item, says_tenure: bool) -> (ItemRecord, Lease) {
         let table = lock_table("t", &["key"]);
         let (fence, lease) = written(before, &mut item, rules(&table), says_tenure, || NAME.to_owned());
-        (Record { item, fence, mark: None }, lease)
+        (ItemRecord { item, fence, mark: None }, lease)
     }
 
-    fn seen(record: &Record, entry: &Entry) -> Item {
+    fn seen(record: &ItemRecord, entry: &ItemEntry) -> Item {
         shown(record, entry, rules(&lock_table("t", &["key"])))
     }
 
     #[test]
     fn a_lease_is_granted_renewed_kept_and_given_up() {
         let (held, lease) = put(None, java(1, ""));
-        assert_eq!((held.fence, lease), (Fence::ThisRevision, grant(20_000, AtEnd::Expire)));
+        assert_eq!((held.fence, lease), (ItemFence::ThisRevision, grant(20_000, AtEnd::Expire)));
         let (renewed, lease) = put(Some((&held, &entry(7, false))), java(2, ""));
-        assert_eq!((renewed.fence, lease), (Fence::At(7), Lease::Renew));
+        assert_eq!((renewed.fence, lease), (ItemFence::At(7), Lease::Renew));
         let (edited, lease) = write(Some((&renewed, &entry(8, false))), java(2, r#","x":{"S":"y"}"#), false);
-        assert_eq!((edited.fence, lease), (Fence::At(7), Lease::Keep), "a change of other attributes renews nothing");
+        assert_eq!(
+            (edited.fence, lease),
+            (ItemFence::At(7), Lease::Keep),
+            "a change of other attributes renews nothing"
+        );
         let (released, lease) = put(Some((&edited, &entry(9, false))), java(2, r#","isReleased":{"S":"1"}"#));
-        assert_eq!((released.fence, lease), (Fence::At(7), Lease::None));
+        assert_eq!((released.fence, lease), (ItemFence::At(7), Lease::None));
         let (again, lease) = put(Some((&released, &entry(10, false))), java(3, ""));
-        assert_eq!((again.fence, lease), (Fence::ThisRevision, grant(20_000, AtEnd::Expire)));
+        assert_eq!((again.fence, lease), (ItemFence::ThisRevision, grant(20_000, AtEnd::Expire)));
     }
 
     #[test]
@@ -537,8 +548,8 @@ mod tests {
         ] {
             let (held, _) = put(None, item.clone());
             let (again, lease) = put(Some((&held, &over)), item.clone());
-            assert_eq!((again.fence, lease), (Fence::ThisRevision, grant(ttl_ms, at_end)), "{item:?}");
-            let revoked = Entry { revoked: true, ..entry(7, true) };
+            assert_eq!((again.fence, lease), (ItemFence::ThisRevision, grant(ttl_ms, at_end)), "{item:?}");
+            let revoked = ItemEntry { revoked: true, ..entry(7, true) };
             assert_eq!(put(Some((&held, &revoked)), item.clone()).1, grant(ttl_ms, at_end), "{item:?}");
             // The same words while it is held: its holder counts from now.
             assert_eq!(put(Some((&held, &entry(7, false))), item).1, Lease::Renew);
@@ -553,12 +564,12 @@ mod tests {
     fn an_expired_lock_reads_as_released_and_its_next_owner_has_a_new_token() {
         let (held, _) = put(None, java(1, ""));
         let shown = |expired| seen(&held, &entry(7, expired));
-        assert_eq!(shown(false).get(TOKEN), Some(&Value::N(Number::from(7))));
+        assert_eq!(shown(false).get(TOKEN), Some(&AttributeValue::N(Number::from(7))));
         assert_eq!(shown(false).get("isReleased"), None);
         assert_eq!(shown(true).get("isReleased"), Some(&text("1")));
         let of_bob = with(java(9, ""), "ownerName", text("bob"));
         let (taken, _) = put(Some((&held, &entry(7, true))), of_bob);
-        assert_eq!(taken.fence, Fence::ThisRevision);
+        assert_eq!(taken.fence, ItemFence::ThisRevision);
     }
 
     #[test]
@@ -566,24 +577,24 @@ mod tests {
         for (item, ms) in [(python(""), 30_500), (hero(""), 900), (hero(r#","ttl":{"N":"1735689600"}"#), 900)] {
             let (held, lease) = put(None, item.clone());
             assert_eq!(lease, grant(ms, AtEnd::Delete), "{item:?}");
-            assert_eq!(seen(&held, &entry(5, false)).get(TOKEN), Some(&Value::N(Number::from(5))));
+            assert_eq!(seen(&held, &entry(5, false)).get(TOKEN), Some(&AttributeValue::N(Number::from(5))));
         }
         let (held, lease) = put(None, npm(""));
         assert_eq!(lease, grant(700, AtEnd::Expire));
         let seen = seen(&held, &entry(5, true));
-        assert_eq!(seen.get("leaseDurationMs"), Some(&Value::N(Number::from(1))));
-        assert_eq!(seen.get(TOKEN), Some(&Value::N(Number::from(3))), "its own");
+        assert_eq!(seen.get("leaseDurationMs"), Some(&AttributeValue::N(Number::from(1))));
+        assert_eq!(seen.get(TOKEN), Some(&AttributeValue::N(Number::from(3))), "its own");
         let go = with(java(1, ""), "leaseDuration", text("1m30.5s"));
         let go = with(go, "recordVersionNumber", text("0123456789abcdefABCDEFzyxwvuTSRQ"));
         assert_eq!(put(None, go).1, grant(90_500, AtEnd::Expire));
-        let rust = with(java(1, ""), "leaseDuration", Value::N(Number::from(20)));
+        let rust = with(java(1, ""), "leaseDuration", AttributeValue::N(Number::from(20)));
         assert_eq!(put(None, rust).1, grant(20_000, AtEnd::Expire));
     }
 
     /// Rust's `dynamodb_lock` 0.6 writes when its lease ends.
     #[test]
     fn a_length_that_is_a_time_is_read_as_the_end_of_the_lease() {
-        let ends = |number: u64| with(java(1, ""), "leaseDuration", Value::N(Number::from(number)));
+        let ends = |number: u64| with(java(1, ""), "leaseDuration", AttributeValue::N(Number::from(number)));
         let in_seconds = ends(NOW_MS / 1000 + 20);
         assert_eq!(put(None, in_seconds.clone()).1, grant(20_000, AtEnd::Expire));
         assert_eq!(put(None, ends(NOW_MS + 2_500)).1, grant(2_500, AtEnd::Expire));
@@ -591,22 +602,22 @@ mod tests {
         // The next heartbeat renews: it has another end, and is the same tenure.
         let (held, _) = put(None, in_seconds);
         let (renewed, lease) = put(Some((&held, &entry(7, false))), ends(NOW_MS / 1000 + 25));
-        assert_eq!((renewed.fence, lease), (Fence::At(7), Lease::Renew));
+        assert_eq!((renewed.fence, lease), (ItemFence::At(7), Lease::Renew));
     }
 
     #[test]
     fn what_no_client_writes_is_no_lock() {
         let items = [
             with(java(1, ""), "recordVersionNumber", text("1")),
-            with(java(1, ""), "recordVersionNumber", Value::N(Number::from(1))),
+            with(java(1, ""), "recordVersionNumber", AttributeValue::N(Number::from(1))),
             with(java(1, ""), "leaseDuration", text("long")),
-            with(java(1, ""), "isReleased", Value::Bool(true)),
+            with(java(1, ""), "isReleased", AttributeValue::Bool(true)),
             without(python(""), "expiry_time"),
             with(python(""), "expiry_time", text("never")),
             with(python(""), "record_version_number", text("v7")),
             without(hero(""), "lastUpdatedTimeInMs"),
             without(hero(""), "additionalAttributes"),
-            with(npm(""), "guid", Value::B(vec![7; 16])),
+            with(npm(""), "guid", AttributeValue::B(vec![7; 16])),
             without(npm(""), TOKEN),
             // Of two recipes.
             java(1, "").into_iter().chain(python("")).collect(),
@@ -615,7 +626,7 @@ mod tests {
         ];
         for item in items {
             let (record, lease) = put(None, item.clone());
-            assert_eq!((record.fence, lease), (Fence::None, Lease::None), "{item:?}");
+            assert_eq!((record.fence, lease), (ItemFence::None, Lease::None), "{item:?}");
             assert_eq!(seen(&record, &entry(5, true)), item);
         }
         // The owner of what the key names.
@@ -644,7 +655,7 @@ mod tests {
 
     #[test]
     fn a_token_of_the_client_stays_and_one_that_was_shown_is_not_stored() {
-        let token = |number: u64| Value::N(Number::from(number));
+        let token = |number: u64| AttributeValue::N(Number::from(number));
         for own in [token(3), text("mine")] {
             let (held, _) = put(None, with(java(1, ""), TOKEN, own.clone()));
             assert_eq!(seen(&held, &entry(7, false)).get(TOKEN), Some(&own));
@@ -665,11 +676,11 @@ mod tests {
         let table = lock_table("t", &["key"]);
         let mut lock = java(1, "");
         let plain = Rules { knows_locks: false, ..rules(&table) };
-        assert_eq!(written(None, &mut lock, plain, true, String::new), (Fence::None, Lease::None));
-        let record = Record { item: lock.clone(), fence: Fence::At(3), mark: None };
+        assert_eq!(written(None, &mut lock, plain, true, String::new), (ItemFence::None, Lease::None));
+        let record = ItemRecord { item: lock.clone(), fence: ItemFence::At(3), mark: None };
         assert_eq!(shown(&record, &entry(5, true), plain), lock);
         let short = Rules { lease_ms_max: 19_999, ..rules(&table) };
-        assert_eq!(written(None, &mut lock, short, true, String::new), (Fence::ThisRevision, Lease::None));
+        assert_eq!(written(None, &mut lock, short, true, String::new), (ItemFence::ThisRevision, Lease::None));
     }
 
     #[test]

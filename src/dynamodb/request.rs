@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    Item, Value,
-    error::{Error, Kind, Result},
+    AttributeValue, Item,
+    error::{Error, ErrorType, Result},
     legacy::{AttributeUpdate, Expectations},
     value::INVALID_VALUE,
 };
@@ -15,7 +15,7 @@ use crate::{
 pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     // serde also reads a struct from a list of its members. DynamoDB does not.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Error::new(Kind::Serialization, "the body is not a JSON object"));
+        return Err(Error::new(ErrorType::Serialization, "the body is not a JSON object"));
     }
 
     serde_json::from_slice(body).map_err(|error| {
@@ -25,7 +25,7 @@ pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
             Some(message) => {
                 Error::validation(message.rsplit_once(" at line ").map_or(message, |(message, _)| message))
             }
-            None => Error::new(Kind::Serialization, text),
+            None => Error::new(ErrorType::Serialization, text),
         }
     })
 }
@@ -139,8 +139,8 @@ pub(crate) fn one_of(value: Option<&String>, at: &str, allowed: &[&str]) -> Resu
 }
 
 /// Refuses lists and maps that are nested deeper than 32 levels.
-pub(crate) fn check_depth<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<()> {
-    if values.into_iter().any(Value::is_too_deep) {
+pub(crate) fn check_depth<'a>(values: impl IntoIterator<Item = &'a AttributeValue>) -> Result<()> {
+    if values.into_iter().any(AttributeValue::is_too_deep) {
         return Err(Error::validation("Nesting Levels have exceeded supported limits: 32"));
     }
     Ok(())

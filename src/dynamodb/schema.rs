@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorType, Result};
 
-/// The format of a table's entry. Format 1 lacked the fields of [`Table`] that have a default.
+/// The format of a table's entry. Format 1 lacked the fields of [`TableProperties`] that have a default.
 pub(crate) const FORMAT: u8 = 2;
 const FORMAT_MIN: u8 = 1;
 
@@ -17,7 +17,7 @@ pub(crate) const USE_TAG: &str = "lockkeeper:items";
 
 /// The properties of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Table {
+pub(crate) struct TableProperties {
     pub(crate) format: u8,
     pub(crate) name: String,
     pub(crate) partition: Attribute,
@@ -69,12 +69,12 @@ pub(crate) struct Attribute {
     pub(crate) kind: String,
 }
 
-impl Table {
+impl TableProperties {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let table: Option<Self> = serde_json::from_slice(bytes).ok();
         table.filter(|table| (FORMAT_MIN..=FORMAT).contains(&table.format)).ok_or_else(|| {
             Error::new(
-                Kind::InternalServerError,
+                ErrorType::InternalServerError,
                 "this table's metadata has a format that this version cannot read; upgrade this node first",
             )
         })

@@ -3,7 +3,7 @@
 //! The access key is the caller's identity. If secrets are configured, the signature must be that key's, over exactly this request.
 //! Otherwise the identity is what the client claims. Source: "Create a signed AWS API request" in the IAM user guide.
 //!
-//! The check has two steps. [`claim`] checks the headers before anything is kept for the client, and [`Claim::prove`] checks the signature,
+//! The check has two steps. [`claim`] checks the headers before anything is kept for the client, and [`IdentityClaim::prove`] checks the signature,
 //! which covers the body. The signature must cover the headers that decide what the request does: its host, its time and its operation
 //! ([`SIGNED`]).
 
@@ -17,7 +17,7 @@ use http::request::Parts;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorType, Result};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// The headers that a signature must cover, with their names in messages.
@@ -57,7 +57,7 @@ pub(crate) struct Authorization<'a> {
 }
 
 /// The identity that a request's headers claim.
-pub(crate) enum Claim<'a> {
+pub(crate) enum IdentityClaim<'a> {
     /// The claim of a request whose signature is not checked.
     Believed(Option<String>),
     /// The claim of a request whose access key is known, and whose signature covers the necessary headers.
@@ -66,26 +66,29 @@ pub(crate) enum Claim<'a> {
 
 /// Reads the identity that a request claims. With `secrets`, the access key must be one of them, and the time of the signature close to
 /// `now_ms`.
-pub(crate) fn claim<'a>(parts: &'a Parts, secrets: Option<&'a Secrets>, now_ms: u64) -> Result<Claim<'a>> {
+pub(crate) fn claim<'a>(parts: &'a Parts, secrets: Option<&'a Secrets>, now_ms: u64) -> Result<IdentityClaim<'a>> {
     let header = parts.headers.get(http::header::AUTHORIZATION);
     let Some(secrets) = secrets else {
         let authorization =
             header.and_then(|header| header.to_str().ok()).and_then(|text| Authorization::read(text).ok());
-        return Ok(Claim::Believed(authorization.map(|authorization| authorization.access_key.to_owned())));
+        return Ok(IdentityClaim::Believed(authorization.map(|authorization| authorization.access_key.to_owned())));
     };
 
-    let missing = || Error::new(Kind::MissingAuthenticationToken, "Request is missing Authentication Token");
+    let missing = || Error::new(ErrorType::MissingAuthenticationToken, "Request is missing Authentication Token");
     let text = header.ok_or_else(missing)?.to_str().map_err(|_| missing())?;
     let authorization = Authorization::read(text)?;
 
     let time = authorization.check(parts, now_ms)?;
     let Some(secret) = secrets.0.get(authorization.access_key) else {
-        return Err(Error::new(Kind::UnrecognizedClient, "The security token included in the request is invalid."));
+        return Err(Error::new(
+            ErrorType::UnrecognizedClient,
+            "The security token included in the request is invalid.",
+        ));
     };
-    Ok(Claim::Signed { authorization, time, secret })
+    Ok(IdentityClaim::Signed { authorization, time, secret })
 }
 
-impl Claim<'_> {
+impl IdentityClaim<'_> {
     /// Returns the access key of a request with this body. Fails if the signature is not the key's.
     pub(crate) fn prove(self, parts: &Parts, body: &[u8]) -> Result<Option<String>> {
         match self {
@@ -99,11 +102,11 @@ impl Claim<'_> {
 }
 
 fn incomplete(message: impl Into<String>) -> Error {
-    Error::new(Kind::IncompleteSignature, message)
+    Error::new(ErrorType::IncompleteSignature, message)
 }
 
 fn mismatch(message: impl Into<String>) -> Error {
-    Error::new(Kind::InvalidSignature, message)
+    Error::new(ErrorType::InvalidSignature, message)
 }
 
 impl<'a> Authorization<'a> {
@@ -297,9 +300,9 @@ mod tests {
             authorization.verify(&vanilla(), body, TIME, SECRET).map_err(|error| error.kind)
         };
         assert_eq!(verify(SIGNATURE, b""), Ok(()));
-        assert_eq!(verify(&SIGNATURE.replace('5', "6"), b""), Err(Kind::InvalidSignature));
-        assert_eq!(verify(SIGNATURE, b"x"), Err(Kind::InvalidSignature), "another body");
-        assert_eq!(verify("", b""), Err(Kind::InvalidSignature));
+        assert_eq!(verify(&SIGNATURE.replace('5', "6"), b""), Err(ErrorType::InvalidSignature));
+        assert_eq!(verify(SIGNATURE, b"x"), Err(ErrorType::InvalidSignature), "another body");
+        assert_eq!(verify("", b""), Err(ErrorType::InvalidSignature));
     }
 
     const SCOPE: &str = "20150830/us-east-1/dynamodb/aws4_request";
@@ -325,7 +328,7 @@ mod tests {
         ))
     }
 
-    fn identity(parts: &Parts, now_ms: u64) -> Result<Option<String>, (Kind, String)> {
+    fn identity(parts: &Parts, now_ms: u64) -> Result<Option<String>, (ErrorType, String)> {
         let secrets = secrets();
         let proven = claim(parts, Some(&secrets), now_ms).and_then(|claim| claim.prove(parts, b"{}"));
         proven.map_err(|error| (error.kind, error.message))
@@ -336,7 +339,7 @@ mod tests {
         let get = "DynamoDB_20120810.GetItem";
         assert_eq!(identity(&signed(SCOPE, HEADERS, get), NOW_MS), Ok(Some("AKIDEXAMPLE".to_owned())));
         let (kind, _) = identity(&signed(SCOPE, HEADERS, get), NOW_MS + SKEW_MS_MAX + 1).unwrap_err();
-        assert_eq!(kind, Kind::InvalidSignature, "replayed later");
+        assert_eq!(kind, ErrorType::InvalidSignature, "replayed later");
         let repeated = ["host;"; 101].concat() + HEADERS;
         for (scope, headers, problem) in [
             (SCOPE, "host;x-amz-date", "'X-Amz-Target' must be a 'SignedHeader'"),
@@ -355,7 +358,7 @@ mod tests {
         // The operation of a signed request cannot be changed on its way.
         let mut parts = signed(SCOPE, HEADERS, get);
         parts.headers.insert("x-amz-target", "DynamoDB_20120810.DeleteTable".parse().unwrap());
-        assert_eq!(identity(&parts, NOW_MS).map_err(|(kind, _)| kind), Err(Kind::InvalidSignature));
+        assert_eq!(identity(&parts, NOW_MS).map_err(|(kind, _)| kind), Err(ErrorType::InvalidSignature));
     }
 
     #[test]
@@ -365,10 +368,10 @@ mod tests {
         assert_eq!(believed(&parts), Ok(Some("AKIDEXAMPLE".to_owned())));
         let bare = Request::get("/").body(()).unwrap().into_parts().0;
         assert_eq!(believed(&bare), Ok(None));
-        assert_eq!(identity(&bare, NOW_MS).map_err(|(kind, _)| kind), Err(Kind::MissingAuthenticationToken));
+        assert_eq!(identity(&bare, NOW_MS).map_err(|(kind, _)| kind), Err(ErrorType::MissingAuthenticationToken));
         let other = Secrets::new([("OTHER".to_owned(), SECRET.to_owned())]);
         let unknown = claim(&parts, Some(&other), NOW_MS).map(drop);
-        assert_eq!(unknown.map_err(|error| error.kind), Err(Kind::UnrecognizedClient));
+        assert_eq!(unknown.map_err(|error| error.kind), Err(ErrorType::UnrecognizedClient));
     }
 
     proptest::proptest! {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// The caller of a request, and the time until which the answer is of use.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct DynamoCaller {
     /// The access key of the request's signature. It is proven only if secrets are configured.
     pub identity: Option<String>,
     /// The client's end of the connection.
@@ -21,7 +21,7 @@ pub struct Caller {
     pub is_endpoint: bool,
 }
 
-impl Caller {
+impl DynamoCaller {
     /// Makes the caller for the endpoint's own requests.
     pub(crate) fn endpoint(deadline: Instant) -> Self {
         Self { identity: None, address: SocketAddr::from(([0; 4], 0)), deadline, is_endpoint: true }
@@ -30,7 +30,7 @@ impl Caller {
 
 /// The entry of a key.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ItemEntry {
     /// The revision of the write that created it.
     pub created: u64,
     /// The revision of its last write. It rises with each write, over all keys, and is never zero.
@@ -47,7 +47,7 @@ pub struct Entry {
     pub value: Vec<u8>,
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for ItemEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { created, modified, version, leased, expired, revoked, value } = self;
         write!(f, "Entry {{ {created}..{modified}, version {version}, leased {leased}, expired {expired}, ")?;
@@ -57,16 +57,16 @@ impl fmt::Debug for Entry {
 
 /// Some of the entries of a range.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct StoredPage {
     /// The entries in the requested order.
-    pub entries: Vec<(Vec<u8>, Entry)>,
+    pub entries: Vec<(Vec<u8>, ItemEntry)>,
     /// Whether further entries may follow.
     pub more: bool,
 }
 
 /// Writes that take effect together, or not at all.
 #[derive(Clone, Debug, Default)]
-pub struct Txn {
+pub struct StoreTxn {
     /// Keys, each with the `modified` that its entry must have, or 0 if there must be no entry. A key occurs at most once.
     pub expected: Vec<(Vec<u8>, u64)>,
     /// The writes. A key occurs at most once.
@@ -119,15 +119,15 @@ pub enum Lease {
 /// What happens to an entry whose lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
-    /// It stays, and reads as [`expired`](Entry::expired).
+    /// It stays, and reads as [`expired`](ItemEntry::expired).
     Expire,
     /// It is deleted.
     Delete,
 }
 
-/// The result of a [`Txn`].
+/// The result of a [`StoreTxn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Committed {
+pub struct CommitResult {
     /// Whether all entries were as expected, and all writes were made.
     pub succeeded: bool,
     /// The revision of the writes or, without any, of the store.
@@ -136,7 +136,7 @@ pub struct Committed {
 
 /// The reason why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum StoreError {
+pub enum DynamoStoreError {
     /// Nothing happened, because too many requests are in flight. Try again later.
     #[error("{0}")]
     Overloaded(String),
@@ -164,21 +164,25 @@ pub trait Store: Send + Sync + 'static {
     /// Reads the entries of some keys, all of the same revision, in the order of the keys.
     fn get(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         keys: Vec<Vec<u8>>,
-    ) -> impl Future<Output = Result<Vec<Option<Entry>>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<ItemEntry>>, DynamoStoreError>> + Send;
 
     /// Reads the first or the last entries of `from..to`, all of the same revision, and at most `limit` of them. The store may answer with
-    /// fewer, to bound the bytes of a page, but not with none if [`Page::more`] is set.
+    /// fewer, to bound the bytes of a page, but not with none if [`StoredPage::more`] is set.
     fn range(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+    ) -> impl Future<Output = Result<StoredPage, DynamoStoreError>> + Send;
 
     /// Compares, and then writes.
-    fn commit(&self, caller: &Caller, txn: Txn) -> impl Future<Output = Result<Committed, StoreError>> + Send;
+    fn commit(
+        &self,
+        caller: &DynamoCaller,
+        txn: StoreTxn,
+    ) -> impl Future<Output = Result<CommitResult, DynamoStoreError>> + Send;
 }

@@ -23,13 +23,13 @@ use serde_json::{Value as Json, json};
 use tokio::time::Instant;
 
 use crate::{
-    Caller, Entry, Lease, Store, Txn, Write,
+    DynamoCaller, ItemEntry, Lease, Store, StoreTxn, Write,
     database::{CachedTable, Database, TRIES},
-    error::{Error, Kind, Result},
-    item::Record,
+    error::{Error, ErrorType, Result},
+    item::ItemRecord,
     key, recipes,
     request::{read, required, table_name},
-    schema::{Attribute, FORMAT, Table, TableUse, USE_TAG},
+    schema::{Attribute, FORMAT, TableProperties, TableUse, USE_TAG},
 };
 
 /// Number of items that are removed at a time, after their table was deleted.
@@ -126,7 +126,7 @@ struct TimeToLive {
     enabled: Option<bool>,
 }
 
-impl Table {
+impl TableProperties {
     /// Makes a table from a request, whose parts must agree.
     fn requested(name: &str, request: &TableRequest, created_ms: u64) -> Result<Self> {
         let definitions = required(request.attribute_definitions.as_ref(), "AttributeDefinitions")?;
@@ -365,16 +365,16 @@ fn throughput(request: &TableRequest) -> Result<Option<(u64, u64)>> {
 }
 
 fn not_found(name: &str) -> Error {
-    Error::new(Kind::ResourceNotFound, format!("Requested resource not found: Table: {name} not found"))
+    Error::new(ErrorType::ResourceNotFound, format!("Requested resource not found: Table: {name} not found"))
 }
 
 impl<S: Store> Database<S> {
-    pub(crate) async fn create_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn create_table(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
-        let table = Table::requested(name, &request, (self.options.wall_ms)())?;
+        let table = TableProperties::requested(name, &request, (self.options.wall_ms)())?;
         let put = Write::Put { key: key::table_key(name), value: table.encode(), lease: Lease::None };
-        let txn = Txn { expected: vec![(key::table_key(name), 0)], writes: vec![put] };
+        let txn = StoreTxn { expected: vec![(key::table_key(name), 0)], writes: vec![put] };
 
         loop {
             let committed = self.store.commit(caller, txn.clone()).await?;
@@ -389,12 +389,14 @@ impl<S: Store> Database<S> {
     /// Removes some items of the deleted table that has this name. Fails if the table was not deleted, or if time is short.
     async fn clear_name(&self, deadline: Instant, name: &str) -> Result<()> {
         let is_late = Instant::now() + ANSWER_TIME >= deadline;
-        let in_use = |problem: String| Err(Error::new(Kind::ResourceInUse, problem));
-        let endpoint = Caller::endpoint(deadline);
+        let in_use = |problem: String| Err(Error::new(ErrorType::ResourceInUse, problem));
+        let endpoint = DynamoCaller::endpoint(deadline);
         let entry = self.store.get(&endpoint, vec![key::table_key(name)]).await?.pop().flatten();
 
         match entry {
-            Some(entry) if !Table::decode(&entry.value)?.is_dropped => in_use(format!("Table already exists: {name}")),
+            Some(entry) if !TableProperties::decode(&entry.value)?.is_dropped => {
+                in_use(format!("Table already exists: {name}"))
+            }
             _ if is_late => in_use(format!(
                 "Table is being deleted: {name}: the items of the table before are still being removed; try again in a \
                  few seconds"
@@ -405,14 +407,14 @@ impl<S: Store> Database<S> {
         }
     }
 
-    pub(crate) async fn describe_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn describe_table(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let (table, entry) = self.read_table(caller, name).await?;
         Ok(json!({"Table": table.description(entry.created, &self.options.region, "ACTIVE")}))
     }
 
-    pub(crate) async fn update_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn update_table(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         if request.global_secondary_index_updates.is_some() {
             return Err(Error::parameters("secondary indexes are not supported here: GlobalSecondaryIndexUpdates"));
@@ -423,7 +425,7 @@ impl<S: Store> Database<S> {
         let changes_throughput = request.billing_mode.is_some() || request.provisioned_throughput.is_some();
         let throughput = changes_throughput.then(|| throughput(&request)).transpose()?;
 
-        let change = |table: &mut Table| {
+        let change = |table: &mut TableProperties| {
             table.throughput = throughput.unwrap_or(table.throughput);
             table.protected = request.deletion_protection_enabled.unwrap_or(table.protected);
             Ok(())
@@ -433,7 +435,7 @@ impl<S: Store> Database<S> {
         Ok(json!({"TableDescription": table.description(entry.created, &self.options.region, "ACTIVE")}))
     }
 
-    pub(crate) async fn list_tables(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn list_tables(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let limit = match request.limit {
             None => LIST_MAX,
@@ -453,7 +455,8 @@ impl<S: Store> Database<S> {
         let last = page.entries.last().filter(|_| page.more).and_then(|(key, _)| key::table_name(key));
 
         // A table that cannot be read exists all the same.
-        let is_there = |entry: &Entry| Table::decode(&entry.value).map_or(true, |table| !table.is_dropped);
+        let is_there =
+            |entry: &ItemEntry| TableProperties::decode(&entry.value).map_or(true, |table| !table.is_dropped);
         let there = page.entries.iter().filter(|(_, entry)| is_there(entry));
         let names: Vec<_> = there.filter_map(|(key, _)| key::table_name(key)).collect();
 
@@ -463,7 +466,7 @@ impl<S: Store> Database<S> {
         })
     }
 
-    pub(crate) async fn delete_table(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn delete_table(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         for _ in 0..TRIES {
@@ -477,13 +480,13 @@ impl<S: Store> Database<S> {
             }
 
             let dropped = key::dropped_table_key(name, entry.created);
-            let without_items = Table { is_dropped: true, ..table.clone() };
+            let without_items = TableProperties { is_dropped: true, ..table.clone() };
             let writes = vec![
                 Write::Put { key: key::table_key(name), value: without_items.encode(), lease: Lease::None },
                 Write::Put { key: dropped, value: Vec::new(), lease: Lease::None },
             ];
 
-            let txn = Txn { expected: vec![(key::table_key(name), entry.modified)], writes };
+            let txn = StoreTxn { expected: vec![(key::table_key(name), entry.modified)], writes };
             if self.store.commit(caller, txn).await?.succeeded {
                 self.dropped.notify_one();
                 return Ok(json!({
@@ -491,12 +494,12 @@ impl<S: Store> Database<S> {
                 }));
             }
         }
-        Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
+        Err(Error::new(ErrorType::Throttled, format!("table {name} changes too often: try again")))
     }
 
     /// Removes some items of deleted tables, as the endpoint itself. Returns whether there may be more.
     pub(crate) async fn sweep(&self, deadline: Instant) -> Result<bool> {
-        let endpoint = Caller::endpoint(deadline);
+        let endpoint = DynamoCaller::endpoint(deadline);
         let all = key::DROPPED.as_bytes();
         let page = self.store.range(&endpoint, all.to_vec(), key::after(all), 1, false).await?;
         let Some((dropped, _)) = page.entries.into_iter().next() else { return Ok(false) };
@@ -505,8 +508,8 @@ impl<S: Store> Database<S> {
     }
 
     /// Removes some items of a deleted table. If no item is left, removes the records of its deletion, so that its name is free.
-    async fn sweep_table(&self, endpoint: &Caller, dropped: Vec<u8>) -> Result<()> {
-        let mut txn = Txn::default();
+    async fn sweep_table(&self, endpoint: &DynamoCaller, dropped: Vec<u8>) -> Result<()> {
+        let mut txn = StoreTxn::default();
         if let Some((name, created)) = key::dropped_table(&dropped) {
             let items = key::items_prefix(name, created);
             let page = self.store.range(endpoint, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
@@ -529,14 +532,14 @@ impl<S: Store> Database<S> {
         Ok(())
     }
 
-    pub(crate) async fn update_time_to_live(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn update_time_to_live(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let wanted = required(request.time_to_live_specification.as_ref(), "TimeToLiveSpecification")?;
         let attribute = required(wanted.attribute_name.as_ref(), "TimeToLiveSpecification.attributeName")?;
         let enabled = *required(wanted.enabled.as_ref(), "TimeToLiveSpecification.enabled")?;
 
-        let change = |table: &mut Table| {
+        let change = |table: &mut TableProperties| {
             match (&table.time_to_live, enabled) {
                 (Some(_), true) => return Err(Error::validation("TimeToLive is already enabled")),
                 (None, false) => return Err(Error::validation("TimeToLive is already disabled")),
@@ -553,7 +556,7 @@ impl<S: Store> Database<S> {
         Ok(json!({"TimeToLiveSpecification": {"AttributeName": attribute, "Enabled": enabled}}))
     }
 
-    pub(crate) async fn describe_time_to_live(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn describe_time_to_live(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TableRequest = read(body)?;
         let name = table_name(request.table_name.as_ref())?;
         let (table, _) = self.read_table(caller, name).await?;
@@ -564,17 +567,17 @@ impl<S: Store> Database<S> {
         Ok(json!({"TimeToLiveDescription": description}))
     }
 
-    pub(crate) async fn tag_resource(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn tag_resource(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TagsRequest = read(body)?;
         let tags = required(request.tags.as_ref(), "Tags")?;
         self.change_table(caller, request.table()?, |table| table.add_tags(tags)).await?;
         Ok(json!({}))
     }
 
-    pub(crate) async fn untag_resource(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn untag_resource(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TagsRequest = read(body)?;
         let keys = required(request.tag_keys.as_ref(), "TagKeys")?;
-        let change = |table: &mut Table| {
+        let change = |table: &mut TableProperties| {
             table.remove_tags(keys);
             Ok(())
         };
@@ -582,7 +585,7 @@ impl<S: Store> Database<S> {
         Ok(json!({}))
     }
 
-    pub(crate) async fn list_tags_of_resource(&self, caller: &Caller, body: &[u8]) -> Result<Json> {
+    pub(crate) async fn list_tags_of_resource(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Json> {
         let request: TagsRequest = read(body)?;
         let (table, _) = self.read_table(caller, request.table()?).await?;
         Ok(json!({"Tags": table.shown_tags()}))
@@ -592,9 +595,9 @@ impl<S: Store> Database<S> {
     /// after the client's own write was allowed. Where that fails, the next write decides.
     pub(crate) async fn note_use<'a>(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         known: &CachedTable,
-        written: impl IntoIterator<Item = &'a Record>,
+        written: impl IntoIterator<Item = &'a ItemRecord>,
     ) {
         let mut written = written.into_iter().peekable();
         if known.table.used_for.is_some() || !self.options.recipes || written.peek().is_none() {
@@ -603,17 +606,17 @@ impl<S: Store> Database<S> {
         let rules = self.options.rules(&known.table);
         let is_of_locks = written.any(|record| recipes::is_of_lock_client(&record.item, rules));
         let used_for = if is_of_locks { TableUse::Locks } else { TableUse::Plain };
-        let table = Table { used_for: Some(used_for), ..known.table.clone() };
+        let table = TableProperties { used_for: Some(used_for), ..known.table.clone() };
         let key = key::table_key(&known.table.name);
         let put = Write::Put { key: key.clone(), value: table.encode(), lease: Lease::None };
-        let txn = Txn { expected: vec![(key, known.modified)], writes: vec![put] };
-        _ = self.store.commit(&Caller::endpoint(caller.deadline), txn).await;
+        let txn = StoreTxn { expected: vec![(key, known.modified)], writes: vec![put] };
+        _ = self.store.commit(&DynamoCaller::endpoint(caller.deadline), txn).await;
     }
 
-    async fn read_table(&self, caller: &Caller, name: &str) -> Result<(Table, Entry)> {
+    async fn read_table(&self, caller: &DynamoCaller, name: &str) -> Result<(TableProperties, ItemEntry)> {
         let mut found = self.store.get(caller, vec![key::table_key(name)]).await?;
         let entry = found.pop().flatten().ok_or_else(|| not_found(name))?;
-        let table = Table::decode(&entry.value)?;
+        let table = TableProperties::decode(&entry.value)?;
         if table.is_dropped {
             return Err(not_found(name));
         }
@@ -622,20 +625,20 @@ impl<S: Store> Database<S> {
 
     async fn change_table(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         name: &str,
-        change: impl Fn(&mut Table) -> Result<()>,
-    ) -> Result<(Table, Entry)> {
+        change: impl Fn(&mut TableProperties) -> Result<()>,
+    ) -> Result<(TableProperties, ItemEntry)> {
         for _ in 0..TRIES {
             let (mut table, entry) = self.read_table(caller, name).await?;
             change(&mut table)?;
             let put = Write::Put { key: key::table_key(name), value: table.encode(), lease: Lease::None };
-            let txn = Txn { expected: vec![(key::table_key(name), entry.modified)], writes: vec![put] };
+            let txn = StoreTxn { expected: vec![(key::table_key(name), entry.modified)], writes: vec![put] };
             if self.store.commit(caller, txn).await?.succeeded {
                 return Ok((table, entry));
             }
         }
-        Err(Error::new(Kind::Throttled, format!("table {name} changes too often: try again")))
+        Err(Error::new(ErrorType::Throttled, format!("table {name} changes too often: try again")))
     }
 }
 
@@ -644,9 +647,9 @@ pub(crate) mod tests {
     use super::*;
 
     /// A table whose keys are these texts.
-    pub(crate) fn lock_table(name: &str, keys: &[&str]) -> Table {
+    pub(crate) fn lock_table(name: &str, keys: &[&str]) -> TableProperties {
         let attribute = |name: &&str| Attribute { name: (*name).to_owned(), kind: "S".to_owned() };
-        Table {
+        TableProperties {
             format: FORMAT,
             name: name.to_owned(),
             partition: keys.first().map(attribute).expect("a key"),
@@ -665,9 +668,9 @@ pub(crate) mod tests {
     fn a_table_of_the_first_format_is_read_and_a_later_one_is_refused() {
         let first = r#"{"format":1,"name":"t","partition":{"name":"k","kind":"S"},"sort":null,"created_ms":0,"throughput":null,
             "time_to_live":null,"protected":false,"tags":{}}"#;
-        let table = Table::decode(first.as_bytes()).unwrap();
-        assert_eq!(Table { format: FORMAT, ..table }, lock_table("t", &["k"]));
+        let table = TableProperties::decode(first.as_bytes()).unwrap();
+        assert_eq!(TableProperties { format: FORMAT, ..table }, lock_table("t", &["k"]));
         let later = first.replace("\"format\":1", "\"format\":3");
-        assert!(Table::decode(later.as_bytes()).unwrap_err().message.contains("upgrade this node"));
+        assert!(TableProperties::decode(later.as_bytes()).unwrap_err().message.contains("upgrade this node"));
     }
 }

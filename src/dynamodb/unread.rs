@@ -35,27 +35,27 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Unread {
     limits: UnreadLimits,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingAnswer>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingAnswer {
     all: usize,
     addresses: BTreeMap<IpAddr, usize>,
     /// The answers that HTTP has not taken completely, by their number.
-    answers: BTreeMap<u64, Weak<Mutex<Held>>>,
+    answers: BTreeMap<u64, Weak<Mutex<AnswerRest>>>,
     last: u64,
 }
 
 /// An answer on its way to the client.
-pub(crate) enum Answer {
+pub(crate) enum OutgoingAnswer {
     Small(Bytes),
-    Large(Arc<Mutex<Held>>),
+    Large(Arc<Mutex<AnswerRest>>),
 }
 
 /// The rest of a large answer.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct AnswerRest {
     unread: Arc<Unread>,
     origin: IpAddr,
     rest: Bytes,
@@ -68,7 +68,7 @@ pub(crate) struct Held {
 
 /// The reason why an answer may not wait.
 #[derive(Debug)]
-pub(crate) struct NoRoom {
+pub(crate) struct WaitRefused {
     /// The limit that it exceeds, as a text for people.
     pub(crate) problem: String,
     /// Whether there is room for it later.
@@ -87,9 +87,9 @@ impl Unread {
     }
 
     /// Makes an answer for a client.
-    pub(crate) fn answer(self: &Arc<Self>, client: IpAddr, body: Bytes) -> Result<Answer, NoRoom> {
+    pub(crate) fn answer(self: &Arc<Self>, client: IpAddr, body: Bytes) -> Result<OutgoingAnswer, WaitRefused> {
         if body.len() <= SMALL_BYTES {
-            return Ok(Answer::Small(body));
+            return Ok(OutgoingAnswer::Small(body));
         }
         let bytes = body.len();
         let origin = origin(client);
@@ -106,12 +106,12 @@ impl Unread {
                 "the answer has {bytes} bytes; {used} bytes of answers {whose} wait to be read, and the limit is {limit}: read answers as \
                  they arrive, or ask for less"
             );
-            return Err(NoRoom { problem, is_passing: bytes <= limit && bytes <= self.limits.connection });
+            return Err(WaitRefused { problem, is_passing: bytes <= limit && bytes <= self.limits.connection });
         }
 
         waiting.all += bytes;
         waiting.addresses.insert(origin, by_address + bytes);
-        let held = Held {
+        let held = AnswerRest {
             unread: Arc::clone(self),
             origin,
             rest: body,
@@ -125,7 +125,7 @@ impl Unread {
         waiting.last += 1;
         let number = waiting.last;
         waiting.answers.insert(number, Arc::downgrade(&held));
-        Ok(Answer::Large(held))
+        Ok(OutgoingAnswer::Large(held))
     }
 
     /// Drops answers that nobody reads. Does not return.
@@ -154,12 +154,12 @@ impl Unread {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingAnswer> {
         lock(&self.waiting)
     }
 }
 
-impl Held {
+impl AnswerRest {
     /// Sets the number of bytes that wait from now on. It is never more than before.
     fn count(&mut self, bytes: usize) {
         let less = self.counted - bytes;
@@ -188,13 +188,13 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for AnswerRest {
     fn drop(&mut self) {
         self.count(0);
     }
 }
 
-impl Body for Answer {
+impl Body for OutgoingAnswer {
     type Data = Bytes;
     type Error = GivenUp;
 
@@ -223,7 +223,7 @@ impl Body for Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for OutgoingAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Answer({} bytes)", self.size_hint().lower())
     }

@@ -1,6 +1,6 @@
 //! Attribute values: their ten types, their JSON, and their sizes.
 //!
-//! JSON is read straight into a [`Value`], without a generic tree: a body of 16 MiB of tiny values would become a gigabyte of maps.
+//! JSON is read straight into a [`AttributeValue`], without a generic tree: a body of 16 MiB of tiny values would become a gigabyte of maps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use serde::{
 use crate::Number;
 
 /// An item, or a map inside one.
-pub type Item = BTreeMap<String, Value>;
+pub type Item = BTreeMap<String, AttributeValue>;
 
 /// The first character of a message of the JSON reader that is about a value, not about the JSON. The message becomes DynamoDB's
 /// `ValidationException`.
@@ -29,7 +29,7 @@ pub(crate) const DEPTH_MAX: usize = 32;
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "DynamoDB's own names, but for the case of the letters")]
-pub enum Value {
+pub enum AttributeValue {
     S(String),
     N(Number),
     B(Vec<u8>),
@@ -38,11 +38,11 @@ pub enum Value {
     Ss(BTreeSet<String>),
     Ns(BTreeSet<Number>),
     Bs(BTreeSet<Vec<u8>>),
-    L(Vec<Value>),
+    L(Vec<AttributeValue>),
     M(Item),
 }
 
-impl Value {
+impl AttributeValue {
     /// The type's name in JSON.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
@@ -138,7 +138,7 @@ pub(crate) fn json_bytes(item: &Item) -> usize {
     count.0
 }
 
-impl Serialize for Value {
+impl Serialize for AttributeValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
         let kind = self.kind();
@@ -158,7 +158,7 @@ impl Serialize for Value {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for AttributeValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(OneValue)
     }
@@ -168,13 +168,13 @@ impl<'de> Deserialize<'de> for Value {
 struct OneValue;
 
 impl<'de> Visitor<'de> for OneValue {
-    type Value = Value;
+    type Value = AttributeValue;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("an attribute value")
     }
 
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Value, M::Error> {
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<AttributeValue, M::Error> {
         let mut value = None;
         while let Some(kind) = map.next_key::<String>()? {
             let Some(next) = read(&kind, &mut map)? else { continue };
@@ -199,15 +199,17 @@ fn invalid<E: serde::de::Error>(message: impl std::fmt::Display) -> E {
 const PARAMETERS: &str = "One or more parameter values were invalid: ";
 
 /// Reads the value of one type. Returns `None` for an unknown type or `null`, which DynamoDB ignores.
-fn read<'de, M: MapAccess<'de>>(kind: &str, map: &mut M) -> Result<Option<Value>, M::Error> {
+fn read<'de, M: MapAccess<'de>>(kind: &str, map: &mut M) -> Result<Option<AttributeValue>, M::Error> {
     Ok(Some(match kind {
-        "S" => return Ok(map.next_value::<Option<_>>()?.map(Value::S)),
-        "N" => return map.next_value::<Option<String>>()?.map(|text| Ok(Value::N(number(&text)?))).transpose(),
-        "B" => return map.next_value::<Option<String>>()?.map(|text| Ok(Value::B(blob(&text)?))).transpose(),
-        "BOOL" => return Ok(map.next_value::<Option<_>>()?.map(Value::Bool)),
+        "S" => return Ok(map.next_value::<Option<_>>()?.map(AttributeValue::S)),
+        "N" => {
+            return map.next_value::<Option<String>>()?.map(|text| Ok(AttributeValue::N(number(&text)?))).transpose();
+        }
+        "B" => return map.next_value::<Option<String>>()?.map(|text| Ok(AttributeValue::B(blob(&text)?))).transpose(),
+        "BOOL" => return Ok(map.next_value::<Option<_>>()?.map(AttributeValue::Bool)),
         "NULL" => match map.next_value::<Option<bool>>()? {
             None => return Ok(None),
-            Some(true) => Value::Null,
+            Some(true) => AttributeValue::Null,
             Some(false) => {
                 return Err(invalid(format_args!(
                     "{PARAMETERS}Null attribute value types must have the value of true"
@@ -217,21 +219,25 @@ fn read<'de, M: MapAccess<'de>>(kind: &str, map: &mut M) -> Result<Option<Value>
         "SS" => {
             let Some(list) = map.next_value::<Option<Vec<String>>>()? else { return Ok(None) };
             let printed = || format!("{PARAMETERS}Input collection [{}] contains duplicates.", list.join(", "));
-            Value::Ss(set(list.iter().cloned().map(Ok), "An string set  may not be empty", printed)?)
+            AttributeValue::Ss(set(list.iter().cloned().map(Ok), "An string set  may not be empty", printed)?)
         }
         "NS" => {
             let Some(list) = map.next_value::<Option<Vec<String>>>()? else { return Ok(None) };
             let duplicates = || "Input collection contains duplicates".to_owned();
-            Value::Ns(set(list.iter().map(|text| number(text)), "An number set  may not be empty", duplicates)?)
+            AttributeValue::Ns(set(
+                list.iter().map(|text| number(text)),
+                "An number set  may not be empty",
+                duplicates,
+            )?)
         }
         "BS" => {
             let Some(list) = map.next_value::<Option<Vec<String>>>()? else { return Ok(None) };
             let printed =
                 || format!("{PARAMETERS}Input collection [{}]of type BS contains duplicates.", list.join(", "));
-            Value::Bs(set(list.iter().map(|text| blob(text)), "Binary sets should not be empty", printed)?)
+            AttributeValue::Bs(set(list.iter().map(|text| blob(text)), "Binary sets should not be empty", printed)?)
         }
-        "L" => return Ok(map.next_value::<Option<_>>()?.map(Value::L)),
-        "M" => return Ok(map.next_value::<Option<_>>()?.map(Value::M)),
+        "L" => return Ok(map.next_value::<Option<_>>()?.map(AttributeValue::L)),
+        "M" => return Ok(map.next_value::<Option<_>>()?.map(AttributeValue::M)),
         _ => {
             map.next_value::<IgnoredAny>()?;
             return Ok(None);
@@ -268,7 +274,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    fn read(json: &str) -> Result<Value, String> {
+    fn read(json: &str) -> Result<AttributeValue, String> {
         serde_json::from_str(json).map_err(|error| error.to_string())
     }
 
@@ -313,25 +319,25 @@ pub(crate) mod tests {
     }
 
     /// Any value, four levels deep at most.
-    pub(crate) fn any_value() -> impl Strategy<Value = Value> {
+    pub(crate) fn any_value() -> impl Strategy<Value = AttributeValue> {
         let number = || (any::<bool>(), any::<u64>(), -20_i16..20);
         let number = move || number().prop_filter_map("in range", |(s, c, e)| Number::from_parts(s, c.into(), e));
         let text = || "[a-c\u{0}ü]{0,3}";
         let bytes = || collection::vec(any::<u8>(), 0..4);
         let leaf = prop_oneof![
-            text().prop_map(Value::S),
-            number().prop_map(Value::N),
-            bytes().prop_map(Value::B),
-            any::<bool>().prop_map(Value::Bool),
-            Just(Value::Null),
-            collection::btree_set(text(), 1..4).prop_map(Value::Ss),
-            collection::btree_set(number(), 1..4).prop_map(Value::Ns),
-            collection::btree_set(bytes(), 1..4).prop_map(Value::Bs),
+            text().prop_map(AttributeValue::S),
+            number().prop_map(AttributeValue::N),
+            bytes().prop_map(AttributeValue::B),
+            any::<bool>().prop_map(AttributeValue::Bool),
+            Just(AttributeValue::Null),
+            collection::btree_set(text(), 1..4).prop_map(AttributeValue::Ss),
+            collection::btree_set(number(), 1..4).prop_map(AttributeValue::Ns),
+            collection::btree_set(bytes(), 1..4).prop_map(AttributeValue::Bs),
         ];
         leaf.prop_recursive(4, 32, 4, move |inner| {
             prop_oneof![
-                collection::vec(inner.clone(), 0..4).prop_map(Value::L),
-                collection::btree_map(text(), inner, 0..4).prop_map(Value::M),
+                collection::vec(inner.clone(), 0..4).prop_map(AttributeValue::L),
+                collection::btree_map(text(), inner, 0..4).prop_map(AttributeValue::M),
             ]
         })
     }

@@ -21,19 +21,19 @@ const UNIT_STORED_BYTES: usize = 8;
 
 /// The rest of a request's budget.
 #[derive(Debug)]
-pub(crate) struct Work(AtomicUsize);
+pub(crate) struct WorkBudget(AtomicUsize);
 
 /// The budget is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
-impl Default for Work {
+impl Default for WorkBudget {
     fn default() -> Self {
         Self::new(WORK_UNITS_MAX)
     }
 }
 
-impl Work {
+impl WorkBudget {
     pub(crate) fn new(units: usize) -> Self {
         Self(AtomicUsize::new(units))
     }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_used_up_once() {
-        let work = Work::new(3);
+        let work = WorkBudget::new(3);
         assert_eq!(work.spend_bytes(UNIT_BYTES), Ok(()));
         assert!(!work.is_exhausted());
         assert_eq!(work.spend(2), Err(Exhausted));

@@ -65,12 +65,12 @@ fn operations(request: &TxnRequest, most: usize) -> Result<(), Error> {
 /// The keys that a branch may put, and the ranges that it may delete. A request has room for a hundred thousand of each, in transactions
 /// within transactions: none of them is compared with all others.
 #[derive(Default)]
-struct Writes<'a> {
+struct BranchWrites<'a> {
     puts: BTreeSet<&'a [u8]>,
     deletes: Ranges<'a>,
 }
 
-impl<'a> Writes<'a> {
+impl<'a> BranchWrites<'a> {
     /// Notes a put. A key of `beside` may be put again: it belongs to the other branch, and only one of them runs.
     fn put(&mut self, key: &'a [u8], beside: &BTreeSet<&[u8]>) -> Result<(), Error> {
         let is_put = !self.puts.insert(key);
@@ -82,11 +82,11 @@ impl<'a> Writes<'a> {
 }
 
 /// Refuses a branch that puts a key twice, or puts and deletes it: all its writes have one revision.
-fn writes_of(branch: &[RequestOp]) -> Result<Writes<'_>, Error> {
-    let mut writes = Writes::default();
+fn writes_of(branch: &[RequestOp]) -> Result<BranchWrites<'_>, Error> {
+    let mut writes = BranchWrites::default();
     for operation in branch {
         if let Some(Request::RequestDeleteRange(request)) = &operation.request {
-            writes.deletes.insert(&request.key, End::from_wire(&request.key, &request.range_end));
+            writes.deletes.insert(&request.key, RangeEnd::from_wire(&request.key, &request.range_end));
         }
     }
     let none = BTreeSet::new();
@@ -110,13 +110,13 @@ fn writes_of(branch: &[RequestOp]) -> Result<Writes<'_>, Error> {
 
 /// Where one of etcd's ranges ends. A later end is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum End<'a> {
+enum RangeEnd<'a> {
     /// The bytes, and whether the range has them as a key.
     At(&'a [u8], bool),
     Never,
 }
 
-impl<'a> End<'a> {
+impl<'a> RangeEnd<'a> {
     fn from_wire(from: &'a [u8], end: &'a [u8]) -> Self {
         match end {
             [] => Self::At(from, true),
@@ -128,21 +128,21 @@ impl<'a> End<'a> {
 
 /// Ranges that do not overlap, by their first keys.
 #[derive(Default)]
-struct Ranges<'a>(BTreeMap<&'a [u8], End<'a>>);
+struct Ranges<'a>(BTreeMap<&'a [u8], RangeEnd<'a>>);
 
 impl<'a> Ranges<'a> {
-    fn insert(&mut self, mut from: &'a [u8], mut end: End<'a>) {
-        if end <= End::At(from, false) {
+    fn insert(&mut self, mut from: &'a [u8], mut end: RangeEnd<'a>) {
+        if end <= RangeEnd::At(from, false) {
             return;
         }
         // Those that it overlaps become part of it.
         if let Some((first, last)) = self.0.range(..from).next_back()
-            && *last > End::At(from, false)
+            && *last > RangeEnd::At(from, false)
         {
             (from, end) = (first, end.max(*last));
         }
         while let Some((first, last)) = self.0.range(from..).next()
-            && End::At(first, true) <= end
+            && RangeEnd::At(first, true) <= end
         {
             let first = *first;
             let last = *last;
@@ -153,7 +153,7 @@ impl<'a> Ranges<'a> {
     }
 
     fn contains(&self, key: &[u8]) -> bool {
-        self.0.range(..=key).next_back().is_some_and(|(_, end)| *end >= End::At(key, true))
+        self.0.range(..=key).next_back().is_some_and(|(_, end)| *end >= RangeEnd::At(key, true))
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
                 for three in &all {
                     let mut joined = Ranges::default();
                     let three = [one, two, three];
-                    three.iter().for_each(|(from, end)| joined.insert(from, End::from_wire(from, end)));
+                    three.iter().for_each(|(from, end)| joined.insert(from, RangeEnd::from_wire(from, end)));
                     for key in keys {
                         let expected = three.iter().any(|range| has(range, key));
                         assert_eq!(joined.contains(key), expected, "{three:?} {key:?}");

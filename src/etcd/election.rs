@@ -121,7 +121,7 @@ impl<S: Store> Etcd<S> {
     pub(crate) fn leaders(&self, caller: S::Caller, name: Vec<u8>, requires_leader: bool) -> Result<Leaders, Error> {
         let mut ticks = interval_at(Instant::now() + CHECK, CHECK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let observer = Observer {
+        let observer = ElectionObserver {
             etcd: self.clone(),
             caller,
             range: under(&name)?.1,
@@ -145,7 +145,7 @@ impl<S: Store> Etcd<S> {
 }
 
 /// Watches an election.
-struct Observer<S: Store> {
+struct ElectionObserver<S: Store> {
     etcd: Etcd<S>,
     caller: S::Caller,
     name: Vec<u8>,
@@ -166,7 +166,7 @@ struct Following {
     is_led: bool,
 }
 
-impl<S: Store> Observer<S> {
+impl<S: Store> ElectionObserver<S> {
     async fn next(&mut self) -> Result<LeaderResponse, Error> {
         loop {
             if let Some(leader) = self.ready.pop_front() {

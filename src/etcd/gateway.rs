@@ -255,7 +255,7 @@ where
         let begun = async {
             let requires_leader = requires_leader(&headers);
             let asks = Asks { caller: etcd.caller_of(&extensions, &headers)?, requires_leader };
-            let mut messages = Messages::from_body(body);
+            let mut messages = JsonMessages::from_body(body);
             // An error of the first message has a status of its own.
             let first = timeout(BODY_TIMEOUT, messages.next()).await.map_err(|_| late())?;
             let first: Q = first.unwrap_or_else(|| Err(garbage("it is empty")))?;
@@ -330,13 +330,13 @@ fn late() -> Status {
 }
 
 /// The messages of a stream, one after the other.
-struct Messages {
+struct JsonMessages {
     body: BodyDataStream,
     buffer: BytesMut,
     has_ended: bool,
 }
 
-impl Messages {
+impl JsonMessages {
     fn from_body(body: Body) -> Self {
         Self { body: body.into_data_stream(), buffer: BytesMut::new(), has_ended: false }
     }

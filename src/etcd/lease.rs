@@ -217,7 +217,7 @@ struct Keeper<S: Store> {
     /// When it looks for those that are to be sent again.
     look: Interval,
     /// The stream to the leader.
-    open: Option<Open>,
+    open: Option<OpenRenewals>,
     leaderless_since: Option<Instant>,
     requires_leader: bool,
 }
@@ -228,7 +228,7 @@ struct Unanswered {
     sent: Instant,
 }
 
-struct Open {
+struct OpenRenewals {
     renewals: mpsc::Sender<SessionId>,
     kept: BoxStream<'static, Result<KeptAlive, StoreError>>,
 }
@@ -298,7 +298,7 @@ impl<S: Store> Keeper<S> {
                 for (session, unanswered) in &mut self.unanswered {
                     unanswered.send(*session, &renewals);
                 }
-                self.open = Some(Open { renewals, kept });
+                self.open = Some(OpenRenewals { renewals, kept });
                 Ok(())
             }
             Err(StoreError::NoLeader | StoreError::LeaderChanged) => Ok(()),

@@ -46,4 +46,4 @@ mod watch;
 pub use call::Etcd;
 pub use key::all_keys;
 pub use routes::{EtcdServices, changes_something, services};
-pub use store::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+pub use store::{EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched};

@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A key that has its turn.
-pub(crate) struct Turn {
+pub(crate) struct QueueTurn {
     pub(crate) key: Key,
     /// Its create revision: the token.
     pub(crate) created: Revision,
@@ -46,7 +46,13 @@ pub(crate) struct Turn {
 
 impl<S: Store> Etcd<S> {
     /// Waits for a turn, with this value of the key. Dropping the future gives up.
-    pub(crate) async fn turn(&self, caller: &S::Caller, name: &[u8], lease: i64, value: &[u8]) -> Result<Turn, Error> {
+    pub(crate) async fn turn(
+        &self,
+        caller: &S::Caller,
+        name: &[u8],
+        lease: i64,
+        value: &[u8],
+    ) -> Result<QueueTurn, Error> {
         let (prefix, range) = under(name)?;
         let key = key::from_wire(&[&prefix, key::hex(lease).as_bytes()].concat())?;
         let value = Value::new(value).map_err(|_| Error::TooLarge)?;
@@ -60,7 +66,7 @@ impl<S: Store> Etcd<S> {
                 None => self.wait(caller, &range, &place, lease).await,
             };
             match revision {
-                Ok(revision) => return Ok(Turn { created: place.keep(), key, revision }),
+                Ok(revision) => return Ok(QueueTurn { created: place.keep(), key, revision }),
                 // The request that put it deleted it.
                 Err(Error::PlaceLost) if !is_new => {}
                 // The answer waits for it: once all requests are answered, this process ends.
@@ -107,7 +113,7 @@ impl<S: Store> Etcd<S> {
         let is_new = committed.succeeded;
         let is_first = oldest == Some(created);
         let written = committed.revision;
-        let place = Place { etcd: self, caller, key, created, written, is_kept: is_first && !is_new };
+        let place = QueuePlace { etcd: self, caller, key, created, written, is_kept: is_first && !is_new };
         Ok(Joined { place, is_new, first: is_first.then_some(committed.revision) })
     }
 
@@ -116,7 +122,7 @@ impl<S: Store> Etcd<S> {
         &self,
         caller: &S::Caller,
         range: &KeyRange,
-        place: &Place<S>,
+        place: &QueuePlace<S>,
         lease: i64,
     ) -> Result<Revision, Error> {
         loop {
@@ -151,7 +157,7 @@ impl<S: Store> Etcd<S> {
         &self,
         caller: &S::Caller,
         range: &KeyRange,
-        place: &Place<S>,
+        place: &QueuePlace<S>,
     ) -> Result<(Standing, Revision), Error> {
         // The key itself, and the next one ahead of it.
         let (selected, revision) = self.store.select_from_copy(caller, up_to(place.created, range, 2)).await?;
@@ -176,7 +182,7 @@ impl<S: Store> Etcd<S> {
         &self,
         caller: &S::Caller,
         range: &KeyRange,
-        place: &Place<S>,
+        place: &QueuePlace<S>,
     ) -> Result<(Standing, Revision), Error> {
         // As etcd's recipe: keys of one transaction are of one age, and none of them is ahead of another.
         let older = up_to(Revision(place.created.0.saturating_sub(1)), range, 1);
@@ -273,7 +279,7 @@ pub(crate) fn under(name: &[u8]) -> Result<(Vec<u8>, KeyRange), Error> {
 }
 
 /// A key in a queue. It leaves when it is dropped, unless it is kept.
-struct Place<S: Store> {
+struct QueuePlace<S: Store> {
     etcd: Etcd<S>,
     caller: S::Caller,
     key: Key,
@@ -283,7 +289,7 @@ struct Place<S: Store> {
     is_kept: bool,
 }
 
-impl<S: Store> Place<S> {
+impl<S: Store> QueuePlace<S> {
     fn keep(mut self) -> Revision {
         self.is_kept = true;
         self.created
@@ -298,7 +304,7 @@ impl<S: Store> Place<S> {
     }
 }
 
-impl<S: Store> Drop for Place<S> {
+impl<S: Store> Drop for QueuePlace<S> {
     fn drop(&mut self) {
         let Ok(runtime) = Handle::try_current() else { return };
         if self.is_kept {
@@ -315,7 +321,7 @@ impl<S: Store> Drop for Place<S> {
 
 /// A key that is in its queue.
 struct Joined<S: Store> {
-    place: Place<S>,
+    place: QueuePlace<S>,
     /// It was not there before.
     is_new: bool,
     /// The revision that shows it as the oldest.

@@ -25,7 +25,7 @@ const SURPLUS: usize = 1024;
 /// Attempts to read a range whose revision is forgotten before all its pages are read.
 const ATTEMPTS_MAX: usize = 4;
 
-type Found = (Key, Arc<Entry>);
+type FoundEntry = (Key, Arc<Entry>);
 
 impl<S: Store> Etcd<S> {
     /// Answers a read. The header is left to the caller; also returns the present revision.
@@ -46,7 +46,7 @@ impl<S: Store> Etcd<S> {
         at: Option<Revision>,
     ) -> Result<(RangeResponse, Revision), Error> {
         if request.range_end.is_empty() {
-            let mut view = View::new(request);
+            let mut view = RangeView::new(request);
             let key = key::from_wire(&request.key)?;
             let found = self.store.get(caller, vec![key.clone()], at).await?;
             view.add(found.entries.into_iter().flatten().map(|entry| (key.clone(), entry)))?;
@@ -60,7 +60,7 @@ impl<S: Store> Etcd<S> {
         }
         let range = key::range(&request.key, &request.range_end)?;
         for _ in 0..ATTEMPTS_MAX {
-            let mut view = View::new(request);
+            let mut view = RangeView::new(request);
             match self.scan(caller, range.clone(), at, |entries| view.add(entries)).await {
                 Err(Error::Compacted) if at.is_none() => {}
                 scanned => return Ok((view.answer(), scanned?)),
@@ -75,7 +75,7 @@ impl<S: Store> Etcd<S> {
         caller: &S::Caller,
         range: KeyRange,
         at: Option<Revision>,
-        mut add: impl FnMut(Vec<Found>) -> Result<(), Error> + Send,
+        mut add: impl FnMut(Vec<FoundEntry>) -> Result<(), Error> + Send,
     ) -> Result<Revision, Error> {
         if range.is_empty() {
             return Ok(self.store.get(caller, Vec::new(), at).await?.revision);
@@ -100,7 +100,7 @@ impl<S: Store> Etcd<S> {
         caller: &S::Caller,
         range: KeyRange,
         at: Option<Revision>,
-    ) -> Result<(Vec<Found>, Revision), Error> {
+    ) -> Result<(Vec<FoundEntry>, Revision), Error> {
         for _ in 0..ATTEMPTS_MAX {
             let mut all = Vec::new();
             let mut bytes = 0;
@@ -118,7 +118,7 @@ impl<S: Store> Etcd<S> {
     }
 }
 
-fn size((key, entry): &Found) -> usize {
+fn size((key, entry): &FoundEntry) -> usize {
     key.as_bytes().len() + entry.value.as_bytes().len()
 }
 
@@ -127,21 +127,21 @@ fn too_large() -> Error {
 }
 
 /// What a read shows of a range: filtered, sorted and limited, as entry by entry comes.
-pub(crate) struct View<'a> {
+pub(crate) struct RangeView<'a> {
     request: &'a RangeRequest,
     order: SortOrder,
     target: SortTarget,
     /// 0: none.
     limit: usize,
     count: i64,
-    found: Vec<Found>,
+    found: Vec<FoundEntry>,
     /// Of `found`, where they count for the answer.
     bytes: usize,
     /// Some were left out for the limit.
     more: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> RangeView<'a> {
     pub(crate) fn new(request: &'a RangeRequest) -> Self {
         let (order, target) = order(request);
         let limit = usize::try_from(request.limit).unwrap_or_default();
@@ -149,7 +149,7 @@ impl<'a> View<'a> {
     }
 
     /// Takes more entries, in the order of their keys. Fails if the answer would be too large.
-    pub(crate) fn add(&mut self, entries: impl IntoIterator<Item = Found>) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, entries: impl IntoIterator<Item = FoundEntry>) -> Result<(), Error> {
         for found in entries {
             self.count += 1;
             if self.request.count_only || !self.shows(&found.1) {
@@ -187,7 +187,7 @@ impl<'a> View<'a> {
     /// Sorts what was found, and drops what the limit leaves out.
     fn cut(&mut self) {
         let target = self.target;
-        let ascending = |(key, one): &Found, (other_key, other): &Found| match target {
+        let ascending = |(key, one): &FoundEntry, (other_key, other): &FoundEntry| match target {
             SortTarget::Key => key.cmp(other_key),
             SortTarget::Version => one.version.cmp(&other.version),
             SortTarget::Create => one.created.cmp(&other.created),

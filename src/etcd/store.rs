@@ -16,7 +16,7 @@ use thiserror::Error;
 
 /// Some of the entries of a range, all of the same revision.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct RangePage {
     /// In the order of their keys.
     pub entries: Vec<(Key, Arc<Entry>)>,
     /// The range has more of them, after the last one.
@@ -80,7 +80,7 @@ pub struct Facts {
 
 /// The condition of this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Condition {
+pub struct NodeCondition {
     /// The last entry of its log.
     pub index: u64,
     /// The last entry that it has applied.
@@ -93,7 +93,7 @@ pub struct Condition {
 
 /// A member of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Member {
+pub struct EtcdMember {
     /// Its id.
     pub id: u64,
     /// Where its peers reach it: a URL.
@@ -186,10 +186,10 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn leader(&self) -> Option<u64>;
 
     /// The condition of this node, at once.
-    fn condition(&self) -> Condition;
+    fn condition(&self) -> NodeCondition;
 
     /// The members, in the order of their ids.
-    fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<Member>, StoreError>> + Send;
+    fn members(&self, caller: &Self::Caller) -> impl Future<Output = Result<Vec<EtcdMember>, StoreError>> + Send;
 
     /// The entries of some keys, as they were at the revision `at`, which must be known even if there are no keys.
     fn get(
@@ -200,14 +200,14 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Found, StoreError>> + Send;
 
     /// The first entries of a range, `limit` at most; 0: as many as fit. The store may answer with fewer, to bound the bytes of a page, but
-    /// never with none where [`Page::more`].
+    /// never with none where [`RangePage::more`].
     fn list(
         &self,
         caller: &Self::Caller,
         range: KeyRange,
         limit: usize,
         at: Option<Revision>,
-    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+    ) -> impl Future<Output = Result<RangePage, StoreError>> + Send;
 
     /// Selects from a range, and the present revision. Fails with [`StoreError::TooLarge`] if the range has too many entries for that.
     fn select(

@@ -54,15 +54,15 @@ const CHECK: Duration = Duration::from_secs(1);
 const NO_WATCH: i64 = -1;
 
 /// The items of a stream of watches.
-pub(crate) type Answers = BoxStream<'static, Result<WatchResponse, Status>>;
+pub(crate) type WatchAnswers = BoxStream<'static, Result<WatchResponse, Status>>;
 /// The requests of a stream of watches.
-pub(crate) type Requests = BoxStream<'static, Result<WatchRequest, Status>>;
+pub(crate) type WatchRequests = BoxStream<'static, Result<WatchRequest, Status>>;
 
 #[tonic::async_trait]
 impl<S: Store> Watch for Etcd<S> {
-    type WatchStream = Answers;
+    type WatchStream = WatchAnswers;
 
-    async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<Answers>, Status> {
+    async fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Result<Response<WatchAnswers>, Status> {
         let caller = self.caller(&request)?;
         let requires_leader = requires_leader(request.metadata().as_ref());
         Ok(Response::new(self.watches(caller, request.into_inner().boxed(), requires_leader)))
@@ -71,10 +71,10 @@ impl<S: Store> Watch for Etcd<S> {
 
 impl<S: Store> Etcd<S> {
     /// The answers to a stream of requests. They go on after the last request while there are watches.
-    pub(crate) fn watches(&self, caller: S::Caller, requests: Requests, requires_leader: bool) -> Answers {
+    pub(crate) fn watches(&self, caller: S::Caller, requests: WatchRequests, requires_leader: bool) -> WatchAnswers {
         let mut ticks = interval_at(Instant::now() + CHECK, CHECK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let watcher = Watcher {
+        let watcher = StreamWatcher {
             etcd: self.clone(),
             caller,
             requests: Some(requests),
@@ -101,14 +101,14 @@ impl<S: Store> Etcd<S> {
 }
 
 /// A stream.
-struct Watcher<S: Store> {
+struct StreamWatcher<S: Store> {
     etcd: Etcd<S>,
     caller: S::Caller,
     /// The client's requests, until it sends no more.
-    requests: Option<Requests>,
+    requests: Option<WatchRequests>,
     /// A watch that is not created yet. Later requests wait.
-    opening: Option<BoxFuture<'static, Opened>>,
-    watches: BTreeMap<i64, Watching>,
+    opening: Option<BoxFuture<'static, OpenedWatch>>,
+    watches: BTreeMap<i64, OpenWatch>,
     events: SelectAll<BoxStream<'static, (i64, Result<Watched, StoreError>)>>,
     /// For the next watch whose id the client leaves to us.
     next_id: i64,
@@ -122,15 +122,15 @@ struct Watcher<S: Store> {
 }
 
 /// A watch, and the first thing that the store says of it.
-struct Opened {
+struct OpenedWatch {
     id: i64,
-    watching: Watching,
+    watching: OpenWatch,
     first: Result<Watched, StoreError>,
     events: Followed,
 }
 
 /// A watch.
-struct Watching {
+struct OpenWatch {
     request: WatchCreateRequest,
     /// All events up to this revision were sent.
     complete: Revision,
@@ -140,7 +140,7 @@ struct Watching {
     stop: Option<AbortHandle>,
 }
 
-impl Drop for Watching {
+impl Drop for OpenWatch {
     fn drop(&mut self) {
         if let Some(stop) = &self.stop {
             stop.abort();
@@ -148,7 +148,7 @@ impl Drop for Watching {
     }
 }
 
-impl<S: Store> Watcher<S> {
+impl<S: Store> StreamWatcher<S> {
     /// The next answer, if there are more.
     async fn next(&mut self) -> Result<Option<WatchResponse>, Status> {
         loop {
@@ -202,10 +202,10 @@ impl<S: Store> Watcher<S> {
         };
         let from = u64::try_from(request.start_revision).ok().filter(|from| *from > 0).map(Revision);
         let mut events = self.etcd.follow(&self.caller, range, from, request.prev_kv);
-        let watching = Watching { request, complete: Revision(0), told_at: Instant::now(), stop: None };
+        let watching = OpenWatch { request, complete: Revision(0), told_at: Instant::now(), stop: None };
         let opening = async move {
             let first = events.next().await.unwrap_or(Err(StoreError::Stopping));
-            Opened { id, watching, first, events }
+            OpenedWatch { id, watching, first, events }
         };
         self.opening = Some(opening.boxed());
     }
@@ -243,8 +243,8 @@ impl<S: Store> Watcher<S> {
         self.ready.push_back(answer);
     }
 
-    fn created(&mut self, opened: Opened) -> Result<(), Status> {
-        let Opened { id, mut watching, first, events } = opened;
+    fn created(&mut self, opened: OpenedWatch) -> Result<(), Status> {
+        let OpenedWatch { id, mut watching, first, events } = opened;
         let present = self.etcd.store.facts().revision;
         let before = u64::try_from(watching.request.start_revision.saturating_sub(1)).unwrap_or_default();
         let revision = match &first {
@@ -339,7 +339,7 @@ impl<S: Store> Watcher<S> {
     }
 }
 
-impl Watching {
+impl OpenWatch {
     /// The messages for events of whole revisions: none, if the watch does not show any of them.
     fn answers<S: Store>(&self, etcd: &Etcd<S>, id: i64, told: Watched) -> Vec<WatchResponse> {
         let mut answers = Vec::<WatchResponse>::new();

@@ -3,7 +3,7 @@
 use std::{io, mem, path::Path};
 
 use super::{Seen, Store};
-use lockkeeper_storage::durable_map::{Contents, DurableMap, OpenError};
+use lockkeeper_storage::durable_map::{DurableMap, MapContents, OpenError};
 use lockkeeper_types::Token;
 
 /// Stores the seen tokens in a directory, with the same durability as a node's log: sled, with fsyncs that reach the disk. Concurrent
@@ -14,7 +14,7 @@ use lockkeeper_types::Token;
 pub struct Disk {
     map: DurableMap,
     /// The contents at opening, until they are loaded.
-    contents: Contents,
+    contents: MapContents,
 }
 
 impl Disk {

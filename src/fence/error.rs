@@ -10,7 +10,7 @@ use lockkeeper_types::Token;
 pub enum Error {
     /// The token came too late. The fence is unchanged.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] RefusedToken),
     /// Tokens are never 0. Most likely it was never set, or lost in transfer.
     #[error("token 0 is not valid: send the token of the grant")]
     NoToken,
@@ -36,7 +36,7 @@ pub enum Error {
     match hold { Hold::Exclusive => "", Hold::Shared => "the exclusive " },
     seen.0
 )]
-pub struct Refused {
+pub struct RefusedToken {
     /// The resource.
     pub resource: String,
     /// The token that was shown.

@@ -92,7 +92,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 #[cfg(feature = "disk")]
 pub use disk::Disk;
-pub use error::{Error, Refused};
+pub use error::{Error, RefusedToken};
 #[cfg(feature = "disk")]
 pub use lockkeeper_storage::durable_map::OpenError;
 pub use lockkeeper_types::Token;
@@ -159,7 +159,7 @@ impl<S: Store> Fence<S> {
             return Err(Error::Store(failure.clone()));
         }
         if let Some(seen) = state.seen.bars(token, hold) {
-            return Err(Refused { resource: resource.to_owned(), token, hold, seen }.into());
+            return Err(RefusedToken { resource: resource.to_owned(), token, hold, seen }.into());
         }
         let seen = state.seen.with(token, hold);
         // Stays `false` if this future is dropped while saving: the next caller then saves again.

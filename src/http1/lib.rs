@@ -1,13 +1,13 @@
 //! A port that speaks HTTP/1.1: for people, for what watches a node, and for clients of other protocols.
 //!
-//! What a connection costs is bounded: its handshake, its headers and the time for both ([`Limits`]), the time for which its client may
+//! What a connection costs is bounded: its handshake, its headers and the time for both ([`PortLimits`]), the time for which its client may
 //! leave an answer unread, and the number of connections. What an answer costs is the caller's business.
 //!
 //! **Which connections stay** is decided as at the ports of gRPC (`lockkeeper-accept`): each one is accepted at once, as an arrival; its
 //! first request establishes it. Each of the two kinds has slots of its own. So connections that say nothing, or half a request, displace
 //! each other and no other one; and of those with requests the idle ones go first.
 //!
-//! **Probes** ([`Limits::probes`]) need no slot of an established connection: they are answered while the connection is an arrival, and
+//! **Probes** ([`PortLimits::probes`]) need no slot of an established connection: they are answered while the connection is an arrival, and
 //! it is closed after the answer. Whatever else is slow or unread here, somebody who asks whether the node lives is told.
 
 use std::{
@@ -29,7 +29,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lockkeeper_accept::{NoSlot, OpenCall, Order, ReadState, Slot, SlotGuard, Slots, WriteDeadline};
+use lockkeeper_accept::{NoSlot, OpenCall, ReadState, Slot, SlotGuard, Slots, TaskOrder, WriteDeadline};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -50,7 +50,7 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What a port takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct PortLimits {
     /// Connections at a time: half of them, at most 256, for those without a request.
     pub connections_max: usize,
     /// Bytes of a request's line and headers; 8 KiB at least.
@@ -69,7 +69,7 @@ pub struct Limits {
 }
 
 /// Accepts connections. The part that takes time, such as a handshake, is a future of its own, so that one client delays no other.
-pub trait Listen: Send + 'static {
+pub trait HttpListen: Send + 'static {
     /// A connection that can be served.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -89,7 +89,7 @@ pub trait Listen: Send + 'static {
     }
 }
 
-impl Listen for TcpListener {
+impl HttpListen for TcpListener {
     type Stream = TcpStream;
 
     async fn accept(
@@ -105,9 +105,9 @@ impl Listen for TcpListener {
 /// affect others. Dropping the future closes all connections.
 ///
 /// `answer` gets each request and its client's address.
-pub async fn serve<L, F, A, B>(mut listener: L, limits: Limits, answer: F, stopping: CancellationToken)
+pub async fn serve<L, F, A, B>(mut listener: L, limits: PortLimits, answer: F, stopping: CancellationToken)
 where
-    L: Listen,
+    L: HttpListen,
     F: Fn(Request<Incoming>, SocketAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data: From<String> + Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
@@ -164,7 +164,7 @@ where
 async fn connection<F, A, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: SocketAddr,
-    limits: Limits,
+    limits: PortLimits,
     slot_guard: SlotGuard,
     answer: F,
     stopping: CancellationToken,
@@ -179,8 +179,9 @@ async fn connection<F, A, B>(
         let is_probe = limits.probes.contains(&request.uri().path());
         let call = if is_probe { Ok(None) } else { calls.call().map(Some) };
         let is_refused = !limits.browsers && is_of_page(&request);
-        let call =
-            call.map_err(Refusal::Full).and_then(|call| if is_refused { Err(Refusal::OfPage) } else { Ok(call) });
+        let call = call
+            .map_err(UnansweredRequest::Full)
+            .and_then(|call| if is_refused { Err(UnansweredRequest::OfPage) } else { Ok(call) });
         let answered = call.map(|call| (answer(request, client), call));
         async move {
             let response = match answered {
@@ -203,7 +204,7 @@ async fn connection<F, A, B>(
 /// Serves a connection until it ends or has to. Returns `None` if another connection needed its slot.
 async fn to_its_end<C>(served: C, slot: &Slot, stopping: CancellationToken) -> Option<hyper::Result<()>>
 where
-    C: Served,
+    C: ConnectionServer,
 {
     let mut served = pin!(served);
     let mut is_finishing = false;
@@ -214,9 +215,9 @@ where
             ended = served.as_mut() => return Some(ended),
             () = stopping.cancelled(), if !is_finishing => true,
             order = slot.ordered() => match order {
-                Order::Stay => false,
-                Order::Finish => true,
-                Order::GiveWay => return None,
+                TaskOrder::Stay => false,
+                TaskOrder::Finish => true,
+                TaskOrder::GiveWay => return None,
             },
         };
         if finishes {
@@ -227,12 +228,12 @@ where
 }
 
 /// A connection's server of HTTP.
-trait Served: Future<Output = hyper::Result<()>> {
+trait ConnectionServer: Future<Output = hyper::Result<()>> {
     /// Has it end after the answer to the request under way.
     fn finish(self: Pin<&mut Self>);
 }
 
-impl<I, S, B> Served for http1::Connection<I, S>
+impl<I, S, B> ConnectionServer for http1::Connection<I, S>
 where
     Self: Future<Output = hyper::Result<()>>,
     I: hyper::rt::Read + hyper::rt::Write + Unpin,
@@ -251,12 +252,12 @@ fn is_of_page<B>(request: &Request<B>) -> bool {
 }
 
 /// A request that is not answered.
-enum Refusal {
+enum UnansweredRequest {
     Full(NoSlot),
     OfPage,
 }
 
-impl Refusal {
+impl UnansweredRequest {
     fn into_response<B: Body<Data: From<String>>>(self) -> Response<AnswerBody<B>> {
         let (status, why) = match self {
             Self::Full(NoSlot { established_max: most }) => {

@@ -13,7 +13,7 @@ use tokio::{
 use super::*;
 
 /// Half of the slots are for arrivals.
-const LIMITS: Limits = Limits {
+const LIMITS: PortLimits = PortLimits {
     connections_max: 16,
     header_bytes_max: 8 << 10,
     header_timeout: Duration::from_secs(10),
@@ -28,7 +28,7 @@ const LARGE: usize = 1 << 20;
 
 struct Arriving(mpsc::Receiver<(DuplexStream, SocketAddr)>);
 
-impl Listen for Arriving {
+impl HttpListen for Arriving {
     type Stream = DuplexStream;
 
     async fn accept(

@@ -37,12 +37,12 @@ use tokio::time::{self, Instant};
 use directory::Directory;
 pub use error::LocalError;
 use lockkeeper_config::{
-    AuditConfig, AuthConfig, Config, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, Member, RaftConfig,
+    AuditConfig, AuthConfig, Config, ConfiguredMember, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, RaftConfig,
     TracesConfig,
 };
 use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::tls::TlsFiles;
-pub use node::{Node, Signal};
+pub use node::{LocalNode, Signal};
 pub use ports::any_free as free_port;
 
 /// The exit code of a node that finds one of its addresses in use.
@@ -63,7 +63,7 @@ const PORT_ATTEMPTS: usize = 5;
 
 /// The options of a cluster.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ClusterOptions {
     /// The program `lockkeeper`.
     pub program: PathBuf,
     /// The number of nodes. `None` means the number in the directory, or [`NODES_DEFAULT`] for a new cluster.
@@ -94,7 +94,7 @@ pub struct Options {
     pub timeout: Duration,
 }
 
-impl Options {
+impl ClusterOptions {
     /// Options with this program and defaults for the rest.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
@@ -120,13 +120,13 @@ impl Options {
 #[derive(Debug)]
 pub struct LocalCluster {
     // The nodes come before the directory: they are dropped first, and so are dead when it is removed.
-    nodes: BTreeMap<u64, Node>,
+    nodes: BTreeMap<u64, LocalNode>,
     directory: Directory,
 }
 
 impl LocalCluster {
     /// Starts all nodes, and waits until the cluster serves. On failure no node is left running, but the logs are kept.
-    pub async fn start(options: Options) -> Result<Self, LocalError> {
+    pub async fn start(options: ClusterOptions) -> Result<Self, LocalError> {
         let deadline = Instant::now() + options.timeout;
         let mut cluster = Self::lay_out(&options)?;
 
@@ -149,7 +149,7 @@ impl LocalCluster {
     }
 
     /// Writes the configurations of the nodes, without starting any.
-    fn lay_out(options: &Options) -> Result<Self, LocalError> {
+    fn lay_out(options: &ClusterOptions) -> Result<Self, LocalError> {
         let directory = match &options.directory {
             Some(path) => Directory::open(path)?,
             None => Directory::temporary()?,
@@ -192,7 +192,7 @@ impl LocalCluster {
 
         let nodes = configs.into_iter().map(|config| {
             let folder = directory.node(config.node_id);
-            (config.node_id, Node::new(options.program.clone(), config, folder))
+            (config.node_id, LocalNode::new(options.program.clone(), config, folder))
         });
 
         let mut cluster = Self { nodes: nodes.collect(), directory };
@@ -203,7 +203,7 @@ impl LocalCluster {
     }
 
     async fn start_all(&mut self, deadline: Instant) -> Result<(), LocalError> {
-        self.nodes.values_mut().try_for_each(Node::spawn)?;
+        self.nodes.values_mut().try_for_each(LocalNode::spawn)?;
         self.ready_by(deadline).await
     }
 
@@ -218,20 +218,20 @@ impl LocalCluster {
     }
 
     /// Lays out one more node, which joins the cluster once it is started. Panics if this cluster has a node with this id.
-    pub fn add(&mut self, node_id: u64) -> Result<&mut Node, LocalError> {
+    pub fn add(&mut self, node_id: u64) -> Result<&mut LocalNode, LocalError> {
         let member = ports::members([node_id].into_iter())?.remove(0);
         let join = self.nodes().map(|node| node.config().client_listen.clone()).collect();
         self.add_at(&member, Vec::new(), join)
     }
 
     /// Free addresses for nodes that may join later.
-    pub fn spare(&self, ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
+    pub fn spare(&self, ids: impl Iterator<Item = u64>) -> Result<Vec<ConfiguredMember>, LocalError> {
         ports::members(ids)
     }
 
     /// Names nodes that may join later in the configurations of all nodes, for [`LocalCluster::route`]. Only for a cluster
     /// that was started before.
-    pub fn foresee(&mut self, spares: &[Member]) -> Result<(), LocalError> {
+    pub fn foresee(&mut self, spares: &[ConfiguredMember]) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.foresee(spares);
             self.directory.write(node.config())?;
@@ -244,10 +244,10 @@ impl LocalCluster {
     /// added.
     pub fn add_at(
         &mut self,
-        listens: &Member,
-        members: Vec<Member>,
+        listens: &ConfiguredMember,
+        members: Vec<ConfiguredMember>,
         join: Vec<String>,
-    ) -> Result<&mut Node, LocalError> {
+    ) -> Result<&mut LocalNode, LocalError> {
         let example = self.nodes.values().next().expect("a cluster has a node");
         let known = example.config();
         let program = example.program().to_owned();
@@ -274,7 +274,7 @@ impl LocalCluster {
 
         self.directory.write(&config)?;
 
-        let node = Node::new(program, config, self.directory.node(node_id));
+        let node = LocalNode::new(program, config, self.directory.node(node_id));
         assert!(self.nodes.insert(node_id, node).is_none(), "node {node_id} exists");
 
         Ok(self.node_mut(node_id))
@@ -324,38 +324,38 @@ impl LocalCluster {
     }
 
     /// The nodes, sorted by id.
-    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+    pub fn nodes(&self) -> impl Iterator<Item = &LocalNode> {
         self.nodes.values()
     }
 
     /// The node with this id. Panics if there is none.
-    pub fn node(&self, node_id: u64) -> &Node {
+    pub fn node(&self, node_id: u64) -> &LocalNode {
         self.nodes.get(&node_id).expect("the caller knows the ids: they count from 1")
     }
 
     /// The node with this id, to start and stop it. Panics if there is none.
-    pub fn node_mut(&mut self, node_id: u64) -> &mut Node {
+    pub fn node_mut(&mut self, node_id: u64) -> &mut LocalNode {
         self.nodes.get_mut(&node_id).expect("the caller knows the ids: they count from 1")
     }
 
     /// The addresses of the nodes for clients, as URLs.
     pub fn endpoints(&self) -> Vec<String> {
-        self.nodes().map(Node::endpoint).collect()
+        self.nodes().map(LocalNode::endpoint).collect()
     }
 
     /// The URLs at which the nodes serve DynamoDB's API. The list is empty if they do not.
     pub fn dynamodb_endpoints(&self) -> Vec<String> {
-        self.nodes().filter_map(Node::dynamodb_endpoint).collect()
+        self.nodes().filter_map(LocalNode::dynamodb_endpoint).collect()
     }
 
     /// The addresses (host:port) at which the nodes serve etcd's API. The list is empty if they do not.
     pub fn etcd_endpoints(&self) -> Vec<String> {
-        self.nodes().filter_map(Node::etcd_endpoint).collect()
+        self.nodes().filter_map(LocalNode::etcd_endpoint).collect()
     }
 
     /// The URLs at which the nodes serve probes and metrics. The list is empty if they do not.
     pub fn http_endpoints(&self) -> Vec<String> {
-        self.nodes().filter_map(Node::http_endpoint).collect()
+        self.nodes().filter_map(LocalNode::http_endpoint).collect()
     }
 
     /// An access key for DynamoDB's API and its secret, or `None` if signatures are not checked.
@@ -370,7 +370,7 @@ impl LocalCluster {
 
     /// The status of each node that answers.
     pub async fn statuses(&self) -> BTreeMap<u64, pb::StatusResponse> {
-        let ask = async |node: &Node| (node.id(), node.status().await);
+        let ask = async |node: &LocalNode| (node.id(), node.status().await);
         let answers = future::join_all(self.nodes().map(ask)).await;
         answers.into_iter().filter_map(|(id, answer)| Some((id, answer.ok()?))).collect()
     }
@@ -379,7 +379,7 @@ impl LocalCluster {
     /// reaches a member. The change takes effect at a node's next start.
     ///
     /// Start the cluster first: nodes can found it only if they agree on their addresses.
-    pub fn route(&mut self, way: impl Fn(u64, &Member) -> Member) -> Result<(), LocalError> {
+    pub fn route(&mut self, way: impl Fn(u64, &ConfiguredMember) -> ConfiguredMember) -> Result<(), LocalError> {
         for node in self.nodes.values_mut() {
             node.route(&way);
             self.directory.write(node.config())?;
@@ -396,7 +396,7 @@ impl LocalCluster {
         let began = Instant::now();
 
         loop {
-            if let Some(died) = self.nodes.values_mut().find_map(Node::has_died) {
+            if let Some(died) = self.nodes.values_mut().find_map(LocalNode::has_died) {
                 return Err(died);
             }
 
@@ -417,7 +417,7 @@ impl LocalCluster {
 
     /// Says which conditions for readiness these answers do not meet.
     fn not_ready(&self, statuses: &BTreeMap<u64, pb::StatusResponse>) -> Vec<String> {
-        let trouble = |node: &Node| match statuses.get(&node.id()) {
+        let trouble = |node: &LocalNode| match statuses.get(&node.id()) {
             None => Some(format!("node {} does not answer", node.id())),
             Some(status) if !status.serving => Some(format!("node {} does not serve: {}", node.id(), status.trouble)),
             Some(_) => None,
@@ -441,7 +441,7 @@ impl LocalCluster {
     pub async fn next_death(&mut self) -> (u64, ExitStatus) {
         let running = self.nodes.values_mut().filter(|node| node.is_running());
         let mut deaths: FuturesUnordered<_> =
-            running.map(async |node: &mut Node| (node.id(), node.wait().await)).collect();
+            running.map(async |node: &mut LocalNode| (node.id(), node.wait().await)).collect();
         match deaths.next().await {
             Some(death) => death,
             None => future::pending().await,
@@ -450,13 +450,13 @@ impl LocalCluster {
 
     /// Stops all nodes, and kills those that have not exited within [`STOP_GRACE`].
     pub async fn stop(&mut self) {
-        future::join_all(self.nodes.values_mut().map(Node::stop)).await;
+        future::join_all(self.nodes.values_mut().map(LocalNode::stop)).await;
     }
 
     /// Kills all nodes at once, and waits for their exit.
     pub async fn kill(&mut self) {
         self.nodes.values().for_each(|node| node.signal(Signal::KILL));
-        future::join_all(self.nodes.values_mut().map(Node::kill)).await;
+        future::join_all(self.nodes.values_mut().map(LocalNode::kill)).await;
     }
 }
 
@@ -496,13 +496,13 @@ fn on_another_port(listen: &str) -> Result<String, LocalError> {
 }
 
 /// The configurations of a new cluster.
-fn new_configs(directory: &Directory, nodes: usize, options: &Options) -> Result<Vec<Config>, LocalError> {
+fn new_configs(directory: &Directory, nodes: usize, options: &ClusterOptions) -> Result<Vec<Config>, LocalError> {
     let members = ports::members(1..=nodes as u64)?;
     // The name is unique, because nodes of two clusters would mix when one reuses the ports of the other.
     #[expect(clippy::disallowed_methods, reason = "clusters that reuse ports need different names")]
     let cluster_id = format!("local-{:08x}", rand::random::<u32>());
 
-    let config = |member: &Member| Config {
+    let config = |member: &ConfiguredMember| Config {
         cluster_id: cluster_id.clone(),
         node_id: member.node_id,
         data_dir: directory.node(member.node_id).join("data"),

@@ -18,7 +18,7 @@ use tokio::{
 };
 use tonic::transport::{Channel, Endpoint};
 
-use lockkeeper_config::{Config, Member};
+use lockkeeper_config::{Config, ConfiguredMember};
 use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::{
     TcpConnector,
@@ -51,7 +51,7 @@ const NOT_INHERITED: [&str; 13] = [
 
 /// A node, running or not.
 #[derive(Debug)]
-pub struct Node {
+pub struct LocalNode {
     program: PathBuf,
     config: Config,
     config_file: PathBuf,
@@ -67,13 +67,13 @@ struct NodeProcess {
     _stdin: Option<ChildStdin>,
 }
 
-impl Node {
+impl LocalNode {
     pub(super) fn new(program: PathBuf, config: Config, folder: PathBuf) -> Self {
         let config_file = config_file(&folder);
         Self { program, config, config_file, log_file: folder.join("node.log"), environment: Vec::new(), process: None }
     }
 
-    pub(super) fn move_to(&mut self, member: &Member, members: &[Member]) {
+    pub(super) fn move_to(&mut self, member: &ConfiguredMember, members: &[ConfiguredMember]) {
         self.config.client_listen.clone_from(&member.client_address);
         self.config.peer_listen.clone_from(&member.peer_address);
         self.config.members = members.to_vec();
@@ -92,11 +92,11 @@ impl Node {
         cluster_id.clone_into(&mut self.config.cluster_id);
     }
 
-    pub(super) fn foresee(&mut self, spares: &[Member]) {
+    pub(super) fn foresee(&mut self, spares: &[ConfiguredMember]) {
         self.config.members.extend_from_slice(spares);
     }
 
-    pub(super) fn route(&mut self, way: impl Fn(u64, &Member) -> Member) {
+    pub(super) fn route(&mut self, way: impl Fn(u64, &ConfiguredMember) -> ConfiguredMember) {
         let node_id = self.id();
         self.config.members.iter_mut().for_each(|member| *member = way(node_id, member));
     }
@@ -283,7 +283,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for LocalNode {
     /// Kills the node and waits for its exit. Afterwards there is no process and no changing file.
     fn drop(&mut self) {
         let Some(process) = &mut self.process else { return };

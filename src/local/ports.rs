@@ -14,7 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use lockkeeper_config::Member;
+use lockkeeper_config::ConfiguredMember;
 
 use super::error::LocalError;
 
@@ -29,7 +29,7 @@ const REMEMBERED_MAX: usize = 4_096;
 static GIVEN: Mutex<VecDeque<u16>> = Mutex::new(VecDeque::new());
 
 /// Members with these ids on free ports.
-pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, LocalError> {
+pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<ConfiguredMember>, LocalError> {
     // Each port is held until all are chosen. Otherwise one could be chosen twice.
     let mut held = Vec::new();
     let mut address = || -> Result<String, LocalError> {
@@ -38,7 +38,7 @@ pub(super) fn members(ids: impl Iterator<Item = u64>) -> Result<Vec<Member>, Loc
         held.push(listener);
         Ok(address)
     };
-    ids.map(|node_id| Ok(Member { node_id, client_address: address()?, peer_address: address()? })).collect()
+    ids.map(|node_id| Ok(ConfiguredMember { node_id, client_address: address()?, peer_address: address()? })).collect()
 }
 
 /// A free address.
@@ -48,7 +48,7 @@ pub(super) fn address() -> Result<String, LocalError> {
 }
 
 /// Whether all of these addresses can be bound now.
-pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a Member>) -> bool {
+pub(super) fn all_free<'a>(members: impl Iterator<Item = &'a ConfiguredMember>) -> bool {
     members
         .flat_map(|member| [&member.client_address, &member.peer_address])
         .all(|address| TcpListener::bind(address).is_ok())

@@ -45,7 +45,7 @@ const COMMANDS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0,
 
 /// A step of the way from a command to its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum CommandStage {
     /// The oldest command of a batch waits in the proposer's queue. At the leader.
     Queue,
     /// A batch is with Raft: written, replicated, committed and applied. At the leader.
@@ -62,7 +62,7 @@ pub enum Stage {
     Reply,
 }
 
-impl Stage {
+impl CommandStage {
     const ALL: [Self; 7] =
         [Self::Queue, Self::Commit, Self::Append, Self::Sync, Self::Replicate, Self::Apply, Self::Reply];
 
@@ -84,13 +84,13 @@ const STAGE_BOUNDS: usize = SECONDS.len() + 1;
 
 /// How many durations of each stage were counted up to each upper bound, since the process started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StageCounts([[u64; STAGE_BOUNDS]; Stage::ALL.len()]);
+pub struct StageCounts([[u64; STAGE_BOUNDS]; CommandStage::ALL.len()]);
 
 impl StageCounts {
     /// Reads the counts from the text of the stages' histograms, which is the only form in which the library gives them out.
     fn from_text(text: &str) -> Self {
         let mut counts = Self::default();
-        for stage in Stage::ALL {
+        for stage in CommandStage::ALL {
             let label = format!("stage=\"{}\"", stage.name());
             let is_bucket = |line: &&str| line.contains("_bucket{") && line.contains(&label);
             let values = text.lines().filter(is_bucket).filter_map(|line| line.rsplit(' ').next()?.parse().ok());
@@ -102,7 +102,7 @@ impl StageCounts {
 
     /// A quantile of the durations that were counted since `earlier`, interpolated between two bounds. Beyond the largest finite bound it
     /// is that bound. `None` if none was counted.
-    pub fn quantile_since(&self, earlier: &Self, stage: Stage, quantile: f64) -> Option<Duration> {
+    pub fn quantile_since(&self, earlier: &Self, stage: CommandStage, quantile: f64) -> Option<Duration> {
         let counted = |bound: usize| {
             let before = earlier.0[stage as usize][bound];
             self.0[stage as usize][bound].saturating_sub(before)
@@ -205,7 +205,7 @@ impl WaitOutcome {
 
 /// A port of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Port {
+pub enum MeteredPort {
     /// The port serves `lockkeeper.v1`.
     Clients,
     /// The port serves the other members.
@@ -218,7 +218,7 @@ pub enum Port {
     DynamoDb,
 }
 
-impl Port {
+impl MeteredPort {
     const ALL: [Self; 5] = [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb];
 
     fn name(self) -> &'static str {
@@ -259,13 +259,13 @@ impl PortConnections {
         let help = "Connections that were refused because all slots of their port had connections in use";
         registry.register("lockkeeper_connections_refused", help, refused.clone());
 
-        let of = |port: Port| {
+        let of = |port: MeteredPort| {
             let port = PortLabel { port: port.name() };
             let open = open.get_or_create(&port).clone();
             let accepted = accepted.get_or_create(&port).clone();
             Self { open, accepted, refused: refused.get_or_create(&port).clone() }
         };
-        Port::ALL.map(of).into()
+        MeteredPort::ALL.map(of).into()
     }
 }
 
@@ -368,8 +368,8 @@ impl Default for Metrics {
         registry.register_with_unit("lockkeeper_stage_duration", help, Unit::Seconds, stages.clone());
         let mut stage_registry = Registry::default();
         stage_registry.register("stage", help, stages.clone());
-        let of = |stage: Stage| stages.get_or_create(&StageLabel { stage: stage.name() }).clone();
-        let stages = Stage::ALL.map(of).to_vec();
+        let of = |stage: CommandStage| stages.get_or_create(&StageLabel { stage: stage.name() }).clone();
+        let stages = CommandStage::ALL.map(of).to_vec();
 
         let commands = Histogram::new(COMMANDS);
         registry.register("lockkeeper_batch_commands", "Commands in a batch of the leader", commands.clone());
@@ -458,12 +458,12 @@ impl fmt::Debug for Metrics {
 
 impl Metrics {
     /// Starts to measure a stage.
-    pub fn start(&self, stage: Stage) -> Timer<'_> {
+    pub fn start(&self, stage: CommandStage) -> Timer<'_> {
         Timer { metrics: self, stage, began: Instant::now() }
     }
 
     /// Notes that a stage took this time.
-    pub fn took(&self, stage: Stage, time: Duration) {
+    pub fn took(&self, stage: CommandStage, time: Duration) {
         self.shared.stages[stage as usize].observe(time.as_secs_f64());
     }
 
@@ -512,7 +512,7 @@ impl Metrics {
     }
 
     /// Notes that a connection was accepted. It counts as open until the value is dropped.
-    pub fn connected(&self, port: Port) -> OpenConnection {
+    pub fn connected(&self, port: MeteredPort) -> OpenConnection {
         let connections = &self.shared.connections[port as usize];
         connections.accepted.inc();
         connections.open.inc();
@@ -520,7 +520,7 @@ impl Metrics {
     }
 
     /// Notes that a connection was refused.
-    pub fn refused_connection(&self, port: Port) {
+    pub fn refused_connection(&self, port: MeteredPort) {
         self.shared.connections[port as usize].refused.inc();
     }
 
@@ -570,7 +570,7 @@ impl Metrics {
 #[must_use]
 pub struct Timer<'a> {
     metrics: &'a Metrics,
-    stage: Stage,
+    stage: CommandStage,
     began: Instant,
 }
 
@@ -630,7 +630,7 @@ mod tests {
     #[test]
     fn every_stage_and_act_has_the_place_of_its_name() {
         let metrics = Metrics::default();
-        Stage::ALL.into_iter().for_each(|stage| metrics.start(stage).stop());
+        CommandStage::ALL.into_iter().for_each(|stage| metrics.start(stage).stop());
         for did in Did::ALL {
             metrics.did(did);
         }
@@ -638,7 +638,7 @@ mod tests {
             metrics.held(end, Duration::from_secs(2));
         }
         let text = metrics.text(Present::default());
-        for stage in Stage::ALL {
+        for stage in CommandStage::ALL {
             let line = format!("lockkeeper_stage_duration_seconds_count{{stage=\"{}\"}} 1\n", stage.name());
             assert!(text.contains(&line), "{line}{text}");
         }
@@ -655,14 +655,14 @@ mod tests {
     #[test]
     fn a_connection_is_open_until_it_is_dropped() {
         let metrics = Metrics::default();
-        let open = Port::ALL.map(|port| metrics.connected(port));
-        drop(metrics.connected(Port::Peers));
-        metrics.refused_connection(Port::Etcd);
+        let open = MeteredPort::ALL.map(|port| metrics.connected(port));
+        drop(metrics.connected(MeteredPort::Peers));
+        metrics.refused_connection(MeteredPort::Etcd);
         let has = |line: &str| {
             let text = metrics.text(Present::default());
             assert!(text.contains(&format!("{line}\n")), "{line}: {text}");
         };
-        for port in Port::ALL.map(Port::name) {
+        for port in MeteredPort::ALL.map(MeteredPort::name) {
             has(&format!("lockkeeper_connections{{port=\"{port}\"}} 1"));
         }
         has("lockkeeper_connections_accepted_total{port=\"peers\"} 2");

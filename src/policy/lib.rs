@@ -29,7 +29,7 @@ mod rules;
 mod tests;
 mod tokens;
 
-pub use file::{FILE_BYTES_MAX, FileError};
-pub use limits::Limits;
-pub use rules::{Denied, Policy, Right, Rule, What};
-pub use tokens::{TOKEN_PREFIX, Token, TokenHash, Tokens};
+pub use file::{FILE_BYTES_MAX, PolicyFileError};
+pub use limits::IdentityLimits;
+pub use rules::{Denied, Policy, RequestSubject, Right, Rule};
+pub use tokens::{BearerToken, TOKEN_PREFIX, TokenHash, Tokens};

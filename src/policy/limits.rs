@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// What one identity may have at a time. `None` means that it has no limit of its own, and only those of the cluster hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Limits {
+pub struct IdentityLimits {
     /// The number of sessions that are alive.
     pub sessions: Option<u64>,
     /// The number of locks held over all its sessions. A grant of three locks counts three.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::{FileError, Limits, file};
+use crate::{IdentityLimits, PolicyFileError, file};
 use lockkeeper_types::Identity;
 
 /// A kind of request.
@@ -25,7 +25,7 @@ pub enum Right {
 
 /// What a request concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What<'a> {
+pub enum RequestSubject<'a> {
     /// The request concerns one lock.
     Name(&'a str),
     /// The request concerns all locks under a prefix.
@@ -70,8 +70,8 @@ pub struct Rule {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
-    default_limits: Limits,
-    limits: BTreeMap<Identity, Limits>,
+    default_limits: IdentityLimits,
+    limits: BTreeMap<Identity, IdentityLimits>,
 }
 
 /// A request is refused because no rule allows it.
@@ -88,11 +88,11 @@ pub struct Denied {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawFile {
+struct RawPolicyFile {
     #[serde(default, rename = "rule")]
     rules: Vec<Spanned<RawRule>>,
     #[serde(default)]
-    limits: BTreeMap<String, Spanned<Limits>>,
+    limits: BTreeMap<String, Spanned<IdentityLimits>>,
 }
 
 #[derive(Deserialize)]
@@ -136,7 +136,7 @@ impl fmt::Display for Right {
     }
 }
 
-impl fmt::Display for What<'_> {
+impl fmt::Display for RequestSubject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => write!(f, "{name:?}"),
@@ -194,14 +194,14 @@ impl Rule {
         self.may.contains(&right) && self.who.iter().any(|meant| meant.means(who))
     }
 
-    fn covers(&self, what: What<'_>) -> bool {
+    fn covers(&self, what: RequestSubject<'_>) -> bool {
         match what {
-            What::Name(name) => name.starts_with(&self.prefix),
-            What::Under(prefix) => prefix.starts_with(&self.prefix),
-            What::Key(key) => key.starts_with(self.prefix.as_bytes()),
-            What::Keys { from, to } => covers_keys(self.prefix.as_bytes(), from, to),
-            What::Anywhere => true,
-            What::Cluster => self.prefix.is_empty(),
+            RequestSubject::Name(name) => name.starts_with(&self.prefix),
+            RequestSubject::Under(prefix) => prefix.starts_with(&self.prefix),
+            RequestSubject::Key(key) => key.starts_with(self.prefix.as_bytes()),
+            RequestSubject::Keys { from, to } => covers_keys(self.prefix.as_bytes(), from, to),
+            RequestSubject::Anywhere => true,
+            RequestSubject::Cluster => self.prefix.is_empty(),
         }
     }
 }
@@ -232,47 +232,51 @@ impl Policy {
     /// Reads a policy file. Fails with the first problem and its line.
     ///
     /// A file without rules would refuse everything. It is refused itself, because it is more likely half written than meant.
-    pub fn parse(text: &str) -> Result<Self, FileError> {
-        let raw: RawFile = file::parse(text)?;
+    pub fn parse(text: &str) -> Result<Self, PolicyFileError> {
+        let raw: RawPolicyFile = file::parse(text)?;
         if raw.rules.is_empty() {
             let problem = "there is no rule, so nobody could do anything: add a [[rule]], or remove the policy from the configuration";
-            return Err(FileError { line: 1, problem: problem.to_owned() });
+            return Err(PolicyFileError { line: 1, problem: problem.to_owned() });
         }
 
         let rules = raw.rules.into_iter().map(|rule| Self::rule(text, rule)).collect::<Result<_, _>>()?;
 
-        let mut default_limits = Limits::default();
+        let mut default_limits = IdentityLimits::default();
         let mut limits = BTreeMap::new();
         for (name, of_one) in raw.limits {
             if name == "default" {
                 default_limits = of_one.into_inner();
                 continue;
             }
-            let who =
-                Identity::new(&name).map_err(|invalid| FileError::at(text, &of_one.span(), invalid.to_string()))?;
+            let who = Identity::new(&name)
+                .map_err(|invalid| PolicyFileError::at(text, &of_one.span(), invalid.to_string()))?;
             limits.insert(who, of_one.into_inner());
         }
 
         Ok(Self { rules, default_limits, limits })
     }
 
-    fn rule(text: &str, rule: Spanned<RawRule>) -> Result<Rule, FileError> {
-        let line = FileError::at(text, &rule.span(), "").line;
+    fn rule(text: &str, rule: Spanned<RawRule>) -> Result<Rule, PolicyFileError> {
+        let line = PolicyFileError::at(text, &rule.span(), "").line;
         let RawRule { who, may, prefix } = rule.into_inner();
 
         for (key, list) in [("who", &who), ("may", &may)] {
             if list.as_ref().is_empty() {
-                return Err(FileError::at(text, &list.span(), format!("`{key}` is empty: the rule allows nothing")));
+                return Err(PolicyFileError::at(
+                    text,
+                    &list.span(),
+                    format!("`{key}` is empty: the rule allows nothing"),
+                ));
             }
         }
 
         let who = who.into_inner().into_iter().map(|who| {
             let span = who.span();
-            Who::parse(who.as_ref()).map_err(|problem| FileError::at(text, &span, problem))
+            Who::parse(who.as_ref()).map_err(|problem| PolicyFileError::at(text, &span, problem))
         });
         let may = may.into_inner().into_iter().map(|may| {
             let span = may.span();
-            may.as_ref().parse().map_err(|problem: String| FileError::at(text, &span, problem))
+            may.as_ref().parse().map_err(|problem: String| PolicyFileError::at(text, &span, problem))
         });
 
         Ok(Rule { line, who: who.collect::<Result<_, _>>()?, may: may.collect::<Result<_, _>>()?, prefix })
@@ -284,7 +288,7 @@ impl Policy {
     }
 
     /// The first rule that allows this. `who` is `None` for an anonymous caller.
-    pub fn decide(&self, who: Option<&Identity>, right: Right, what: What<'_>) -> Result<&Rule, Denied> {
+    pub fn decide(&self, who: Option<&Identity>, right: Right, what: RequestSubject<'_>) -> Result<&Rule, Denied> {
         let mut given = self.rules.iter().filter(|rule| rule.gives(who, right));
         if let Some(rule) = given.find(|rule| rule.covers(what)) {
             return Ok(rule);
@@ -294,9 +298,9 @@ impl Policy {
             self.rules.iter().filter(|rule| rule.gives(who, right)).map(|rule| rule.prefix.clone()).collect();
 
         let prefix = match what {
-            What::Name(text) | What::Under(text) => text.to_owned(),
-            What::Key(key) | What::Keys { from: key, .. } => text_beginning(key),
-            What::Anywhere | What::Cluster => String::new(),
+            RequestSubject::Name(text) | RequestSubject::Under(text) => text.to_owned(),
+            RequestSubject::Key(key) | RequestSubject::Keys { from: key, .. } => text_beginning(key),
+            RequestSubject::Anywhere | RequestSubject::Cluster => String::new(),
         };
 
         Err(Denied { who: who.cloned(), right, what: what.to_string(), prefix, elsewhere })
@@ -304,10 +308,10 @@ impl Policy {
 
     /// The limits of an identity. Each limit of its own replaces the default. Anonymous callers have no limits: forbid them
     /// instead.
-    pub fn limits(&self, who: &Identity) -> Limits {
+    pub fn limits(&self, who: &Identity) -> IdentityLimits {
         let own = self.limits.get(who).copied().unwrap_or_default();
         let default = self.default_limits;
-        Limits {
+        IdentityLimits {
             sessions: own.sessions.or(default.sessions),
             locks: own.locks.or(default.locks),
             waiters: own.waiters.or(default.waiters),

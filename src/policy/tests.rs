@@ -35,14 +35,14 @@ fn who(name: &str) -> Option<Identity> {
     Identity::new(name).ok()
 }
 
-fn allows(who: Option<&str>, right: &str, what: What<'_>) -> bool {
+fn allows(who: Option<&str>, right: &str, what: RequestSubject<'_>) -> bool {
     let who = who.map(|who| Identity::new(who).unwrap());
     Policy::parse(POLICY).unwrap().decide(who.as_ref(), right.parse().unwrap(), what).is_ok()
 }
 
 #[test]
 fn a_rule_allows_what_it_says_and_nothing_else_is_allowed() {
-    use What::{Anywhere, Cluster, Name, Under};
+    use RequestSubject::{Anywhere, Cluster, Name, Under};
     let allowed = [
         (Some("shop-1"), "acquire", Name("seats/1")),
         (Some("ann"), "acquire", Name("seats/")),
@@ -84,11 +84,11 @@ fn a_rule_covers_keys_that_begin_with_its_prefix_and_ranges_of_such_keys() {
     let policy = |prefix: &str| {
         Policy::parse(&format!("[[rule]]\nwho = [\"ann\"]\nmay = [\"read\"]\nprefix = {prefix:?}\n")).unwrap()
     };
-    let range = |from: &'static [u8], to: Option<&'static [u8]>| What::Keys { from, to };
+    let range = |from: &'static [u8], to: Option<&'static [u8]>| RequestSubject::Keys { from, to };
     let cases = [
-        ("etcd/é", What::Key("etcd/é1".as_bytes()), true),
-        ("etcd/", What::Key(b"etcd/\xff"), true),
-        ("etcd/", What::Key(b"etcd"), false),
+        ("etcd/é", RequestSubject::Key("etcd/é1".as_bytes()), true),
+        ("etcd/", RequestSubject::Key(b"etcd/\xff"), true),
+        ("etcd/", RequestSubject::Key(b"etcd"), false),
         ("etcd/", range(b"etcd/", Some(b"etcd0")), true),
         ("etcd/", range(b"etcd/a", Some(b"etcd/b")), true),
         ("etcd/", range(b"etcd/", Some(b"etcd0\0")), false),
@@ -96,14 +96,15 @@ fn a_rule_covers_keys_that_begin_with_its_prefix_and_ranges_of_such_keys() {
         ("etcd/", range(b"", Some(b"etcd0")), false),
         ("etcd/", range(b"etcd", Some(b"etcd0")), false),
         ("", range(b"", None), true),
-        ("", What::Key(b"\0"), true),
+        ("", RequestSubject::Key(b"\0"), true),
     ];
     let ann = who("ann");
     for (prefix, what, covered) in cases {
         let decided = policy(prefix).decide(ann.as_ref(), Right::Read, what).map(|rule| rule.line);
         assert_eq!(decided.is_ok(), covered, "{what} under {prefix:?}");
     }
-    let denied = policy("etcd/").decide(ann.as_ref(), Right::Acquire, What::Key(b"k\"\xff")).unwrap_err().to_string();
+    let denied =
+        policy("etcd/").decide(ann.as_ref(), Right::Acquire, RequestSubject::Key(b"k\"\xff")).unwrap_err().to_string();
     assert!(
         denied.contains(r#"may not acquire the key "k\"\xff""#) && denied.contains(r#"prefix = "k\"""#),
         "{denied}"
@@ -116,16 +117,16 @@ fn a_refusal_names_who_what_where_else_and_the_rule_that_is_needed() {
     let message =
         |who: Option<Identity>, right, what| policy.decide(who.as_ref(), right, what).unwrap_err().to_string();
     assert_eq!(
-        message(who("shop-1"), Right::Read, What::Under("")),
+        message(who("shop-1"), Right::Read, RequestSubject::Under("")),
         "shop-1 may not read all locks under \"\": it has this right only under \"seats/\"; an operator can add a rule with \
          who = [\"shop-1\"], may = [\"read\"] and no prefix"
     );
     assert_eq!(
-        message(None, Right::Acquire, What::Name("a/b")),
+        message(None, Right::Acquire, RequestSubject::Name("a/b")),
         "anonymous may not acquire \"a/b\": no rule gives it this right; an operator can add a rule with who = [\"anonymous\"], \
          may = [\"acquire\"] and prefix = \"a/b\" or a beginning of it"
     );
-    let rule = policy.decide(who("ann").as_ref(), Right::Acquire, What::Name("seats/9")).unwrap();
+    let rule = policy.decide(who("ann").as_ref(), Right::Acquire, RequestSubject::Name("seats/9")).unwrap();
     assert_eq!((rule.line, rule.to_string()), (2, "shop-*, ann may acquire, read under \"seats/\"".to_owned()));
 }
 
@@ -163,8 +164,8 @@ fn a_bad_policy_is_refused_with_its_line() {
 
 #[test]
 fn a_token_has_its_identity_and_no_other_text_has_one() {
-    let one = Token::from_random([7; 32]);
-    let two = Token::from_random([8; 32]);
+    let one = BearerToken::from_random([7; 32]);
+    let two = BearerToken::from_random([8; 32]);
     let file = one.entry(&who("ann").unwrap()) + &two.entry(&who("bob").unwrap());
     assert!(!file.contains(one.reveal()) && !format!("{one:?}").contains("07"), "no file and no log shows a token");
     let tokens = Tokens::parse(&file).unwrap();
@@ -210,8 +211,8 @@ proptest! {
     fn a_prefix_is_the_beginning_of_a_name(prefix in "[a-c/]{0,3}", name in "[a-c/]{0,6}") {
         let policy = Policy::parse(&format!("[[rule]]\nwho = [\"a\"]\nmay = [\"read\"]\nprefix = \"{prefix}\"")).unwrap();
         let allowed = |what| policy.decide(who("a").as_ref(), Right::Read, what).is_ok();
-        prop_assert_eq!(allowed(What::Name(&name)), name.starts_with(&prefix));
+        prop_assert_eq!(allowed(RequestSubject::Name(&name)), name.starts_with(&prefix));
         // A list is allowed exactly if each name that it can show is.
-        prop_assert_eq!(allowed(What::Under(&name)), name.starts_with(&prefix));
+        prop_assert_eq!(allowed(RequestSubject::Under(&name)), name.starts_with(&prefix));
     }
 }

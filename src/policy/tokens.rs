@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toml::Spanned;
 
-use crate::{FileError, file};
+use crate::{PolicyFileError, file};
 use lockkeeper_types::Identity;
 
 /// The beginning of each token. Programs that search repositories and logs for leaked secrets recognize it.
@@ -21,7 +21,7 @@ const BYTES: usize = 32;
 
 /// A token. Its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct BearerToken(String);
 
 /// The hashes of a file, and the identity that belongs to each.
 #[derive(Clone, Default)]
@@ -29,7 +29,7 @@ pub struct Tokens(Vec<([u8; BYTES], Identity)>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawFile {
+struct RawTokenFile {
     #[serde(default, rename = "token")]
     tokens: Vec<RawToken>,
 }
@@ -41,7 +41,7 @@ struct RawToken {
     sha256: Spanned<String>,
 }
 
-impl Token {
+impl BearerToken {
     /// Makes a token of 32 bytes from the operating system's random number generator.
     pub fn from_random(bytes: [u8; BYTES]) -> Self {
         Self(format!("{TOKEN_PREFIX}{}", hex(&bytes)))
@@ -58,7 +58,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for BearerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }
@@ -90,20 +90,20 @@ impl fmt::Debug for Tokens {
 impl Tokens {
     /// Reads a file of tokens. An identity may have several, so one can be replaced while the other is in use. No message
     /// shows a hash.
-    pub fn parse(text: &str) -> Result<Self, FileError> {
-        let raw: RawFile = file::parse(text)?;
+    pub fn parse(text: &str) -> Result<Self, PolicyFileError> {
+        let raw: RawTokenFile = file::parse(text)?;
         let mut tokens: Vec<([u8; BYTES], Identity)> = Vec::with_capacity(raw.tokens.len());
         for RawToken { identity, sha256 } in raw.tokens {
             let who = Identity::new(identity.as_ref());
-            let who = who.map_err(|invalid| FileError::at(text, &identity.span(), invalid.to_string()))?;
+            let who = who.map_err(|invalid| PolicyFileError::at(text, &identity.span(), invalid.to_string()))?;
 
             let hash = unhex(sha256.as_ref()).ok_or_else(|| {
                 let problem = "`sha256` is not 64 hexadecimal digits: take the line that `lockkeeper token new` prints";
-                FileError::at(text, &sha256.span(), problem)
+                PolicyFileError::at(text, &sha256.span(), problem)
             })?;
 
             if tokens.iter().any(|(known, _)| *known == hash) {
-                return Err(FileError::at(text, &sha256.span(), "this token is there twice: remove one"));
+                return Err(PolicyFileError::at(text, &sha256.span(), "this token is there twice: remove one"));
             }
 
             tokens.push((hash, who));

@@ -3,19 +3,19 @@
 use tonic::{Status, metadata::MetadataMap};
 
 use crate::{
-    identity::{Identity, ids::Incarnation},
-    log::record::{Assembly, Key, encode},
+    identity::{NodeIdentity, ids::Incarnation},
+    log::record::{Assembly, EntryKey, encode},
     network::envelope,
-    types::{Entry, LogId},
+    types::{LogEntry, LogId},
 };
 
 /// An entry as key-value pairs of the log, first chunk first.
-pub fn write_log_entry(entry: &Entry, term_before: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn write_log_entry(entry: &LogEntry, term_before: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     encode(entry, term_before)
 }
 
 /// The entry with this index and the term before it, from the values of its chunks. Fails with what is wrong.
-pub fn read_log_entry(index: u64, chunks: &[&[u8]]) -> Result<(Entry, u64), String> {
+pub fn read_log_entry(index: u64, chunks: &[&[u8]]) -> Result<(LogEntry, u64), String> {
     let (head, rest) = chunks.split_first().ok_or("no chunk")?;
     let mut assembly = Assembly::begin(index, head).map_err(|error| error.to_string())?;
     let term_before = assembly.term_before();
@@ -29,12 +29,12 @@ pub fn read_log_entry(index: u64, chunks: &[&[u8]]) -> Result<(Entry, u64), Stri
 
 /// The key of a chunk, encoded again.
 pub fn log_key(key: &[u8]) -> Option<Vec<u8>> {
-    Key::decode(key).map(Key::encode)
+    EntryKey::decode(key).map(EntryKey::encode)
 }
 
 /// Whether a call with this metadata is admitted: the caller's id. Every caller is a member with this incarnation.
 pub async fn admit(
-    identity: &Identity,
+    identity: &NodeIdentity,
     member: Incarnation,
     progress: (u64, Option<LogId>),
     metadata: &MetadataMap,
@@ -44,7 +44,7 @@ pub async fn admit(
 }
 
 /// What a caller reads in the metadata of an answer and of a refusal.
-pub fn answered(identity: &Identity, peer: u64, metadata: &MetadataMap) -> Result<(), Status> {
+pub fn answered(identity: &NodeIdentity, peer: u64, metadata: &MetadataMap) -> Result<(), Status> {
     envelope::handle_refusal(identity, peer, metadata);
     envelope::answered_by(metadata).map(|_| ())
 }

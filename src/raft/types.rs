@@ -23,7 +23,7 @@ openraft::declare_raft_types!(
 );
 
 /// A log entry.
-pub type Entry = alias::EntryOf<TypeConfig>;
+pub type LogEntry = alias::EntryOf<TypeConfig>;
 /// The payload of a log entry: none, a [`Payload`], or a membership.
 pub type EntryPayload = alias::EntryPayloadOf<TypeConfig>;
 /// A leader's id in log ids: its term.

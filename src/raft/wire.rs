@@ -83,8 +83,8 @@ impl TryFrom<pb::StoredMembership> for StoredMembership {
     }
 }
 
-impl From<&Entry> for pb::Entry {
-    fn from(entry: &Entry) -> Self {
+impl From<&LogEntry> for pb::Entry {
+    fn from(entry: &LogEntry) -> Self {
         let payload = match &entry.payload {
             EntryPayload::Blank => pb::entry::Payload::Blank(true),
             EntryPayload::Normal(payload) => pb::entry::Payload::Batch(payload.0.clone()),
@@ -96,13 +96,13 @@ impl From<&Entry> for pb::Entry {
 
 impl pb::Entry {
     /// Not a `TryFrom`: that would conflict with a blanket conversion of openraft's entry.
-    pub fn into_entry(self) -> Result<Entry, Malformed> {
+    pub fn into_entry(self) -> Result<LogEntry, Malformed> {
         let payload = match self.payload.ok_or(Malformed("an entry without a payload"))? {
             pb::entry::Payload::Blank(_) => EntryPayload::Blank,
             pb::entry::Payload::Batch(bytes) => EntryPayload::Normal(Payload(bytes)),
             pb::entry::Payload::Membership(membership) => EntryPayload::Membership(membership.try_into()?),
         };
-        Ok(Entry { log_id: self.log_id.ok_or(Malformed("an entry without a log id"))?.into(), payload })
+        Ok(LogEntry { log_id: self.log_id.ok_or(Malformed("an entry without a log id"))?.into(), payload })
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-pub(crate) use lockkeeper_metrics::Port as CountedPort;
+pub(crate) use lockkeeper_metrics::MeteredPort as CountedPort;
 use lockkeeper_metrics::{Metrics, OpenConnection};
 use lockkeeper_transport::{Listen, Refusals};
 

@@ -6,7 +6,7 @@ use lockkeeper_machine::{Committed, ForceRelease, Released, Txn};
 use prost::Message;
 
 use crate::{
-    api::{Reason, requests::*},
+    api::{FailureReason, requests::*},
     wire::{Encode, status::error_of},
 };
 
@@ -32,7 +32,7 @@ pub const WIRES: &[WireCheck] = wires![
     CloseSession,
     SessionClosed,
     ListSessions,
-    SessionPage,
+    ListedSessions,
     KeepAlive,
     KeepAliveEvent,
     AcquireLocks,
@@ -46,7 +46,7 @@ pub const WIRES: &[WireCheck] = wires![
     GetLock,
     LockFound,
     ListLocks,
-    LockPage,
+    ListedLocks,
     ForceRelease,
     GrantsForced,
     RemoveWaiter,
@@ -73,7 +73,7 @@ pub const WIRES: &[WireCheck] = wires![
     TransferLeader,
     LeaderTransferred,
     ShowBusiest,
-    Busiest,
+    BusiestLocks,
 ];
 
 fn check<T>(bytes: &[u8])
@@ -88,7 +88,7 @@ where
             assert_eq!(again.as_ref(), Ok(&value), "the message of a value stands for another one: {message:?}");
         }
         Err(error) => {
-            assert_eq!(error.reason, Reason::InvalidArgument, "{error:?}");
+            assert_eq!(error.reason, FailureReason::InvalidArgument, "{error:?}");
             let violation = error.violation().map(|(field, why)| field.is_empty() || why.is_empty());
             assert_eq!(violation, Some(false), "an error that names no field, or no problem: {error:?}");
         }

@@ -20,7 +20,7 @@ pub(crate) struct HttpPort<L> {
     pub(crate) acceptor: Option<Acceptor>,
 }
 
-impl<L: Listen> lockkeeper_http1::Listen for HttpPort<L> {
+impl<L: Listen> lockkeeper_http1::HttpListen for HttpPort<L> {
     type Stream = PlainOrTls<L::Stream>;
 
     async fn accept(

@@ -14,15 +14,15 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use lockkeeper_config::Member;
+use lockkeeper_config::ConfiguredMember;
 use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 use lockkeeper_raft::{
     Replica,
-    identity::{Identity, Stage},
+    identity::{NodeIdentity, Stage},
     network::hello,
 };
 use lockkeeper_table::MemberNode;
-use lockkeeper_transport::{Connect, channel};
+use lockkeeper_transport::{Connector, channel};
 
 /// Time limit of a request to be added: the leader needs some for the change itself.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
@@ -47,10 +47,10 @@ pub struct NotAdmitted {
 
 /// Has this node added to the cluster of `endpoints`, or has its addresses brought up to date there. Returns only when the cluster refuses
 /// this node.
-pub(super) async fn join<C: Connect>(
-    identity: Arc<Identity>,
+pub(super) async fn join<C: Connector>(
+    identity: Arc<NodeIdentity>,
     replica: Replica,
-    own: Member,
+    own: ConfiguredMember,
     endpoints: Vec<String>,
     connector: C,
 ) -> NotAdmitted {
@@ -75,7 +75,7 @@ pub(super) async fn join<C: Connect>(
 
 /// Whether the node must send a request: the log lacks this node, or has other addresses for it. A founder is not in the log until the
 /// cluster is founded, and a member that was removed must not ask again.
-async fn needs_request(identity: &Identity, replica: &Replica, own: &Member, joins: bool) -> bool {
+async fn needs_request(identity: &NodeIdentity, replica: &Replica, own: &ConfiguredMember, joins: bool) -> bool {
     match in_log(replica, own.node_id) {
         Some(node) if node.peer_address == own.peer_address && node.client_address == own.client_address => {
             joins && may_be_forgotten(replica).await
@@ -109,10 +109,10 @@ fn in_log(replica: &Replica, node_id: u64) -> Option<MemberNode> {
 }
 
 /// Sends the request until the log shows its effect.
-async fn request<C: Connect>(
-    identity: &Identity,
+async fn request<C: Connector>(
+    identity: &NodeIdentity,
     replica: &Replica,
-    own: &Member,
+    own: &ConfiguredMember,
     endpoints: &[String],
     connector: &C,
 ) -> Result<(), NotAdmitted> {
@@ -185,7 +185,7 @@ fn members(replica: &Replica, own_id: u64) -> Vec<String> {
 }
 
 /// Returns the id of the cluster at these endpoints. Asks until one of them answers.
-pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) -> String {
+pub(super) async fn cluster_id<C: Connector>(endpoints: &[String], connector: &C) -> String {
     for attempt in 0_u64.. {
         let ask = async |endpoint: &String| {
             let mut client = ClusterClient::new(channel(connector.clone(), endpoint));
@@ -207,7 +207,7 @@ pub(super) async fn cluster_id<C: Connect>(endpoints: &[String], connector: &C) 
 
 /// Asks the other members, while this node hears no leader, whether the cluster has removed it. A voter that was removed also learns it
 /// from refused calls, but a learner calls nobody. Does not return.
-pub(super) async fn notice_removal<C: Connect>(identity: Arc<Identity>, replica: Replica, connector: C) {
+pub(super) async fn notice_removal<C: Connector>(identity: Arc<NodeIdentity>, replica: Replica, connector: C) {
     loop {
         sleep(ALONE_PAUSE).await;
         if identity.stage() != Stage::Member || !is_alone(&replica).await {

@@ -45,7 +45,7 @@
 //! 5. `v1::locks`, `v1::sessions` or `v1::cluster`: one line, `self.call::<TheRequest>(request).await`. If it changes something, its path
 //!    goes into `v1::deadlines`.
 //!
-//! A new reason for an error: `api::Reason`, the two tables in `wire::status`, and `errors.proto`.
+//! A new reason for an error: `api::FailureReason`, the two tables in `wire::status`, and `errors.proto`.
 //!
 //! # How to add a protocol
 //!

@@ -39,7 +39,7 @@ use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_machine::Versions;
 use lockkeeper_raft::{
     Replica,
-    identity::Identity,
+    identity::NodeIdentity,
     members::{Members, forming::FormingConfig},
     snapshot::SnapshotStore,
     types::TypeConfig,
@@ -48,7 +48,7 @@ use lockkeeper_storage::space::{FreeSpace, OfDirectory};
 use lockkeeper_table::{Inspect, Table};
 use lockkeeper_traces::Traces;
 use lockkeeper_transport::{
-    Connect, Listen, TcpConnector,
+    Connector, Listen, TcpConnector,
     tls::{Tls, TlsConnector},
 };
 
@@ -81,7 +81,7 @@ pub struct Parts<L, C, S> {
     /// Its clock, random numbers, and runtimes.
     pub environment: Environment,
     /// Its identity.
-    pub identity: Arc<Identity>,
+    pub identity: Arc<NodeIdentity>,
     /// Its log.
     pub log: S,
     /// Its snapshots.
@@ -120,7 +120,7 @@ pub async fn serve(
     let tls = opening::load_certificates(&config).await?;
     let connector = TlsConnector::for_node(TcpConnector, tls.clone());
     if config.cluster_id.is_empty() {
-        config.cluster_id = match Identity::recorded_cluster(&config.data_dir)? {
+        config.cluster_id = match NodeIdentity::recorded_cluster(&config.data_dir)? {
             Some(cluster_id) => cluster_id.to_string(),
             None => tokio::select! {
                 cluster_id = joining::cluster_id(&config.join, &connector) => cluster_id,
@@ -179,10 +179,10 @@ pub async fn serve(
 pub async fn run<L, C, S>(parts: Parts<L, C, S>, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError>
 where
     L: Listen,
-    C: Connect,
+    C: Connector,
     S: RaftLogStorage<TypeConfig>,
 {
-    let (node, listeners, acceptors) = Node::prepare(parts).await?;
+    let (node, listeners, acceptors) = RunningNode::prepare(parts).await?;
 
     // Dropping them ends all tasks, so they end with this function, however it ends.
     let mut tasks = NodeTasks::default();
@@ -198,7 +198,7 @@ where
 }
 
 /// A node whose Raft runs.
-struct Node<C> {
+struct RunningNode<C> {
     base: Foundation<C>,
     replication: Replication<C>,
     members: Members,
@@ -214,7 +214,7 @@ struct Foundation<C> {
     connector: C,
     tls: Option<Tls>,
     environment: Environment,
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     disk: Arc<dyn FreeSpace>,
     places: Places,
     /// The members of the cluster, as the configuration names them.

@@ -49,14 +49,14 @@ const RAFT: &str = "/lockkeeper.internal.v1.Peer/";
 
 /// The port at which a call arrives.
 #[derive(Clone, Debug)]
-pub(crate) enum Port {
+pub(crate) enum CallPort {
     /// The port of clients.
     Clients,
     /// The port of peers. This node knows the members as far as its log reaches, and the removed nodes as far as it has applied the log.
     Peers(Box<Replica>),
 }
 
-impl Port {
+impl CallPort {
     /// Returns why a node may not make this call, or `None` if it may.
     fn refuses(&self, node: u64, path: &str) -> Option<String> {
         match self {
@@ -107,7 +107,7 @@ pub(crate) fn may_add<T>(replica: &Replica, request: &tonic::Request<T>, added: 
 /// A service that refuses the calls which a node's certificate does not permit.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCalls<S> {
-    pub(crate) port: Port,
+    pub(crate) port: CallPort,
     pub(crate) service: S,
 }
 

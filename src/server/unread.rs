@@ -4,10 +4,10 @@
 //! answer passes through here on its way to the transport, in chunks of [`CHUNK`]. The transport takes the next chunk only when the client
 //! has room for the one before, so the rest of an answer is still here and can be dropped.
 //!
-//! * Waiting bytes count against three budgets: the connection's, the client address's and the node's ([`UnreadLimits`]).
+//! * Waiting bytes count against three budgets: the connection's, the client address's and the node's ([`UnreadAnswerLimits`]).
 //!   An answer that exceeds one is replaced by RESOURCE_EXHAUSTED, which names the limit. The answer to a single request
 //!   that may have changed something is small, and is never replaced.
-//! * A stream that is not read for [`UnreadLimits::patience`] ends. The waiting bytes are dropped, and so is their source
+//! * A stream that is not read for [`UnreadAnswerLimits::patience`] ends. The waiting bytes are dropped, and so is their source
 //!   with all that it holds, such as a clone of the table. The client gets RESOURCE_EXHAUSTED where it stopped reading.
 //!
 //! An answer by HTTP/1 has no place for a status at its end, so its connection is closed in the middle of the answer.
@@ -43,8 +43,8 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-pub(super) use self::budgets::UnreadLimits;
-use self::budgets::{Account, Budget};
+pub(super) use self::budgets::UnreadAnswerLimits;
+use self::budgets::{Account, ByteBudget};
 use super::{api::Error, v1::deadlines};
 use lockkeeper_transport::Remote;
 
@@ -55,13 +55,13 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// A layer that puts the limits around all services.
 #[derive(Clone)]
-pub(super) struct Unread {
+pub(super) struct UnreadLayer {
     limiter: Arc<Limiter>,
 }
 
 struct Limiter {
-    limits: UnreadLimits,
-    node: Arc<Budget>,
+    limits: UnreadAnswerLimits,
+    node: Arc<ByteBudget>,
     accounts: Mutex<Accounts>,
     /// Answers that may not be read in time, by their number.
     slow: Mutex<BTreeMap<u64, Weak<Mutex<HeldAnswer>>>>,
@@ -71,13 +71,13 @@ struct Limiter {
 #[derive(Default)]
 struct Accounts {
     connections: BTreeMap<SocketAddr, Weak<Account>>,
-    addresses: BTreeMap<IpAddr, Weak<Budget>>,
+    addresses: BTreeMap<IpAddr, Weak<ByteBudget>>,
 }
 
-impl Unread {
+impl UnreadLayer {
     /// Makes the limits. Streams that are not read end only while [`watch_over`](Self::watch_over) runs.
-    pub(super) fn new(limits: UnreadLimits) -> Self {
-        let node = Budget::new("of all clients", limits.node);
+    pub(super) fn new(limits: UnreadAnswerLimits) -> Self {
+        let node = ByteBudget::new("of all clients", limits.node);
         let limiter =
             Limiter { limits, node, accounts: Mutex::default(), slow: Mutex::default(), last: AtomicU64::new(0) };
         Self { limiter: Arc::new(limiter) }
@@ -107,10 +107,11 @@ impl Limiter {
         }
 
         let known = accounts.addresses.get(&remote.ip()).and_then(Weak::upgrade);
-        let address = known.unwrap_or_else(|| Budget::new("of all connections from its address", self.limits.address));
+        let address =
+            known.unwrap_or_else(|| ByteBudget::new("of all connections from its address", self.limits.address));
         accounts.addresses.insert(remote.ip(), Arc::downgrade(&address));
 
-        let connection = Budget::new("of its connection", self.limits.connection);
+        let connection = ByteBudget::new("of its connection", self.limits.connection);
         let account = Arc::new(Account::new(connection, address, Arc::clone(&self.node)));
         accounts.connections.insert(remote, Arc::downgrade(&account));
         account
@@ -153,7 +154,7 @@ struct HeldAnswer {
     account: Arc<Account>,
     /// Whether it is sent even if a budget is exhausted, because it answers a request that may have changed something.
     is_due: bool,
-    source: Source,
+    source: AnswerSource,
     /// Data taken from the source, and the data that follow it.
     rest: Bytes,
     ahead: Bytes,
@@ -164,7 +165,7 @@ struct HeldAnswer {
 }
 
 /// The source of the rest of an answer.
-enum Source {
+enum AnswerSource {
     Body(Body),
     Trailers(HeaderMap),
     Over,
@@ -177,7 +178,7 @@ enum Yielded {
     Over,
 }
 
-impl Source {
+impl AnswerSource {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Yielded, Status>> {
         let yielded = match std::mem::replace(self, Self::Over) {
             Self::Body(mut body) => {
@@ -206,7 +207,7 @@ impl Source {
 
 impl HeldAnswer {
     fn new(body: Body, account: Arc<Account>, is_due: bool) -> Self {
-        let source = Source::Body(body);
+        let source = AnswerSource::Body(body);
         let rest = Bytes::new();
         let ahead = Bytes::new();
         Self { account, is_due, source, rest, ahead, counted: 0, since: None }
@@ -225,7 +226,7 @@ impl HeldAnswer {
                 Yielded::Data(data) => match self.take_in(data.len()) {
                     Ok(()) => self.rest = data,
                     Err(why) => {
-                        self.source = Source::Over;
+                        self.source = AnswerSource::Over;
                         return Poll::Ready(Ok(Yielded::Trailers(trailers(&why))));
                     }
                 },
@@ -249,12 +250,12 @@ impl HeldAnswer {
                 false
             }
             Poll::Ready(Ok(Yielded::Trailers(trailers))) => {
-                self.source = Source::Trailers(trailers);
+                self.source = AnswerSource::Trailers(trailers);
                 self.rest.is_empty()
             }
             Poll::Ready(Ok(Yielded::Over)) => self.rest.is_empty(),
             Poll::Ready(Err(status)) => {
-                self.source = Source::Trailers(trailers(&status));
+                self.source = AnswerSource::Trailers(trailers(&status));
                 self.rest.is_empty()
             }
         }
@@ -273,7 +274,7 @@ impl HeldAnswer {
         } else {
             self.account.take(bytes).map_err(|budget| {
                 let waiting = budget.used();
-                let Budget { what, limit, .. } = budget;
+                let ByteBudget { what, limit, .. } = budget;
                 let found = format!(
                     "{waiting} bytes of answers {what} wait to be read, and {bytes} more exceed the limit of {limit}"
                 );
@@ -286,7 +287,7 @@ impl HeldAnswer {
     }
 
     fn give_up(&mut self, why: &Status) {
-        self.source = Source::Trailers(trailers(why));
+        self.source = AnswerSource::Trailers(trailers(why));
         self.rest = Bytes::new();
         self.ahead = Bytes::new();
         self.since = None;
@@ -342,9 +343,9 @@ impl HttpBody for Metered {
     fn is_end_stream(&self) -> bool {
         let held = lock(&self.held);
         let is_over = match &held.source {
-            Source::Body(body) => body.is_end_stream(),
-            Source::Trailers(_) => false,
-            Source::Over => true,
+            AnswerSource::Body(body) => body.is_end_stream(),
+            AnswerSource::Trailers(_) => false,
+            AnswerSource::Over => true,
         };
         is_over && held.rest.is_empty() && held.ahead.is_empty()
     }
@@ -353,8 +354,8 @@ impl HttpBody for Metered {
         let held = lock(&self.held);
         match &held.source {
             // An answer by HTTP/1 begins with its length, by which a client notices that an answer is not whole.
-            Source::Body(body) if !self.has_trailers && !self.has_begun => body.size_hint(),
-            Source::Body(_) | Source::Trailers(_) | Source::Over => SizeHint::default(),
+            AnswerSource::Body(body) if !self.has_trailers && !self.has_begun => body.size_hint(),
+            AnswerSource::Body(_) | AnswerSource::Trailers(_) | AnswerSource::Over => SizeHint::default(),
         }
     }
 }
@@ -366,13 +367,13 @@ fn trailers(status: &Status) -> HeaderMap {
     trailers
 }
 
-impl fmt::Debug for Unread {
+impl fmt::Debug for UnreadLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unread").field("limits", &self.limiter.limits).finish_non_exhaustive()
     }
 }
 
-impl<S> Layer<S> for Unread {
+impl<S> Layer<S> for UnreadLayer {
     type Service = Limited<S>;
 
     fn layer(&self, inner: S) -> Limited<S> {
@@ -384,7 +385,7 @@ impl<S> Layer<S> for Unread {
 #[derive(Clone, Debug)]
 pub(super) struct Limited<S> {
     inner: S,
-    unread: Unread,
+    unread: UnreadLayer,
 }
 
 type Wrap = Box<dyn FnOnce(Response<Body>) -> Response<Body> + Send>;
@@ -431,7 +432,7 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: UnreadLimits = UnreadLimits {
+    const LIMITS: UnreadAnswerLimits = UnreadAnswerLimits {
         connection: 8 * CHUNK,
         address: 16 * CHUNK,
         node: 20 * CHUNK,
@@ -465,7 +466,7 @@ mod tests {
     }
 
     /// An answer to the client at this port, and a reference that lives as long as its source.
-    fn answer(unread: &Unread, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
+    fn answer(unread: &UnreadLayer, port: u16, frames: impl Into<VecDeque<Frame<Bytes>>>) -> (Metered, Weak<()>) {
         let source = Frames { frames: frames.into(), _alive: Arc::default() };
         let there = Arc::downgrade(&source._alive);
         let account = unread.limiter.account(([127, 0, 0, 1], port).into());
@@ -484,13 +485,13 @@ mod tests {
         Status::from_header_map(&frame).expect("a status")
     }
 
-    fn waiting(unread: &Unread) -> usize {
+    fn waiting(unread: &UnreadLayer) -> usize {
         unread.limiter.node.used()
     }
 
     #[test]
     fn an_answer_comes_whole_in_chunks() {
-        let unread = Unread::new(LIMITS);
+        let unread = UnreadLayer::new(LIMITS);
         let frames = [data(10), data(3 * CHUNK + 1), data(CHUNK), end()];
         let all: Vec<u8> = frames.iter().filter_map(Frame::data_ref).flatten().copied().collect();
         let (mut answer, source) = answer(&unread, 1, frames);
@@ -511,7 +512,7 @@ mod tests {
 
     #[test]
     fn what_waits_on_a_connection_is_limited() {
-        let unread = Unread::new(LIMITS);
+        let unread = UnreadLayer::new(LIMITS);
         let (mut first, _) = answer(&unread, 1, [data(5 * CHUNK)]);
         assert!(next(&mut first).is_some());
         let (mut second, source) = answer(&unread, 1, [data(5 * CHUNK)]);
@@ -530,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_client_that_reads_is_answered_beside_those_that_do_not() {
-        let unread = Unread::new(LIMITS);
+        let unread = UnreadLayer::new(LIMITS);
         let [mut first, mut second, mut third] = [1, 2, 3].map(|port| answer(&unread, port, [data(7 * CHUNK)]).0);
         assert!(next(&mut first).and_then(|frame| frame.into_data().ok()).is_some());
         assert!(next(&mut second).and_then(|frame| frame.into_data().ok()).is_some());
@@ -544,7 +545,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_nobody_reads_ends() {
-        let unread = Unread::new(LIMITS);
+        let unread = UnreadLayer::new(LIMITS);
         tokio::spawn(unread.clone().watch_over());
         let (mut stalled, source) = answer(&unread, 1, [data(10), data(3 * CHUNK)]);
         let (mut quiet, of_quiet) = answer(&unread, 1, [data(10), data(20)]);
@@ -559,7 +560,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_by_http1_is_whole_or_breaks_off() {
-        let unread = Unread::new(LIMITS);
+        let unread = UnreadLayer::new(LIMITS);
         let client = ([127, 0, 0, 1], 1).into();
         let text = || Body::new("x".repeat(7 * CHUNK));
         let mut first = unread.limit(client, text(), false, false);

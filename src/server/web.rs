@@ -40,12 +40,12 @@ use tower::ServiceExt as _;
 
 use super::{
     cluster::Cluster,
-    console::{self, Console, Remote},
+    console::{self, Console, RequestOrigin},
     http_port::HttpPort,
     service::Service,
-    unread::Unread,
+    unread::UnreadLayer,
 };
-use lockkeeper_http1::Limits;
+use lockkeeper_http1::PortLimits;
 use lockkeeper_metrics::{CONTENT_TYPE, Metrics, Present};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{Member, Role, StatusResponse};
@@ -113,10 +113,10 @@ pub(crate) async fn serve<L: Listen>(
     acceptor: Option<Acceptor>,
     connections_max: usize,
     web: Web,
-    unread: Unread,
+    unread: UnreadLayer,
     stopping: CancellationToken,
 ) {
-    let limits = Limits {
+    let limits = PortLimits {
         connections_max,
         header_bytes_max: HEADER_BYTES_MAX,
         header_timeout: HEADER_TIMEOUT,
@@ -138,7 +138,7 @@ pub(crate) async fn serve<L: Listen>(
         let routes = routes.clone();
         let unread = unread.clone();
 
-        request.extensions_mut().insert(Remote(client));
+        request.extensions_mut().insert(RequestOrigin(client));
         let is_due = console::changes_something(request.uri().path());
         async move {
             let answer: Result<Response, Infallible> = routes.oneshot(request.map(axum::body::Body::new)).await;

@@ -30,7 +30,7 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use writer::{Backend, Job, Writer};
+use writer::{MapBackend, MapWriter, PendingInsertion};
 
 /// Capacity of the writer's queue, in insertions; beyond it, callers wait (backpressure).
 const QUEUE_MAX: usize = 1024;
@@ -39,25 +39,25 @@ const QUEUE_MAX: usize = 1024;
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The contents at opening: keys and values, sorted by key.
-pub type Contents = Vec<(Vec<u8>, Vec<u8>)>;
+pub type MapContents = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The writers' handle of the map. Dropping it closes the files.
 pub struct DurableMap {
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<mpsc::Sender<PendingInsertion>>,
     /// Disconnects when the thread has closed the files.
     closed: Mutex<blocking::Receiver<()>>,
 }
 
 impl DurableMap {
     /// Opens the map in a directory, or creates one there. Blocks, also for a sync.
-    pub fn open(directory: &Path) -> Result<(Self, Contents), OpenError> {
+    pub fn open(directory: &Path) -> Result<(Self, MapContents), OpenError> {
         let opened = opening::open(directory)?;
-        let map = Self::start(Writer::new(opened.backend, opened.lock));
+        let map = Self::start(MapWriter::new(opened.backend, opened.lock));
         let map = map.map_err(|source| OpenError::io(directory, "starting a thread", source))?;
         Ok((map, opened.contents))
     }
 
-    fn start<T: Backend>(writer: Writer<T>) -> io::Result<Self> {
+    fn start<T: MapBackend>(writer: MapWriter<T>) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let (open, closed) = blocking::channel();
         let work = move || {
@@ -76,7 +76,7 @@ impl DurableMap {
     pub async fn insert(&self, key: Vec<u8>, value: Vec<u8>) -> io::Result<()> {
         let (answer, answered) = oneshot::channel();
         let jobs = self.jobs.as_ref().expect("it is taken only when the map is dropped");
-        jobs.send(Job { key, value, answer }).await.map_err(|_| has_failed())?;
+        jobs.send(PendingInsertion { key, value, answer }).await.map_err(|_| has_failed())?;
         answered.await.map_err(|_| has_failed())?
     }
 }

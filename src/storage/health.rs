@@ -25,7 +25,7 @@ use super::panics::NoRoom;
 
 /// Why the log cannot continue. Writes that were not acknowledged by then may or may not be on the disk.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum DiskFailure {
     /// A write or a sync failed.
     #[error("the disk reports: {0}")]
     Disk(#[from] io::Error),
@@ -37,7 +37,7 @@ pub enum Failure {
     Panicked,
 }
 
-impl Failure {
+impl DiskFailure {
     fn no_room(&self) -> Option<NoRoom> {
         match self {
             Self::Disk(error) => NoRoom::told_by(error),
@@ -47,7 +47,7 @@ impl Failure {
 }
 
 /// Called once when the log fails, with the directory and the cause. Usually it does not return.
-pub type FailureHandler = Arc<dyn Fn(&std::path::Path, &Failure) + Send + Sync>;
+pub type FailureHandler = Arc<dyn Fn(&std::path::Path, &DiskFailure) + Send + Sync>;
 
 /// The exit code of a process whose log failed; the same as for a node that cannot start.
 pub const EXIT_FAILED: u8 = 20;
@@ -69,8 +69,8 @@ pub fn end_the_process() -> FailureHandler {
         );
 
         match failure {
-            Failure::Disk(_) | Failure::Stalled(_) => process::exit(EXIT_FAILED.into()),
-            Failure::Panicked => process::abort(),
+            DiskFailure::Disk(_) | DiskFailure::Stalled(_) => process::exit(EXIT_FAILED.into()),
+            DiskFailure::Panicked => process::abort(),
         }
     })
 }
@@ -107,7 +107,7 @@ impl Health {
     }
 
     /// Reports that the log cannot continue.
-    pub fn fail(&self, failure: &Failure) {
+    pub fn fail(&self, failure: &DiskFailure) {
         if !self.is_reported.swap(true, Ordering::SeqCst) {
             (self.on_failure)(&self.directory, failure);
         }
@@ -155,7 +155,7 @@ pub struct Watchdog {
 const CHECKS: u32 = 4;
 
 impl Watchdog {
-    /// Starts the watchdog. A call to the disk that takes longer than `stall_limit` is [`Failure::Stalled`].
+    /// Starts the watchdog. A call to the disk that takes longer than `stall_limit` is [`DiskFailure::Stalled`].
     pub fn start(health: Arc<Health>, stall_limit: Duration) -> io::Result<Self> {
         let (alive, ended) = mpsc::channel();
 
@@ -169,7 +169,7 @@ impl Watchdog {
 
                 seen = step;
                 if checks == CHECKS {
-                    return health.fail(&Failure::Stalled(stall_limit));
+                    return health.fail(&DiskFailure::Stalled(stall_limit));
                 }
             }
         };

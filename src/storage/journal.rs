@@ -81,7 +81,7 @@ const META: u8 = 2;
 
 /// A change of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Operation<'a> {
+pub(super) struct TreeOperation<'a> {
     pub(super) tree: Tree,
     pub(super) key: &'a [u8],
     /// The new value, or `None` if the key is removed.
@@ -100,7 +100,7 @@ pub(super) struct JournalContent {
 /// The end of a journal, where records are appended.
 #[derive(Debug)]
 pub(super) struct Journal {
-    files: [Space; FILES],
+    files: [FilledFile; FILES],
     active: usize,
     /// The offset of the next record in the active file.
     end: u64,
@@ -120,7 +120,7 @@ impl Journal {
     pub(super) fn create(directory: &Path, salt: u64, bytes: u64) -> io::Result<()> {
         for number in 0..FILES {
             let file = File::create(path(directory, number))?;
-            Space { file, number, length: 0 }.fill_up_to(room(bytes), salt)?;
+            FilledFile { file, number, length: 0 }.fill_up_to(room(bytes), salt)?;
         }
         files::sync_directory(directory)
     }
@@ -132,7 +132,7 @@ impl Journal {
 
     /// Reads all records above `behind` from the content of both files.
     pub(super) fn read_bytes(bytes: Vec<Vec<u8>>, salt: u64, behind: u64) -> io::Result<JournalContent> {
-        let contents = Contents::from_bytes(bytes, salt);
+        let contents = JournalContents::from_bytes(bytes, salt);
 
         let mut records = Vec::new();
         let mut last = behind;
@@ -171,7 +171,7 @@ impl Journal {
             // The file may have grown, or its configured size may have changed.
             let keep = length.min(room(bytes));
 
-            let mut space = Space { file, number, length: keep / SECTOR_BYTES as u64 * SECTOR_BYTES as u64 };
+            let mut space = FilledFile { file, number, length: keep / SECTOR_BYTES as u64 * SECTOR_BYTES as u64 };
             if length > keep {
                 space.file.set_len(keep)?;
             }
@@ -197,8 +197,8 @@ impl Journal {
     }
 
     /// Adds a change to the next record.
-    pub(super) fn add(&mut self, operation: Operation<'_>) {
-        let Operation { tree, key, value } = operation;
+    pub(super) fn add(&mut self, operation: TreeOperation<'_>) {
+        let TreeOperation { tree, key, value } = operation;
         let kind = if value.is_none() { REMOVE } else { 0 } | if tree == Tree::Meta { META } else { 0 };
         let value = value.unwrap_or_default();
         self.record.push(kind);
@@ -274,7 +274,7 @@ impl Journal {
 }
 
 /// The changes of one record, in order.
-pub(super) fn operations(says: &[u8]) -> impl Iterator<Item = io::Result<Operation<'_>>> {
+pub(super) fn operations(says: &[u8]) -> impl Iterator<Item = io::Result<TreeOperation<'_>>> {
     let mut rest = says;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -290,24 +290,24 @@ pub(super) fn operations(says: &[u8]) -> impl Iterator<Item = io::Result<Operati
     })
 }
 
-fn take<'a>(rest: &mut &'a [u8]) -> Option<Operation<'a>> {
+fn take<'a>(rest: &mut &'a [u8]) -> Option<TreeOperation<'a>> {
     let (&[kind, k0, k1, v0, v1, v2, v3], after) = rest.split_first_chunk()?;
     let (key, after) = after.split_at_checked(u16::from_be_bytes([k0, k1]).into())?;
     let (value, after) = after.split_at_checked(u32::from_be_bytes([v0, v1, v2, v3]) as usize)?;
     *rest = after;
     let tree = if kind & META == 0 { Tree::Log } else { Tree::Meta };
-    (kind <= REMOVE | META).then_some(Operation { tree, key, value: (kind & REMOVE == 0).then_some(value) })
+    (kind <= REMOVE | META).then_some(TreeOperation { tree, key, value: (kind & REMOVE == 0).then_some(value) })
 }
 
 /// A file of the journal, and the length that is filled with sectors.
 #[derive(Debug)]
-struct Space {
+struct FilledFile {
     file: File,
     number: usize,
     length: u64,
 }
 
-impl Space {
+impl FilledFile {
     /// Appends blank sectors up to this length, durably. Writing into merely reserved space would change the file's metadata, and a
     /// sector that was never written would look damaged.
     fn fill_up_to(&mut self, length: u64, salt: u64) -> io::Result<()> {
@@ -396,13 +396,13 @@ fn checksum(sector: &[u8; SECTOR_BYTES], place: SectorPlace, salt: u64) -> u32 {
 }
 
 /// The content of both files.
-struct Contents {
+struct JournalContents {
     bytes: Vec<Vec<u8>>,
     /// The headers of the files' sectors. An invalid sector has none.
     headers: Vec<Vec<Option<SectorHeader>>>,
 }
 
-impl Contents {
+impl JournalContents {
     fn from_bytes(bytes: Vec<Vec<u8>>, salt: u64) -> Self {
         let headers = |(file, bytes): (usize, &Vec<u8>)| {
             let header = |(sector, bytes)| SectorHeader::read(bytes, SectorPlace { file, sector }, salt);

@@ -26,7 +26,7 @@ use std::{
 use super::{
     disk::{Disk, Pair, Tree},
     files::damaged,
-    journal::{Journal, JournalContent, Operation, first_format, operations},
+    journal::{Journal, JournalContent, TreeOperation, first_format, operations},
     panics::{self, Doing},
 };
 use crate::files::{self, SealError};
@@ -113,7 +113,7 @@ impl<D: Disk + Clone> Journaled<D> {
 }
 
 impl<D: Disk> Journaled<D> {
-    fn change(&mut self, operation: Operation<'_>) {
+    fn change(&mut self, operation: TreeOperation<'_>) {
         self.journal.add(operation);
         self.new.take(operation);
     }
@@ -164,20 +164,20 @@ impl<D: Disk> Disk for Journaled<D> {
     }
 
     fn insert(&mut self, tree: Tree, key: &[u8], value: Vec<u8>) -> io::Result<()> {
-        self.change(Operation { tree, key, value: Some(&value) });
+        self.change(TreeOperation { tree, key, value: Some(&value) });
         Ok(())
     }
 
     fn remove(&mut self, tree: Tree, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         let was = self.get(tree, key)?;
         if was.is_some() {
-            self.change(Operation { tree, key, value: None });
+            self.change(TreeOperation { tree, key, value: None });
         }
         Ok(was)
     }
 
     fn discard(&mut self, tree: Tree, key: &[u8]) -> io::Result<()> {
-        self.change(Operation { tree, key, value: None });
+        self.change(TreeOperation { tree, key, value: None });
         Ok(())
     }
 
@@ -246,7 +246,7 @@ impl PendingChanges {
         }
     }
 
-    fn take(&mut self, operation: Operation<'_>) {
+    fn take(&mut self, operation: TreeOperation<'_>) {
         let keys = match operation.tree {
             Tree::Log => &mut self.log,
             Tree::Meta => &mut self.meta,

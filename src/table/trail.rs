@@ -4,7 +4,7 @@
 //! begins with [`Command::BeginAudit`], which the leader proposes once a member writes its lines to files. Until then there are none: a
 //! line and its hash cost each node as much as the command itself.
 
-use lockkeeper_audit::{Head, Line, Place, Session, Sink, What};
+use lockkeeper_audit::{AuditEvent, AuditLine, ChainPlace, Head, Session, Sink};
 
 use crate::AppliedMembership;
 use lockkeeper_machine::*;
@@ -73,7 +73,7 @@ impl Audit {
         wall: Option<WallTime>,
         machine: &Machine,
     ) -> EntryLines {
-        let place = Place {
+        let place = ChainPlace {
             before: trail.head(),
             after: trail.head(),
             token: machine.last_token().0,
@@ -87,7 +87,7 @@ impl Audit {
     /// Hands the lines of an entry over. May wait for the disk.
     pub(super) fn write(&self, entry: EntryLines) {
         if let Some(sink) = self.sink.as_ref().filter(|_| !entry.text.is_empty()) {
-            sink.push(Place { after: entry.trail.head, ..entry.place }, entry.text);
+            sink.push(ChainPlace { after: entry.trail.head, ..entry.place }, entry.text);
         }
     }
 }
@@ -96,7 +96,7 @@ impl Audit {
 pub(super) struct EntryLines {
     genesis: Head,
     trail: Trail,
-    place: Place,
+    place: ChainPlace,
     index: u64,
     stamp_ms: u64,
     wall_ms: Option<u64>,
@@ -108,8 +108,8 @@ impl EntryLines {
         self.trail
     }
 
-    fn push(&mut self, line: Line<'_>) {
-        let line = Line { index: self.index, stamp_ms: self.stamp_ms, wall_ms: self.wall_ms, ..line };
+    fn push(&mut self, line: AuditLine<'_>) {
+        let line = AuditLine { index: self.index, stamp_ms: self.stamp_ms, wall_ms: self.wall_ms, ..line };
         self.trail.head.push(line, &mut self.text);
     }
 
@@ -126,17 +126,17 @@ impl EntryLines {
 
         let (what, reason) = if is_restored {
             (
-                What::Restored,
+                AuditEvent::Restored,
                 Some(format!("from a copy whose trail has {} lines, hash {}", copied.lines, copied.hash).into()),
             )
         } else {
-            (What::Begun, None)
+            (AuditEvent::Begun, None)
         };
 
         let token = Some(machine.last_token().0);
         let ticket = Some(machine.last_ticket().0);
         let count = Some(machine.counts().sessions as u64);
-        self.push(Line { token, ticket, count, reason, ..Line::new(what) });
+        self.push(AuditLine { token, ticket, count, reason, ..AuditLine::new(what) });
     }
 
     /// Before the entry changes anything: the first line of a restored cluster's trail counts what has no lines.
@@ -182,7 +182,7 @@ impl EntryLines {
                     let reason = operator.reason.as_deref();
                     let by = by.map(Into::into);
                     let reason = reason.map(Into::into);
-                    let line = Line { how, by, reason, ..Line::new(What::SessionEnded) };
+                    let line = AuditLine { how, by, reason, ..AuditLine::new(AuditEvent::SessionEnded) };
                     self.push(for_session(line, *session));
                 }
                 Event::Changed(change) => self.change(change, &events[at..]),
@@ -195,10 +195,14 @@ impl EntryLines {
     fn change(&mut self, Change { name, of, kind }: &Change, rest: &[Event]) {
         let of_entry = *of == LockKind::Entry;
         let kind_of_lock = || of_entry.then(|| "entry".into());
-        let line = |what| Line { lock: Some(name.as_str().into()), kind: kind_of_lock(), ..Line::new(what) };
+        let line = |what| AuditLine { lock: Some(name.as_str().into()), kind: kind_of_lock(), ..AuditLine::new(what) };
         // An entry that waits has its token already.
         let place = |ticket: &Ticket, line| {
-            if of_entry { Line { token: Some(ticket.0), ..line } } else { Line { ticket: Some(ticket.0), ..line } }
+            if of_entry {
+                AuditLine { token: Some(ticket.0), ..line }
+            } else {
+                AuditLine { ticket: Some(ticket.0), ..line }
+            }
         };
         let label = |label: &Label| Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
 
@@ -206,10 +210,13 @@ impl EntryLines {
             ChangeKind::Granted { token, session, label: of, mode, ticket } => {
                 let token = Some(token.0);
                 let ticket = ticket.filter(|_| !of_entry).map(|ticket| ticket.0);
-                for_session(in_mode(Line { token, ticket, label: label(of), ..line(What::Granted) }, *mode), *session)
+                for_session(
+                    in_mode(AuditLine { token, ticket, label: label(of), ..line(AuditEvent::Granted) }, *mode),
+                    *session,
+                )
             }
             ChangeKind::Queued { ticket, session, label: of, mode } => {
-                let queued = Line { label: label(of), ..line(What::Queued) };
+                let queued = AuditLine { label: label(of), ..line(AuditEvent::Queued) };
                 for_session(in_mode(place(ticket, queued), *mode), *session)
             }
             ChangeKind::Left { ticket, session } => {
@@ -217,21 +224,21 @@ impl EntryLines {
                     let Event::WaitEnded { ticket: ended, end } = event else { return None };
                     (ended == ticket).then(|| end_of_wait(end).into())
                 });
-                for_session(place(ticket, Line { how, ..line(What::Left) }), *session)
+                for_session(place(ticket, AuditLine { how, ..line(AuditEvent::Left) }), *session)
             }
             ChangeKind::Released { token, session, .. } => {
-                for_session(Line { token: Some(token.0), ..line(What::Released) }, *session)
+                for_session(AuditLine { token: Some(token.0), ..line(AuditEvent::Released) }, *session)
             }
             ChangeKind::Lost { token, session, reason, by, .. } => {
                 let how = if reason.is_some() { "forced" } else { "expired" };
                 let reason = reason.as_ref().map(|reason| reason.as_str().into());
                 for_session(
-                    Line {
+                    AuditLine {
                         token: Some(token.0),
                         how: Some(how.into()),
                         reason,
                         by: name_of(by.as_ref()),
-                        ..line(What::Lost)
+                        ..line(AuditEvent::Lost)
                     },
                     *session,
                 )
@@ -239,7 +246,7 @@ impl EntryLines {
             ChangeKind::Revoked { token, session, reason, by } => {
                 let reason = Some(reason.as_str().into());
                 for_session(
-                    Line { token: Some(token.0), reason, by: name_of(by.as_ref()), ..line(What::Revoked) },
+                    AuditLine { token: Some(token.0), reason, by: name_of(by.as_ref()), ..line(AuditEvent::Revoked) },
                     *session,
                 )
             }
@@ -263,12 +270,12 @@ impl EntryLines {
             if !is_same {
                 let how = Some(role(after, *id).into());
                 let address = Some(node.peer_address.clone().into());
-                self.push(Line { node: Some(*id), how, address, ..Line::new(What::MemberChanged) });
+                self.push(AuditLine { node: Some(*id), how, address, ..AuditLine::new(AuditEvent::MemberChanged) });
             }
         }
 
         for id in before.nodes.keys().filter(|id| !after.nodes.contains_key(id)) {
-            self.push(Line { node: Some(*id), ..Line::new(What::MemberRemoved) });
+            self.push(AuditLine { node: Some(*id), ..AuditLine::new(AuditEvent::MemberRemoved) });
         }
     }
 }
@@ -282,9 +289,9 @@ pub(super) enum AuditAct {
     /// The session's end is by this operator.
     Close(Operator),
     /// A line, if the command was not refused.
-    Line(Box<Line<'static>>),
+    Line(Box<AuditLine<'static>>),
     /// A transaction: the lines of each of its branches.
-    Txn([Vec<Line<'static>>; 2]),
+    Txn([Vec<AuditLine<'static>>; 2]),
 }
 
 /// Who closes a session, and why. Empty: its client does.
@@ -303,7 +310,8 @@ impl AuditAct {
             return Self::None;
         }
 
-        let of_lock = |what, name: &LockName| Line { lock: Some(name.as_str().to_owned().into()), ..Line::new(what) };
+        let of_lock =
+            |what, name: &LockName| AuditLine { lock: Some(name.as_str().to_owned().into()), ..AuditLine::new(what) };
         let line = match command {
             // A repeat only renews.
             Command::Open { session, .. } if machine.has_session(*session) => return Self::None,
@@ -319,31 +327,37 @@ impl AuditAct {
                 let ForceRelease { name, token, reason, now, by, .. } = force;
                 let reason = Some(reason.as_str().to_owned().into());
                 let how = Some(if *now { "now" } else { "when the holder's session would end" }.into());
-                Line {
+                AuditLine {
                     token: token.map(|token| token.0),
                     reason,
                     how,
                     by: name_of(by.as_ref()),
-                    ..of_lock(What::ForcedRelease, name)
+                    ..of_lock(AuditEvent::ForcedRelease, name)
                 }
             }
-            Command::RemoveWaiter { name, ticket, by } => {
-                Line { ticket: Some(ticket.0), by: name_of(by.as_ref()), ..of_lock(What::WaiterRemoved, name) }
+            Command::RemoveWaiter { name, ticket, by } => AuditLine {
+                ticket: Some(ticket.0),
+                by: name_of(by.as_ref()),
+                ..of_lock(AuditEvent::WaiterRemoved, name)
+            },
+            Command::LiftDelay { name, by } => {
+                AuditLine { by: name_of(by.as_ref()), ..of_lock(AuditEvent::DelayLifted, name) }
             }
-            Command::LiftDelay { name, by } => Line { by: name_of(by.as_ref()), ..of_lock(What::DelayLifted, name) },
             Command::DropData { prefix, by, .. } => {
                 let target = prefix.get(..prefix.floor_char_boundary(NAME_BYTES_MAX)).unwrap_or_default();
-                Line {
+                AuditLine {
                     target: Some(target.to_owned().into()),
                     by: name_of(by.as_ref()),
-                    ..Line::new(What::DataDropped)
+                    ..AuditLine::new(AuditEvent::DataDropped)
                 }
             }
-            Command::Resize { name, permits, by } => {
-                Line { permits: Some(permits.get()), by: name_of(by.as_ref()), ..of_lock(What::Resized, name) }
-            }
+            Command::Resize { name, permits, by } => AuditLine {
+                permits: Some(permits.get()),
+                by: name_of(by.as_ref()),
+                ..of_lock(AuditEvent::Resized, name)
+            },
             Command::RaiseVersion { to } if *to > machine.version() => {
-                Line { version: Some(to.0), ..Line::new(What::VersionRaised) }
+                AuditLine { version: Some(to.0), ..AuditLine::new(AuditEvent::VersionRaised) }
             }
             Command::Note(Note { who, act, target, reason, omitted }) => {
                 let said = |text: &String| Some(text.clone()).filter(|text| !text.is_empty()).map(Into::into);
@@ -352,7 +366,7 @@ impl AuditAct {
                 let act = said(act);
                 let target = said(target);
                 let reason = said(reason);
-                Line { by, act, target, reason, count, ..Line::new(What::Note) }
+                AuditLine { by, act, target, reason, count, ..AuditLine::new(AuditEvent::Note) }
             }
 
             Command::RaiseVersion { .. }
@@ -375,22 +389,23 @@ fn opened_line(
     label: &Label,
     address: Option<Address>,
     owner: Option<&Identity>,
-) -> Line<'static> {
+) -> AuditLine<'static> {
     let label = Some(label.as_str().to_owned()).filter(|label| !label.is_empty()).map(Into::into);
     let address = address.map(|address| address.to_string().into());
     let owner = name_of(owner);
-    let line = Line { owner, label, address, ttl_ms: Some(ttl.as_millis()), ..Line::new(What::SessionOpened) };
+    let line =
+        AuditLine { owner, label, address, ttl_ms: Some(ttl.as_millis()), ..AuditLine::new(AuditEvent::SessionOpened) };
     for_session(line, session)
 }
 
 /// The lines of the sessions that are opened, without those that are only renewed.
-fn opened_lines<'a>(machine: &Machine, opens: impl Iterator<Item = &'a NewSession>) -> Vec<Line<'static>> {
+fn opened_lines<'a>(machine: &Machine, opens: impl Iterator<Item = &'a NewSession>) -> Vec<AuditLine<'static>> {
     let new = opens.filter(|new| !machine.has_session(new.session));
     new.map(|new| opened_line(new.session, new.ttl, &new.label, new.address, new.owner.as_ref())).collect()
 }
 
 /// An act's line with what the reply says, or `None` if it was refused.
-fn act_line<'a>(line: Line<'a>, reply: &Reply) -> Option<Line<'a>> {
+fn act_line<'a>(line: AuditLine<'a>, reply: &Reply) -> Option<AuditLine<'a>> {
     let number = |reply: &Reply| {
         if let Reply::Forced { grants, .. } = reply {
             return Some(grants.len() as u64);
@@ -409,24 +424,24 @@ fn act_line<'a>(line: Line<'a>, reply: &Reply) -> Option<Line<'a>> {
     }
 
     let count = number(reply).or(line.count);
-    Some(Line { count, ..line })
+    Some(AuditLine { count, ..line })
 }
 
 fn name_of(identity: Option<&Identity>) -> Option<std::borrow::Cow<'static, str>> {
     identity.map(|identity| identity.as_str().to_owned().into())
 }
 
-fn for_session(line: Line<'_>, session: SessionId) -> Line<'_> {
-    Line { session: Some(Session(session.0)), ..line }
+fn for_session(line: AuditLine<'_>, session: SessionId) -> AuditLine<'_> {
+    AuditLine { session: Some(Session(session.0)), ..line }
 }
 
-fn in_mode(line: Line<'_>, mode: Mode) -> Line<'_> {
+fn in_mode(line: AuditLine<'_>, mode: Mode) -> AuditLine<'_> {
     let text = match mode {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
         Mode::Permit(_) => "permit",
     };
-    Line { mode: Some(text.into()), permits: mode.permits().map(Permits::get), ..line }
+    AuditLine { mode: Some(text.into()), permits: mode.permits().map(Permits::get), ..line }
 }
 
 fn end_of_session(end: SessionEnd) -> &'static str {

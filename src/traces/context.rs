@@ -105,14 +105,14 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::{Settings, Traces};
+    use crate::{ExportSettings, Traces};
 
     const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     const NOT_SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
     fn traces() -> Traces {
         let (endpoint, attributes) = ("http://127.0.0.1:1".to_owned(), Vec::new());
-        let settings = Settings { endpoint, sample_ratio: 1.0, service: "test", attributes };
+        let settings = ExportSettings { endpoint, sample_ratio: 1.0, service: "test", attributes };
         Traces::start(settings, &Handle::current(), |_| {}).expect("a valid endpoint")
     }
 

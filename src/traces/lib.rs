@@ -8,7 +8,7 @@
 //! request ── Origin ──► Span (begin … part, part … end) ──► queue, bounded ──► batches ──► collector, by OTLP over gRPC
 //! ```
 //!
-//! Parts are made after the fact, from moments that the request brought back ([`Span::part`]). Nothing on the way of a command
+//! Parts are made after the fact, from moments that the request brought back ([`TraceSpan::part`]). Nothing on the way of a command
 //! through Raft carries a context.
 //!
 //! A collector that is slow or gone costs spans, never requests: a full queue drops spans, an export has a deadline, and so
@@ -51,7 +51,7 @@ pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 /// Where spans are sent, and which ones.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ExportSettings {
     /// The address of the collector, `http://host:port`. It must speak OTLP over gRPC.
     pub endpoint: String,
     /// The share (0 to 1) of requests that begin a new trace, among those whose caller did not decide.
@@ -104,11 +104,11 @@ impl Traces {
     /// Sends spans from now on. The task that sends them runs on this runtime. `on_dropped` is told the number of spans that
     /// are lost. The collector is not asked yet: it may come later, and go.
     pub fn start(
-        settings: Settings,
+        settings: ExportSettings,
         runtime: &Handle,
         on_dropped: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<Self, TracesError> {
-        let Settings { endpoint, sample_ratio, service, attributes } = settings;
+        let ExportSettings { endpoint, sample_ratio, service, attributes } = settings;
 
         let endpoint = parse(&endpoint)?.connect_timeout(export::EXPORT_MAX);
         let channel = {
@@ -154,12 +154,12 @@ impl Traces {
     }
 
     /// Begins the span of a request that this process serves, if the request belongs to a trace.
-    pub fn serve(&self, name: &'static str, origin: &Origin) -> Option<Span> {
+    pub fn serve(&self, name: &'static str, origin: &Origin) -> Option<TraceSpan> {
         self.begin(name, SpanKind::Server, origin)
     }
 
     /// Begins the span of a request that this process sends, as the first of a new trace, if the share of new traces says so.
-    pub fn send(&self, name: impl Into<Cow<'static, str>>) -> Option<Span> {
+    pub fn send(&self, name: impl Into<Cow<'static, str>>) -> Option<TraceSpan> {
         self.begin(name, SpanKind::Client, &self.decided(&Origin::Open)?)
     }
 
@@ -167,7 +167,7 @@ impl Traces {
         clippy::disallowed_methods,
         reason = "spans of different machines are compared by their wall clocks, in real processes only"
     )]
-    fn begin(&self, name: impl Into<Cow<'static, str>>, kind: SpanKind, origin: &Origin) -> Option<Span> {
+    fn begin(&self, name: impl Into<Cow<'static, str>>, kind: SpanKind, origin: &Origin) -> Option<TraceSpan> {
         let shared = self.shared.as_ref()?;
         let parent = match origin {
             Origin::Open | Origin::Untraced => return None,
@@ -182,7 +182,7 @@ impl Traces {
         let span = shared.tracer.build_with_context(builder, &parent);
         let context = span.span_context().clone();
 
-        Some(Span { shared: Arc::clone(shared), span: Mutex::new(span), context, began, wall })
+        Some(TraceSpan { shared: Arc::clone(shared), span: Mutex::new(span), context, began, wall })
     }
 
     /// Sends the remaining spans within [`FLUSH_MAX`]. Later ones are dropped.
@@ -193,8 +193,8 @@ impl Traces {
     }
 }
 
-/// A span that has begun. It ends with [`Span::end`], or when it is dropped because the request was given up.
-pub struct Span {
+/// A span that has begun. It ends with [`TraceSpan::end`], or when it is dropped because the request was given up.
+pub struct TraceSpan {
     shared: Arc<SpanMaker>,
     span: Mutex<SdkSpan>,
     context: SpanContext,
@@ -204,7 +204,7 @@ pub struct Span {
     wall: SystemTime,
 }
 
-impl Span {
+impl TraceSpan {
     /// The parent of the spans that another process makes for this one.
     pub fn as_parent(&self) -> Parent {
         Parent::new(self.context.clone())
@@ -240,7 +240,7 @@ impl Span {
     }
 }
 
-impl fmt::Debug for Span {
+impl fmt::Debug for TraceSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Span").field(&self.context).finish()
     }
@@ -266,7 +266,7 @@ mod tests {
 
     fn on(sample_ratio: f64) -> Traces {
         let (endpoint, attributes) = ("http://127.0.0.1:1".to_owned(), Vec::new());
-        let settings = Settings { endpoint, sample_ratio, service: "test", attributes };
+        let settings = ExportSettings { endpoint, sample_ratio, service: "test", attributes };
         Traces::start(settings, &Handle::current(), |_| {}).expect("a valid endpoint")
     }
 

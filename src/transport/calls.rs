@@ -77,8 +77,8 @@ where
                 None
             }
         };
-        let progress = Arc::new(Progress::new(self.arriving.request(self.slot.origin())));
-        let messages = is_grpc.then(Messages::default);
+        let progress = Arc::new(RequestProgress::new(self.arriving.request(self.slot.origin())));
+        let messages = is_grpc.then(ArrivingMessages::default);
         let request_body = RequestBody { body, first, messages, bytes: 0, progress: Arc::clone(&progress), permit };
         let answered = self.service.oneshot(Request::from_parts(parts, Body::new(request_body)));
         let mut answered = pin!(answered);
@@ -100,9 +100,9 @@ fn answer(response: Response<Body>, call: Option<OpenCall>) -> Response<Response
 }
 
 /// A call that no service gets to see, in the words of gRPC and of HTTP.
-struct Refusal(Status, StatusCode);
+struct RefusedCall(Status, StatusCode);
 
-impl Refusal {
+impl RefusedCall {
     fn into_response(self, is_grpc: bool) -> Response<Body> {
         let Self(status, code) = self;
         if is_grpc {
@@ -114,31 +114,31 @@ impl Refusal {
     }
 }
 
-fn refused(full: NoSlot) -> Refusal {
+fn refused(full: NoSlot) -> RefusedCall {
     let most = full.established_max;
     let status = Status::resource_exhausted(format!(
         "all {most} slots for connections of this node are in use: close connections, or use another node of the cluster"
     ));
-    Refusal(status, StatusCode::SERVICE_UNAVAILABLE)
+    RefusedCall(status, StatusCode::SERVICE_UNAVAILABLE)
 }
 
-fn no_message() -> Refusal {
+fn no_message() -> RefusedCall {
     let seconds = FIRST_MESSAGE_TIMEOUT.as_secs();
     let status = Status::deadline_exceeded(format!(
         "no message arrived within {seconds} s of the call's headers, so the call had no effect: send the message with the call"
     ));
-    Refusal(status, StatusCode::REQUEST_TIMEOUT)
+    RefusedCall(status, StatusCode::REQUEST_TIMEOUT)
 }
 
 /// How far a request has come: shared by its body and its call.
 #[derive(Debug)]
-struct Progress {
+struct RequestProgress {
     has_message: AtomicBool,
     is_answered: AtomicBool,
     held: Mutex<ArrivingRequest>,
 }
 
-impl Progress {
+impl RequestProgress {
     fn new(request: ArrivingRequest) -> Self {
         Self { has_message: AtomicBool::new(false), is_answered: AtomicBool::new(false), held: Mutex::new(request) }
     }
@@ -161,16 +161,16 @@ struct RequestBody {
     /// The frame that was read of it before.
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     /// Counts the messages of gRPC. Another body has none.
-    messages: Option<Messages>,
+    messages: Option<ArrivingMessages>,
     /// All bytes that have arrived.
     bytes: usize,
-    progress: Arc<Progress>,
+    progress: Arc<RequestProgress>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 /// The messages of a stream, as far as they have arrived.
 #[derive(Debug, Default)]
-struct Messages {
+struct ArrivingMessages {
     /// Whether one is complete.
     has_one: bool,
     /// Bytes of the one that is not complete, with its prefix.
@@ -178,7 +178,7 @@ struct Messages {
     length: usize,
 }
 
-impl Messages {
+impl ArrivingMessages {
     /// Takes further bytes of the stream.
     fn take(&mut self, mut bytes: &[u8]) {
         while bytes.has_remaining() {
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_message_is_there_with_its_last_byte() {
         let bytes = [0, 0, 0, 1, 2].into_iter().chain([7; 258]).collect::<Vec<u8>>();
-        let mut messages = Messages::default();
+        let mut messages = ArrivingMessages::default();
         let complete: Vec<bool> = bytes
             .iter()
             .map(|byte| {
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(messages.seen, 0);
 
         let of = |bytes: &[u8]| {
-            let mut messages = Messages::default();
+            let mut messages = ArrivingMessages::default();
             messages.take(bytes);
             (messages.has_one, messages.seen)
         };

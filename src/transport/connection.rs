@@ -27,7 +27,7 @@ pub struct Connection<S> {
     remote: SocketAddr,
     subject: Option<Arc<Subject>>,
     /// Dropped with the connection: see [`Remote`].
-    token: Arc<Token>,
+    token: Arc<ConnectionToken>,
     preface: Preface,
     read_state: Arc<ReadState>,
 }
@@ -60,7 +60,7 @@ impl Preface {
 
 /// What a connection and its [`Remote`]s share.
 #[derive(Debug, Default)]
-struct Token {
+struct ConnectionToken {
     must_finish: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ pub struct Remote {
     pub address: SocketAddr,
     /// Whom the certificate of the other end names, if it showed one.
     pub subject: Option<Arc<Subject>>,
-    connection: Weak<Token>,
+    connection: Weak<ConnectionToken>,
 }
 
 /// Tells a connection from others for as long as a [`Remote`] of it exists.

@@ -65,7 +65,7 @@ pub const SPEAKS_TLS: &str =
 pub const SPEAKS_NO_TLS: &str = "the other end does not speak TLS: leave out the certificates, or switch TLS on there";
 
 /// Opens connections.
-pub trait Connect: Clone + Send + Sync + 'static {
+pub trait Connector: Clone + Send + Sync + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
@@ -98,7 +98,7 @@ pub trait Listen: Send + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpConnector;
 
-impl Connect for TcpConnector {
+impl Connector for TcpConnector {
     type Stream = TcpStream;
 
     async fn connect(&self, address: &str) -> io::Result<TcpStream> {
@@ -119,12 +119,12 @@ impl Listen for TcpListener {
 }
 
 /// A gRPC channel to `address`, host:port, that connects on first use.
-pub fn channel<C: Connect>(connector: C, address: &str) -> Channel {
+pub fn channel<C: Connector>(connector: C, address: &str) -> Channel {
     channel_with(connector, address, Windows::WIDE)
 }
 
 /// As [`channel`], with these flow-control windows for its answers.
-pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -> Channel {
+pub fn channel_with<C: Connector>(connector: C, address: &str, windows: Windows) -> Channel {
     // The connector knows the address. The URI only provides the authority, and must be valid whatever the address is.
     let endpoint = Endpoint::from_static("http://lockkeeper")
         .http2_keep_alive_interval(KEEP_ALIVE)
@@ -135,7 +135,7 @@ pub fn channel_with<C: Connect>(connector: C, address: &str, windows: Windows) -
 }
 
 /// A channel with the settings of `endpoint`, which connects to `address`, host:port, on first use.
-pub fn channel_of<C: Connect>(endpoint: Endpoint, connector: C, address: &str) -> Channel {
+pub fn channel_of<C: Connector>(endpoint: Endpoint, connector: C, address: &str) -> Channel {
     let address: Arc<str> = address.into();
     let dial = move |_| {
         let connector = connector.clone();

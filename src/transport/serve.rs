@@ -55,7 +55,7 @@ use super::{
     settings::{CLOSING_TIMEOUT, FIRST_CALL_TIMEOUT, HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Settings},
     tls::{Acceptor, ServerStream},
 };
-use lockkeeper_accept::{ArrivingBytes, LogThrottle, Order, ReadState, Slot, SlotGuard, Slots, WriteDeadline};
+use lockkeeper_accept::{ArrivingBytes, LogThrottle, ReadState, Slot, SlotGuard, Slots, TaskOrder, WriteDeadline};
 
 /// Serves connections until `stopping`, and then the calls under way. Never fails: an error of one connection does not affect others.
 ///
@@ -209,7 +209,7 @@ where
 
 async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stopping: CancellationToken) {
     let mut served = pin!(served);
-    let mut deadlines = Deadlines { accepted_at: Instant::now(), goaway_at: None };
+    let mut deadlines = ConnectionDeadlines { accepted_at: Instant::now(), goaway_at: None };
     loop {
         let closing = tokio::select! {
             biased;
@@ -221,9 +221,9 @@ async fn to_its_end(served: impl Served, slot: &Slot, remote: SocketAddr, stoppi
             }
             () = stopping.cancelled(), if deadlines.goaway_at.is_none() => Closing::Gracefully,
             order = slot.ordered() => match order {
-                Order::Stay => Closing::NotYet,
-                Order::Finish => Closing::Gracefully,
-                Order::GiveWay => Closing::Now,
+                TaskOrder::Stay => Closing::NotYet,
+                TaskOrder::Finish => Closing::Gracefully,
+                TaskOrder::GiveWay => Closing::Now,
             },
             () = sleep_until(deadlines.next_check(slot)) => deadlines.check(slot),
         };
@@ -321,12 +321,12 @@ enum Closing {
 
 /// The deadlines of a connection.
 #[derive(Debug)]
-struct Deadlines {
+struct ConnectionDeadlines {
     accepted_at: Instant,
     goaway_at: Option<Instant>,
 }
 
-impl Deadlines {
+impl ConnectionDeadlines {
     /// When to check the connection again: at its deadline, or a whole period from now while calls are open.
     fn next_check(&self, slot: &Slot) -> Instant {
         let from = |idle: Instant| if slot.open_calls() > 0 { Instant::now() } else { idle };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use lockkeeper::{
-    local::Options,
+    local::ClusterOptions,
     proto::v1::{self, acquire_response::Outcome, locks_client::LocksClient, mode, sessions_client::SessionsClient},
 };
 use tokio::time::{Instant, timeout};
@@ -168,7 +168,7 @@ async fn bulk_closes_expiries_and_grants_harm_no_other_client() {
 /// A follower that was down while the table grew installs a snapshot of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_snapshot_is_installed() {
-    let change = |options: &mut Options| (options.raft.snapshot_entries, options.raft.keep_entries) = (50, 10);
+    let change = |options: &mut ClusterOptions| (options.raft.snapshot_entries, options.raft.keep_entries) = (50, 10);
     let mut stage = Stage::open_with(Descriptors::AsTheyAre, change).await;
     let own = Leader::of(&stage).await;
     let leader = leader(&stage.cluster).await;

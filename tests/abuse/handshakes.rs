@@ -7,7 +7,7 @@ use futures::future::join_all;
 use lockkeeper::{
     certs::Authority,
     client::{Tls, TlsFiles},
-    transport::{Connect as _, TcpConnector, tls::TlsConnector},
+    transport::{Connector as _, TcpConnector, tls::TlsConnector},
 };
 use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 

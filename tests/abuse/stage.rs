@@ -11,7 +11,7 @@ use std::{
 
 use lockkeeper::{
     client::{Client, Guard, Session, SessionOptions},
-    local::{LocalCluster, Node, Options},
+    local::{ClusterOptions, LocalCluster, LocalNode},
     proto::v1::Role,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -67,7 +67,7 @@ impl Stage {
     }
 
     /// The same with other options.
-    pub(crate) async fn open_with(descriptors: Descriptors, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn open_with(descriptors: Descriptors, change: impl FnOnce(&mut ClusterOptions)) -> Self {
         let machine = turns::whole_machine().await;
         raise_own_limit();
         let (wrapper, program) = match descriptors {
@@ -75,7 +75,7 @@ impl Stage {
             Descriptors::Soft(limit) => wrapped(&format!("ulimit -S -n {limit}")),
             Descriptors::Hard(limit) => wrapped(&format!("ulimit -n {limit}")),
         };
-        let cluster = cluster_with(|options: &mut Options| {
+        let cluster = cluster_with(|options: &mut ClusterOptions| {
             options.program = program;
             // The test forbids elections that a client causes. A longer timeout avoids those that a busy machine causes.
             if std::env::var_os("LOCKKEEPER_ABUSE_USUAL_TIMING").is_none() {
@@ -195,18 +195,18 @@ pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-fn pid(node: &Node) -> u32 {
+fn pid(node: &LocalNode) -> u32 {
     node.pid().expect("it runs")
 }
 
 /// Resident memory of a node's process, in MiB; 0 if it does not run.
-pub(crate) fn memory_mib(node: &Node) -> u64 {
+pub(crate) fn memory_mib(node: &LocalNode) -> u64 {
     let Some(pid) = node.pid() else { return 0 };
     let kib = field(Path::new(&format!("/proc/{pid}/status")), "VmRSS:");
     kib.parse::<u64>().expect("a number") / 1024
 }
 
-fn descriptors_max(node: &Node) -> usize {
+fn descriptors_max(node: &LocalNode) -> usize {
     field(Path::new(&format!("/proc/{}/limits", pid(node))), "Max open files").parse().expect("a number")
 }
 

@@ -5,10 +5,10 @@ use std::{fs, path::Path, time::Duration};
 use lockkeeper::{
     client::{Client, Error, Refusal, Session, SessionOptions},
     config::AuthConfig,
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
     proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
 };
-use lockkeeper_policy::Token;
+use lockkeeper_policy::BearerToken;
 use lockkeeper_types::Identity;
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -43,10 +43,10 @@ pub(crate) struct Stage {
 }
 
 /// The token of an identity.
-pub(crate) fn token(identity: &str) -> Token {
+pub(crate) fn token(identity: &str) -> BearerToken {
     let mut bytes = [0; 32];
     bytes.iter_mut().zip(identity.bytes().cycle()).for_each(|(byte, letter)| *byte = letter);
-    Token::from_random(bytes)
+    BearerToken::from_random(bytes)
 }
 
 pub(crate) fn tokens() -> String {
@@ -60,7 +60,7 @@ impl Stage {
     }
 
     /// The same with changed options.
-    pub(crate) async fn with(policy: Option<&str>, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn with(policy: Option<&str>, change: impl FnOnce(&mut ClusterOptions)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut auth = AuthConfig { tokens: directory.path().join("tokens.toml"), ..AuthConfig::default() };
         fs::write(&auth.tokens, tokens()).expect("written");

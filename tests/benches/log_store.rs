@@ -18,8 +18,8 @@ use std::{
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use lockkeeper::raft::{
-    log::{LogStore, Options},
-    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote},
+    log::{LogOptions, LogStore},
+    types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig, Vote},
 };
 use openraft::{
     storage::{IOFlushed, RaftLogStorage},
@@ -47,18 +47,18 @@ impl Log {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a place for temporary files");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let store = LogStore::open(&directory.path().join("log"), Options::default()).expect("a new log opens");
+        let store = LogStore::open(&directory.path().join("log"), LogOptions::default()).expect("a new log opens");
         Self { runtime: runtime.expect("a runtime"), store, next: 0, _directory: directory }
     }
 
     /// Appends `count` entries, and waits until they are durable.
     fn append(&mut self, count: usize) {
         let leader_id = CommittedLeaderId::new(1);
-        let entry = |index| Entry {
+        let entry = |index| LogEntry {
             log_id: LogId { leader_id, index },
             payload: EntryPayload::Normal(Payload(vec![index as u8; ENTRY_BYTES].into())),
         };
-        let entries: Vec<Entry> = (self.next..).map(entry).take(count).collect();
+        let entries: Vec<LogEntry> = (self.next..).map(entry).take(count).collect();
         self.next += count as u64;
         self.runtime.block_on(async {
             let (flushed, answer) = TypeConfig::oneshot();

@@ -19,12 +19,12 @@ use lockkeeper::{
     raft::{
         Raft, Replica, ReplicaParts,
         apply::state_machine::StateMachine,
-        identity::Identity,
+        identity::NodeIdentity,
         log::{self, LogReader, LogStore},
         network::{Network, addresses::Addresses, versions::PeerVersions},
-        proposals::leadership::Leadership,
+        proposals::leadership::TermLeadership,
         snapshot::{SnapshotFile, SnapshotStore},
-        types::{self, AppendRequest, CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote},
+        types::{self, AppendRequest, CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig, Vote},
     },
     table::{MemberNode, Table, codec::commands},
     transport::TcpConnector,
@@ -150,9 +150,9 @@ impl Alone {
         let hand = Arc::new(Hand::new());
         let environment = Environment { clock: Arc::clone(&hand) as Arc<dyn Clock>, ..Environment::system() };
         let cluster_id = "alone".parse().expect("a cluster id");
-        let identity = Arc::new(Identity::in_memory(&cluster_id, 1, &mut environment.generator()));
+        let identity = Arc::new(NodeIdentity::in_memory(&cluster_id, 1, &mut environment.generator()));
         let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("snapshots in order open");
-        let log = LogStore::open(&directory.join("log"), log::Options::default()).expect("a log in order opens");
+        let log = LogStore::open(&directory.join("log"), log::LogOptions::default()).expect("a log in order opens");
         let versions = Arc::<PeerVersions>::default();
         let table = Arc::new(Table::default().with_versions(Arc::clone(versions.applied())));
         let machine = StateMachine::open(Arc::clone(&table), snapshots, 1, 1_000_000).expect("nothing to restore");
@@ -177,9 +177,9 @@ impl Alone {
     }
 
     /// Waits until it leads in a term after this one.
-    pub(crate) async fn leadership_after(&self, term: u64) -> Arc<Leadership> {
+    pub(crate) async fn leadership_after(&self, term: u64) -> Arc<TermLeadership> {
         let mut led = self.replica.led();
-        let is_later = |leadership: &Option<Arc<Leadership>>| leadership.as_ref().is_some_and(|it| it.term > term);
+        let is_later = |leadership: &Option<Arc<TermLeadership>>| leadership.as_ref().is_some_and(|it| it.term > term);
         let led = soon(led.wait_for(is_later)).await.expect("raft runs").clone();
         led.expect("it was waited for")
     }
@@ -233,7 +233,7 @@ impl Alone {
         let request = AppendRequest {
             vote: Vote::new_committed(term, OTHER),
             prev_log_id: last,
-            entries: vec![Entry { log_id, payload: EntryPayload::Normal(payload) }],
+            entries: vec![LogEntry { log_id, payload: EntryPayload::Normal(payload) }],
             leader_commit: Some(log_id),
         };
         let raft = self.raft.clone();
@@ -336,7 +336,7 @@ impl RaftLogStorage<TypeConfig> for StoppableLog {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         let (flushed, synced) = TypeConfig::oneshot();
@@ -361,7 +361,7 @@ struct StoppableReader {
 }
 
 impl RaftLogReader<TypeConfig> for StoppableReader {
-    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -376,7 +376,7 @@ impl RaftLogReader<TypeConfig> for StoppableReader {
         Box::pin(stream::once(read).flatten())
     }
 
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<LogEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {

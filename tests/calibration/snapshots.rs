@@ -16,7 +16,9 @@ use lockkeeper::{
     raft::{
         apply::state_machine::StateMachine,
         snapshot::{SnapshotFile, SnapshotStore},
-        types::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Payload, SnapshotMeta, StoredMembership},
+        types::{
+            CommittedLeaderId, EntryPayload, LogEntry, LogId, Membership, Payload, SnapshotMeta, StoredMembership,
+        },
     },
     table::{Applied, Inspect, MemberNode, Table, codec::commands},
 };
@@ -52,7 +54,7 @@ fn log_id(index: u64) -> LogId {
 async fn apply(machine: &mut StateMachine, index: u64) {
     let time = Time { stamp: Stamp(index), wall: WallTime(0) };
     let payload = Payload(commands::encode(time, Limits::default(), &[open(SessionId(index.into()), 60_000)]));
-    let entry = Entry { log_id: log_id(index), payload: EntryPayload::Normal(payload) };
+    let entry = LogEntry { log_id: log_id(index), payload: EntryPayload::Normal(payload) };
     machine.apply(stream::iter([Ok((entry, None))])).await.expect("it is applied");
 }
 

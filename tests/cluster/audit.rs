@@ -14,7 +14,7 @@ use lockkeeper::{
     local::LocalCluster,
     proto::v1::{AcquireRequest, OpenSessionRequest, Want, locks_client::LocksClient, sessions_client::SessionsClient},
 };
-use lockkeeper_audit::{Line, Reader, What, files_in, verify};
+use lockkeeper_audit::{AuditEvent, AuditLine, Reader, files_in, verify};
 use tempfile::TempDir;
 
 use crate::support::{LONG, client, cluster_with, leader, lockkeeper, long_session, output, text, until};
@@ -50,7 +50,7 @@ fn lines_of(directory: &Path, node: u64) -> BTreeMap<u64, String> {
 }
 
 /// What a line tells, and how that came.
-fn told(line: &Line<'_>) -> (What, Option<String>) {
+fn told(line: &AuditLine<'_>) -> (AuditEvent, Option<String>) {
     (line.what, line.how.as_deref().map(str::to_owned))
 }
 
@@ -138,7 +138,7 @@ async fn all_nodes_write_the_same_lines_through_a_kill_and_a_restart() {
         }
         let files = files_of(directory.path(), node);
         assert!(files.len() > 1, "node {node} has begun a second file");
-        let mut lines: Vec<(What, Option<String>)> = Vec::new();
+        let mut lines: Vec<(AuditEvent, Option<String>)> = Vec::new();
         let expected = Some(hash.parse().expect("a hash"));
         let report = verify(&files, expected, |line| lines.push(told(line))).expect("sound");
         assert_eq!((report.head.lines, report.open.1, report.open.2), (count, 0, 0));
@@ -146,11 +146,17 @@ async fn all_nodes_write_the_same_lines_through_a_kill_and_a_restart() {
             |what, how: Option<&str>| lines.iter().any(|(told, as_told)| *told == what && as_told.as_deref() == how);
         if node != killed {
             assert_eq!(report.gaps, [], "node {node} was there all the time");
-            let whats = [What::Begun, What::SessionOpened, What::Granted, What::Queued, What::Released];
+            let whats = [
+                AuditEvent::Begun,
+                AuditEvent::SessionOpened,
+                AuditEvent::Granted,
+                AuditEvent::Queued,
+                AuditEvent::Released,
+            ];
             assert!(whats.into_iter().all(|what| has(what, None)), "{lines:?}");
-            assert!(has(What::SessionEnded, Some("closed")) && has(What::SessionEnded, Some("expired")));
-            assert!(has(What::Lost, Some("expired")) && has(What::Lost, Some("forced")));
-            assert!(has(What::Left, Some("timed out")) && has(What::ForcedRelease, Some("now")));
+            assert!(has(AuditEvent::SessionEnded, Some("closed")) && has(AuditEvent::SessionEnded, Some("expired")));
+            assert!(has(AuditEvent::Lost, Some("expired")) && has(AuditEvent::Lost, Some("forced")));
+            assert!(has(AuditEvent::Left, Some("timed out")) && has(AuditEvent::ForcedRelease, Some("now")));
         }
     }
 

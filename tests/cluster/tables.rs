@@ -27,7 +27,7 @@ const ODD: u64 = 3;
 async fn make(cluster: &LocalCluster, first_token: u64, directory: &Path) {
     let restore = Restore { at: AT, draw: 7, first_token: Some(Token(first_token)), closed_ms: None };
     let machine = Machine::default().restored(&restore).expect("a first token");
-    let member = |node: &lockkeeper::local::Node| {
+    let member = |node: &lockkeeper::local::LocalNode| {
         let member = node.config().this_member().expect("it is a member").clone();
         let in_log = MemberNode {
             peer_address: member.peer_address,

@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use lockkeeper::{
     local::LocalCluster,
     raft::{
-        log::{LogStore, Options},
-        types::{Entry, EntryPayload, LogId, Payload, TypeConfig},
+        log::{LogOptions, LogStore},
+        types::{EntryPayload, LogEntry, LogId, Payload, TypeConfig},
     },
 };
 use openraft::{
@@ -70,12 +70,12 @@ async fn recover(cluster: &mut LocalCluster, through: u64) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_stops_before_an_entry_that_cannot_be_decoded_and_goes_on_without_it() {
     let mut cluster = stopped_cluster().await;
-    let mut log = LogStore::open(&directory(&cluster).join("log"), Options::default()).expect("nobody uses it");
+    let mut log = LogStore::open(&directory(&cluster).join("log"), LogOptions::default()).expect("nobody uses it");
     let last = last_entry(&mut log).await;
     let bad = LogId { index: last.index + 1, ..last };
     let payload = EntryPayload::Normal(Payload(b"no batch of this or of a later version".as_slice().into()));
     let (flushed, answer) = TypeConfig::oneshot();
-    let entry = Entry { log_id: bad, payload };
+    let entry = LogEntry { log_id: bad, payload };
     log.append(vec![entry], IOFlushed::<TypeConfig>::signal(flushed)).await.expect("appended");
     answer.await.expect("answered").expect("flushed");
     log.close().await.expect("closed");
@@ -98,7 +98,7 @@ async fn a_node_stops_before_an_entry_that_cannot_be_decoded_and_goes_on_without
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_panics_over_an_entry_names_it_and_goes_on_without_it() {
     let mut cluster = stopped_cluster().await;
-    let mut log = LogStore::open(&directory(&cluster).join("log"), Options::default()).expect("nobody uses it");
+    let mut log = LogStore::open(&directory(&cluster).join("log"), LogOptions::default()).expect("nobody uses it");
     let last = last_entry(&mut log).await;
     let reader = &mut log.get_log_reader().await;
     let entries = openraft::RaftLogReader::try_get_log_entries(reader, ..).await.expect("readable");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
-use lockkeeper::{config::Member, local::LocalCluster};
+use lockkeeper::{config::ConfiguredMember, local::LocalCluster};
 
 use tokio::time::Instant;
 
@@ -22,16 +22,16 @@ async fn cluster_with_doors() -> (LocalCluster, BTreeMap<(u64, u64), Door>) {
     })
     .await;
     cluster.stop().await;
-    let members: Vec<Member> = cluster.node(1).config().members.clone();
+    let members: Vec<ConfiguredMember> = cluster.node(1).config().members.clone();
     let mut doors = BTreeMap::new();
     for (from, to) in (1..=3).flat_map(|from| members.iter().map(move |to| (from, to))) {
         if from != to.node_id {
             doors.insert((from, to.node_id), Door::to(&to.peer_address).await);
         }
     }
-    let way = |from: u64, to: &Member| {
+    let way = |from: u64, to: &ConfiguredMember| {
         let door = doors.get(&(from, to.node_id)).map(Door::address);
-        Member { peer_address: door.unwrap_or_else(|| to.peer_address.clone()), ..to.clone() }
+        ConfiguredMember { peer_address: door.unwrap_or_else(|| to.peer_address.clone()), ..to.clone() }
     };
     cluster.route(way).expect("the configurations can be written");
     for id in 1..=3 {

@@ -8,7 +8,7 @@ use lockkeeper::{
     local::{LocalCluster, Signal},
 };
 use lockkeeper_audit::{Reader, files_in};
-use lockkeeper_policy::Token;
+use lockkeeper_policy::BearerToken;
 use lockkeeper_types::{Identity, Token as LockToken};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ may = ["read", "watch"]
 "#;
 
 fn secret(byte: u8) -> String {
-    Token::from_random([byte; 32]).reveal().to_owned()
+    BearerToken::from_random([byte; 32]).reveal().to_owned()
 }
 
 const OPS: u8 = 1;
@@ -42,7 +42,7 @@ const EYES: u8 = 3;
 
 /// A cluster with a policy, and with audit files in this directory.
 async fn guarded(directory: &TempDir, nodes: usize) -> LocalCluster {
-    let entry = |name: &str, byte| Token::from_random([byte; 32]).entry(&Identity::new(name).expect("valid"));
+    let entry = |name: &str, byte| BearerToken::from_random([byte; 32]).entry(&Identity::new(name).expect("valid"));
     let auth = AuthConfig {
         tokens: directory.path().join("tokens.toml"),
         policy: directory.path().join("policy.toml"),

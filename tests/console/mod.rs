@@ -16,13 +16,13 @@ use std::{env, fs, path::PathBuf, time::Duration};
 use lockkeeper::{
     client::{Client, Guard, Session, SessionOptions},
     config::AuthConfig,
-    local::{LocalCluster, Options, Signal},
+    local::{ClusterOptions, LocalCluster, Signal},
 };
 use lockkeeper_etcd::proto::{
     etcdserverpb::{LeaseGrantRequest, lease_client::LeaseClient},
     v3lockpb::{LockRequest, lock_client::LockClient},
 };
-use lockkeeper_policy::Token;
+use lockkeeper_policy::BearerToken;
 use lockkeeper_types::Identity;
 use tokio::task::JoinHandle;
 
@@ -42,7 +42,7 @@ async fn steady() -> LocalCluster {
     steady_with(|_| {}).await
 }
 
-async fn steady_with(change: impl FnOnce(&mut Options)) -> LocalCluster {
+async fn steady_with(change: impl FnOnce(&mut ClusterOptions)) -> LocalCluster {
     cluster_with(|options| {
         options.http = true;
         change(options);
@@ -352,7 +352,7 @@ prefix = "seats/"
     let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let directory = tempfile::tempdir().expect("a directory");
-    let secret = |byte| Token::from_random([byte; 32]);
+    let secret = |byte| BearerToken::from_random([byte; 32]);
     let entry = |name: &str, byte| secret(byte).entry(&Identity::new(name).expect("valid"));
     let auth = AuthConfig {
         tokens: directory.path().join("tokens.toml"),

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use lockkeeper::local::{LocalCluster, Node, Options};
+use lockkeeper::local::{ClusterOptions, LocalCluster, LocalNode};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -10,7 +10,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Lines that a leader may write while one of three members is away, and as it comes back: it sends some dozen heartbeats a second.
 const LINES_MAX: usize = 12;
 
-fn log(node: &Node) -> String {
+fn log(node: &LocalNode) -> String {
     fs::read_to_string(node.log_file()).expect("a log")
 }
 
@@ -29,7 +29,8 @@ async fn logged(cluster: &LocalCluster, node: u64, wanted: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_away_is_one_line_and_not_a_line_for_each_heartbeat() {
-    let mut options = Options { nodes: Some(3), timeout: LONG, ..Options::new(env!("CARGO_BIN_EXE_lockkeeper")) };
+    let mut options =
+        ClusterOptions { nodes: Some(3), timeout: LONG, ..ClusterOptions::new(env!("CARGO_BIN_EXE_lockkeeper")) };
     // A busy machine causes no election.
     (options.raft.election_timeout_ms_min, options.raft.election_timeout_ms_max) = (10_000, 20_000);
     let mut cluster = LocalCluster::start(options).await.expect("three nodes come up");

@@ -7,8 +7,8 @@
 use std::{env, fs, path::Path};
 
 use lockkeeper::raft::{
-    log::{LogStore, Options},
-    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig},
+    log::{LogOptions, LogStore},
+    types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig},
 };
 use openraft::{
     storage::{IOFlushed, RaftLogStorage},
@@ -59,7 +59,7 @@ pub(crate) async fn grow(
     purge_every: u64,
     keep: u64,
 ) -> Grown {
-    let options = Options { journal_bytes, ..Options::default() };
+    let options = LogOptions { journal_bytes, ..LogOptions::default() };
     let mut store = LogStore::open(directory, options).expect("a new log");
     let report = (entries / 10).max(APPEND);
     let log_max = (purge_every + keep) * (bytes as u64 + 40);
@@ -77,9 +77,9 @@ pub(crate) async fn grow(
                     (noise >> 56) as u8
                 })
                 .collect();
-            Entry { log_id: id(index), payload: EntryPayload::Normal(Payload(payload.into())) }
+            LogEntry { log_id: id(index), payload: EntryPayload::Normal(Payload(payload.into())) }
         };
-        let appended: Vec<Entry> = (first..first + APPEND).map(&mut entry).collect();
+        let appended: Vec<LogEntry> = (first..first + APPEND).map(&mut entry).collect();
         let (flushed, answer) = TypeConfig::oneshot();
         store.append(appended, IOFlushed::<TypeConfig>::signal(flushed)).await.expect("appended");
         answer.await.expect("answered").expect("durable");
@@ -103,7 +103,7 @@ pub(crate) async fn grow(
 /// As the log of a node, in a temporary directory.
 async fn measure(entries: u64, bytes: usize, purge_every: u64, keep: u64) {
     let directory = tempfile::tempdir().expect("a directory");
-    let journal_bytes = Options::default().journal_bytes;
+    let journal_bytes = LogOptions::default().journal_bytes;
     println!("{:?}", grow(directory.path(), journal_bytes, entries, bytes, purge_every, keep).await);
 }
 

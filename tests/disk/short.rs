@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkeeper::{
     client::{self, Client, Refusal, Session, SessionOptions},
     config::DiskConfig,
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
     proto::v1::{AcquireRequest, RequestId, StatusResponse, Want, locks_client::LocksClient},
 };
 use tokio::time::timeout;
@@ -32,7 +32,7 @@ pub(crate) async fn cluster_on(disks: &Disks, reserve_mib: u64) -> LocalCluster 
 pub(crate) async fn cluster_with_disks(
     disks: &Disks,
     reserve_mib: u64,
-    change: impl FnOnce(&mut Options),
+    change: impl FnOnce(&mut ClusterOptions),
 ) -> LocalCluster {
     cluster_with(|options| {
         options.directory = Some(disks.path());

@@ -5,7 +5,7 @@ use std::fs;
 use lockkeeper::{
     client::Client,
     config::AuthConfig,
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -33,7 +33,7 @@ async fn an_operator_takes_back_the_lock_of_the_new_table_and_no_ghost() {
     fs::write(&file, policy()).expect("written");
     let auth = AuthConfig { policy: file, ..AuthConfig::default() };
     let program = env!("CARGO_BIN_EXE_lockkeeper");
-    let options = Options { dynamodb: true, timeout: LONG, auth, ..Options::new(program) };
+    let options = ClusterOptions { dynamodb: true, timeout: LONG, auth, ..ClusterOptions::new(program) };
     let mut cluster = LocalCluster::start(options).await.expect("a cluster");
     let client = Client::builder(&cluster.endpoints().join(",")).build().expect("endpoints");
     let endpoints = cluster.dynamodb_endpoints();

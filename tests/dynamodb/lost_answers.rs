@@ -7,7 +7,7 @@ use std::{net::TcpListener, time::Duration};
 
 use lockkeeper::{
     chaos::links::{Direction, Link},
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -192,7 +192,8 @@ async fn play(case: Case, near: &str, far: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_told_of_a_lock_after_its_lease_has_it() {
-    let options = Options { dynamodb: true, timeout: LONG, ..Options::new(env!("CARGO_BIN_EXE_lockkeeper")) };
+    let options =
+        ClusterOptions { dynamodb: true, timeout: LONG, ..ClusterOptions::new(env!("CARGO_BIN_EXE_lockkeeper")) };
     let mut cluster = LocalCluster::start(options).await.expect("a cluster");
     let endpoints = cluster.dynamodb_endpoints();
     let [near, far] = [&*endpoints[0], &*endpoints[1]];

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::local::{LocalCluster, Options, Signal};
+use lockkeeper::local::{ClusterOptions, LocalCluster, Signal};
 use tokio::{
     process::Command,
     time::{Instant, sleep},
@@ -103,7 +103,8 @@ async fn unmodified_clients_work_while_a_leader_dies() {
     if programs.is_empty() {
         return;
     }
-    let options = Options { dynamodb: true, timeout: LONG, ..Options::new(env!("CARGO_BIN_EXE_lockkeeper")) };
+    let options =
+        ClusterOptions { dynamodb: true, timeout: LONG, ..ClusterOptions::new(env!("CARGO_BIN_EXE_lockkeeper")) };
     let mut cluster = LocalCluster::start(options).await.expect("a cluster");
     let leads = leader(&cluster).await;
     let other = (1..=3).find(|node| *node != leads).expect("three nodes");

@@ -5,9 +5,9 @@ use std::time::Duration;
 use lockkeeper::{
     client::{Client, LockInfo, LockKind},
     config::AuditConfig,
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
 };
-use lockkeeper_audit::{What, files_in, verify};
+use lockkeeper_audit::{AuditEvent, files_in, verify};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -137,7 +137,7 @@ async fn an_item_that_is_a_lock_is_listed_taken_back_and_in_the_audit() {
     let directory = TempDir::new().expect("a directory");
     let audit = AuditConfig { directory: directory.path().to_owned(), ..AuditConfig::default() };
     let program = env!("CARGO_BIN_EXE_lockkeeper");
-    let options = Options { dynamodb: true, timeout: LONG, audit, ..Options::new(program) };
+    let options = ClusterOptions { dynamodb: true, timeout: LONG, audit, ..ClusterOptions::new(program) };
     let mut cluster = LocalCluster::start(options).await.expect("a cluster");
     let client = Client::builder(&cluster.endpoints().join(",")).build().expect("endpoints");
     let endpoints = cluster.dynamodb_endpoints();
@@ -193,11 +193,11 @@ async fn an_item_that_is_a_lock_is_listed_taken_back_and_in_the_audit() {
     }
     let label = |label: &str| Some(label.to_owned());
     let expected = [
-        (What::Granted, Some(first), label("ann")),
-        (What::ForcedRelease, None, None),
-        (What::Lost, Some(first), None),
-        (What::Granted, Some(second), label("bob")),
-        (What::Released, Some(second), None),
+        (AuditEvent::Granted, Some(first), label("ann")),
+        (AuditEvent::ForcedRelease, None, None),
+        (AuditEvent::Lost, Some(first), None),
+        (AuditEvent::Granted, Some(second), label("bob")),
+        (AuditEvent::Released, Some(second), None),
     ];
     assert_eq!(story, expected);
 }

@@ -4,7 +4,7 @@ use std::{env, fs, path::Path};
 
 use lockkeeper::config::AuthConfig;
 use lockkeeper_machine::Identity;
-use lockkeeper_policy::Token;
+use lockkeeper_policy::BearerToken;
 
 use super::{etcdctl::Ctl, with_timing};
 use crate::unmodified::{
@@ -26,7 +26,7 @@ async fn a_user_is_an_identity_and_its_password_a_token() {
         Err(problem) => return crate::skipped::skipped(format_args!("Debian's etcd cannot be had: {problem}")),
     };
     let directory = tempfile::tempdir().expect("a directory");
-    let token = Token::from_random([7; 32]);
+    let token = BearerToken::from_random([7; 32]);
     let tokens = directory.path().join("tokens.toml");
     fs::write(&tokens, token.entry(&Identity::new("ann").expect("valid"))).expect("written");
     let policy = directory.path().join("policy.toml");

@@ -22,7 +22,7 @@ mod walk;
 
 use std::time::Duration;
 
-use lockkeeper::local::{LocalCluster, Options};
+use lockkeeper::local::{ClusterOptions, LocalCluster};
 use lockkeeper_etcd::proto::etcdserverpb::{MemberListRequest, cluster_client::ClusterClient};
 use tokio::time::{Instant, sleep};
 
@@ -40,8 +40,9 @@ async fn steady_cluster() -> LocalCluster {
     with_timing(10_000, |_| {}).await
 }
 
-async fn with_timing(election_timeout_ms: u64, change: impl FnOnce(&mut Options)) -> LocalCluster {
-    let mut options = Options { etcd: true, timeout: LONG, ..Options::new(env!("CARGO_BIN_EXE_lockkeeper")) };
+async fn with_timing(election_timeout_ms: u64, change: impl FnOnce(&mut ClusterOptions)) -> LocalCluster {
+    let mut options =
+        ClusterOptions { etcd: true, timeout: LONG, ..ClusterOptions::new(env!("CARGO_BIN_EXE_lockkeeper")) };
     options.raft.election_timeout_ms_min = election_timeout_ms;
     options.raft.election_timeout_ms_max = 2 * election_timeout_ms;
     change(&mut options);

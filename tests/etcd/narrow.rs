@@ -11,7 +11,7 @@ use lockkeeper_etcd::proto::{
     v3lockpb::{LockRequest, lock_client::LockClient},
 };
 use lockkeeper_machine::Identity;
-use lockkeeper_policy::Token;
+use lockkeeper_policy::BearerToken;
 use tonic::{
     Code, Status,
     metadata::{Ascii, MetadataValue},
@@ -52,10 +52,10 @@ impl Interceptor for As {
 /// A connection of an identity.
 type Connected = InterceptedService<Channel, As>;
 
-fn token(name: &str) -> Token {
+fn token(name: &str) -> BearerToken {
     let mut bytes = [0; 32];
     bytes.iter_mut().zip(name.bytes().cycle()).for_each(|(byte, letter)| *byte = letter);
-    Token::from_random(bytes)
+    BearerToken::from_random(bytes)
 }
 
 async fn connected(cluster: &LocalCluster, name: &str) -> Connected {

@@ -30,7 +30,7 @@ use std::{
 
 use lockkeeper::{
     client::{Client, DEFAULT_ENDPOINTS, Session, SessionOptions},
-    fence::{self, Fence, Hold, Memory, Refused},
+    fence::{self, Fence, Hold, Memory, RefusedToken},
     machine::Token,
 };
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -95,7 +95,7 @@ async fn story() -> Result<(), Anything> {
 }
 
 /// Ann is paused between her check and her write, and Bob sells the seat meanwhile. Returns the seat's refusal of Ann's write, if any.
-async fn ann_is_late(seat: &Seat) -> Result<Option<Refused>, Anything> {
+async fn ann_is_late(seat: &Seat) -> Result<Option<RefusedToken>, Anything> {
     let mut ann = Ann::start()?;
     let inside = ann.hear("inside").await?;
     let (token, remaining_ms) = inside.split_once(' ').ok_or("Ann does not say her token")?;
@@ -131,7 +131,7 @@ async fn ann_is_late(seat: &Seat) -> Result<Option<Refused>, Anything> {
         Err(fence::Error::Refused(refused)) => Some(refused),
         Err(other) => return Err(other.into()),
     };
-    let answer = refused.as_ref().map_or_else(|| "written".to_owned(), Refused::to_string);
+    let answer = refused.as_ref().map_or_else(|| "written".to_owned(), RefusedToken::to_string);
     println!("  Ann wrote {state:?}; the seat answered: {answer}.");
     ann.tell(&answer).await?;
     println!("  Ann, who looks at her lock only now: {}.", ann.hear("lock").await?);

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, fs, path::Path};
 use lockkeeper::{
     machine::{Machine, Record},
     raft::{
-        log::{LogStore, Options},
+        log::{LogOptions, LogStore},
         snapshot::SnapshotStore,
         types::EntryPayload,
     },
@@ -32,7 +32,7 @@ pub(crate) fn of(directory: &Path) -> String {
     writeln!(text, "\nsnapshot {last}, {} records, voters {voters:?}", restored.len()).expect("writing to a string");
     let mut machine = Machine::from_records(restored).expect("records that agree");
 
-    let options = Options { snapshot: Some(last), ..node::log_options() };
+    let options = LogOptions { snapshot: Some(last), ..node::log_options() };
     let mut log = LogStore::open(&directory.join("log"), options).expect("its log is whole");
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

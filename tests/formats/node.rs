@@ -3,13 +3,13 @@
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use lockkeeper::{
-    config::{Config, Member, RaftConfig},
+    config::{Config, ConfiguredMember, RaftConfig},
     environment::Environment,
     machine::Versions,
     proto::v1::{self, locks_client::LocksClient, sessions_client::SessionsClient},
     raft::{
         disk::Space,
-        identity::Identity,
+        identity::NodeIdentity,
         log::{self, LogStore},
         snapshot::SnapshotStore,
     },
@@ -35,8 +35,8 @@ const CLUSTER: &str = "fixtures";
 pub(crate) const SNAPSHOT_ENTRIES: u64 = 8;
 
 /// A small journal: its files are filled in advance, and would be the largest part of a fixture.
-pub(crate) fn log_options() -> log::Options {
-    log::Options { journal_bytes: 8 << 10, ..log::Options::default() }
+pub(crate) fn log_options() -> log::LogOptions {
+    log::LogOptions { journal_bytes: 8 << 10, ..log::LogOptions::default() }
 }
 
 /// Runs a node on this directory while `work` runs, which gets the node's URL; then stops the node in order.
@@ -46,7 +46,7 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
         let (clients, peers) = (listener().await, listener().await);
         let address = |listener: &TcpListener| listener.local_addr().expect("it is bound").to_string();
         let url = format!("http://{}", address(&clients));
-        let member = Member { node_id: 1, client_address: address(&clients), peer_address: address(&peers) };
+        let member = ConfiguredMember { node_id: 1, client_address: address(&clients), peer_address: address(&peers) };
         let config = Config {
             cluster_id: CLUSTER.to_owned(),
             node_id: 1,
@@ -57,11 +57,11 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
         };
         let cluster_id = CLUSTER.parse().expect("a cluster id");
         let environment = Environment::system();
-        let identity = Identity::open_or_create(directory, &cluster_id, 1, &mut environment.generator());
+        let identity = NodeIdentity::open_or_create(directory, &cluster_id, 1, &mut environment.generator());
         let identity = Arc::new(identity.expect("the directory is this node's"));
         let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("its snapshots are whole");
         let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
-        let options = log::Options { snapshot, owner: Some(identity.log_owner()), ..log_options() };
+        let options = log::LogOptions { snapshot, owner: Some(identity.log_owner()), ..log_options() };
         let log = LogStore::open(&directory.join("log"), options).expect("its log is whole");
         identity.started().expect("written");
         let parts = Parts {

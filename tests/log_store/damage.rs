@@ -9,7 +9,7 @@ use std::{
 };
 
 use lockkeeper::raft::{
-    log::{LogStore, OpenError, Options},
+    log::{LogOpenError, LogOptions, LogStore},
     types::Vote,
 };
 use openraft::storage::RaftLogStorage;
@@ -23,8 +23,8 @@ struct Original {
     contents: String,
 }
 
-fn with_snapshot() -> Options {
-    Options { snapshot: Some(id(1, 20)), ..options().0 }
+fn with_snapshot() -> LogOptions {
+    LogOptions { snapshot: Some(id(1, 20)), ..options().0 }
 }
 
 impl Original {
@@ -77,7 +77,9 @@ impl Original {
         }
         let mut store = match LogStore::open(copy.path(), with_snapshot()) {
             Ok(store) => store,
-            Err(OpenError::Locked { .. } | OpenError::NotDurable { .. }) => panic!("{what}: an error of another kind"),
+            Err(LogOpenError::Locked { .. } | LogOpenError::NotDurable { .. }) => {
+                panic!("{what}: an error of another kind")
+            }
             Err(error) => {
                 let names_it = error.to_string().contains(&copy.path().display().to_string());
                 assert!(names_it, "{what}: {error} does not name the directory");
@@ -142,9 +144,9 @@ async fn a_log_with_a_cut_or_missing_file_opens_whole_or_is_refused() {
     assert!(opened > 0 && refused > 20, "{opened} opened whole, {refused} refused");
 }
 
-fn assert_damaged(opened: Result<LogStore, OpenError>, why: &str) {
+fn assert_damaged(opened: Result<LogStore, LogOpenError>, why: &str) {
     let error = opened.expect_err("it is damaged");
-    assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+    assert!(matches!(error, LogOpenError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains(why), "{error}");
     assert!(error.to_string().contains("replace this node"), "{error}");
 }

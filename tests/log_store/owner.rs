@@ -3,8 +3,8 @@
 use std::fs;
 
 use lockkeeper::raft::{
-    identity::Identity,
-    log::{LogStore, OpenError, Options},
+    identity::NodeIdentity,
+    log::{LogOpenError, LogOptions, LogStore},
 };
 use rand::{SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
@@ -19,16 +19,16 @@ impl Home {
         Self(tempfile::tempdir().expect("a temporary directory"))
     }
 
-    fn identity(&self, seed: u64) -> Identity {
+    fn identity(&self, seed: u64) -> NodeIdentity {
         let (cluster, random) = ("blue".parse().expect("an id"), &mut StdRng::seed_from_u64(seed));
-        Identity::open_or_create(self.0.path(), &cluster, 1, random).expect("its own directory")
+        NodeIdentity::open_or_create(self.0.path(), &cluster, 1, random).expect("its own directory")
     }
 
     /// Begins a start, and completes it if the log opens.
-    fn start(&self, seed: u64) -> Result<(Identity, LogStore), OpenError> {
+    fn start(&self, seed: u64) -> Result<(NodeIdentity, LogStore), LogOpenError> {
         let identity = self.identity(seed);
         let owner = Some(identity.log_owner());
-        let store = LogStore::open(&self.0.path().join("log"), Options { owner, ..options().0 })?;
+        let store = LogStore::open(&self.0.path().join("log"), LogOptions { owner, ..options().0 })?;
         identity.started().expect("written");
         Ok((identity, store))
     }
@@ -41,7 +41,7 @@ impl Home {
 
     fn refusal(&self, seed: u64) -> String {
         let error = self.start(seed).expect_err("it is refused");
-        assert!(matches!(error, OpenError::NotOwn { .. }), "{error}");
+        assert!(matches!(error, LogOpenError::NotOwn { .. }), "{error}");
         error.to_string()
     }
 
@@ -123,7 +123,7 @@ async fn a_node_starts_again_after_an_interrupted_start() {
     // The log has recorded its start; the identity has not.
     let identity = home.identity(2);
     let owner = Some(identity.log_owner());
-    let store = LogStore::open(&home.0.path().join("log"), Options { owner, ..options().0 }).expect("in order");
+    let store = LogStore::open(&home.0.path().join("log"), LogOptions { owner, ..options().0 }).expect("in order");
     close(store).await;
     // Neither has recorded it.
     drop(home.identity(3));

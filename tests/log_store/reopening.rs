@@ -3,8 +3,8 @@
 use std::{fs, path::Path};
 
 use lockkeeper::raft::{
-    log::{LogStore, OpenError, Options},
-    types::{Entry, EntryPayload, Vote},
+    log::{LogOpenError, LogOptions, LogStore},
+    types::{EntryPayload, LogEntry, Vote},
 };
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 
@@ -32,7 +32,7 @@ async fn each_operation_survives_a_restart() {
     let mut seen = vec![empty];
     seen.push(reopened!(at, store, store.save_vote(&Vote::new(1, 7)).await.expect("saved")));
     seen.push(reopened!(at, store, {
-        let blank = Entry { log_id: id(1, 0), payload: EntryPayload::Blank };
+        let blank = LogEntry { log_id: id(1, 0), payload: EntryPayload::Blank };
         append(&mut store, vec![blank, membership_entry(1, 1), entry(1, 2, 0), entry(1, 3, 100)]).await;
     }));
     seen.push(reopened!(at, store, append(&mut store, vec![entry(1, 4, 50_000), entry(2, 5, 5000)]).await));
@@ -47,7 +47,7 @@ async fn each_operation_survives_a_restart() {
 #[tokio::test]
 async fn a_purge_survives_a_restart_and_needs_its_snapshot() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let with_snapshot = || Options { snapshot: Some(id(1, 2500)), ..options().0 };
+    let with_snapshot = || LogOptions { snapshot: Some(id(1, 2500)), ..options().0 };
     let mut store = must_open(directory.path());
     // More than two slices, some of them chunked.
     append(&mut store, (0..3000).map(|index| entry(1, index, if index % 500 == 0 { 10_000 } else { 10 })).collect())
@@ -67,7 +67,7 @@ async fn a_purge_survives_a_restart_and_needs_its_snapshot() {
     append(&mut store, vec![entry(2, 5001, 10)]).await;
     let before = contents(&mut store).await;
     close(store).await;
-    let options = Options { snapshot: Some(id(2, 5000)), ..with_snapshot() };
+    let options = LogOptions { snapshot: Some(id(2, 5000)), ..with_snapshot() };
     let mut store = LogStore::open(directory.path(), options).expect("in order");
     assert_eq!(contents(&mut store).await, before);
     close(store).await;
@@ -82,7 +82,7 @@ async fn a_large_entry_comes_back_from_memory_and_from_the_disk() {
     assert!(entries(&mut store).await == large());
     close(store).await;
 
-    let mut store = LogStore::open(directory.path(), Options { recent_bytes: 0, ..options().0 }).expect("in order");
+    let mut store = LogStore::open(directory.path(), LogOptions { recent_bytes: 0, ..options().0 }).expect("in order");
     assert!(entries(&mut store).await == large());
     // One step of replication is limited in bytes, but never empty.
     let mut reader = store.get_log_reader().await;
@@ -94,7 +94,7 @@ async fn a_large_entry_comes_back_from_memory_and_from_the_disk() {
 #[tokio::test]
 async fn an_append_is_readable_by_many_readers_before_it_is_flushed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let options = Options { recent_bytes: 20_000, ..options().0 };
+    let options = LogOptions { recent_bytes: 20_000, ..options().0 };
     let mut store = LogStore::open(directory.path(), options).expect("a new log opens");
     let mut readers = tokio::task::JoinSet::new();
     const LAST: u64 = 3000;
@@ -104,7 +104,7 @@ async fn an_append_is_readable_by_many_readers_before_it_is_flushed() {
             let mut next = 0;
             while next <= LAST {
                 let read = within(reader.try_get_log_entries(next / 2..)).await.expect("readable");
-                let expected: Vec<Entry> = (next / 2..).take(read.len()).map(|index| entry(1, index, 50)).collect();
+                let expected: Vec<LogEntry> = (next / 2..).take(read.len()).map(|index| entry(1, index, 50)).collect();
                 assert!(read == expected, "from {}", next / 2);
                 next = next.max(next / 2 + read.len() as u64);
                 tokio::task::yield_now().await;
@@ -151,7 +151,7 @@ async fn a_second_process_is_kept_out() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = must_open(directory.path());
     let refused = open(directory.path()).expect_err("it is open already");
-    assert!(matches!(refused, OpenError::Locked { .. }), "{refused}");
+    assert!(matches!(refused, LogOpenError::Locked { .. }), "{refused}");
     assert!(refused.to_string().contains(&directory.path().display().to_string()), "{refused}");
     close(store).await;
     close(must_open(directory.path())).await;
@@ -166,7 +166,7 @@ async fn a_log_that_is_dropped_closes_itself() {
     let mut again = within(async {
         loop {
             match open(directory.path()) {
-                Err(OpenError::Locked { .. }) => tokio::task::yield_now().await,
+                Err(LogOpenError::Locked { .. }) => tokio::task::yield_now().await,
                 opened => return opened.expect("in order"),
             }
         }
@@ -190,7 +190,7 @@ async fn an_interrupted_snapshot_install_is_completed() {
         store.save_vote(&Vote::new_committed(7, 7)).await.expect("saved");
         close(store).await;
         for round in 0..3 {
-            let mut store = LogStore::open(directory.path(), Options { snapshot: Some(snapshot), ..options().0 })
+            let mut store = LogStore::open(directory.path(), LogOptions { snapshot: Some(snapshot), ..options().0 })
                 .unwrap_or_else(|error| panic!("{of:?}, round {round}: {error}"));
             let state = store.get_log_state().await.expect("known");
             assert_eq!(state.last_purged_log_id, Some(snapshot), "{of:?}, round {round}");
@@ -211,7 +211,7 @@ async fn a_snapshot_that_agrees_with_the_log_does_not_change_it() {
     let before = contents(&mut store).await;
     close(store).await;
     for snapshot in [id(1, 0), id(1, 9), id(2, 10), id(2, 19), id(2, 20), id(3, 50)] {
-        let options = Options { snapshot: Some(snapshot), ..options().0 };
+        let options = LogOptions { snapshot: Some(snapshot), ..options().0 };
         let mut store = LogStore::open(directory.path(), options).expect("in order");
         assert_eq!(contents(&mut store).await, before, "{snapshot}");
         close(store).await;
@@ -226,7 +226,7 @@ async fn a_snapshot_that_contradicts_committed_entries_is_refused_as_damage() {
     append(&mut store, (0..20).map(|index| entry(1, index, 10)).collect()).await;
     store.save_committed(Some(id(1, 15))).await.expect("saved");
     close(store).await;
-    let opened = LogStore::open(directory.path(), Options { snapshot: Some(id(2, 12)), ..options().0 });
+    let opened = LogStore::open(directory.path(), LogOptions { snapshot: Some(id(2, 12)), ..options().0 });
     let error = opened.expect_err("it is committed").to_string();
     assert!(error.contains("committed up to 15") && error.contains("replace this node"), "{error}");
 }

@@ -27,7 +27,7 @@ struct Builder(usize);
 impl StoreBuilder<TypeConfig, LogStore, Machine, Place> for Builder {
     async fn build(&self) -> Result<(Place, LogStore, Machine), StorageError<TypeConfig>> {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let options = lockkeeper::raft::log::Options { recent_bytes: self.0, ..support::options().0 };
+        let options = lockkeeper::raft::log::LogOptions { recent_bytes: self.0, ..support::options().0 };
         let store = LogStore::open(directory.path(), options).expect("a new log opens");
         Ok((Place { store: store.clone(), _directory: directory }, store, Machine::default()))
     }

@@ -9,8 +9,8 @@ use std::{
 
 use lockkeeper::{
     raft::{
-        log::{LogStore, OpenError, Options},
-        types::{CommittedLeaderId, Entry, EntryPayload, LogId, Membership, Payload, TypeConfig},
+        log::{LogOpenError, LogOptions, LogStore},
+        types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Membership, Payload, TypeConfig},
     },
     table::MemberNode,
 };
@@ -31,13 +31,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const JOURNAL_BYTES: u64 = 16 << 10;
 
 /// Options whose failure handler records failures instead of ending the process.
-pub(crate) fn options() -> (Options, Arc<Mutex<Vec<String>>>) {
+pub(crate) fn options() -> (LogOptions, Arc<Mutex<Vec<String>>>) {
     let failures = Arc::new(Mutex::new(Vec::new()));
     let seen = failures.clone();
-    let on_failure = Arc::new(move |_: &Path, failure: &lockkeeper::raft::log::Failure| {
+    let on_failure = Arc::new(move |_: &Path, failure: &lockkeeper::raft::log::DiskFailure| {
         seen.lock().expect("no test panics while it holds it").push(failure.to_string());
     });
-    (Options { on_failure, open_limit: PATIENCE, journal_bytes: JOURNAL_BYTES, ..Options::default() }, failures)
+    (LogOptions { on_failure, open_limit: PATIENCE, journal_bytes: JOURNAL_BYTES, ..LogOptions::default() }, failures)
 }
 
 /// A temporary directory; in memory if possible, for tests that open thousands of logs.
@@ -45,7 +45,7 @@ pub(crate) fn temporary() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
 }
 
-pub(crate) fn open(directory: &Path) -> Result<LogStore, OpenError> {
+pub(crate) fn open(directory: &Path) -> Result<LogStore, LogOpenError> {
     LogStore::open(directory, options().0)
 }
 
@@ -66,12 +66,12 @@ pub(crate) fn id(term: u64, index: u64) -> LogId {
 }
 
 /// An entry with a payload that its index and its length determine.
-pub(crate) fn entry(term: u64, index: u64, bytes: usize) -> Entry {
+pub(crate) fn entry(term: u64, index: u64, bytes: usize) -> LogEntry {
     let payload: Vec<u8> = (0..bytes as u64).map(|at| ((at ^ index).wrapping_mul(31) >> 3) as u8).collect();
-    Entry { log_id: id(term, index), payload: EntryPayload::Normal(Payload(payload.into())) }
+    LogEntry { log_id: id(term, index), payload: EntryPayload::Normal(Payload(payload.into())) }
 }
 
-pub(crate) fn membership_entry(term: u64, index: u64) -> Entry {
+pub(crate) fn membership_entry(term: u64, index: u64) -> LogEntry {
     let node = MemberNode {
         peer_address: "peer:1".to_owned(),
         client_address: "client:1".to_owned(),
@@ -79,23 +79,23 @@ pub(crate) fn membership_entry(term: u64, index: u64) -> Entry {
     };
     let nodes: BTreeMap<u64, MemberNode> = [(1, node.clone()), (2, node)].into();
     let membership = Membership::new(vec![[1].into()], nodes).expect("its voter is a node");
-    Entry { log_id: id(term, index), payload: EntryPayload::Membership(membership) }
+    LogEntry { log_id: id(term, index), payload: EntryPayload::Membership(membership) }
 }
 
 /// Starts an append; the receiver gets the result of its flush.
-pub(crate) async fn start_append(store: &mut LogStore, entries: Vec<Entry>) -> Flushed {
+pub(crate) async fn start_append(store: &mut LogStore, entries: Vec<LogEntry>) -> Flushed {
     let (flushed, answer) = TypeConfig::oneshot();
     within(store.append(entries, IOFlushed::<TypeConfig>::signal(flushed))).await.expect("appended");
     answer
 }
 
 /// Appends, and waits until it is durable.
-pub(crate) async fn append(store: &mut LogStore, entries: Vec<Entry>) {
+pub(crate) async fn append(store: &mut LogStore, entries: Vec<LogEntry>) {
     let flushed = start_append(store, entries).await;
     within(flushed).await.expect("answered").expect("flushed");
 }
 
-pub(crate) async fn entries(store: &mut LogStore) -> Vec<Entry> {
+pub(crate) async fn entries(store: &mut LogStore) -> Vec<LogEntry> {
     let mut reader = store.get_log_reader().await;
     within(reader.try_get_log_entries(..)).await.expect("readable")
 }
@@ -110,6 +110,6 @@ pub(crate) async fn contents(store: &mut LogStore) -> String {
     format!("{vote:?} {committed:?} {state:?} {entries:?}")
 }
 
-fn bytes(entry: &Entry) -> Vec<u8> {
+fn bytes(entry: &LogEntry) -> Vec<u8> {
     prost::Message::encode_to_vec(&lockkeeper::raft::messages::Entry::from(entry))
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc, time::D
 
 use lockkeeper::{
     raft::{
-        identity::{ClusterId, FILE_NAME, Identity},
+        identity::{ClusterId, FILE_NAME, NodeIdentity},
         log::slow_followers::StreamCuts,
         members::forming::{self, FormingConfig, FormingError},
         network::{Acknowledgements, Network, PeerService},
@@ -62,7 +62,7 @@ impl Disk {
 /// A running node.
 pub(crate) struct TestNode {
     pub(crate) id: u64,
-    pub(crate) identity: Arc<Identity>,
+    pub(crate) identity: Arc<NodeIdentity>,
     pub(crate) raft: TestRaft,
     pub(crate) acknowledgements: Acknowledgements,
     pub(crate) cuts: StreamCuts,
@@ -85,8 +85,8 @@ pub(crate) fn cluster_id() -> ClusterId {
     "test".parse().expect("a cluster id")
 }
 
-pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<Identity> {
-    let identity = Identity::open_or_create(directory, &cluster_id(), node_id, &mut rand::rng());
+pub(crate) fn identity(directory: &Path, node_id: u64) -> Arc<NodeIdentity> {
+    let identity = NodeIdentity::open_or_create(directory, &cluster_id(), node_id, &mut rand::rng());
     let identity = identity.expect("an unused directory");
     identity.started().expect("written");
     Arc::new(identity)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use lockkeeper::{
     raft::{
-        identity::{Identity, Stage},
+        identity::{NodeIdentity, Stage},
         members::forming::{self, FormingConfig, FormingError},
     },
     table::MemberNode,
@@ -125,7 +125,7 @@ async fn a_member_that_others_know_by_other_data_is_told_at_its_start() {
     let lab = Lab::default();
     let (nodes, _disks) = lab.cluster(3).await;
     // A directory of node 3 from another cluster of the same name, as a copied configuration creates it.
-    let stale = Identity::in_memory(&cluster_id(), 3, &mut rand::rng());
+    let stale = NodeIdentity::in_memory(&cluster_id(), 3, &mut rand::rng());
     stale.join().await.expect("in memory");
     let error = forming::check(&stale, &plan(), &nodes[0].connector).await.expect_err("another incarnation is known");
     assert!(matches!(error, FormingError::DataGone { node_id: 3, .. }), "{error}");

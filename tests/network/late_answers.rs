@@ -13,7 +13,7 @@ use futures::poll;
 use lockkeeper::{
     raft::{
         members::forming::FormingConfig,
-        reads::read_index::{ReadError, read_index},
+        reads::read_index::{ReadIndexError, read_index},
         types::{Payload, TransferLeaderRequest},
     },
     table::MemberNode,
@@ -183,7 +183,7 @@ async fn a_late_answer_confirms_no_read() {
         end_all(nodes).await;
         match answer {
             Ok(answer) => {
-                assert!(matches!(answer, Ok(true) | Err(ReadError::Deposed { .. })), "a stale read: {answer:?}");
+                assert!(matches!(answer, Ok(true) | Err(ReadIndexError::Deposed { .. })), "a stale read: {answer:?}");
                 return;
             }
             Err(what) => late.push(what),
@@ -220,7 +220,7 @@ async fn a_learners_answers_confirm_no_read() {
         end_all(nodes).await;
         match answer {
             Ok(answer) => {
-                let is_right = matches!(answer, Ok(true) | Err(ReadError::Deposed { .. }));
+                let is_right = matches!(answer, Ok(true) | Err(ReadIndexError::Deposed { .. }));
                 assert!(is_right, "a stale read, confirmed by a learner: {answer:?}");
                 return;
             }

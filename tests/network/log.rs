@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lockkeeper::raft::types::{Entry, LogId, TypeConfig, Vote};
+use lockkeeper::raft::types::{LogEntry, LogId, TypeConfig, Vote};
 use openraft::{
     LogState, OptionalSend, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
@@ -37,7 +37,7 @@ pub(crate) struct MemoryLog {
 
 #[derive(Clone, Default)]
 struct State {
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, LogEntry>,
     purged: Option<LogId>,
     vote: Option<Vote>,
 }
@@ -106,7 +106,7 @@ impl RaftLogReader<TypeConfig> for MemoryLog {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: R,
-    ) -> io::Result<Vec<Entry>> {
+    ) -> io::Result<Vec<LogEntry>> {
         Ok(self.state().entries.range(range).map(|(_, entry)| entry.clone()).collect())
     }
 
@@ -135,7 +135,7 @@ impl RaftLogStorage<TypeConfig> for MemoryLog {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         self.state().entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));

@@ -14,13 +14,13 @@ use futures::{
 };
 use lockkeeper::{
     raft::{
-        identity::{Identity, Incarnation, Member},
+        identity::{Founder, Incarnation, NodeIdentity},
         messages::{
             self as pb,
             peer_server::{Peer, PeerServer},
         },
         network::{APPENDS_IN_FLIGHT_MAX, Network, PeerClient},
-        types::{AppendRequest, Entry, EntryPayload, LogId, Vote},
+        types::{AppendRequest, EntryPayload, LogEntry, LogId, Vote},
     },
     table::MemberNode,
     transport::{self, TcpConnector},
@@ -124,8 +124,8 @@ async fn network_of(stub: Stub) -> (Network<TcpConnector, MemorySnapshot>, Membe
     let routes = Routes::new(PeerServer::new(stub));
     tokio::spawn(transport::serve(listener, None, transport::Settings::PEERS, routes, CancellationToken::new()));
 
-    let identity = Identity::in_memory(&cluster_id(), 1, &mut rand::rng());
-    let target = Member { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
+    let identity = NodeIdentity::in_memory(&cluster_id(), 1, &mut rand::rng());
+    let target = Founder { node_id: 2, incarnation: Incarnation::draw(&mut rand::rng()), addresses: None };
     identity.found(vec![target]).await.expect("in memory");
     (Network::new(TcpConnector, Arc::new(identity)), MemberNode { peer_address, ..MemberNode::default() })
 }
@@ -142,7 +142,7 @@ fn committed(index: u64) -> AppendRequest {
 
 /// A request with the entry after `index`.
 fn request(index: u64) -> AppendRequest {
-    let entry = Entry { log_id: log_id(index + 1), payload: EntryPayload::Blank };
+    let entry = LogEntry { log_id: log_id(index + 1), payload: EntryPayload::Blank };
     AppendRequest { entries: vec![entry], ..committed(index) }
 }
 

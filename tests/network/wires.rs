@@ -15,7 +15,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use lockkeeper::transport::Connect;
+use lockkeeper::transport::Connector;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -138,7 +138,7 @@ pub(crate) struct End {
     wires: Wires,
 }
 
-impl Connect for End {
+impl Connector for End {
     type Stream = Wire;
 
     async fn connect(&self, address: &str) -> io::Result<Wire> {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use lockkeeper::raft::{
-    log::{LogStore, Options},
+    log::{LogOptions, LogStore},
     types::{TypeConfig, Vote},
 };
 use openraft::{
@@ -279,7 +279,7 @@ fn open(root: &Path, voice: &mut File, snapshot: Option<Id>) -> LogStore {
     say(voice, &Said::Opening);
     let snapshot = snapshot.map(log_id);
     let (journal_bytes, stall_limit, open_limit) = (JOURNAL_BYTES, STALL_LIMIT, STALL_LIMIT * 3);
-    let options = Options { snapshot, journal_bytes, stall_limit, open_limit, ..Options::default() };
+    let options = LogOptions { snapshot, journal_bytes, stall_limit, open_limit, ..LogOptions::default() };
     LogStore::open(&root.join(LOG), options).unwrap_or_else(|error| {
         eprintln!("lockkeeper: {error}");
         process::exit(REFUSED)

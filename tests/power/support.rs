@@ -9,8 +9,8 @@ use std::{
 };
 
 use lockkeeper::raft::{
-    log::{Failure, LogStore, OpenError, Options},
-    types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload},
+    log::{DiskFailure, LogOpenError, LogOptions, LogStore},
+    types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload},
 };
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 use tempfile::TempDir;
@@ -61,7 +61,7 @@ pub(crate) fn id(log_id: LogId) -> Id {
 }
 
 /// The entry of this term and index: mostly a few bytes, sometimes many chunks.
-pub(crate) fn entry(term: u64, index: u64) -> Entry {
+pub(crate) fn entry(term: u64, index: u64) -> LogEntry {
     let mixed = (term.wrapping_mul(31) ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bytes = match mixed >> 60 {
         0 => 20_000,
@@ -71,21 +71,21 @@ pub(crate) fn entry(term: u64, index: u64) -> Entry {
     };
     let payload: Vec<u8> =
         (0..bytes).map(|at| (mixed.rotate_left(at as u32 % 61) >> 7) as u8 ^ (at >> 3) as u8).collect();
-    Entry { log_id: log_id((term, index)), payload: EntryPayload::Normal(Payload(payload.into())) }
+    LogEntry { log_id: log_id((term, index)), payload: EntryPayload::Normal(Payload(payload.into())) }
 }
 
 /// Opens the log as a node does with a snapshot up to `snapshot`. A failure of the log does not end this process.
-pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, OpenError> {
-    let on_failure = Arc::new(|_: &Path, failure: &Failure| eprintln!("the log failed: {failure}"));
+pub(crate) fn open(directory: &Path, snapshot: Option<Id>) -> Result<LogStore, LogOpenError> {
+    let on_failure = Arc::new(|_: &Path, failure: &DiskFailure| eprintln!("the log failed: {failure}"));
     let snapshot = snapshot.map(log_id);
     let journal_bytes = JOURNAL_BYTES;
-    let options = Options { snapshot, on_failure, journal_bytes, open_limit: PATIENCE, ..Options::default() };
+    let options = LogOptions { snapshot, on_failure, journal_bytes, open_limit: PATIENCE, ..LogOptions::default() };
     let begun = Instant::now();
     loop {
         match LogStore::open(directory, options.clone()) {
             // The log is closed, but still locked: another test is starting a child, which has a copy of every open file until its
             // `exec`.
-            Err(OpenError::Locked { .. }) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(1)),
+            Err(LogOpenError::Locked { .. }) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(1)),
             opened => return opened,
         }
     }

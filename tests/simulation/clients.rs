@@ -7,10 +7,10 @@ use std::sync::{
 
 use lockkeeper::{
     chaos::{
-        record::{HistorySink, Recorder, Timeline},
+        record::{HistoryClock, HistorySink, Recorder},
         workload::{
             self, ATTEMPT_LIMIT, CALL_LIMIT, ClientParts,
-            resource::{Place, Registers},
+            resource::{RegisterPlace, Registers},
         },
     },
     client::{self, Client},
@@ -35,7 +35,7 @@ impl Book {
     /// A recorder for a process of this name.
     pub(crate) fn recorder(&self, process: &str) -> Recorder {
         let sink: HistorySink = Arc::new(Mutex::new(Page(Arc::clone(&self.lines))));
-        Recorder::new(sink, process, Timeline::with_clock(&SimulatedClock))
+        Recorder::new(sink, process, HistoryClock::with_clock(&SimulatedClock))
     }
 
     /// All lines so far.
@@ -109,7 +109,7 @@ impl Desk {
             clients: clients.count,
             client: client(clients.nodes, seed)?,
             nodes: (1..=clients.nodes).map(|seat| channel(&network::seat_address(seat))).collect(),
-            place: Place::Here(Arc::clone(&clients.registers)),
+            place: RegisterPlace::Here(Arc::clone(&clients.registers)),
             recorder: clients.book.recorder(&name),
             going: self.going.subscribe(),
             name,

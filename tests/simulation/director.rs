@@ -15,8 +15,8 @@ use lockkeeper::{
     chaos::{
         history::Fact,
         record::Recorder,
-        run::{Observer, Operator, RetriedRequest, Sentinel},
-        workload::resource::Place,
+        run::{Observer, RetriedRequest, RunOperator, Sentinel},
+        workload::resource::RegisterPlace,
     },
     client,
 };
@@ -81,14 +81,14 @@ impl Director {
         1..=self.plan.nodes
     }
 
-    fn operator(&self) -> Result<Operator, client::Error> {
+    fn operator(&self) -> Result<RunOperator, client::Error> {
         let nodes = self.nodes().map(|node| clients::channel(&network::client_address(node))).collect();
-        let place = Place::Here(Arc::clone(&self.clients.registers));
+        let place = RegisterPlace::Here(Arc::clone(&self.clients.registers));
         let client = clients::client(self.plan.nodes, !self.plan.seed)?;
-        Ok(Operator::new(client, nodes, place, self.clients.book.recorder("operator")))
+        Ok(RunOperator::new(client, nodes, place, self.clients.book.recorder("operator")))
     }
 
-    async fn break_things(&self, operator: &Operator, world: &mut World) -> Result<(), client::Error> {
+    async fn break_things(&self, operator: &RunOperator, world: &mut World) -> Result<(), client::Error> {
         let began = Instant::now();
         let changer = clients::client(self.plan.nodes, !self.plan.seed ^ 0xc4a6)?;
         let _reading = operator.read_and_revoke(self.plan.seed);
@@ -112,7 +112,7 @@ impl Director {
     }
 
     /// A client that holds locks is killed, and its locks are granted to others.
-    async fn calm(&self, operator: &Operator, world: &mut World) {
+    async fn calm(&self, operator: &RunOperator, world: &mut World) {
         let until = Instant::now() + CALM;
         let held = world.kill_a_holder().await;
         let (all, ()) = tokio::join!(operator.wait_for_all(&held), sleep_until(until));
@@ -122,7 +122,7 @@ impl Director {
     /// Ends the faults and checks that the cluster recovers.
     async fn recover(
         &self,
-        operator: &Operator,
+        operator: &RunOperator,
         world: &mut World,
         faults: &[&str],
         (late, sentinel): (Option<RetriedRequest>, Option<Sentinel>),
@@ -146,7 +146,7 @@ impl Director {
     }
 
     /// Lets all clients finish, then restarts the cluster and compares the nodes.
-    async fn close(&self, operator: &Operator, world: &mut World) {
+    async fn close(&self, operator: &RunOperator, world: &mut World) {
         world.heal();
         self.nemesis.fact(Fact::Heal { name: None });
         self.clients.finish.cancel();
@@ -167,7 +167,7 @@ impl Director {
 
     /// The clients have ended and hold nothing. All nodes take a snapshot, if `snapshot_entries` permits it, and restart from it: state
     /// that no grant refers to must survive.
-    async fn restart_at_rest(&self, operator: &Operator, world: &mut World) {
+    async fn restart_at_rest(&self, operator: &RunOperator, world: &mut World) {
         let index = world.observer.applied_index();
         operator.renew_until(Instant::now() + SNAPSHOT_BOUND, async || world.observer.snapshots_reach(index)).await;
         let nodes = world.members.clone();

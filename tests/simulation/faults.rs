@@ -9,7 +9,7 @@ use futures::future::join_all;
 use lockkeeper::chaos::{
     history::Fact,
     record::Recorder,
-    run::{Observer, Operator},
+    run::{Observer, RunOperator},
 };
 use rand::{
     Rng as _, SeedableRng as _,
@@ -108,7 +108,7 @@ pub(crate) struct World {
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
     pub(crate) observer: Observer,
-    pub(crate) operator: Operator,
+    pub(crate) operator: RunOperator,
     pub(crate) recorder: Recorder,
     pub(crate) random: StdRng,
     /// Nodes that do not run.
@@ -129,7 +129,7 @@ impl World {
         desks: Vec<Arc<Desk>>,
         orders: Rc<RefCell<Vec<Order>>>,
         observer: Observer,
-        operator: Operator,
+        operator: RunOperator,
         recorder: Recorder,
     ) -> Self {
         let random = StdRng::seed_from_u64(plan.seed ^ 0x5eed);

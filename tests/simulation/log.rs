@@ -15,7 +15,7 @@ use std::{
 
 use lockkeeper::{
     planted::Planted,
-    raft::types::{Entry, LogId, TypeConfig, Vote},
+    raft::types::{LogEntry, LogId, TypeConfig, Vote},
 };
 use openraft::{
     LogState, OptionalSend, RaftLogReader,
@@ -34,13 +34,13 @@ struct Contents {
     vote: Option<Vote>,
     committed: Option<LogId>,
     purged: Option<LogId>,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, LogEntry>,
 }
 
 /// One write. An append is one write per entry: a crash may keep some of them.
 #[derive(Debug)]
 enum Write {
-    Entry(Entry),
+    Entry(LogEntry),
     Vote(Vote),
     Committed(LogId),
     Truncate(Option<LogId>),
@@ -261,7 +261,7 @@ impl RaftLogStorage<TypeConfig> for Log {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
         self.shared.write(entries.into_iter().map(Write::Entry), Some(Waiting::Append(callback)));
@@ -280,7 +280,7 @@ impl RaftLogStorage<TypeConfig> for Log {
 }
 
 impl RaftLogReader<TypeConfig> for Reader {
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<LogEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {

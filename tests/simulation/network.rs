@@ -10,7 +10,7 @@ use std::{
 };
 
 use hyper_util::rt::TokioIo;
-use lockkeeper::transport::{Connect, Listen};
+use lockkeeper::transport::{Connector, Listen};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint, Uri};
 use turmoil::net::{TcpListener, TcpStream};
@@ -26,7 +26,7 @@ pub(crate) struct Dialer {
     pub(crate) gates: Gates,
 }
 
-impl Connect for Dialer {
+impl Connector for Dialer {
     type Stream = Line;
 
     async fn connect(&self, address: &str) -> io::Result<Line> {

@@ -10,12 +10,12 @@ use std::{
 };
 
 use lockkeeper::{
-    config::{Config, Member, RaftConfig},
+    config::{Config, ConfiguredMember, RaftConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Versions,
     raft::{
         disk::Space,
-        identity::{Identity, Stage},
+        identity::{NodeIdentity, Stage},
         snapshot::SnapshotStore,
     },
     server::{
@@ -65,7 +65,7 @@ pub(crate) enum Origin {
 struct Data {
     disk: Arc<Disk>,
     /// In memory, with the guarantee of a disk: updates are atomic.
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     /// The directory of the snapshots. They are real files, unlike the rest of the disk: a snapshot is synced before it is announced,
     /// so a crash between two steps of the simulation cannot undo it.
     directory: PathBuf,
@@ -87,7 +87,7 @@ impl Site {
         gates: Gates,
         seed: u64,
     ) -> Self {
-        let member = |node_id| Member {
+        let member = |node_id| ConfiguredMember {
             node_id,
             client_address: network::client_address(node_id),
             peer_address: network::peer_address(node_id),
@@ -107,7 +107,7 @@ impl Site {
         };
         let mut random = StdRng::seed_from_u64(seed);
         let cluster_id = CLUSTER_ID.parse().expect("it is one");
-        let identity = Arc::new(Identity::in_memory(&cluster_id, node, &mut random));
+        let identity = Arc::new(NodeIdentity::in_memory(&cluster_id, node, &mut random));
         let clock = Arc::new(NodeClock::default());
         let environment = Environment {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
@@ -145,8 +145,11 @@ impl Site {
     pub(crate) fn lose_data(&self, sync_ms: (u64, u64)) {
         let own = self.data();
         let seed = self.seed ^ 0x1057;
-        let identity =
-            Identity::in_memory(&CLUSTER_ID.parse().expect("it is one"), self.id(), &mut StdRng::seed_from_u64(seed));
+        let identity = NodeIdentity::in_memory(
+            &CLUSTER_ID.parse().expect("it is one"),
+            self.id(),
+            &mut StdRng::seed_from_u64(seed),
+        );
         let directory = own.directory.with_extension("lost");
         // It may have lost its data before.
         let _ = std::fs::remove_dir_all(&directory);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper::raft::types::{CommittedLeaderId, Entry, EntryPayload, LogId, TypeConfig, Vote};
+use lockkeeper::raft::types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, TypeConfig, Vote};
 use openraft::{
     RaftLogReader as _, StorageError,
     storage::{IOFlushed, RaftLogStorage as _},
@@ -28,8 +28,8 @@ async fn openrafts_suite_passes_on_the_simulated_log() {
     Suite::test_all(Builder).await.expect("the suite passes");
 }
 
-fn entry(index: u64) -> Entry {
-    Entry { log_id: LogId { leader_id: CommittedLeaderId::new(1), index }, payload: EntryPayload::Blank }
+fn entry(index: u64) -> LogEntry {
+    LogEntry { log_id: LogId { leader_id: CommittedLeaderId::new(1), index }, payload: EntryPayload::Blank }
 }
 
 /// Indexes of the entries on a disk after a crash.

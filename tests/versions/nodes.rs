@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use lockkeeper::{
     client::{Client, SessionOptions},
-    config::{Config, Member, RaftConfig},
+    config::{Config, ConfiguredMember, RaftConfig},
     environment::Environment,
     machine::{Version, Versions},
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
     raft::{
         Replica,
         disk::Space,
-        identity::Identity,
+        identity::NodeIdentity,
         log::{self, LogStore},
         snapshot::SnapshotStore,
     },
@@ -35,7 +35,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 const CLUSTER: &str = "versions";
 
 struct Node {
-    member: Member,
+    member: ConfiguredMember,
     directory: TempDir,
     running: Option<Running>,
 }
@@ -71,7 +71,7 @@ impl Cluster {
         let mut nodes = Vec::new();
         for node_id in 1..=programs.len() as u64 {
             let (clients, peers) = (port().await, port().await);
-            let member = Member { node_id, client_address: clients, peer_address: peers };
+            let member = ConfiguredMember { node_id, client_address: clients, peer_address: peers };
             nodes.push(Node { member, directory: tempfile::tempdir().expect("a directory"), running: None });
         }
         let endpoints: Vec<_> = nodes.iter().map(|node| node.member.client_address.clone()).collect();
@@ -106,14 +106,14 @@ impl Cluster {
         };
         let environment = Environment::system();
         let cluster_id = CLUSTER.parse().expect("a cluster id");
-        let identity = Identity::open_or_create(directory, &cluster_id, node_id, &mut environment.generator());
+        let identity = NodeIdentity::open_or_create(directory, &cluster_id, node_id, &mut environment.generator());
         let identity = Arc::new(identity.expect("the directory is this node's"));
         let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("its snapshots are whole");
         let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
         // A test that fails removes the directory under the node.
         let on_failure = Arc::new(|_: &std::path::Path, _: &_| ());
         let owner = Some(identity.log_owner());
-        let options = log::Options { snapshot, owner, on_failure, ..log::Options::default() };
+        let options = log::LogOptions { snapshot, owner, on_failure, ..log::LogOptions::default() };
         let log = LogStore::open(&directory.join("log"), options).expect("its log is whole");
         identity.started().expect("written");
         let parts = Parts {

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_client::{AttachedSession, Client, SessionOptions};
 use lockkeeper_machine::Ttl;
 
-use self::stream::{Pace, renew};
-use super::{BenchError, Condition, Series, Timing, recorder::Recorder, target::Target};
+use self::stream::{RenewalPace, renew};
+use super::{BenchError, Series, SeriesCondition, Timing, recorder::ResultRecorder, target::MeasuredCluster};
 
 /// The number of concurrent opens and closes.
 const AT_A_TIME: usize = 256;
@@ -29,7 +29,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The options of the `keepalive` workload.
 #[derive(Clone, PartialEq, Debug)]
-pub struct KeepAlive {
+pub struct KeepAliveOptions {
     /// The number of sessions.
     pub sessions: usize,
     /// The TTL of each session.
@@ -72,7 +72,7 @@ impl fmt::Display for Rate {
     }
 }
 
-impl KeepAlive {
+impl KeepAliveOptions {
     /// What is wrong with the options, if anything is.
     pub(super) fn problem(&self) -> Option<String> {
         let ttl_ms = u32::try_from(self.ttl.as_millis()).unwrap_or(u32::MAX);
@@ -113,14 +113,14 @@ impl KeepAlive {
     pub(super) async fn measure(
         &self,
         (rate, in_flight): (Rate, usize),
-        target: &Target,
+        target: &MeasuredCluster,
         timing: &Timing,
         stop: &CancellationToken,
     ) -> Result<Series, BenchError> {
         let clients = target.clients(self.streams)?;
         let sessions = self.open(&clients).await?;
 
-        let recorder = Recorder::new(self.streams, timing.repetitions);
+        let recorder = ResultRecorder::new(self.streams, timing.repetitions);
         let start = |place: usize| {
             let client = clients[place % clients.len()].clone();
             let of_stream = sessions.iter().skip(place).step_by(self.streams);
@@ -129,9 +129,9 @@ impl KeepAlive {
             let pace = match rate {
                 // Each stream sends its share with an offset, so the renewals are spread evenly over all streams.
                 Rate::PerSecond(rate) => {
-                    Pace::every(Duration::from_secs_f64(self.streams as f64 / rate), place as f64 / rate)
+                    RenewalPace::every(Duration::from_secs_f64(self.streams as f64 / rate), place as f64 / rate)
                 }
-                Rate::Max => Pace::InFlight(in_flight.div_ceil(self.streams)),
+                Rate::Max => RenewalPace::InFlight(in_flight.div_ceil(self.streams)),
             };
 
             tokio::spawn(renew(client, session_ids, pace, place, recorder.clone()))
@@ -152,14 +152,14 @@ impl KeepAlive {
         ended.into_iter().flatten().collect::<Result<(), BenchError>>()?;
 
         let in_flight = match rate {
-            Rate::PerSecond(_) => Condition::None,
+            Rate::PerSecond(_) => SeriesCondition::None,
             Rate::Max => in_flight.into(),
         };
 
         let conditions = vec![
             ("sessions", self.sessions.into()),
             ("streams", self.streams.into()),
-            ("rate", Condition::Word(rate.to_string())),
+            ("rate", SeriesCondition::Word(rate.to_string())),
             ("in_flight", in_flight),
         ];
 
@@ -208,12 +208,17 @@ mod tests {
     #[test]
     fn sessions_that_would_expire_are_noticed_beforehand() {
         let ttl = Duration::from_secs(10);
-        let fine =
-            KeepAlive { sessions: 900, ttl, streams: 4, rates: vec![Rate::PerSecond(100.0)], in_flight: Vec::new() };
+        let fine = KeepAliveOptions {
+            sessions: 900,
+            ttl,
+            streams: 4,
+            rates: vec![Rate::PerSecond(100.0)],
+            in_flight: Vec::new(),
+        };
         assert_eq!(fine.problem(), None);
-        let slow = KeepAlive { rates: vec![Rate::Max, Rate::PerSecond(99.0)], ..fine.clone() };
+        let slow = KeepAliveOptions { rates: vec![Rate::Max, Rate::PerSecond(99.0)], ..fine.clone() };
         assert!(slow.problem().is_some_and(|problem| problem.contains("at least 100")));
-        assert!(KeepAlive { streams: 901, ..fine.clone() }.problem().is_some());
-        assert!(KeepAlive { streams: 0, ..fine }.problem().is_some());
+        assert!(KeepAliveOptions { streams: 901, ..fine.clone() }.problem().is_some());
+        assert!(KeepAliveOptions { streams: 0, ..fine }.problem().is_some());
     }
 }

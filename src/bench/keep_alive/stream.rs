@@ -14,7 +14,7 @@ use lockkeeper_proto::v1::{
     KeepAliveRequest, KeepAliveResponse, keep_alive_response::What, sessions_client::SessionsClient,
 };
 
-use super::super::{BenchError, recorder::Recorder};
+use super::super::{BenchError, recorder::ResultRecorder};
 
 /// The number of renewals that may be queued for the connection.
 const PIPE: usize = 1_024;
@@ -25,14 +25,14 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// When the next renewal is sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
+pub(super) enum RenewalPace {
     /// Renewals are sent at a fixed interval, the first after an offset.
     Every { period: Duration, first: Duration },
     /// A renewal is sent whenever fewer than this number are in flight.
     InFlight(usize),
 }
 
-impl Pace {
+impl RenewalPace {
     pub(super) fn every(period: Duration, first_s: f64) -> Self {
         Self::Every { period, first: Duration::from_secs_f64(first_s) }
     }
@@ -42,12 +42,12 @@ impl Pace {
 pub(super) async fn renew(
     client: Client,
     sessions: Vec<SessionId>,
-    pace: Pace,
+    pace: RenewalPace,
     place: usize,
-    recorder: Recorder,
+    recorder: ResultRecorder,
 ) -> Result<(), BenchError> {
     let (pipe, requests) = mpsc::channel(PIPE);
-    let mut stream = Renewals::new(sessions, pipe, place, recorder);
+    let mut stream = RenewalStream::new(sessions, pipe, place, recorder);
     // The server answers only after the first renewal, so send it before waiting for the stream.
     stream.send()?;
     let mut service = SessionsClient::new(client.preferred_channel());
@@ -58,8 +58,8 @@ pub(super) async fn renew(
     let mut look_at = began;
     while !stream.recorder.is_over() {
         let due = match pace {
-            Pace::Every { period, first } => Some(began + first + period * sent),
-            Pace::InFlight(in_flight) => {
+            RenewalPace::Every { period, first } => Some(began + first + period * sent),
+            RenewalPace::InFlight(in_flight) => {
                 while stream.unanswered.len() < in_flight {
                     stream.send()?;
                 }
@@ -86,18 +86,23 @@ pub(super) async fn renew(
 }
 
 /// The state of a stream of renewals.
-struct Renewals {
+struct RenewalStream {
     sessions: Vec<String>,
     pipe: mpsc::Sender<KeepAliveRequest>,
     place: usize,
-    recorder: Recorder,
+    recorder: ResultRecorder,
     sequence: u64,
     /// When each unanswered renewal was sent, by sequence number.
     unanswered: BTreeMap<u64, Instant>,
 }
 
-impl Renewals {
-    fn new(sessions: Vec<SessionId>, pipe: mpsc::Sender<KeepAliveRequest>, place: usize, recorder: Recorder) -> Self {
+impl RenewalStream {
+    fn new(
+        sessions: Vec<SessionId>,
+        pipe: mpsc::Sender<KeepAliveRequest>,
+        place: usize,
+        recorder: ResultRecorder,
+    ) -> Self {
         let sessions = sessions.iter().map(SessionId::to_string).collect();
         Self { sessions, pipe, place, recorder, sequence: 0, unanswered: BTreeMap::new() }
     }

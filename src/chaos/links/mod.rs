@@ -20,7 +20,7 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
-use lockkeeper_config::Member;
+use lockkeeper_config::ConfiguredMember;
 use lockkeeper_local::free_port;
 
 pub use self::link::{Direction, Link};
@@ -38,17 +38,17 @@ pub struct Links {
 
 impl Links {
     /// Makes links to and between these nodes, at their listen addresses.
-    pub fn new(members: &[Member], seed: u64) -> io::Result<Self> {
+    pub fn new(members: &[ConfiguredMember], seed: u64) -> io::Result<Self> {
         Self::with_spares(members, &[], seed)
     }
 
     /// Makes links to and between these nodes and spare ones, which do not exist yet.
-    pub fn with_spares(members: &[Member], spares: &[Member], seed: u64) -> io::Result<Self> {
+    pub fn with_spares(members: &[ConfiguredMember], spares: &[ConfiguredMember], seed: u64) -> io::Result<Self> {
         // Hold them until all links have ports: no link may take the port of a node that does not run at the moment.
         let addresses = members.iter().flat_map(|member| [&member.client_address, &member.peer_address]);
         let _held: Vec<_> = addresses.filter_map(|address| TcpListener::bind(address).ok()).collect();
 
-        let hold = |spare: &Member| {
+        let hold = |spare: &ConfiguredMember| {
             let bind = |address: &String| {
                 TcpListener::bind(address).map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
             };
@@ -69,9 +69,9 @@ impl Links {
     }
 
     /// The addresses at which `from` reaches `to`. A node reaches itself directly.
-    pub fn member(&self, from: u64, to: &Member) -> Member {
+    pub fn member(&self, from: u64, to: &ConfiguredMember) -> ConfiguredMember {
         let address = |link: &Link| link.address().to_string();
-        Member {
+        ConfiguredMember {
             node_id: to.node_id,
             client_address: self.clients.get(&to.node_id).map_or(to.client_address.clone(), address),
             peer_address: self.peers.get(&(from, to.node_id)).map_or(to.peer_address.clone(), address),
@@ -135,10 +135,10 @@ fn link(target: &str, seed: u64) -> io::Result<Link> {
 mod tests {
     use super::*;
 
-    fn members(count: u64) -> Vec<Member> {
+    fn members(count: u64) -> Vec<ConfiguredMember> {
         let address = |id: u64, service: u64| format!("127.0.0.1:{}", 40_000 + 10 * id + service);
         (1..=count)
-            .map(|id| Member { node_id: id, client_address: address(id, 1), peer_address: address(id, 2) })
+            .map(|id| ConfiguredMember { node_id: id, client_address: address(id, 1), peer_address: address(id, 2) })
             .collect()
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let spare = {
             let listener = [free_port().unwrap(), free_port().unwrap()];
             let [client_address, peer_address] = listener.map(|listener| listener.local_addr().unwrap().to_string());
-            Member { node_id: 4, client_address, peer_address }
+            ConfiguredMember { node_id: 4, client_address, peer_address }
         };
         let mut links = Links::with_spares(&members(3), std::slice::from_ref(&spare), 1).unwrap();
         assert!(TcpListener::bind(&spare.peer_address).is_err() && TcpListener::bind(&spare.client_address).is_err());

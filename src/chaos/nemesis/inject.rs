@@ -17,14 +17,14 @@ use lockkeeper_storage::IDENTITY_FILE;
 use super::{
     Fault,
     aim::Aim,
-    roster::{Operation, Roster},
+    roster::{OpenOperation, Roster},
     tools::{Tools, Trace},
 };
 use crate::{
     dial::Dial,
     history::Fact,
     links::{Direction, Links},
-    parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::Operator},
+    parties::{LIVENESS_BOUND, clients::Clients, observe::Observer, operator::RunOperator},
     record::Recorder,
     workload::locks::Lock,
 };
@@ -63,7 +63,7 @@ pub(crate) struct World {
     pub(crate) links: Links,
     pub(crate) clients: Clients,
     pub(crate) observer: Observer,
-    pub(crate) operator: Operator,
+    pub(crate) operator: RunOperator,
     pub(crate) recorder: Recorder,
     pub(crate) tools: Tools,
     pub(crate) random: StdRng,
@@ -77,7 +77,7 @@ pub(crate) struct World {
     /// The time for which the cluster that was restored last grants nothing.
     pub(crate) closed_for: Duration,
     /// The operation in flight.
-    pub(crate) operation: Option<Operation>,
+    pub(crate) operation: Option<OpenOperation>,
     /// A token that is cancelled to end faults early. Faults are not dropped, so that each kill is recorded.
     pub(crate) stop: CancellationToken,
 }
@@ -103,7 +103,7 @@ impl World {
     /// Begins a fault and lets it last. Returns `false` if it was not possible, or had no target.
     pub(crate) async fn inject_fault(&mut self, fault: Fault) -> io::Result<bool> {
         let Some(leader) = self.observer.leader_by(Instant::now() + LEADER_WAIT).await else { return Ok(false) };
-        let ids: Vec<u64> = self.cluster.nodes().map(lockkeeper_local::Node::id).collect();
+        let ids: Vec<u64> = self.cluster.nodes().map(lockkeeper_local::LocalNode::id).collect();
         let aim = Aim::take(fault, leader, &ids, &mut self.random);
 
         if fault.is_request() {
@@ -270,7 +270,7 @@ impl World {
     }
 
     fn ids(&self) -> Vec<u64> {
-        self.cluster.nodes().map(lockkeeper_local::Node::id).collect()
+        self.cluster.nodes().map(lockkeeper_local::LocalNode::id).collect()
     }
 
     /// Cuts a node from its clients: either holds the link without an error, or resets its connections.

@@ -14,15 +14,15 @@ use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use lockkeeper_client::Error;
-use lockkeeper_local::{EXIT_REMOVED, LocalError, Node};
+use lockkeeper_local::{EXIT_REMOVED, LocalError, LocalNode};
 
 use super::{
     Fault,
     aim::Aim,
     inject::{World, start},
-    roster::Operation,
+    roster::OpenOperation,
 };
-use crate::{history::Fact, parties::observe::Observations, parties::operator::Operator, workload};
+use crate::{history::Fact, parties::observe::Observations, parties::operator::RunOperator, workload};
 
 /// Time limit of an operation after the other faults are over.
 const SETTLE_BOUND: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ impl World {
             _ => None,
         };
 
-        let mut operation = Operation { fault, request, starts: spare, joins, leaves };
+        let mut operation = OpenOperation { fault, request, starts: spare, joins, leaves };
         if fault == Fault::Add {
             self.start_new(&mut operation)?;
         } else if fault == Fault::Replace && self.random.random() {
@@ -104,7 +104,7 @@ impl World {
     }
 
     /// Starts the new node. It asks the cluster to be added.
-    fn start_new(&mut self, operation: &mut Operation) -> io::Result<()> {
+    fn start_new(&mut self, operation: &mut OpenOperation) -> io::Result<()> {
         let Some(member) = operation.starts.take() else { return Ok(()) };
         let id = member.node_id;
 
@@ -123,7 +123,7 @@ impl World {
         Ok(())
     }
 
-    async fn asked(&self, operation: &mut Operation, by: Instant) -> Result<(), String> {
+    async fn asked(&self, operation: &mut OpenOperation, by: Instant) -> Result<(), String> {
         let Some(mut request) = operation.request.take() else { return Ok(()) };
         match timeout_at(by, &mut request).await {
             Ok(Ok(ended)) => ended,
@@ -161,7 +161,8 @@ impl World {
 
     /// Waits until all nodes but this one are voters, and no other node is a member.
     async fn has_members(&mut self, leaves: Option<u64>, by: Instant) -> Result<(), String> {
-        let expected: BTreeSet<u64> = self.cluster.nodes().map(Node::id).filter(|id| Some(*id) != leaves).collect();
+        let expected: BTreeSet<u64> =
+            self.cluster.nodes().map(LocalNode::id).filter(|id| Some(*id) != leaves).collect();
         let seen = self.observer.observations();
         loop {
             let members = seen.members();
@@ -209,7 +210,7 @@ fn first(fault: Fault, nodes: usize, initial: usize) -> Option<Fault> {
     (fault == Fault::Remove && nodes <= initial).then_some(Fault::Add)
 }
 
-impl Operator {
+impl RunOperator {
     /// Hands the leadership to random voters, several times.
     async fn transfer(self, seen: Observations, seed: u64) -> Result<(), String> {
         let mut random = StdRng::seed_from_u64(seed);

@@ -108,7 +108,7 @@ impl World {
 
     /// Makes a cluster from the backup by the program, as an operator does.
     async fn restore(&mut self, file: &Path, made: &Path, cluster_id: &str) -> io::Result<()> {
-        let program = self.cluster.nodes().next().map(lockkeeper_local::Node::program);
+        let program = self.cluster.nodes().next().map(lockkeeper_local::LocalNode::program);
         let mut command = Command::new(program.ok_or(io::ErrorKind::NotFound)?);
         command.args(["snapshot", "restore", "-o", "json", "--cluster-id", cluster_id, "--data-dir"]).arg(made);
         command.arg("--closed-for").arg(format!("{}ms", CLOSED_FOR.as_millis()));

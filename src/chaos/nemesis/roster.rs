@@ -2,18 +2,18 @@
 
 use tokio::task::JoinHandle;
 
-use lockkeeper_config::Member;
+use lockkeeper_config::ConfiguredMember;
 
 use super::Fault;
 
 /// An operation in flight.
 #[derive(Debug)]
-pub(crate) struct Operation {
+pub(crate) struct OpenOperation {
     pub(super) fault: Fault,
     /// The request to the cluster.
     pub(super) request: Option<JoinHandle<Result<(), String>>>,
     /// The address of a new node, until the node is started.
-    pub(super) starts: Option<Member>,
+    pub(super) starts: Option<ConfiguredMember>,
     /// The id of a new node.
     pub(super) joins: Option<u64>,
     pub(super) leaves: Option<u64>,
@@ -25,7 +25,7 @@ pub(crate) struct Roster {
     /// Initial number of nodes.
     pub(crate) initial: usize,
     /// The addresses of all nodes, past, present and possible.
-    pub(crate) all: Vec<Member>,
+    pub(crate) all: Vec<ConfiguredMember>,
     /// The addresses that were not used yet, the next one last.
-    pub(crate) spares: Vec<Member>,
+    pub(crate) spares: Vec<ConfiguredMember>,
 }

@@ -12,7 +12,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use lockkeeper_client::{Guard, Session};
 
-use super::operator::{Operator, PROBE_TTL};
+use super::operator::{PROBE_TTL, RunOperator};
 use crate::{
     history::{Fact, Mode},
     workload::{holder, locks::Lock, outcomes},
@@ -35,7 +35,7 @@ pub(crate) struct Bystander {
 
 impl Bystander {
     /// Starts it in the background. Only the bystander uses this operator, which has a recorder of its own.
-    pub(crate) fn start(operator: Operator) -> Self {
+    pub(crate) fn start(operator: RunOperator) -> Self {
         let finish = CancellationToken::new();
         let task = tokio::spawn(stand_by(operator, finish.clone()));
         Self { task: AbortOnDropHandle::new(task), finish }
@@ -49,7 +49,7 @@ impl Bystander {
     }
 }
 
-async fn stand_by(operator: Operator, finish: CancellationToken) {
+async fn stand_by(operator: RunOperator, finish: CancellationToken) {
     for number in 1_u32.. {
         let lock = Lock { name: format!("bystander/{number}"), mode: Mode::Exclusive };
         let held = tokio::select! {
@@ -92,7 +92,7 @@ struct StandingHold {
 }
 
 /// Opens a session and acquires the lock. Returns `None` if the session could not be opened, or was lost meanwhile.
-async fn hold(operator: &Operator, lock: &Lock) -> Option<StandingHold> {
+async fn hold(operator: &RunOperator, lock: &Lock) -> Option<StandingHold> {
     let session = operator.open_for(TTL, Instant::now()).await?;
     let watching = holder::watch(operator.recorder.clone(), &session);
     while session.loss().is_none() {

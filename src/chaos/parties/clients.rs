@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     dial::Dial,
     history::Fact,
-    record::{Recorder, Timeline},
+    record::{HistoryClock, Recorder},
 };
 
 /// The settings common to all client processes of a run.
@@ -39,7 +39,7 @@ pub(crate) struct Setting {
     pub(crate) parts: PathBuf,
     /// The file for their stderr.
     pub(crate) log: PathBuf,
-    pub(crate) timeline: Timeline,
+    pub(crate) timeline: HistoryClock,
     pub(crate) seed: u64,
 }
 
@@ -49,14 +49,14 @@ pub(crate) struct Clients {
     setting: Setting,
     running: Vec<Client>,
     recorder: Recorder,
-    totals: Totals,
+    totals: OperationTotals,
 }
 
 /// Operations and grants of all client processes so far, including those that were killed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Totals(Arc<(AtomicU64, AtomicU64)>);
+pub(crate) struct OperationTotals(Arc<(AtomicU64, AtomicU64)>);
 
-impl Totals {
+impl OperationTotals {
     pub(crate) fn get(&self) -> (u64, u64) {
         (self.0.0.load(Ordering::Relaxed), self.0.1.load(Ordering::Relaxed))
     }
@@ -73,7 +73,7 @@ struct Client {
 
 impl Clients {
     pub(crate) fn start(setting: Setting, count: usize, recorder: Recorder) -> io::Result<Self> {
-        let mut clients = Self { setting, running: Vec::new(), recorder, totals: Totals::default() };
+        let mut clients = Self { setting, running: Vec::new(), recorder, totals: OperationTotals::default() };
         for number in 1..=count {
             let client = clients.spawn(number, 1, count)?;
             clients.running.push(client);
@@ -123,7 +123,7 @@ impl Clients {
         self.setting.endpoints = endpoints;
     }
 
-    pub(crate) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> OperationTotals {
         self.totals.clone()
     }
 
@@ -221,7 +221,7 @@ pub(crate) fn part(parts: &Path, name: &str) -> PathBuf {
 }
 
 /// Reads the process's counters, which it writes on one line each time.
-async fn listen(stdout: ChildStdout, totals: Totals) {
+async fn listen(stdout: ChildStdout, totals: OperationTotals) {
     let mut lines = BufReader::new(stdout).lines();
     let mut operations = 0;
     let mut grants = 0;

@@ -10,7 +10,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 
-use lockkeeper_local::{LocalCluster, Node};
+use lockkeeper_local::{LocalCluster, LocalNode};
 use lockkeeper_proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient};
 
 use crate::{dial::Dial, history::Fact, record::Recorder};
@@ -70,7 +70,7 @@ impl Observer {
     }
 
     /// Observes one more node.
-    pub(crate) fn add(&mut self, node: &Node) {
+    pub(crate) fn add(&mut self, node: &LocalNode) {
         self.insert(node.id(), self.dial.channel(&node.config().client_listen, ANSWER_TIMEOUT));
     }
 

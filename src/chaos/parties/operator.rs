@@ -20,7 +20,7 @@ use crate::{
     dial::Dial,
     history::{Acquire, Answer, Call, Lease, Mode, Modes, Wait},
     record::Recorder,
-    workload::{ATTEMPT_LIMIT, CALL_LIMIT, channels, locks, outcomes, resource::Place, writes::Writes},
+    workload::{ATTEMPT_LIMIT, CALL_LIMIT, channels, locks, outcomes, resource::RegisterPlace, writes::Writes},
 };
 
 const EVERY: std::ops::Range<u64> = 150..600;
@@ -34,9 +34,9 @@ pub(crate) const LASTING_TTL: Duration = super::LIVENESS_BOUND.saturating_mul(3)
 
 /// The channels to the nodes by id. Clones share them, because nodes come and go.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Nodes(Arc<Mutex<BTreeMap<u64, Channel>>>);
+pub(crate) struct NodeChannels(Arc<Mutex<BTreeMap<u64, Channel>>>);
 
-impl Nodes {
+impl NodeChannels {
     pub(crate) fn insert(&self, node: u64, channel: Channel) {
         self.lock().insert(node, channel);
     }
@@ -61,19 +61,19 @@ impl Nodes {
 
 /// The runner's own client.
 #[derive(Clone, Debug)]
-pub struct Operator {
+pub struct RunOperator {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
     /// A channel to each node.
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeChannels,
     /// The protected registers.
-    place: Place,
+    place: RegisterPlace,
 }
 
-impl Operator {
+impl RunOperator {
     /// An operator with this client and these channels to the nodes 1, 2, …. Their limits are those of the workload.
-    pub fn new(client: Client, nodes: Vec<Channel>, place: Place, recorder: Recorder) -> Self {
-        let nodes = Nodes(Arc::new(Mutex::new((1..).zip(nodes).collect())));
+    pub fn new(client: Client, nodes: Vec<Channel>, place: RegisterPlace, recorder: Recorder) -> Self {
+        let nodes = NodeChannels(Arc::new(Mutex::new((1..).zip(nodes).collect())));
         Self { client, recorder, nodes, place }
     }
 
@@ -90,7 +90,7 @@ impl Operator {
     pub(crate) fn for_cluster(dial: &Dial, endpoints: &str, socket: &Path, recorder: Recorder) -> Result<Self, Error> {
         let nodes = channels(dial, endpoints);
         let client = dial.client(endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build()?;
-        Ok(Self::new(client, nodes, Place::Socket(socket.to_owned()), recorder))
+        Ok(Self::new(client, nodes, RegisterPlace::Socket(socket.to_owned()), recorder))
     }
 
     /// Saves a backup of the cluster as it is now.

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::clients::part;
-use crate::record::Timeline;
+use crate::record::HistoryClock;
 
 /// The first part of the names of their histories. A number follows.
 pub(crate) const PROGRAM: &str = "program";
@@ -42,7 +42,7 @@ pub(crate) struct Surroundings {
     pub(crate) parts: PathBuf,
     /// The file for their stdout and stderr.
     pub(crate) log: PathBuf,
-    pub(crate) timeline: Timeline,
+    pub(crate) timeline: HistoryClock,
 }
 
 /// The programs in a run. They end with the run.
@@ -106,7 +106,7 @@ fn history(parts: &Path, number: usize) -> io::Result<PathBuf> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "every language has this clock; the history's own counts suspension too")]
-fn base_ns(timeline: Timeline) -> u64 {
+fn base_ns(timeline: HistoryClock) -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let now_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
     now_ns.saturating_sub(timeline.now_ns())

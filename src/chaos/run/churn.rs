@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use lockkeeper_client::Session;
 use lockkeeper_proto::v1::{GetRequest, locks_client::LocksClient};
 
-use super::super::parties::operator::{Operator, PROBE_TTL};
+use super::super::parties::operator::{PROBE_TTL, RunOperator};
 use crate::{
     history::{Answer, Call, Mode},
     workload::{ATTEMPT_LIMIT, locks::Lock, outcomes},
@@ -22,7 +22,7 @@ use crate::{
 
 const EVERY: Duration = Duration::from_millis(250);
 
-impl Operator {
+impl RunOperator {
     /// Runs in the background until `finish` is cancelled. Then all its locks are released.
     pub fn churn(&self, finish: CancellationToken) -> AbortOnDropHandle<()> {
         let operator = self.clone();

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use lockkeeper_client::{AttachedSession, Error, SessionOptions};
 use lockkeeper_machine::{self, LockName, Mode, Token, Want};
 
-use super::super::parties::operator::{LASTING_TTL, Operator};
+use super::super::parties::operator::{LASTING_TTL, RunOperator};
 use crate::{
     history::{Acquire, Answer, Call, Fact, Lease},
     workload::outcomes,
@@ -26,7 +26,7 @@ pub(super) struct Forced {
     token: Token,
 }
 
-impl Operator {
+impl RunOperator {
     /// Acquires this lock, which is used once, and takes the grant by force. Returns `None` if the cluster is not available.
     pub(super) async fn acquire_and_force(&self, lock: &str) -> Option<Forced> {
         let session = self.open_detached().await?;

@@ -16,7 +16,7 @@ use lockkeeper_proto::v1::{OpenSessionRequest, locks_client::LocksClient, sessio
 
 use super::super::parties::{
     EXPIRY_BOUND_MS,
-    operator::{Operator, PROBE_TTL},
+    operator::{PROBE_TTL, RunOperator},
 };
 use crate::{
     dial::Dial,
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(2_000 + EXPIRY_BOUND_MS);
 /// Maximum number of times that the request comes again.
 const RETRIES: u32 = 4;
 
-impl Operator {
+impl RunOperator {
     /// Sends one request after another at these nodes in turn, whose addresses have no link. Runs in the background until `finish` is
     /// cancelled.
     pub fn retry_late(

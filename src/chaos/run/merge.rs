@@ -15,12 +15,12 @@ use crate::{
 };
 
 #[derive(Deserialize)]
-struct Timed {
+struct TimedEvent {
     time_ns: u64,
 }
 
 /// A line of a part: its time, its number in the file, and its text.
-type Line = (u64, usize, String);
+type HistoryLine = (u64, usize, String);
 
 /// Writes the history, sorted by time. A killed process may have left an incomplete last line, which is dropped.
 ///
@@ -73,7 +73,7 @@ fn is_from_program(path: &Path) -> bool {
 }
 
 /// Reads the lines of a part. Fails with the line and the problem.
-fn read(path: &Path) -> Result<Vec<Line>, String> {
+fn read(path: &Path) -> Result<Vec<HistoryLine>, String> {
     let mut source = BufReader::new(File::open(path).map_err(|error| error.to_string())?);
     let mut lines = Vec::new();
     for number in 1.. {
@@ -90,14 +90,14 @@ fn read(path: &Path) -> Result<Vec<Line>, String> {
             continue;
         }
 
-        let Timed { time_ns } = serde_json::from_str(&line).map_err(|error| problem(&error))?;
+        let TimedEvent { time_ns } = serde_json::from_str(&line).map_err(|error| problem(&error))?;
         lines.push((time_ns, number, line));
     }
     Ok(lines)
 }
 
 /// Returns the lines if they are a history by themselves. Fails with the line and the problem.
-fn checked(meta: &str, mut part: Vec<Line>) -> Result<Vec<Line>, String> {
+fn checked(meta: &str, mut part: Vec<HistoryLine>) -> Result<Vec<HistoryLine>, String> {
     part.sort_by_key(|(time_ns, ..)| *time_ns);
     let lines = part.iter().map(|(.., line)| format!("{line}\n"));
     let text: String = iter::once(meta.to_owned()).chain(lines).collect();

@@ -45,7 +45,7 @@ use lockkeeper_config::RaftConfig;
 use lockkeeper_local::{self, LocalCluster, LocalError};
 
 pub use self::{retried_request::RetriedRequest, sentinel::Sentinel, two_leaders::TwoLeaders};
-pub use super::parties::{observe::Observer, operator::Operator};
+pub use super::parties::{observe::Observer, operator::RunOperator};
 use super::{
     dial::Dial,
     history::{Fact, Meta},
@@ -62,7 +62,7 @@ use super::{
         clients::{self, Clients, Setting},
         programs::{Programs, Surroundings},
     },
-    record::{Recorder, Timeline},
+    record::{HistoryClock, Recorder},
     workload::resource::Resource,
 };
 
@@ -89,7 +89,7 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 
 /// The options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// The program `lockkeeper`. Nodes and clients are processes of it.
     pub program: PathBuf,
     /// Number of nodes, 3 or more.
@@ -113,7 +113,7 @@ pub struct Options {
 
 /// The progress of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
+pub struct RunProgress {
     /// The current phase.
     pub phase: String,
     /// Time since the first fault was possible.
@@ -178,13 +178,13 @@ pub enum RunError {
 /// Executes a run. When `stop` is cancelled, it ends early: faults are healed, clients finish, and the history is
 /// complete.
 pub async fn run(
-    options: Options,
-    progress: watch::Sender<Progress>,
+    options: RunOptions,
+    progress: watch::Sender<RunProgress>,
     stop: CancellationToken,
 ) -> Result<Outcome, RunError> {
     let directory = &options.directory;
     fs::create_dir(directory).map_err(|source| RunError::Directory { path: directory.clone(), source })?;
-    let mut run = Run::prepare(&options, progress, stop).await?;
+    let mut run = ChaosRun::prepare(&options, progress, stop).await?;
     let worked = run.inject_faults(&options).await;
     if let Err(error) = worked {
         run.outcome.troubles.push(error.to_string());
@@ -200,7 +200,7 @@ struct Phase {
     faults_planned: u32,
 }
 
-struct Run {
+struct ChaosRun {
     world: World,
     programs: Programs,
     bystander: Bystander,
@@ -213,15 +213,15 @@ struct Run {
     outcome: Outcome,
 }
 
-impl Run {
+impl ChaosRun {
     async fn prepare(
-        options: &Options,
-        progress: watch::Sender<Progress>,
+        options: &RunOptions,
+        progress: watch::Sender<RunProgress>,
         stop: CancellationToken,
     ) -> Result<Self, RunError> {
         let phase = watch::Sender::new(Phase { name: "starting".to_owned(), ..Phase::default() });
         progress.send_modify(|progress| progress.phase.clone_from(&phase.borrow().name));
-        let timeline = Timeline::begin();
+        let timeline = HistoryClock::begin();
         // The parts lie on the disk of the history. The socket lies elsewhere, because its path must be short.
         let parts = tempfile::Builder::new().prefix("parts-").tempdir_in(&options.directory)?;
         let recorder = |name: &str| Recorder::create(&clients::part(parts.path(), name), name, timeline);
@@ -234,10 +234,10 @@ impl Run {
         let sockets = tempfile::tempdir()?;
         let socket = sockets.path().join("resource");
         let resource = Resource::serve(&socket)?;
-        let operator = Operator::for_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
+        let operator = RunOperator::for_cluster(&dial, &endpoints, &socket, recorder("operator")?)?;
         // The bystander reaches the nodes directly: only what no client could survive may end its session.
         let direct = cluster.nodes().map(|node| node.config().client_listen.clone()).collect::<Vec<_>>().join(",");
-        let bystander = Bystander::start(Operator::for_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
+        let bystander = Bystander::start(RunOperator::for_cluster(&dial, &direct, &socket, recorder("bystander")?)?);
         let surroundings = Surroundings {
             endpoints: endpoints.clone(),
             dynamodb_endpoints: through(&mut links, cluster.dynamodb_endpoints(), options.seed)?,
@@ -293,7 +293,7 @@ impl Run {
     }
 
     /// Injects one fault after another until the time is over and the planned faults were injected.
-    async fn inject_faults(&mut self, options: &Options) -> io::Result<()> {
+    async fn inject_faults(&mut self, options: &RunOptions) -> io::Result<()> {
         let began = Instant::now();
         let mut schedule = self.schedule(options);
         let planned = schedule.within(options.duration);
@@ -368,7 +368,7 @@ impl Run {
     }
 
     /// The order of the faults that are possible on this machine.
-    fn schedule(&mut self, options: &Options) -> Schedule {
+    fn schedule(&mut self, options: &RunOptions) -> Schedule {
         let missing = |fault: &Fault| Some((*fault, self.world.tools.missing(*fault)?.to_owned()));
         self.outcome.skipped = options.faults.iter().filter_map(missing).collect();
         let possible = options.faults.iter().filter(|fault| self.world.tools.missing(**fault).is_none());
@@ -462,7 +462,7 @@ impl Run {
     }
 
     /// Lets all processes finish, and merges the history.
-    async fn close(mut self, options: &Options) -> Result<Outcome, RunError> {
+    async fn close(mut self, options: &RunOptions) -> Result<Outcome, RunError> {
         self.set_phase("finishing");
 
         if let Err(error) = self.world.heal().await {
@@ -525,7 +525,7 @@ impl Run {
         let by = Instant::now() + SNAPSHOT_BOUND;
         operator.renew_until(by, async || observer.snapshots_reach(index)).await;
 
-        let nodes = self.world.cluster.nodes().map(lockkeeper_local::Node::id).collect();
+        let nodes = self.world.cluster.nodes().map(lockkeeper_local::LocalNode::id).collect();
         self.world.recorder.fact(Fact::Fault { name: RESTART.to_owned(), nodes, silent: Vec::new() });
         let restarted = self.world.restart_all().await;
         self.world.recorder.fact(Fact::Heal { name: Some(RESTART.to_owned()) });
@@ -553,7 +553,12 @@ fn with(companion: Option<Fault>) -> String {
 }
 
 /// Reports the progress until it is dropped.
-fn tell(world: &World, timeline: Timeline, phase: &watch::Sender<Phase>, progress: watch::Sender<Progress>) -> Telling {
+fn tell(
+    world: &World,
+    timeline: HistoryClock,
+    phase: &watch::Sender<Phase>,
+    progress: watch::Sender<RunProgress>,
+) -> Telling {
     let observations = world.observer.observations();
     let totals = world.clients.totals();
     let mut phase = phase.subscribe();
@@ -565,7 +570,7 @@ fn tell(world: &World, timeline: Timeline, phase: &watch::Sender<Phase>, progres
                 let phase = phase.borrow_and_update();
                 (phase.name.clone(), phase.faults_over, phase.faults_planned)
             };
-            progress.send_replace(Progress {
+            progress.send_replace(RunProgress {
                 phase: name,
                 faults_over,
                 faults_planned,
@@ -598,7 +603,7 @@ fn meta(seed: u64) -> Meta {
 }
 
 /// The number of nodes that may join during a run. Each change of the membership may need one, and another one before it.
-fn spares(options: &Options) -> u64 {
+fn spares(options: &RunOptions) -> u64 {
     if options.faults.iter().any(|fault| fault.group() == Group::Membership) {
         (2 * Schedule::new(&options.faults, options.seed).within(options.duration).len() as u64 + 2).min(SPARES_MAX)
     } else {
@@ -616,7 +621,7 @@ fn through(links: &mut Links, endpoints: Vec<String>, seed: u64) -> io::Result<S
 }
 
 /// Returns why this run cannot restore a cluster from a backup, if it cannot.
-fn no_restore(options: &Options) -> Option<&'static str> {
+fn no_restore(options: &RunOptions) -> Option<&'static str> {
     if options.tls {
         Some("the certificates of the clients that run are for the lost cluster alone")
     } else if !options.programs.is_empty() {
@@ -627,16 +632,16 @@ fn no_restore(options: &Options) -> Option<&'static str> {
 }
 
 /// Founds the cluster with direct addresses, on which its nodes must agree. Then routes it through the links.
-async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
+async fn start(options: &RunOptions, recorder: &Recorder) -> Result<(LocalCluster, Links, Tools, Roster), RunError> {
     let raft = RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: KEEP_ENTRIES, ..RaftConfig::default() };
-    let mut cluster = LocalCluster::start(lockkeeper_local::Options {
+    let mut cluster = LocalCluster::start(lockkeeper_local::ClusterOptions {
         nodes: Some(options.nodes),
         directory: Some(options.directory.join("nodes")),
         raft,
         tls: options.tls,
         dynamodb: !options.programs.is_empty(),
         etcd: !options.programs.is_empty(),
-        ..lockkeeper_local::Options::new(&options.program)
+        ..lockkeeper_local::ClusterOptions::new(&options.program)
     })
     .await?;
     let mut tools = Tools::find(no_restore(options));
@@ -651,7 +656,7 @@ async fn start(options: &Options, recorder: &Recorder) -> Result<(LocalCluster, 
     let links = Links::with_spares(&members, &spares, options.seed)?;
     cluster.foresee(&spares)?;
     cluster.route(|node, member| links.member(node, member))?;
-    let ids: Vec<u64> = cluster.nodes().map(lockkeeper_local::Node::id).collect();
+    let ids: Vec<u64> = cluster.nodes().map(lockkeeper_local::LocalNode::id).collect();
     for id in ids {
         tools.fake_clock(&mut cluster, id)?;
         inject::start(&mut cluster, id, &mut tools, recorder)?;

@@ -12,7 +12,7 @@ use tonic::Code;
 use lockkeeper_client::Session;
 use lockkeeper_proto::v1::{AcquireRequest, RequestId, Want, acquire_response::Outcome, locks_client::LocksClient};
 
-use super::super::parties::operator::{LASTING_TTL, Operator};
+use super::super::parties::operator::{LASTING_TTL, RunOperator};
 use crate::{
     history::{Acquire, Answer, Call},
     workload::{ATTEMPT_LIMIT, outcomes},
@@ -29,7 +29,7 @@ pub struct RetriedRequest {
     lock: String,
 }
 
-impl Operator {
+impl RunOperator {
     /// Acquires this lock, which is used once. Returns `None` if the cluster is not available.
     pub async fn request_before(&self, lock: &str) -> Option<RetriedRequest> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;

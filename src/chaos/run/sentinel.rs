@@ -16,7 +16,7 @@ use crate::{
     history::{Answer, Call, Mode},
     parties::{
         HANDOVER_BOUND_MS, LIVENESS_BOUND,
-        operator::{LASTING_TTL, Operator},
+        operator::{LASTING_TTL, RunOperator},
     },
     workload::{holder, locks::Lock, outcomes},
 };
@@ -41,7 +41,7 @@ pub struct Sentinel {
     _watching: AbortOnDropHandle<()>,
 }
 
-impl Operator {
+impl RunOperator {
     /// Sets up the state on the lock with this number, which is used once. Returns `None` if the lock was not available.
     pub async fn set_up_sentinel(&self, number: u32) -> Option<Sentinel> {
         let lock = Lock { name: format!("sentinel/{number}"), mode: Mode::Shared };

@@ -14,7 +14,7 @@ use lockkeeper_proto::v1::{
     self, AcquireRequest, acquire_response::Outcome, cluster_client::ClusterClient, locks_client::LocksClient,
 };
 
-use super::super::parties::operator::{LASTING_TTL, Operator};
+use super::super::parties::operator::{LASTING_TTL, RunOperator};
 use crate::{
     history::{Acquire, Answer, Call},
     workload::{ATTEMPT_LIMIT, outcomes},
@@ -30,7 +30,7 @@ pub struct TwoLeaders {
     lock: String,
 }
 
-impl Operator {
+impl RunOperator {
     /// Opens the session while there is one leader. Returns `None` if there is none.
     pub async fn before_two_leaders(&self, lock: &str) -> Option<TwoLeaders> {
         let session = self.open_for(LASTING_TTL, Instant::now()).await?;

@@ -28,7 +28,7 @@ const SENDINGS_MAX: u32 = 8;
 const OPERATIONS_OF_A_HOLD: u32 = 6;
 const BETWEEN_SENDINGS: std::ops::Range<u64> = 20..150;
 
-struct Caller {
+struct LockCaller {
     shared: Arc<TasksState>,
     random: StdRng,
     nodes: Vec<Channel>,
@@ -75,7 +75,7 @@ enum Attempt<A> {
 pub(super) async fn run(shared: Arc<TasksState>, mut random: StdRng) {
     let nodes = shared.parts.nodes.clone();
     let next = random.random_range(0..nodes.len().max(1));
-    let mut caller = Caller { shared, random, nodes, next };
+    let mut caller = LockCaller { shared, random, nodes, next };
     while !caller.shared.is_over() && !caller.nodes.is_empty() {
         match caller.open().await {
             Some(session) => caller.live(session).await,
@@ -84,7 +84,7 @@ pub(super) async fn run(shared: Arc<TasksState>, mut random: StdRng) {
     }
 }
 
-impl Caller {
+impl LockCaller {
     fn node(&self) -> Channel {
         self.nodes[self.next % self.nodes.len()].clone()
     }

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, ops::Range, sync::Mutex, time::Duration};
 
-use crate::{history::Mode, record::Timeline};
+use crate::{history::Mode, record::HistoryClock};
 
 /// How long one set of locks is in use.
 const ROUND: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub(super) const EXCLUSIVE: Range<usize> = 0..4;
 pub(crate) const COUNT: usize = MODES.len();
 
 /// The number of the current set. All processes change to the next one at the same time.
-pub(crate) fn round(timeline: Timeline) -> u64 {
+pub(crate) fn round(timeline: HistoryClock) -> u64 {
     timeline.now_ns() / u64::try_from(ROUND.as_nanos()).expect("a few seconds")
 }
 

@@ -40,10 +40,10 @@ use tonic::transport::Channel;
 use lockkeeper_client::Client;
 
 pub use self::locks::Lock;
-use self::resource::Place;
+use self::resource::RegisterPlace;
 use super::{
     dial::Dial,
-    record::{Recorder, Timeline},
+    record::{HistoryClock, Recorder},
 };
 
 /// TTLs of sessions. They are short, so that sessions expire during a run.
@@ -94,7 +94,7 @@ pub struct ClientParts {
     /// A channel to each node, for calls without the library.
     pub nodes: Vec<Channel>,
     /// The protected registers.
-    pub place: Place,
+    pub place: RegisterPlace,
     /// The recorder of its part of the history.
     pub recorder: Recorder,
     /// While `false`, its tasks pause at their next step, as those of a stopped process do.
@@ -113,7 +113,7 @@ struct TasksState {
 /// Runs a client process until its stdin closes, then completes its pending operations. Fails if its part of the
 /// history is incomplete.
 pub async fn run_client(options: ClientOptions) -> io::Result<()> {
-    let recorder = Recorder::create(&options.out, &options.name, Timeline::with_base(options.base_ns))?;
+    let recorder = Recorder::create(&options.out, &options.name, HistoryClock::with_base(options.base_ns))?;
     let client = options.dial.client(&options.endpoints).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT).build();
     let parts = ClientParts {
         name: options.name,
@@ -121,7 +121,7 @@ pub async fn run_client(options: ClientOptions) -> io::Result<()> {
         clients: options.processes,
         client: client.map_err(io::Error::other)?,
         nodes: channels(&options.dial, &options.endpoints),
-        place: Place::Socket(options.resource),
+        place: RegisterPlace::Socket(options.resource),
         recorder: recorder.clone(),
         // Other processes stop this one by a signal.
         going: watch::channel(true).1,

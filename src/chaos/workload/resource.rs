@@ -48,7 +48,7 @@ struct Write {
 /// The answer of a register to a write.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
-pub enum Written {
+pub enum WriteAnswer {
     /// The register accepted the write. This is the number of writes accepted so far.
     Accepted(u64),
     /// The register refused the write, because its token is too old.
@@ -134,9 +134,9 @@ impl Registers {
         self.late.load(Ordering::Relaxed)
     }
 
-    async fn write(&self, write: Write) -> io::Result<Written> {
+    async fn write(&self, write: Write) -> io::Result<WriteAnswer> {
         if !write.fenced {
-            return Ok(Written::Accepted(self.write_open(write)));
+            return Ok(WriteAnswer::Accepted(self.write_open(write)));
         }
         let Some(hold) = hold(write.mode) else { return Err(io::Error::other("permits are not ordered")) };
 
@@ -148,10 +148,10 @@ impl Registers {
         };
 
         match self.fence.run(&write.lock, Token(write.token), hold, count).await {
-            Ok(count) => Ok(Written::Accepted(count)),
+            Ok(count) => Ok(WriteAnswer::Accepted(count)),
             Err(Error::Refused(_)) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                Ok(Written::Refused)
+                Ok(WriteAnswer::Refused)
             }
             Err(error @ (Error::NoToken | Error::Name { .. } | Error::Store(_))) => Err(io::Error::other(error)),
         }
@@ -187,7 +187,7 @@ impl std::fmt::Debug for Registers {
 
 /// The location of the registers.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum RegisterPlace {
     /// The registers are in another process, at this socket.
     Socket(PathBuf),
     /// The registers are in this process.
@@ -196,21 +196,21 @@ pub enum Place {
 
 /// A client's access to the registers.
 #[derive(Debug)]
-pub(super) enum Access {
-    Socket(Connection),
+pub(super) enum RegisterAccess {
+    Socket(RegisterConnection),
     Here(Arc<Registers>),
 }
 
-impl Access {
-    pub(super) async fn open(place: &Place) -> io::Result<Self> {
+impl RegisterAccess {
+    pub(super) async fn open(place: &RegisterPlace) -> io::Result<Self> {
         match place {
-            Place::Socket(socket) => Connection::open(socket).await.map(Self::Socket),
-            Place::Here(registers) => Ok(Self::Here(Arc::clone(registers))),
+            RegisterPlace::Socket(socket) => RegisterConnection::open(socket).await.map(Self::Socket),
+            RegisterPlace::Here(registers) => Ok(Self::Here(Arc::clone(registers))),
         }
     }
 
     /// Writes to a register. Fails if there is no answer: the write may have been accepted, and this access must not be used again.
-    pub(super) async fn write(&mut self, lock: &str, token: u64, mode: Mode, fenced: bool) -> io::Result<Written> {
+    pub(super) async fn write(&mut self, lock: &str, token: u64, mode: Mode, fenced: bool) -> io::Result<WriteAnswer> {
         let write = Write { lock: lock.to_owned(), token, mode, fenced };
         match self {
             Self::Socket(connection) => connection.write(&write).await,
@@ -221,18 +221,18 @@ impl Access {
 
 /// A connection to the socket.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct RegisterConnection {
     writer: OwnedWriteHalf,
     answers: Lines<BufReader<OwnedReadHalf>>,
 }
 
-impl Connection {
+impl RegisterConnection {
     async fn open(socket: &Path) -> io::Result<Self> {
         let (reader, writer) = UnixStream::connect(socket).await?.into_split();
         Ok(Self { writer, answers: BufReader::new(reader).lines() })
     }
 
-    async fn write(&mut self, write: &Write) -> io::Result<Written> {
+    async fn write(&mut self, write: &Write) -> io::Result<WriteAnswer> {
         self.writer.write_all(format!("{}\n", serde_json::to_string(write)?).as_bytes()).await?;
         match timeout(ANSWER_TIMEOUT, self.answers.next_line()).await {
             Ok(answer) => Ok(serde_json::from_str(&answer?.ok_or(io::ErrorKind::UnexpectedEof)?)?),
@@ -250,13 +250,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let resource = Resource::serve(&socket).unwrap();
-        let mut access = Access::open(&Place::Socket(socket)).await.unwrap();
+        let mut access = RegisterAccess::open(&RegisterPlace::Socket(socket)).await.unwrap();
         for fenced in [true, false] {
             let mut write = async |token, mode| access.write("jobs", token, mode, fenced).await.unwrap();
-            assert_eq!(write(2, Mode::Exclusive).await, Written::Accepted(1));
-            assert_eq!(write(3, Mode::Shared).await, Written::Accepted(2));
+            assert_eq!(write(2, Mode::Exclusive).await, WriteAnswer::Accepted(1));
+            assert_eq!(write(3, Mode::Shared).await, WriteAnswer::Accepted(2));
             let late = write(1, Mode::Shared).await;
-            assert_eq!(late, if fenced { Written::Refused } else { Written::Accepted(3) });
+            assert_eq!(late, if fenced { WriteAnswer::Refused } else { WriteAnswer::Accepted(3) });
         }
         assert_eq!((resource.refused(), resource.late()), (1, 1));
     }

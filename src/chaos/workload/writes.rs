@@ -2,7 +2,7 @@
 
 use super::{
     locks::Lock,
-    resource::{Access, Place, Written},
+    resource::{RegisterAccess, RegisterPlace, WriteAnswer},
 };
 use crate::{
     history::{Answer, Call, Mode},
@@ -12,14 +12,14 @@ use crate::{
 /// A writer with a recorder.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    place: Place,
+    place: RegisterPlace,
     recorder: Recorder,
-    access: Option<Access>,
+    access: Option<RegisterAccess>,
 }
 
 impl Writes {
     /// Makes a writer to the registers at this place.
-    pub(crate) fn new(place: &Place, recorder: Recorder) -> Self {
+    pub(crate) fn new(place: &RegisterPlace, recorder: Recorder) -> Self {
         Self { place: place.clone(), recorder, access: None }
     }
 
@@ -37,15 +37,15 @@ impl Writes {
     async fn write(&mut self, lock: &Lock, token: u64, fenced: bool) {
         let access = match self.access.take() {
             Some(access) => Ok(access),
-            None => Access::open(&self.place).await,
+            None => RegisterAccess::open(&self.place).await,
         };
         let Ok(mut access) = access else { return };
 
         let call = Call::Write { token, mode: lock.mode, fenced };
         let begun = self.recorder.begin(std::slice::from_ref(&lock.name), call);
         match access.write(&lock.name, token, lock.mode, fenced).await {
-            Ok(Written::Accepted(seq)) => begun.ok(Answer::Write { seq: Some(seq) }),
-            Ok(Written::Refused) => begun.failed("refused_token"),
+            Ok(WriteAnswer::Accepted(seq)) => begun.ok(Answer::Write { seq: Some(seq) }),
+            Ok(WriteAnswer::Refused) => begun.failed("refused_token"),
             Err(error) => return begun.unknown(error.to_string()),
         }
         self.access = Some(access);

@@ -13,7 +13,7 @@ use lockkeeper_audit::{FileError, VerifyError, files_in};
 /// Checks audit files, and shows what happened to a lock.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
-pub(super) struct Audit {
+pub(super) struct AuditTool {
     #[command(subcommand)]
     command: AuditCommand,
 }
@@ -29,7 +29,7 @@ enum AuditCommand {
     Show(show::Show),
 }
 
-impl Audit {
+impl AuditTool {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         match self.command {
             AuditCommand::Verify(verify) => verify.run(),

@@ -14,7 +14,7 @@ use super::{
     files,
 };
 use crate::machine::SessionId;
-use lockkeeper_audit::{Line, Session, Wanted, What, select, verify};
+use lockkeeper_audit::{AuditEvent, AuditLine, Session, StorySubject, select, verify};
 
 /// Shows what happened to a lock, or to a session. The files are checked as by `audit verify`; what comes before a line that breaks a rule
 /// is shown.
@@ -35,7 +35,7 @@ pub(super) struct Show {
 
 impl Show {
     pub(super) fn run(self) -> Result<Exit, Failure> {
-        let wanted = Wanted { lock: self.lock, session: self.session.map(|session| Session(session.0)) };
+        let wanted = StorySubject { lock: self.lock, session: self.session.map(|session| Session(session.0)) };
         let mut written: io::Result<()> = Ok(());
 
         let checked = verify(&files(&self.files)?, None, |line| {
@@ -54,13 +54,13 @@ impl Show {
 }
 
 /// A line for people: when, and what happened.
-fn sentence(line: &Line<'_>) -> String {
+fn sentence(line: &AuditLine<'_>) -> String {
     let wall = line.wall_ms.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
     let when = wall.map_or_else(|| "-".to_owned(), show::time);
     format!("{when}  {:>8}  {}\n", line.index, what_happened(line))
 }
 
-fn what_happened(line: &Line<'_>) -> String {
+fn what_happened(line: &AuditLine<'_>) -> String {
     let said = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().map(show::text);
     let session = line.session.map(|session| session.to_string()).unwrap_or_default();
     let who = match said(&line.label) {
@@ -88,34 +88,38 @@ fn what_happened(line: &Line<'_>) -> String {
     let count = line.count.unwrap_or_default();
 
     match line.what {
-        What::Begun => format!("the trail begins, with {count} open sessions"),
-        What::Restored => format!("the cluster was restored{reason}"),
-        What::SessionOpened => {
+        AuditEvent::Begun => format!("the trail begins, with {count} open sessions"),
+        AuditEvent::Restored => format!("the cluster was restored{reason}"),
+        AuditEvent::SessionOpened => {
             let owner = said(&line.owner).map(|owner| format!(", of {owner}")).unwrap_or_default();
             let from = said(&line.address).map(|address| format!(", from {address}")).unwrap_or_default();
             format!("{who} opened{owner}{from}, TTL {} ms", line.ttl_ms.unwrap_or_default())
         }
-        What::SessionEnded => format!("{who} ended{by}{how}"),
-        What::Granted => {
+        AuditEvent::SessionEnded => format!("{who} ended{by}{how}"),
+        AuditEvent::Granted => {
             let waited = line.ticket.map(|ticket| format!(" after waiting with ticket {ticket}")).unwrap_or_default();
             format!("{lock} granted, {mode}, token {token}, to {who}{waited}")
         }
-        What::Queued => format!("{who} waits for {lock}, {mode}, {place}"),
-        What::Left => format!("{who} stopped waiting for {lock}, {place}{how}"),
-        What::Released => format!("{lock} released, token {token}, by {who}"),
-        What::Lost => format!("{lock} lost, token {token}, by {who}{how}{by_whom}{reason}", by_whom = forced(&by)),
-        What::Revoked => format!("{lock} revoked, token {token}, from {who}{by_whom}{reason}", by_whom = forced(&by)),
-        What::ForcedRelease => format!("forced release of {lock}{by}, {count} grants{how}{reason}"),
-        What::WaiterRemoved => format!("{place} removed from the queue of {lock}{by}"),
-        What::DelayLifted => format!("lock-delay of {lock} lifted{by}"),
-        What::DataDropped => {
+        AuditEvent::Queued => format!("{who} waits for {lock}, {mode}, {place}"),
+        AuditEvent::Left => format!("{who} stopped waiting for {lock}, {place}{how}"),
+        AuditEvent::Released => format!("{lock} released, token {token}, by {who}"),
+        AuditEvent::Lost => {
+            format!("{lock} lost, token {token}, by {who}{how}{by_whom}{reason}", by_whom = forced(&by))
+        }
+        AuditEvent::Revoked => {
+            format!("{lock} revoked, token {token}, from {who}{by_whom}{reason}", by_whom = forced(&by))
+        }
+        AuditEvent::ForcedRelease => format!("forced release of {lock}{by}, {count} grants{how}{reason}"),
+        AuditEvent::WaiterRemoved => format!("{place} removed from the queue of {lock}{by}"),
+        AuditEvent::DelayLifted => format!("lock-delay of {lock} lifted{by}"),
+        AuditEvent::DataDropped => {
             format!("data of {count} locks under {:?} dropped{by}", line.target.as_deref().unwrap_or_default())
         }
-        What::Resized => format!("{lock} resized to {} permits{by}", line.permits.unwrap_or_default()),
-        What::MemberChanged => format!("node {} is a member{how}", line.node.unwrap_or_default()),
-        What::MemberRemoved => format!("node {} is no member any more", line.node.unwrap_or_default()),
-        What::VersionRaised => format!("the cluster version is {}", line.version.unwrap_or_default()),
-        What::Note => {
+        AuditEvent::Resized => format!("{lock} resized to {} permits{by}", line.permits.unwrap_or_default()),
+        AuditEvent::MemberChanged => format!("node {} is a member{how}", line.node.unwrap_or_default()),
+        AuditEvent::MemberRemoved => format!("node {} is no member any more", line.node.unwrap_or_default()),
+        AuditEvent::VersionRaised => format!("the cluster version is {}", line.version.unwrap_or_default()),
+        AuditEvent::Note => {
             let act = said(&line.act).unwrap_or_default();
             let target = said(&line.target).map(|target| format!(" {target}")).unwrap_or_default();
             format!("{act}{target}{by}{reason}")

@@ -12,7 +12,7 @@ use super::{
     },
     files,
 };
-use lockkeeper_audit::{Gap, Hash, Report, verify};
+use lockkeeper_audit::{Hash, MissingLines, SoundFiles, verify};
 
 /// Checks audit files: the hash chain, exclusion, the order of tokens, and first come first served. Exit code 1: a line breaks a rule.
 ///
@@ -60,10 +60,10 @@ impl Verify {
     }
 }
 
-fn text(report: &Report) -> String {
-    let Report { cluster, first, head, index, gaps, open: (sessions, held, waiters) } = report;
+fn text(report: &SoundFiles) -> String {
+    let SoundFiles { cluster, first, head, index, gaps, open: (sessions, held, waiters) } = report;
     let mut text = format!("sound: lines {first} to {} of cluster {cluster}, up to log entry {index}\n", head.lines);
-    for Gap { from, to } in gaps {
+    for MissingLines { from, to } in gaps {
         text += &format!("gap: lines {from} to {to} are in none of the files; those of another node may have them\n");
     }
     text + &format!(
@@ -72,7 +72,7 @@ fn text(report: &Report) -> String {
     )
 }
 
-fn document(report: &Report) -> AuditReport {
+fn document(report: &SoundFiles) -> AuditReport {
     let (sessions, held_locks, waiters) = report.open;
     AuditReport {
         cluster_id: report.cluster.clone(),
@@ -83,6 +83,6 @@ fn document(report: &Report) -> AuditReport {
         sessions,
         held_locks,
         waiters,
-        gaps: report.gaps.iter().map(|Gap { from, to }| AuditGapReport { from: *from, to: *to }).collect(),
+        gaps: report.gaps.iter().map(|MissingLines { from, to }| AuditGapReport { from: *from, to: *to }).collect(),
     }
 }

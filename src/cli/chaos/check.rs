@@ -18,7 +18,7 @@ use crate::chaos::{
 /// Checks histories: which properties hold, and which lines show a violation. Exit code 0: all hold; 30: one is
 /// violated; 31: one is undecided, or there was no evidence for it.
 #[derive(Args, Debug)]
-pub(super) struct Check {
+pub(super) struct CheckHistories {
     /// Histories: JSON lines, as `lockkeeper::chaos::history` documents them; `-` is stdin
     #[arg(required = true, value_name = "HISTORY")]
     histories: Vec<PathBuf>,
@@ -50,7 +50,7 @@ struct EvidenceCount {
     count: u64,
 }
 
-impl Check {
+impl CheckHistories {
     pub(super) fn run(self) -> Result<Exit, Failure> {
         let mut worst = Worst::Holds;
         let mut documents = Vec::new();

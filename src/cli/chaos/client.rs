@@ -15,7 +15,7 @@ use crate::{
 
 /// A client process of `chaos run`: uses locks until stdin closes.
 #[derive(Args, Debug)]
-pub(super) struct Client {
+pub(super) struct ClientProcess {
     #[arg(long)]
     name: String,
     #[arg(long)]
@@ -38,7 +38,7 @@ pub(super) struct Client {
     key: Option<PathBuf>,
 }
 
-impl Client {
+impl ClientProcess {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let Self { name, endpoints, resource, out, base_ns, seed, processes, ca, cert, key } = self;
         let files = ca.map(|ca| TlsFiles { ca, own: cert.zip(key) });

@@ -19,11 +19,11 @@ pub(super) struct Chaos {
 
 #[derive(Subcommand, Debug)]
 enum ChaosCommand {
-    Run(run::Run),
-    Check(check::Check),
+    Run(run::RunChaos),
+    Check(check::CheckHistories),
     Report(report::ReportOf),
     #[command(hide = true)]
-    Client(client::Client),
+    Client(client::ClientProcess),
 }
 
 impl Chaos {

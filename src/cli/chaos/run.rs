@@ -28,7 +28,7 @@ use crate::{
         history::{History, ReadError},
         nemesis::{Fault, Faults},
         report::{About, Report, Summary},
-        run::{Options, Outcome, Progress, RunError, activity, run},
+        run::{Outcome, RunError, RunOptions, RunProgress, activity, run},
     },
     planted::VERSION,
 };
@@ -42,7 +42,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Ctrl-C ends the run early with a complete history. Exit code 0: all properties hold; 30: one is violated; 31: one is
 /// undecided, or there was too little activity.
 #[derive(Args, Debug)]
-pub(super) struct Run {
+pub(super) struct RunChaos {
     /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(3..=7))]
     nodes: u8,
@@ -74,11 +74,11 @@ pub(super) struct Run {
     out: Option<PathBuf>,
 }
 
-impl Run {
+impl RunChaos {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         #[expect(clippy::disallowed_methods, reason = "the seed of a run that was given none; the report names it")]
         let seed = self.seed.unwrap_or_else(|| rand::random::<u32>().into());
-        let options = Options {
+        let options = RunOptions {
             program: env::current_exe()?,
             nodes: self.nodes.into(),
             duration: self.duration,
@@ -127,9 +127,9 @@ fn quoted(text: &str) -> String {
 }
 
 /// Runs with progress messages; the first signal ends it early.
-async fn watched(options: Options) -> Result<Outcome, Failure> {
+async fn watched(options: RunOptions) -> Result<Outcome, Failure> {
     let mut signals = Signals::listen()?;
-    let (progress, mut told) = watch::channel(Progress::default());
+    let (progress, mut told) = watch::channel(RunProgress::default());
     let stop = CancellationToken::new();
     let duration = options.duration;
     let running = run(options, progress, stop.clone());
@@ -162,7 +162,7 @@ async fn watched(options: Options) -> Result<Outcome, Failure> {
 }
 
 /// On a terminal one line that is updated in place; otherwise a line every [`LINE_EVERY`].
-fn tell(progress: &Progress, duration: Duration, next_line: &mut Instant) {
+fn tell(progress: &RunProgress, duration: Duration, next_line: &mut Instant) {
     let line = progress_line(progress, duration);
     if stderr().is_terminal() {
         // A line that wraps could not be replaced.
@@ -174,7 +174,7 @@ fn tell(progress: &Progress, duration: Duration, next_line: &mut Instant) {
     }
 }
 
-fn progress_line(progress: &Progress, duration: Duration) -> String {
+fn progress_line(progress: &RunProgress, duration: Duration) -> String {
     let seconds = progress.elapsed.as_secs();
     let rate = progress.operations.checked_div(seconds).unwrap_or(0);
     let leader = progress.leader.map_or("none".to_owned(), |leader| leader.to_string());
@@ -190,7 +190,7 @@ fn progress_line(progress: &Progress, duration: Duration) -> String {
 
 /// When the faults are expected to end, from the beginning: not before the duration, and not before those that are planned, at the pace of
 /// those that are over.
-fn expected_end(progress: &Progress, duration: Duration) -> Duration {
+fn expected_end(progress: &RunProgress, duration: Duration) -> Duration {
     let pace = progress.elapsed.checked_div(progress.faults_over).unwrap_or_default();
     duration.max(pace.saturating_mul(progress.faults_planned))
 }
@@ -297,13 +297,13 @@ mod tests {
     #[test]
     fn the_expected_end_follows_the_pace_of_the_faults() {
         let minute = Duration::from_secs(60);
-        let at = |seconds, faults_over| Progress {
+        let at = |seconds, faults_over| RunProgress {
             phase: "calm".to_owned(),
             elapsed: Duration::from_secs(seconds),
             operations: 600,
             faults_over,
             faults_planned: 7,
-            ..Progress::default()
+            ..RunProgress::default()
         };
         assert_eq!(expected_end(&at(5, 0), minute), minute, "nothing is known of the pace");
         assert_eq!(expected_end(&at(16, 2), minute), minute);

@@ -20,7 +20,7 @@ use super::{report, say};
 use crate::{
     cli::{
         complain,
-        signals::{Ending, Signals},
+        signals::{ReceivedSignal, Signals},
     },
     local::LocalCluster,
 };
@@ -74,7 +74,7 @@ async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitS
             status = child.wait() => return status,
             ending = signals.next() => {
                 hand_on(ending, &child);
-                if ending != Ending::Interrupt {
+                if ending != ReceivedSignal::Interrupt {
                     kill_at.get_or_insert(Instant::now() + END_GRACE);
                 }
             }
@@ -87,13 +87,13 @@ async fn until_ended(mut child: Child, mut signals: Signals) -> io::Result<ExitS
     }
 }
 
-fn hand_on(ending: Ending, child: &Child) {
+fn hand_on(ending: ReceivedSignal, child: &Child) {
     let signal = match ending {
         // A terminal sends SIGINT to the command as well, which decides for itself: a shell, for example, goes on.
-        Ending::Interrupt if io::stdin().is_terminal() => return,
-        Ending::Interrupt => Signal::INT,
-        Ending::Terminate => Signal::TERM,
-        Ending::Hangup => Signal::HUP,
+        ReceivedSignal::Interrupt if io::stdin().is_terminal() => return,
+        ReceivedSignal::Interrupt => Signal::INT,
+        ReceivedSignal::Terminate => Signal::TERM,
+        ReceivedSignal::Hangup => Signal::HUP,
     };
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
         // The process may have ended just now: no error.

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     certs::CertsError,
-    local::{LocalCluster, LocalError, Options},
+    local::{ClusterOptions, LocalCluster, LocalError},
 };
 
 /// Runs a whole cluster on this machine, for tests and demonstrations.
@@ -92,7 +92,7 @@ impl Dev {
         let mut signals = Signals::listen()?;
         let program = env::current_exe()?;
         let nodes = self.nodes.map(usize::from);
-        let options = Options {
+        let options = ClusterOptions {
             nodes,
             directory: self.data.clone(),
             timeout: self.timeout,
@@ -100,7 +100,7 @@ impl Dev {
             dynamodb: self.dynamodb,
             etcd: self.etcd,
             http: true,
-            ..Options::new(&program)
+            ..ClusterOptions::new(&program)
         };
 
         if self.output == DevOutput::Text {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{DevOutput, say};
 use crate::{
     client::TlsFiles,
-    local::{LocalCluster, Node},
+    local::{LocalCluster, LocalNode},
 };
 
 /// The nodes and their endpoints.
@@ -77,7 +77,7 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
 }
 
 fn json_text(cluster: &LocalCluster) -> Result<String, serde_json::Error> {
-    let node = |node: &Node| {
+    let node = |node: &LocalNode| {
         json!({
             "node_id": node.id(),
             "endpoint": node.endpoint(),

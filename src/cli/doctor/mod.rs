@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
 };
 use crate::planted::VERSION;
@@ -39,7 +39,7 @@ pub(super) struct Doctor {
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 /// How a fact is judged.

@@ -28,7 +28,7 @@ use super::{
     descendants::{self, adopt_orphans, kill_descendants, reap, signal_all},
     link::{KeeperLink, Message},
     pid_of,
-    signals::Signals,
+    signals::JobSignals,
     start_keeper, this_program,
 };
 use crate::{
@@ -57,7 +57,7 @@ impl Keep {
     pub(in crate::cli) async fn run(self) -> Result<Exit, Failure> {
         adopt_orphans()?;
         // A signal to all processes of a service is meant for the command, not for its keeper.
-        let _held_off = Signals::new()?;
+        let _held_off = JobSignals::new()?;
 
         let (link, kill_at, stdin) = KeeperLink::inherited()?;
 
@@ -80,7 +80,7 @@ impl Keep {
             }
         };
 
-        let mut watch = Watch { link, kill_at, pid, own_group: self.group == 0, ended: None };
+        let mut watch = KeeperState { link, kill_at, pid, own_group: self.group == 0, ended: None };
         if watch.until_all_ended(&mut child_ended).await == Decision::Kill {
             watch.kill_all().await;
         }
@@ -153,7 +153,7 @@ impl Relay {
 }
 
 /// The state of the inner keeper.
-struct Watch {
+struct KeeperState {
     link: KeeperLink,
     kill_at: Moment,
     /// The command's pid. It is not reused before the command is reaped, which only this process does.
@@ -169,7 +169,7 @@ enum Decision {
     Kill,
 }
 
-impl Watch {
+impl KeeperState {
     async fn until_all_ended(&mut self, child_ended: &mut unix::Signal) -> Decision {
         loop {
             let left = self.left();

@@ -61,10 +61,10 @@ use tokio::time::sleep;
 use super::{Exit, Failure, complain, show};
 use crate::client::{BootClock, Clock as _, Guard, Moment};
 
-pub(super) use self::{keeper::Keep, launch::Launch, signals::Signals};
+pub(super) use self::{keeper::Keep, launch::Launch, signals::JobSignals};
 use self::{
     link::KeeperLink,
-    wrapper::{End, Job},
+    wrapper::{Job, JobEnd},
 };
 
 /// Longest timer. Timers stop while the machine is suspended; the deadline does not.
@@ -79,7 +79,7 @@ const KILLING_MAX: Duration = Duration::from_secs(5);
 /// When this returns, none of its processes runs any more. If the future is dropped, the keeper kills them.
 pub(super) async fn run_while_held(
     held: &Guard,
-    signals: &mut Signals,
+    signals: &mut JobSignals,
     command: &[OsString],
     environment: &[(&str, String)],
 ) -> Result<Exit, Failure> {
@@ -134,14 +134,14 @@ fn this_program() -> io::Result<PathBuf> {
 }
 
 /// The exit code of the program.
-fn exit(end: End) -> Exit {
+fn exit(end: JobEnd) -> Exit {
     match end {
-        End::Exit(exit) => exit,
-        End::Expired => {
+        JobEnd::Exit(exit) => exit,
+        JobEnd::Expired => {
             complain("the lock is lost: this process was stopped until its deadline; the command was killed");
             Exit::Lost
         }
-        End::KeeperKilled => {
+        JobEnd::KeeperKilled => {
             complain("a keeper process of the command was killed, and the command with it");
             Exit::Signal(rustix::process::Signal::KILL.as_raw())
         }

@@ -20,11 +20,11 @@ const PASSED_ON: [(Signal, SignalKind); 6] = [
 
 /// Receives the signals.
 #[derive(Debug)]
-pub(in crate::cli) struct Signals {
+pub(in crate::cli) struct JobSignals {
     streams: Vec<(Signal, unix::Signal)>,
 }
 
-impl Signals {
+impl JobSignals {
     /// From now on the signals no longer end this process. A signal that was ignored at start (`nohup`) stays ignored,
     /// for the command too.
     pub(in crate::cli) fn new() -> io::Result<Self> {

@@ -30,12 +30,12 @@ pub(super) struct Job {
     keepers: Vec<Pid>,
     /// The deadline sent to the keeper last.
     kill_at: Moment,
-    end: Option<End>,
+    end: Option<JobEnd>,
 }
 
 /// How a job ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(super) enum JobEnd {
     /// The command ended by itself.
     Exit(Exit),
     /// The keeper killed it when its time was over.
@@ -74,18 +74,18 @@ impl Job {
     }
 
     /// Waits for the end of the command and of all its descendants. Cancel safe.
-    pub(super) async fn wait(&mut self) -> End {
+    pub(super) async fn wait(&mut self) -> JobEnd {
         while let Some(message) = self.link.next().await {
             match message {
-                Message::Ended(status) => self.end = Some(End::Exit(exit(status))),
-                Message::Expired => self.end = Some(End::Expired),
+                Message::Ended(status) => self.end = Some(JobEnd::Exit(exit(status))),
+                Message::Expired => self.end = Some(JobEnd::Expired),
                 Message::Keeper(inner) => self.keepers.push(inner),
                 // Messages of the wrapper itself.
                 Message::KillAt(_) | Message::Signal(_) | Message::Terminate => {}
             }
         }
         self.kill_all().await;
-        self.end.unwrap_or(End::KeeperKilled)
+        self.end.unwrap_or(JobEnd::KeeperKilled)
     }
 
     /// Forwards a signal that this process received.

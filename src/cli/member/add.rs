@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{Waits, wait};
 use crate::{
-    cli::{Cluster, Exit, Failure, output::print},
+    cli::{ClusterArguments, Exit, Failure, output::print},
     client::NewMember,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct Add {
     #[command(flatten)]
     waits: Waits,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 impl Add {

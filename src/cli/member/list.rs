@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::view;
 use crate::{
     cli::{
-        Cluster, Exit, Failure,
+        ClusterArguments, Exit, Failure,
         output::{Printed, TableOutput, print, print_document},
         show,
         table::{TableLayout, TextColumn, TextTable},
@@ -22,7 +22,7 @@ pub(super) struct MemberList {
     #[command(flatten)]
     output: TableOutput,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 #[derive(Serialize)]

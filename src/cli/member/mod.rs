@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{Cluster, Exit, Failure};
+use super::{ClusterArguments, Exit, Failure};
 
 /// Lists, adds and removes the nodes of the cluster. The cluster serves meanwhile.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
-pub(super) struct Member {
+pub(super) struct MemberTool {
     #[command(subcommand)]
     command: MemberCommand,
 }
@@ -55,10 +55,10 @@ struct Promote {
     #[command(flatten)]
     waits: Waits,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
-impl Member {
+impl MemberTool {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
             MemberCommand::List(list) => list.run().await,

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::view;
 use crate::{
-    cli::{Cluster, Exit, Failure, output::print, show},
+    cli::{ClusterArguments, Exit, Failure, output::print, show},
     client::NodeStatus,
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Remove {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 impl Remove {

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{Waits, wait};
-use crate::cli::{Cluster, Exit, Failure, output::print};
+use crate::cli::{ClusterArguments, Exit, Failure, output::print};
 
 /// Replaces a node, such as one whose machine is dead, by a new one: the new node gets the data, becomes a voter when it
 /// has caught up, and the old one is removed, in one change.
@@ -24,7 +24,7 @@ pub(super) struct Replace {
     #[command(flatten)]
     waits: Waits,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 impl Replace {

@@ -9,7 +9,7 @@ use crate::machine::Address;
 
 /// Sessions that were opened from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Addresses {
+pub(in super::super) enum OwnSessions {
     /// From this address and port: one connection of one client.
     Exactly(SocketAddr),
     /// From all addresses that begin with these bits.
@@ -17,9 +17,9 @@ pub(in super::super) enum Addresses {
 }
 
 /// IP, IP/PREFIX-LENGTH or IP:PORT.
-pub(in super::super) fn addresses(text: &str) -> Result<Addresses, String> {
+pub(in super::super) fn addresses(text: &str) -> Result<OwnSessions, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(Addresses::Exactly(SocketAddr::new(address.ip().to_canonical(), address.port())));
+        return Ok(OwnSessions::Exactly(SocketAddr::new(address.ip().to_canonical(), address.port())));
     }
 
     let (ip, length) = text.split_once('/').map_or((text, None), |(ip, length)| (ip, Some(length)));
@@ -44,10 +44,10 @@ pub(in super::super) fn addresses(text: &str) -> Result<Addresses, String> {
             "{ip} has bits beyond the first {length}: write them as 0, or choose another prefix length"
         ));
     }
-    Ok(Addresses::Network(ip, length))
+    Ok(OwnSessions::Network(ip, length))
 }
 
-impl Addresses {
+impl OwnSessions {
     /// Whether a session with this address is one of them.
     pub(super) fn contains(self, address: Address) -> bool {
         match self {
@@ -61,7 +61,7 @@ impl Addresses {
     }
 }
 
-impl fmt::Display for Addresses {
+impl fmt::Display for OwnSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exactly(address) => write!(f, "{address}"),

@@ -6,8 +6,8 @@ use clap::Args;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    super::{Cluster, Exit, Failure, output::print, show},
-    addresses::{Addresses, addresses},
+    super::{ClusterArguments, Exit, Failure, output::print, show},
+    addresses::{OwnSessions, addresses},
 };
 use crate::{
     client::{Client, Error, SessionInfo},
@@ -33,9 +33,9 @@ pub(super) struct Close {
     /// Close all sessions opened from this IP address, network or IP:PORT, as `lockkeeper sessions -o wide` shows
     /// it, instead of one session
     #[arg(long, value_name = "IP[/PREFIX]|IP:PORT", value_parser = addresses)]
-    address: Option<Addresses>,
+    address: Option<OwnSessions>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 impl Close {

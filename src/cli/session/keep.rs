@@ -6,7 +6,7 @@ use clap::Args;
 use rustix::process::Pid;
 
 use super::{
-    super::{Cluster, Exit, Failure, complain, job::Signals, show},
+    super::{ClusterArguments, Exit, Failure, complain, job::JobSignals, show},
     Which, process,
 };
 use crate::{
@@ -32,12 +32,12 @@ pub(super) struct SessionKeep {
     #[arg(long, value_parser = super::super::arguments::duration, value_name = "TIME")]
     margin: Option<Duration>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 impl SessionKeep {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
-        let mut signals = Signals::new()?;
+        let mut signals = JobSignals::new()?;
         let session = self.cluster.client()?.attach(self.which.session);
         let gone = process::gone(self.process)?;
         let renewals = session.keep_alive(self.margin, |token, reason| {

@@ -20,7 +20,7 @@ use crate::machine::SessionId;
 /// Opens, renews and closes sessions, for scripts whose commands share one.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
-pub(super) struct Session {
+pub(super) struct SessionTool {
     #[command(subcommand)]
     command: SessionCommand,
 }
@@ -37,14 +37,14 @@ Example, for bash:
 
 #[derive(Subcommand, Debug)]
 enum SessionCommand {
-    Open(open::Open),
+    Open(open::SessionOpen),
     Renew(renew::Renew),
     Keep(keep::SessionKeep),
     Close(close::Close),
     List(Sessions),
 }
 
-impl Session {
+impl SessionTool {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
             SessionCommand::Open(open) => open.run().await,

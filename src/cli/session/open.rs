@@ -5,7 +5,7 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, time::Duration};
 use clap::Args;
 
 use super::super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
     views,
 };
@@ -13,7 +13,7 @@ use crate::client::SessionOptions;
 
 /// Opens a session and prints its id. It expires after its TTL unless it is renewed: see `session keep`.
 #[derive(Args, Debug)]
-pub(super) struct Open {
+pub(super) struct SessionOpen {
     /// How long it lives without a renewal
     #[arg(long, value_parser = super::super::arguments::duration, default_value = "10s", value_name = "TIME")]
     ttl: Duration,
@@ -21,12 +21,12 @@ pub(super) struct Open {
     #[arg(long)]
     label: Option<String>,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
 
-impl Open {
+impl SessionOpen {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let label = self.label.unwrap_or_else(label_of_parent);
         let options = SessionOptions { ttl: self.ttl, label };

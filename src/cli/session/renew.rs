@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     super::{
-        Cluster, Exit, Failure,
+        ClusterArguments, Exit, Failure,
         output::{Format, Output, print, print_document},
         show, views,
     },
@@ -20,7 +20,7 @@ pub(super) struct Renew {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }

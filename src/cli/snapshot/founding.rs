@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::super::{
     Exit, Failure, arguments,
     output::{Format, print, print_document},
-    progress::{Progress, Unit},
+    progress::{Unit, WorkUnderWay},
     show,
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 
 /// The new cluster.
 #[derive(Args, Debug)]
-pub(in super::super) struct Target {
+pub(in super::super) struct FoundedCluster {
     /// The new cluster's id, another one than that of the copy: 1 to 64 of a-z, 0-9 and -
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     pub(in super::super) cluster_id: ClusterId,
@@ -63,14 +63,14 @@ impl Terms {
 
 /// A member of the new cluster, as on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in super::super) struct Wanted {
+pub(in super::super) struct FoundingMember {
     pub(in super::super) node_id: u64,
     /// Where peers and clients reach it. Without them, it has the addresses that the member of this id had in the copy.
     addresses: Option<(String, String)>,
 }
 
 /// Parses `ID` or `ID=PEER_ADDRESS,CLIENT_ADDRESS`.
-pub(in super::super) fn member(text: &str) -> Result<Wanted, String> {
+pub(in super::super) fn member(text: &str) -> Result<FoundingMember, String> {
     let (id, addresses) = match text.split_once('=') {
         Some((id, addresses)) => (id, Some(addresses)),
         None => (text, None),
@@ -79,7 +79,7 @@ pub(in super::super) fn member(text: &str) -> Result<Wanted, String> {
     let node_id = id.parse().ok().filter(|id| (1..=i64::MAX.unsigned_abs()).contains(id));
     let node_id = node_id.ok_or_else(|| format!("{id:?} is no node id: give a whole number from 1 on"))?;
 
-    let Some(addresses) = addresses else { return Ok(Wanted { node_id, addresses: None }) };
+    let Some(addresses) = addresses else { return Ok(FoundingMember { node_id, addresses: None }) };
     let (peer, client) = addresses.split_once(',').ok_or(
         "give the address for peers, a comma, and the address for clients, as in 1=10.0.0.1:7201,10.0.0.1:7101",
     )?;
@@ -94,7 +94,7 @@ pub(in super::super) fn member(text: &str) -> Result<Wanted, String> {
     if peer == client {
         return Err(format!("{peer:?} is the address for peers and for clients: give each its own port"));
     }
-    Ok(Wanted { node_id, addresses: Some((peer.into(), client.into())) })
+    Ok(FoundingMember { node_id, addresses: Some((peer.into(), client.into())) })
 }
 
 /// The id of a cluster to be made: one that a configuration takes.
@@ -135,8 +135,8 @@ struct FoundedNode<'a> {
 /// Makes the directories and reports them. `copied` is the copy's cluster, if it is known; `directory` that of the only member, and several
 /// members get one each below it.
 pub(in super::super) async fn found(
-    target: Target,
-    wanted: &[Wanted],
+    target: FoundedCluster,
+    wanted: &[FoundingMember],
     directory: &Path,
     copied: Option<&ClusterId>,
     applied: &Applied,
@@ -169,7 +169,7 @@ pub(in super::super) async fn found(
     };
 
     let making = format!("making the data of {}", show::count(cluster.members.len() as u64, "node", "nodes"));
-    let progress = Progress::begin(&making, Unit::Records, None);
+    let progress = WorkUnderWay::begin(&making, Unit::Records, None);
     let made = backup::found(&cluster, &mut environment.generator(), progress.count()).await;
     drop(progress);
     let last = made.map_err(failure)?;
@@ -192,13 +192,13 @@ pub(in super::super) async fn found(
 }
 
 fn members(
-    wanted: &[Wanted],
+    wanted: &[FoundingMember],
     directory: &Path,
     applied: &Applied,
 ) -> Result<BTreeMap<u64, (MemberNode, PathBuf)>, Failure> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
     let mut members = BTreeMap::new();
-    for Wanted { node_id, addresses } in wanted {
+    for FoundingMember { node_id, addresses } in wanted {
         let (peer_address, client_address) = match addresses {
             Some(addresses) => addresses.clone(),
             None => {
@@ -334,9 +334,9 @@ mod tests {
 
     #[test]
     fn a_member_is_an_id_with_or_without_addresses() {
-        assert_eq!(member("3"), Ok(Wanted { node_id: 3, addresses: None }));
+        assert_eq!(member("3"), Ok(FoundingMember { node_id: 3, addresses: None }));
         let addresses = Some(("h:7201".to_owned(), "h:7101".to_owned()));
-        assert_eq!(member("1=h:7201,h:7101"), Ok(Wanted { node_id: 1, addresses }));
+        assert_eq!(member("1=h:7201,h:7101"), Ok(FoundingMember { node_id: 1, addresses }));
         for (wrong, says) in [
             ("0", "from 1 on"),
             ("one", "\"one\" is no node id"),

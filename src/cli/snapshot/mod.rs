@@ -13,7 +13,7 @@ use crate::raft::backup::BackupError;
 /// Saves a backup of the cluster, inspects backups, and makes a new cluster from one.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLE)]
-pub(super) struct Snapshot {
+pub(super) struct SnapshotTool {
     #[command(subcommand)]
     command: SnapshotCommand,
 }
@@ -33,7 +33,7 @@ enum SnapshotCommand {
     Restore(restore::RestoreBackup),
 }
 
-impl Snapshot {
+impl SnapshotTool {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         match self.command {
             SnapshotCommand::Save(save) => save.run().await,

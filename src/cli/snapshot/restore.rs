@@ -8,9 +8,9 @@ use super::{
     super::{
         Exit, Failure,
         output::Output,
-        progress::{Progress, Unit},
+        progress::{Unit, WorkUnderWay},
     },
-    founding::{self, Target, Wanted},
+    founding::{self, FoundedCluster, FoundingMember},
 };
 use crate::{raft::backup::BackupFile, table::Applied};
 
@@ -30,12 +30,12 @@ pub(super) struct RestoreBackup {
     empty: bool,
     /// A member of the new cluster; repeat it for each. Without addresses: those of the member with this id in the backup
     #[arg(long = "member", required = true, value_name = "ID[=PEER,CLIENT]", value_parser = founding::member)]
-    members: Vec<Wanted>,
+    members: Vec<FoundingMember>,
     /// The data directory to make. With several members, they get DIR/node-ID each
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
     #[command(flatten)]
-    target: Target,
+    target: FoundedCluster,
     #[command(flatten)]
     output: Output,
 }
@@ -45,7 +45,7 @@ impl RestoreBackup {
         let (applied, header) = match &self.file {
             Some(file) => {
                 let bytes = fs::metadata(file).ok().map(|data| data.len());
-                let progress = Progress::begin(&format!("reading {}", file.display()), Unit::Bytes, bytes);
+                let progress = WorkUnderWay::begin(&format!("reading {}", file.display()), Unit::Bytes, bytes);
                 let BackupFile { applied, header, .. } = BackupFile::read_counting(file, progress.count())?;
                 (applied, header)
             }

@@ -13,14 +13,14 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::{
-    Cluster, Exit, Failure,
+    ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
-    progress::{Progress, Unit},
+    progress::{Unit, WorkUnderWay},
     show,
 };
 use crate::{
     client::Backup,
-    raft::backup::{self, Summary},
+    raft::backup::{self, BackupSummary},
 };
 use lockkeeper_storage::files;
 
@@ -38,7 +38,7 @@ pub(super) struct Save {
     #[arg(long)]
     stale: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -65,14 +65,14 @@ impl Save {
 
         let mut backup = self.cluster.client()?.backup(self.stale).await?;
         let partial = PartialBackup::create(&self.file)?;
-        let progress = Progress::begin(&format!("saving {}", self.file.display()), Unit::Bytes, None);
+        let progress = WorkUnderWay::begin(&format!("saving {}", self.file.display()), Unit::Bytes, None);
         receive(&mut backup, &mut &partial.file, &progress).await?;
         partial.file.sync_all().map_err(|error| Failure::for_path(&self.file, &error))?;
 
         // What is on the disk counts: a backup that cannot be read is noticed now.
         drop(progress);
         let bytes = partial.file.metadata().ok().map(|data| data.len());
-        let progress = Progress::begin(&format!("checking {}", self.file.display()), Unit::Bytes, bytes);
+        let progress = WorkUnderWay::begin(&format!("checking {}", self.file.display()), Unit::Bytes, bytes);
         let summary = backup::check(&partial.path, progress.count())?;
         drop(progress);
 
@@ -86,7 +86,7 @@ impl Save {
     async fn to_stdout(&self) -> Result<Exit, Failure> {
         let mut backup = self.cluster.client()?.backup(self.stale).await?;
         let mut stdout = io::stdout();
-        let progress = Progress::begin("saving", Unit::Bytes, None);
+        let progress = WorkUnderWay::begin("saving", Unit::Bytes, None);
         receive(&mut backup, &mut stdout, &progress).await?;
         stdout.flush()?;
         Ok(Exit::Success)
@@ -100,8 +100,8 @@ impl Save {
         Err(Failure::new(Exit::Usage, message))
     }
 
-    fn report(&self, summary: &Summary) -> io::Result<()> {
-        let Summary { header, log_id, bytes } = summary;
+    fn report(&self, summary: &BackupSummary) -> io::Result<()> {
+        let BackupSummary { header, log_id, bytes } = summary;
         let file = self.file.to_string_lossy();
         let log_index = log_id.map_or(0, |id| id.index);
 
@@ -128,7 +128,7 @@ impl Save {
 }
 
 /// Writes all pieces.
-async fn receive(backup: &mut Backup, output: &mut impl io::Write, progress: &Progress) -> Result<(), Failure> {
+async fn receive(backup: &mut Backup, output: &mut impl io::Write, progress: &WorkUnderWay) -> Result<(), Failure> {
     while let Some(piece) = backup.next().await? {
         output.write_all(&piece)?;
         progress.count().fetch_add(piece.len() as u64, Relaxed);

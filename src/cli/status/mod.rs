@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use self::{document::StatusReport, text::text};
 use super::{
-    Cluster, Exit, Failure, complain,
+    ClusterArguments, Exit, Failure, complain,
     nodes::{self, AskedNode, answered, exit, leader, trouble},
     output::{Printed, TableOutput, print, print_document},
     show,
@@ -34,19 +34,19 @@ pub(super) struct Status {
     /// Wait until the cluster is healthy: every member answers, serves and is caught up, no change of the members is
     /// under way, and any one node may be taken down
     #[arg(long, value_enum, value_name = "CONDITION")]
-    wait: Option<Condition>,
+    wait: Option<AwaitedCondition>,
     /// How long to wait with --wait
     #[arg(long, value_parser = super::arguments::duration, default_value = "5m", value_name = "TIME", requires = "wait")]
     within: Duration,
     #[command(flatten)]
     output: TableOutput,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
 }
 
 /// What `--wait` waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Condition {
+enum AwaitedCondition {
     Healthy,
 }
 
@@ -57,7 +57,7 @@ impl Status {
     pub(super) async fn run(self) -> Result<Exit, Failure> {
         let client = self.cluster.client()?;
         let nodes = match self.wait {
-            Some(Condition::Healthy) => self.until_healthy(&client).await,
+            Some(AwaitedCondition::Healthy) => self.until_healthy(&client).await,
             None => self.ask_all(&client).await,
         };
 
@@ -69,11 +69,11 @@ impl Status {
         }
 
         match (self.wait, ailment(&nodes)) {
-            (Some(Condition::Healthy), Some(ailment)) => {
+            (Some(AwaitedCondition::Healthy), Some(ailment)) => {
                 let message = format!("not healthy within {}: {ailment}", show::duration(self.within));
                 Err(Failure::new(Exit::Error, message))
             }
-            (Some(Condition::Healthy), None) | (None, _) => Ok(exit(&nodes)),
+            (Some(AwaitedCondition::Healthy), None) | (None, _) => Ok(exit(&nodes)),
         }
     }
 

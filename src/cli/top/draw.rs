@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     super::{nodes, show},
     model::{NoticeLevel, Rates, TopModel, rate, since},
-    ui::{Order, Pane, Ui},
+    ui::{LockOrder, Pane, Ui},
 };
 use crate::client::{BusyLock, LongWait, NodeStatus, Role};
 
@@ -179,17 +179,17 @@ fn footline(ui: &Ui, width: u16) -> Line<'static> {
         return Line::raw(format!("prefix: {}█", show::text(typed)));
     }
     let sorted = match ui.order() {
-        Order::Queue => "s sort (by queue)",
-        Order::Grants => "s sort (by grants)",
-        Order::Name => "s sort (by name)",
+        LockOrder::Queue => "s sort (by queue)",
+        LockOrder::Grants => "s sort (by grants)",
+        LockOrder::Name => "s sort (by name)",
     };
     let keys = ["q quit", "/ filter", sorted, "p pause", "Tab pane", "↑↓ row"];
     Line::styled(fitting(keys.map(str::to_owned), width), Style::new().add_modifier(Modifier::DIM))
 }
 
 /// A kind of rate: its name, its value.
-type Kind = (&'static str, fn(Rates) -> f64);
-const KINDS: [Kind; 3] =
+type RateKind = (&'static str, fn(Rates) -> f64);
+const KINDS: [RateKind; 3] =
     [("grants/s", |rates| rates.granted), ("releases/s", |rates| rates.released), ("lost/s", |rates| rates.lost)];
 
 fn draw_rates(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
@@ -390,13 +390,15 @@ fn members(model: &TopModel, theme: Theme) -> TopPart {
     }
 }
 
-fn locks(model: &TopModel, order: Order) -> TopPart {
+fn locks(model: &TopModel, order: LockOrder) -> TopPart {
     let now = model.look().map_or(0, |look| look.unix_ms);
     let mut locks: Vec<&BusyLock> = model.locks().iter().collect();
     match order {
-        Order::Queue => locks.sort_by_key(|busy| (Reverse((busy.lock.queue_length, busy.grants)), &busy.lock.name)),
-        Order::Grants => locks.sort_by_key(|busy| (Reverse((busy.grants, busy.lock.queue_length)), &busy.lock.name)),
-        Order::Name => locks.sort_by_key(|busy| &busy.lock.name),
+        LockOrder::Queue => locks.sort_by_key(|busy| (Reverse((busy.lock.queue_length, busy.grants)), &busy.lock.name)),
+        LockOrder::Grants => {
+            locks.sort_by_key(|busy| (Reverse((busy.grants, busy.lock.queue_length)), &busy.lock.name))
+        }
+        LockOrder::Name => locks.sort_by_key(|busy| &busy.lock.name),
     }
 
     let rows = locks.into_iter().map(|busy| {

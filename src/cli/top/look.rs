@@ -29,7 +29,7 @@ pub(super) struct TopLook {
 
 /// What to ask for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct TopRequest {
     pub(super) prefix: String,
     /// Grants are counted from there on, if the same start of the same node answers.
     pub(super) since: Option<Since>,
@@ -52,7 +52,7 @@ pub(super) struct TotalsOrigin {
 impl TopLook {
     /// Asks all nodes. Takes about [`ANSWER_MAX`] if some do not answer.
     #[expect(clippy::disallowed_methods, reason = "shown to people; nothing is decided by it")]
-    pub(super) async fn take(client: &Client, asked: Asked) -> Self {
+    pub(super) async fn take(client: &Client, asked: TopRequest) -> Self {
         let nodes = nodes::ask_all(client, false, ANSWER_MAX).await;
         let mut look = Self { at: Instant::now(), unix_ms: 0, nodes, busiest: None, prefix: asked.prefix };
         if let Some(node) = look.best() {

@@ -31,13 +31,13 @@ use tokio::time::{Instant, sleep_until};
 
 use self::{
     draw::Theme,
-    look::{Asked, TopLook},
+    look::{TopLook, TopRequest},
     model::TopModel,
     screen::Screen,
     ui::{Ui, Wish},
 };
 use super::{
-    Cluster, Exit, Failure, nodes,
+    ClusterArguments, Exit, Failure, nodes,
     output::{Format, Output},
     signals::Signals,
 };
@@ -60,7 +60,7 @@ pub(super) struct Top {
     #[arg(long)]
     once: bool,
     #[command(flatten)]
-    cluster: Cluster,
+    cluster: ClusterArguments,
     #[command(flatten)]
     output: Output,
 }
@@ -83,8 +83,12 @@ impl Top {
         let mut signals = Signals::listen()?;
         let mut screen = Screen::take()?;
 
-        let view =
-            View { model: TopModel::new(client.endpoints(), source), ui: Ui::new(self.prefix), client, interval };
+        let view = RunningView {
+            model: TopModel::new(client.endpoints(), source),
+            ui: Ui::new(self.prefix),
+            client,
+            interval,
+        };
         tokio::select! {
             biased;
             signal = signals.next() => Ok(Exit::Code(signal.exit_code())),
@@ -111,14 +115,14 @@ fn is_terminal() -> bool {
 }
 
 /// What runs while the terminal is taken.
-struct View {
+struct RunningView {
     client: Client,
     model: TopModel,
     ui: Ui,
     interval: Duration,
 }
 
-impl View {
+impl RunningView {
     async fn run(mut self, screen: &mut Screen) -> Result<Exit, Failure> {
         let theme = Theme::from_environment();
         let mut due = Instant::now();
@@ -153,7 +157,7 @@ impl View {
         }
     }
 
-    async fn look(client: Client, due: Instant, asked: Asked, is_paused: bool) -> TopLook {
+    async fn look(client: Client, due: Instant, asked: TopRequest, is_paused: bool) -> TopLook {
         if is_paused {
             return std::future::pending().await;
         }

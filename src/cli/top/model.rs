@@ -9,7 +9,7 @@ use super::{
         nodes::{self, AskedNode},
         show,
     },
-    look::{Asked, Since, TopLook, TotalsOrigin},
+    look::{Since, TopLook, TopRequest, TotalsOrigin},
 };
 use crate::client::{Busiest, BusyLock, LongWait, Totals};
 
@@ -78,12 +78,12 @@ impl TopModel {
     }
 
     /// What the next look asks for.
-    pub(super) fn asked(&self, prefix: &str) -> Asked {
+    pub(super) fn asked(&self, prefix: &str) -> TopRequest {
         let newest = self.points.back().map(|point| point.at);
         let in_time = |point: &&Point| newest.is_some_and(|newest| newest - point.at <= COUNTED);
         let first = self.points.iter().find(in_time);
         let since = self.origin.clone().zip(first).map(|(origin, point)| Since { origin, index: point.index });
-        Asked { prefix: prefix.to_owned(), since }
+        TopRequest { prefix: prefix.to_owned(), since }
     }
 
     pub(super) fn add(&mut self, look: TopLook) {

@@ -16,7 +16,7 @@ impl Pane {
 
 /// The order of the locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum LockOrder {
     Queue,
     Grants,
     Name,
@@ -40,7 +40,7 @@ pub(super) struct Ui {
     /// The prefix that is being typed.
     typed: Option<String>,
     pane: Pane,
-    order: Order,
+    order: LockOrder,
     is_paused: bool,
     /// The row of each pane on which the eye is. A picture limits them to the rows that there are.
     rows: [usize; 3],
@@ -48,7 +48,7 @@ pub(super) struct Ui {
 
 impl Ui {
     pub(super) fn new(prefix: String) -> Self {
-        Self { prefix, typed: None, pane: Pane::Locks, order: Order::Queue, is_paused: false, rows: [0; 3] }
+        Self { prefix, typed: None, pane: Pane::Locks, order: LockOrder::Queue, is_paused: false, rows: [0; 3] }
     }
 
     /// Only locks whose names begin with this.
@@ -65,7 +65,7 @@ impl Ui {
         self.pane
     }
 
-    pub(super) fn order(&self) -> Order {
+    pub(super) fn order(&self) -> LockOrder {
         self.order
     }
 
@@ -105,9 +105,9 @@ impl Ui {
             }
             KeyCode::Char('s') => {
                 self.order = match self.order {
-                    Order::Queue => Order::Grants,
-                    Order::Grants => Order::Name,
-                    Order::Name => Order::Queue,
+                    LockOrder::Queue => LockOrder::Grants,
+                    LockOrder::Grants => LockOrder::Name,
+                    LockOrder::Name => LockOrder::Queue,
                 };
             }
             KeyCode::Tab | KeyCode::Right => self.step(1),
@@ -204,7 +204,7 @@ mod tests {
             press(&mut ui, KeyCode::Char('s'));
             ui.order()
         });
-        assert_eq!(orders, [Order::Grants, Order::Name, Order::Queue]);
+        assert_eq!(orders, [LockOrder::Grants, LockOrder::Name, LockOrder::Queue]);
         assert_eq!((press(&mut ui, KeyCode::Char('p')), ui.is_paused()), (Some(Wish::Look), true));
         assert_eq!((press(&mut ui, KeyCode::Char('p')), ui.is_paused()), (Some(Wish::Look), false));
     }

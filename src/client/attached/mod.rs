@@ -31,7 +31,7 @@ use super::{
     closing::close_session,
     core::{self, Core, loss_of},
     keep_alive,
-    lease::{self, Lease, Renewed},
+    lease::{self, Lease, RenewalAnswer},
     session,
 };
 use lockkeeper_proto::v1::{
@@ -85,7 +85,7 @@ impl Client {
     pub async fn open_detached(&self, options: SessionOptions) -> Result<(AttachedSession, Renewal), Error> {
         let opened = session::loop_while_ended(self, || session::open(self, &options)).await?;
         let session = self.attach(opened.id);
-        let renewed = Renewed { sent: opened.sent, ttl: opened.ttl, revoked: Vec::new(), more_revoked: false };
+        let renewed = RenewalAnswer { sent: opened.sent, ttl: opened.ttl, revoked: Vec::new(), more_revoked: false };
         let renewal = session.renewal(renewed);
         Ok((session, renewal))
     }
@@ -112,7 +112,7 @@ impl AttachedSession {
         Ok(self.renewal(renewed))
     }
 
-    fn renewal(&self, Renewed { sent, ttl, revoked, more_revoked }: Renewed) -> Renewal {
+    fn renewal(&self, RenewalAnswer { sent, ttl, revoked, more_revoked }: RenewalAnswer) -> Renewal {
         let deadline = lease::deadline(sent, ttl);
         Renewal { ttl, deadline, remaining: deadline.since(self.client.caller.clock.now()), revoked, more_revoked }
     }

@@ -23,7 +23,7 @@ use tonic::{Response, Status};
 
 use super::super::{
     Error, Refusal,
-    call::{Caller, RetryPolicy},
+    call::{RetryPolicy, SharedCaller},
     error::Refused,
     nodes::Node,
 };
@@ -48,7 +48,7 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    pub(super) fn begin(caller: &Caller) -> Self {
+    pub(super) fn begin(caller: &SharedCaller) -> Self {
         #[expect(clippy::disallowed_methods, reason = "ids of a client that keeps nothing on disk rise by wall time")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { id: id(now.as_secs(), caller.random_id()), lowest: 1, unanswered: 0 }
@@ -61,7 +61,7 @@ impl Numbered {
     /// Sends the request until it is answered. Each call uses the same id.
     pub(super) async fn send<A, F>(
         &mut self,
-        caller: &Caller,
+        caller: &SharedCaller,
         policy: RetryPolicy,
         send: impl Fn(&Node, RequestId) -> F,
     ) -> Result<A, Error>
@@ -92,7 +92,7 @@ impl Numbered {
 
     async fn send_as_it_is<A, F>(
         &mut self,
-        caller: &Caller,
+        caller: &SharedCaller,
         policy: RetryPolicy,
         send: impl Fn(&Node, RequestId) -> F,
     ) -> Result<A, Error>

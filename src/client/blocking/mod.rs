@@ -36,7 +36,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, time::timeout};
 
-use self::runtime::Runtime;
+use self::runtime::BlockingRuntime;
 use super::{Builder, CheckAnswer, Danger, Error, LockAnswer, Loss, Moment, NewData, SessionOptions};
 use lockkeeper_types::{LockName, SessionId, Token};
 
@@ -48,7 +48,7 @@ pub const DROP_WAITS_MAX: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Client {
     client: super::Client,
-    runtime: Runtime,
+    runtime: BlockingRuntime,
 }
 
 /// As [`super::Session`]. Cheap to clone.
@@ -58,7 +58,7 @@ pub struct Client {
 #[derive(Clone, Debug)]
 pub struct Session {
     session: super::Session,
-    runtime: Runtime,
+    runtime: BlockingRuntime,
 }
 
 /// As [`super::Acquire`]: nothing is sent before [`Acquire::lock`].
@@ -66,14 +66,14 @@ pub struct Session {
 #[must_use = "an acquire does nothing before `lock`"]
 pub struct Acquire {
     acquire: super::Acquire,
-    runtime: Runtime,
+    runtime: BlockingRuntime,
 }
 
 /// As [`super::Guard`]. Dropped, it releases the locks: see [`DROP_WAITS_MAX`].
 #[must_use = "dropping it releases the locks"]
 pub struct Guard {
     guard: Arc<super::Guard>,
-    runtime: Runtime,
+    runtime: BlockingRuntime,
 }
 
 impl Client {
@@ -88,7 +88,7 @@ impl Client {
     ///
     /// Panics if the system cannot start a thread.
     pub fn build(builder: Builder) -> Result<Self, Error> {
-        let runtime = Runtime::start().expect("the system has a thread left");
+        let runtime = BlockingRuntime::start().expect("the system has a thread left");
         let client = runtime.enter(|| builder.build())?;
         Ok(Self { client, runtime })
     }

@@ -21,13 +21,13 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Runtime {
+pub(super) struct BlockingRuntime {
     handle: Handle,
     /// Its drop ends the thread.
     _users: Arc<oneshot::Sender<()>>,
 }
 
-impl Runtime {
+impl BlockingRuntime {
     pub(super) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -48,7 +48,7 @@ impl Runtime {
         told.recv().expect("the thread goes on while it has a user, and only a mistake in the call can end that")
     }
 
-    /// As [`Runtime::run`], but waits for at most `limit`. The call goes on after that.
+    /// As [`BlockingRuntime::run`], but waits for at most `limit`. The call goes on after that.
     pub(super) fn run_for<T: Send + 'static>(
         &self,
         limit: Duration,

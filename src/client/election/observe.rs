@@ -48,12 +48,12 @@ use lockkeeper_types::{LockName, Mode, Token};
 pub struct Observe {
     client: Client,
     name: LockName,
-    seen: Option<WatchStream<Seen>>,
+    seen: Option<WatchStream<ObservedLeader>>,
     /// The state returned last, unless there was none yet, or an error since.
     told: Option<Option<Leader>>,
 }
 
-type Seen = Result<Option<Leader>, Error>;
+type ObservedLeader = Result<Option<Leader>, Error>;
 
 /// Delay after an error before the next attempt. Some errors come at once.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ impl Stream for Observe {
     }
 }
 
-fn start(client: Client, name: LockName) -> WatchStream<Seen> {
+fn start(client: Client, name: LockName) -> WatchStream<ObservedLeader> {
     // The initial value is never shown: the stream begins with the first change.
     let (sender, receiver) = watch::channel(Ok(None));
     tokio::spawn(async move {
@@ -104,9 +104,9 @@ fn start(client: Client, name: LockName) -> WatchStream<Seen> {
     WatchStream::from_changes(receiver)
 }
 
-async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
+async fn follow(client: &Client, name: LockName, seen: &watch::Sender<ObservedLeader>) {
     let mut messages = client.watch(name.as_str());
-    let mut watched = LockState::new(name);
+    let mut watched = ObservedLock::new(name);
 
     loop {
         match messages.next().await {
@@ -126,7 +126,7 @@ async fn follow(client: &Client, name: LockName, seen: &watch::Sender<Seen>) {
 }
 
 /// The state of one lock, according to the messages of a watch.
-struct LockState {
+struct ObservedLock {
     name: LockName,
     /// The holder, without its value.
     holder: Option<Leader>,
@@ -136,7 +136,7 @@ struct LockState {
     is_changing: bool,
 }
 
-impl LockState {
+impl ObservedLock {
     fn new(name: LockName) -> Self {
         Self { name, holder: None, data: None, epoch_max: Token::default(), is_changing: false }
     }
@@ -213,8 +213,8 @@ mod tests {
 
     const EXCLUSIVE: Option<Mode> = Some(Mode::Exclusive);
 
-    fn watched() -> LockState {
-        LockState::new(LockName::new("jobs").unwrap())
+    fn watched() -> ObservedLock {
+        ObservedLock::new(LockName::new("jobs").unwrap())
     }
 
     fn state(first: bool, locks: Vec<LockInfo>) -> WatchMessage {

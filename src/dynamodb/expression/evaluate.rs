@@ -1,35 +1,35 @@
 //! Evaluates conditions on items, and shows the parts of items that projections name.
 //!
-//! Everything that is visited, compared or searched is charged to the request's [`Work`].
+//! Everything that is visited, compared or searched is charged to the request's [`WorkBudget`].
 
 use std::{borrow::Cow, cmp::Ordering, collections::BTreeMap};
 
-use super::{Comparison, Condition, Operand, Path, Step, search};
+use super::{Comparison, Condition, ConditionOperand, Path, PathStep, search};
 use crate::{
-    Item, Number, Value,
+    AttributeValue, Item, Number,
     value::DEPTH_MAX,
-    work::{Exhausted, Work},
+    work::{Exhausted, WorkBudget},
 };
 
-type Result<T> = std::result::Result<T, Exhausted>;
+type Evaluated<T> = std::result::Result<T, Exhausted>;
 
 /// Returns the value at a path.
-pub(crate) fn at<'a>(item: &'a Item, path: &Path) -> Option<&'a Value> {
+pub(crate) fn at<'a>(item: &'a Item, path: &Path) -> Option<&'a AttributeValue> {
     let (first, rest) = path.0.split_first()?;
-    let Step::Name(name) = first else { return None };
+    let PathStep::Name(name) = first else { return None };
     rest.iter().try_fold(item.get(name)?, |value, step| match (value, step) {
-        (Value::M(map), Step::Name(name)) => map.get(name),
-        (Value::L(list), Step::Index(index)) => list.get(*index),
+        (AttributeValue::M(map), PathStep::Name(name)) => map.get(name),
+        (AttributeValue::L(list), PathStep::Index(index)) => list.get(*index),
         _ => None,
     })
 }
 
-fn found<'a>(item: &'a Item, path: &Path, work: &Work) -> Result<Option<&'a Value>> {
+fn found<'a>(item: &'a Item, path: &Path, work: &WorkBudget) -> Evaluated<Option<&'a AttributeValue>> {
     // A path need not be followed further than an item is deep.
     for step in path.0.iter().take(DEPTH_MAX + 1) {
         match step {
-            Step::Name(name) => work.spend_bytes(name.len())?,
-            Step::Index(_) => work.spend(1)?,
+            PathStep::Name(name) => work.spend_bytes(name.len())?,
+            PathStep::Index(_) => work.spend(1)?,
         }
     }
     Ok(at(item, path))
@@ -37,7 +37,7 @@ fn found<'a>(item: &'a Item, path: &Path, work: &Work) -> Result<Option<&'a Valu
 
 impl Condition {
     /// Whether the condition is true for an item. A missing item has no attributes.
-    pub(crate) fn holds(&self, item: &Item, work: &Work) -> Result<bool> {
+    pub(crate) fn holds(&self, item: &Item, work: &WorkBudget) -> Evaluated<bool> {
         work.spend(1)?;
         Ok(match self {
             Self::All(parts) => {
@@ -81,11 +81,11 @@ impl Condition {
             }
             Self::BeginsWith(operand, prefix) => {
                 match (operand.value(item, work)?.as_deref(), prefix.value(item, work)?.as_deref()) {
-                    (Some(Value::S(text)), Some(Value::S(prefix))) => {
+                    (Some(AttributeValue::S(text)), Some(AttributeValue::S(prefix))) => {
                         work.spend_bytes(text.len().min(prefix.len()))?;
                         text.starts_with(prefix)
                     }
-                    (Some(Value::B(bytes)), Some(Value::B(prefix))) => {
+                    (Some(AttributeValue::B(bytes)), Some(AttributeValue::B(prefix))) => {
                         work.spend_bytes(bytes.len().min(prefix.len()))?;
                         bytes.starts_with(prefix)
                     }
@@ -102,62 +102,62 @@ impl Condition {
     }
 }
 
-impl Operand {
-    fn value<'a>(&'a self, item: &'a Item, work: &Work) -> Result<Option<Cow<'a, Value>>> {
+impl ConditionOperand {
+    fn value<'a>(&'a self, item: &'a Item, work: &WorkBudget) -> Evaluated<Option<Cow<'a, AttributeValue>>> {
         Ok(match self {
             Self::Path(path) => found(item, path, work)?.map(Cow::Borrowed),
             Self::Value(value) => Some(Cow::Borrowed(value)),
             Self::Size(inner) => {
                 let Some(value) = inner.value(item, work)? else { return Ok(None) };
-                size(&value, work)?.map(|size| Cow::Owned(Value::N(Number::from(size as u64))))
+                size(&value, work)?.map(|size| Cow::Owned(AttributeValue::N(Number::from(size as u64))))
             }
         })
     }
 }
 
-fn size(value: &Value, work: &Work) -> Result<Option<usize>> {
+fn size(value: &AttributeValue, work: &WorkBudget) -> Evaluated<Option<usize>> {
     Ok(match value {
-        Value::S(text) => {
+        AttributeValue::S(text) => {
             work.spend_bytes(text.len())?;
             Some(text.chars().count())
         }
-        Value::B(bytes) => Some(bytes.len()),
-        Value::Ss(set) => Some(set.len()),
-        Value::Ns(set) => Some(set.len()),
-        Value::Bs(set) => Some(set.len()),
-        Value::L(list) => Some(list.len()),
-        Value::M(map) => Some(map.len()),
-        Value::N(_) | Value::Bool(_) | Value::Null => None,
+        AttributeValue::B(bytes) => Some(bytes.len()),
+        AttributeValue::Ss(set) => Some(set.len()),
+        AttributeValue::Ns(set) => Some(set.len()),
+        AttributeValue::Bs(set) => Some(set.len()),
+        AttributeValue::L(list) => Some(list.len()),
+        AttributeValue::M(map) => Some(map.len()),
+        AttributeValue::N(_) | AttributeValue::Bool(_) | AttributeValue::Null => None,
     })
 }
 
 /// Whether a text or bytes contain others, or whether a set or a list contains an element.
-fn contains(whole: &Value, element: &Value, work: &Work) -> Result<bool> {
+fn contains(whole: &AttributeValue, element: &AttributeValue, work: &WorkBudget) -> Evaluated<bool> {
     // Searching a set takes about as many steps as the number of its elements has binary digits.
     let steps = |elements: usize| 1 + elements.checked_ilog2().unwrap_or(0) as usize;
 
     Ok(match (whole, element) {
-        (Value::S(text), Value::S(part)) => {
+        (AttributeValue::S(text), AttributeValue::S(part)) => {
             work.spend_bytes(text.len())?;
             text.contains(part)
         }
-        (Value::B(bytes), Value::B(part)) => {
+        (AttributeValue::B(bytes), AttributeValue::B(part)) => {
             work.spend_bytes(bytes.len())?;
             search::contains(bytes, part)
         }
-        (Value::Ss(set), Value::S(element)) => {
+        (AttributeValue::Ss(set), AttributeValue::S(element)) => {
             work.spend_bytes(element.len() * steps(set.len()))?;
             set.contains(element)
         }
-        (Value::Ns(set), Value::N(element)) => {
+        (AttributeValue::Ns(set), AttributeValue::N(element)) => {
             work.spend(steps(set.len()))?;
             set.contains(element)
         }
-        (Value::Bs(set), Value::B(element)) => {
+        (AttributeValue::Bs(set), AttributeValue::B(element)) => {
             work.spend_bytes(element.len() * steps(set.len()))?;
             set.contains(element)
         }
-        (Value::L(list), element) => {
+        (AttributeValue::L(list), element) => {
             for one in list {
                 if equal(one, element, work)? {
                     return Ok(true);
@@ -170,18 +170,18 @@ fn contains(whole: &Value, element: &Value, work: &Work) -> Result<bool> {
 }
 
 /// Whether two values are the same. The comparison stops at the first difference.
-fn equal(left: &Value, right: &Value, work: &Work) -> Result<bool> {
+fn equal(left: &AttributeValue, right: &AttributeValue, work: &WorkBudget) -> Evaluated<bool> {
     match (left, right) {
-        (Value::S(left), Value::S(right)) => work.spend_bytes(left.len().min(right.len()))?,
-        (Value::B(left), Value::B(right)) => work.spend_bytes(left.len().min(right.len()))?,
-        (Value::Ss(left), Value::Ss(right)) if left.len() == right.len() => {
+        (AttributeValue::S(left), AttributeValue::S(right)) => work.spend_bytes(left.len().min(right.len()))?,
+        (AttributeValue::B(left), AttributeValue::B(right)) => work.spend_bytes(left.len().min(right.len()))?,
+        (AttributeValue::Ss(left), AttributeValue::Ss(right)) if left.len() == right.len() => {
             left.iter().try_for_each(|text| work.spend_bytes(text.len()))?;
         }
-        (Value::Ns(left), Value::Ns(right)) if left.len() == right.len() => work.spend(left.len())?,
-        (Value::Bs(left), Value::Bs(right)) if left.len() == right.len() => {
+        (AttributeValue::Ns(left), AttributeValue::Ns(right)) if left.len() == right.len() => work.spend(left.len())?,
+        (AttributeValue::Bs(left), AttributeValue::Bs(right)) if left.len() == right.len() => {
             left.iter().try_for_each(|bytes| work.spend_bytes(bytes.len()))?;
         }
-        (Value::L(left), Value::L(right)) => {
+        (AttributeValue::L(left), AttributeValue::L(right)) => {
             work.spend(1)?;
             if left.len() != right.len() {
                 return Ok(false);
@@ -193,7 +193,7 @@ fn equal(left: &Value, right: &Value, work: &Work) -> Result<bool> {
             }
             return Ok(true);
         }
-        (Value::M(left), Value::M(right)) => {
+        (AttributeValue::M(left), AttributeValue::M(right)) => {
             work.spend(1)?;
             if left.len() != right.len() {
                 return Ok(false);
@@ -212,11 +212,11 @@ fn equal(left: &Value, right: &Value, work: &Work) -> Result<bool> {
 }
 
 /// The order of two values, if they have one: two texts, two numbers, or two byte strings.
-pub(crate) fn order(left: &Value, right: &Value) -> Option<Ordering> {
+pub(crate) fn order(left: &AttributeValue, right: &AttributeValue) -> Option<Ordering> {
     match (left, right) {
-        (Value::S(left), Value::S(right)) => Some(left.cmp(right)),
-        (Value::N(left), Value::N(right)) => Some(left.cmp(right)),
-        (Value::B(left), Value::B(right)) => Some(left.cmp(right)),
+        (AttributeValue::S(left), AttributeValue::S(right)) => Some(left.cmp(right)),
+        (AttributeValue::N(left), AttributeValue::N(right)) => Some(left.cmp(right)),
+        (AttributeValue::B(left), AttributeValue::B(right)) => Some(left.cmp(right)),
         _ => None,
     }
 }
@@ -224,18 +224,18 @@ pub(crate) fn order(left: &Value, right: &Value) -> Option<Ordering> {
 /// Compares two values. A missing attribute differs from all values, and is neither less nor greater than one.
 fn compare(
     comparison: Comparison,
-    left: Option<Cow<'_, Value>>,
-    right: Option<Cow<'_, Value>>,
-    work: &Work,
-) -> Result<bool> {
+    left: Option<Cow<'_, AttributeValue>>,
+    right: Option<Cow<'_, AttributeValue>>,
+    work: &WorkBudget,
+) -> Evaluated<bool> {
     let (Some(left), Some(right)) = (&left, &right) else {
         return Ok(comparison == Comparison::NotEqual);
     };
 
     let ordered = || {
         let bytes = match (&**left, &**right) {
-            (Value::S(left), Value::S(right)) => left.len().min(right.len()),
-            (Value::B(left), Value::B(right)) => left.len().min(right.len()),
+            (AttributeValue::S(left), AttributeValue::S(right)) => left.len().min(right.len()),
+            (AttributeValue::B(left), AttributeValue::B(right)) => left.len().min(right.len()),
             _ => 0,
         };
         work.spend_bytes(bytes)?;
@@ -271,8 +271,8 @@ impl Projection {
             let mut place = &mut root;
             for step in &path.0 {
                 place = match step {
-                    Step::Name(name) => place.names.entry(name.clone()).or_default(),
-                    Step::Index(index) => place.indexes.entry(*index).or_default(),
+                    PathStep::Name(name) => place.names.entry(name.clone()).or_default(),
+                    PathStep::Index(index) => place.indexes.entry(*index).or_default(),
                 };
             }
             place.shows_all = true;
@@ -282,7 +282,8 @@ impl Projection {
 
     /// Returns the part of an item that is shown.
     pub(crate) fn project(&self, item: &Item) -> Item {
-        let part = |name: &String, value: &Value, inner: &Self| Some((name.clone(), inner.project_value(value)?));
+        let part =
+            |name: &String, value: &AttributeValue, inner: &Self| Some((name.clone(), inner.project_value(value)?));
         // The projection may have many names for small items, or few names for large ones.
         if item.len() < self.names.len() {
             item.iter().filter_map(|(name, value)| part(name, value, self.names.get(name)?)).collect()
@@ -291,20 +292,24 @@ impl Projection {
         }
     }
 
-    fn project_value(&self, value: &Value) -> Option<Value> {
+    fn project_value(&self, value: &AttributeValue) -> Option<AttributeValue> {
         if self.shows_all {
             return Some(value.clone());
         }
 
         match value {
-            Value::M(map) => Some(self.project(map)).filter(|map| !map.is_empty()).map(Value::M),
-            Value::L(list) => {
+            AttributeValue::M(map) => Some(self.project(map)).filter(|map| !map.is_empty()).map(AttributeValue::M),
+            AttributeValue::L(list) => {
                 let parts = self.indexes.range(..list.len());
                 let parts: Vec<_> = parts.filter_map(|(index, inner)| inner.project_value(list.get(*index)?)).collect();
-                Some(parts).filter(|list| !list.is_empty()).map(Value::L)
+                Some(parts).filter(|list| !list.is_empty()).map(AttributeValue::L)
             }
-            Value::S(_) | Value::N(_) | Value::B(_) | Value::Bool(_) | Value::Null => None,
-            Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => None,
+            AttributeValue::S(_)
+            | AttributeValue::N(_)
+            | AttributeValue::B(_)
+            | AttributeValue::Bool(_)
+            | AttributeValue::Null => None,
+            AttributeValue::Ss(_) | AttributeValue::Ns(_) | AttributeValue::Bs(_) => None,
         }
     }
 }

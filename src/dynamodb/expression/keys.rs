@@ -1,20 +1,20 @@
 //! Key conditions: one partition, and part of its sort keys.
 
-use super::{Comparison, Condition, Operand, Path};
-use crate::Value;
+use super::{Comparison, Condition, ConditionOperand, Path};
+use crate::AttributeValue;
 
 /// The items that a query reads: one partition, and part of its sort keys.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyCondition {
-    pub(crate) partition: Value,
+    pub(crate) partition: AttributeValue,
     pub(crate) sort: Option<SortCondition>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SortCondition {
-    Compare(Comparison, Value),
-    Between(Value, Value),
-    BeginsWith(Value),
+    Compare(Comparison, AttributeValue),
+    Between(AttributeValue, AttributeValue),
+    BeginsWith(AttributeValue),
 }
 
 impl KeyCondition {
@@ -69,20 +69,20 @@ fn one(condition: &Condition) -> Result<(String, SortCondition), String> {
         Condition::HasType(..) => invalid("attribute_type"),
         Condition::Contains(..) => invalid("contains"),
         Condition::All(_) => invalid("AND"),
-        Condition::Compare(comparison, Operand::Path(path), right) => {
+        Condition::Compare(comparison, ConditionOperand::Path(path), right) => {
             Ok((name(path)?, SortCondition::Compare(*comparison, value(right)?)))
         }
-        Condition::Compare(comparison, left, Operand::Path(path)) => {
+        Condition::Compare(comparison, left, ConditionOperand::Path(path)) => {
             Ok((name(path)?, SortCondition::Compare(comparison.mirrored(), value(left)?)))
         }
         Condition::Compare(_, left, _) => {
             value(left)?;
             Err("Invalid condition in KeyConditionExpression: No key attribute specified".to_owned())
         }
-        Condition::Between(Operand::Path(path), low, high) => {
+        Condition::Between(ConditionOperand::Path(path), low, high) => {
             Ok((name(path)?, SortCondition::Between(value(low)?, value(high)?)))
         }
-        Condition::BeginsWith(Operand::Path(path), prefix) => {
+        Condition::BeginsWith(ConditionOperand::Path(path), prefix) => {
             Ok((name(path)?, SortCondition::BeginsWith(value(prefix)?)))
         }
         Condition::Between(..) | Condition::BeginsWith(..) => {
@@ -102,11 +102,11 @@ fn name(path: &Path) -> Result<String, String> {
     Ok(path.head().to_owned())
 }
 
-fn value(operand: &Operand) -> Result<Value, String> {
+fn value(operand: &ConditionOperand) -> Result<AttributeValue, String> {
     match operand {
-        Operand::Value(value) => Ok(value.clone()),
-        Operand::Size(_) => Err("KeyConditionExpressions cannot contain nested operations".to_owned()),
-        Operand::Path(_) => {
+        ConditionOperand::Value(value) => Ok(value.clone()),
+        ConditionOperand::Size(_) => Err("KeyConditionExpressions cannot contain nested operations".to_owned()),
+        ConditionOperand::Path(_) => {
             Err("Invalid condition in KeyConditionExpression: Multiple attribute names used in one condition"
                 .to_owned())
         }

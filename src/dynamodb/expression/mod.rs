@@ -6,7 +6,7 @@
 //!
 //! The limits are [`TEXT_BYTES_MAX`], [`DEPTH_MAX`], [`OPERATORS_MAX`], [`IN_OPERANDS_MAX`], the steps of a path, and the bytes that
 //! placeholders stand for ([`names`]). Reading an expression takes time linear in its text and in what it stands for. Applying it is
-//! charged to the request's [`Work`](crate::work::Work).
+//! charged to the request's [`Work`](crate::work::WorkBudget).
 
 pub(crate) mod evaluate;
 pub(crate) mod keys;
@@ -19,7 +19,7 @@ pub(crate) mod update;
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::Value;
+use crate::AttributeValue;
 
 pub(crate) use parse::{parse_condition, parse_projection, parse_update, too_many_in_operands};
 
@@ -34,20 +34,20 @@ pub(crate) const IN_OPERANDS_MAX: usize = 100;
 
 /// A place in an item, like `a.b[2]`. Its first step is a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Path(pub(crate) Vec<Step>);
+pub(crate) struct Path(pub(crate) Vec<PathStep>);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Step {
+pub(crate) enum PathStep {
     Name(String),
     Index(usize),
 }
 
 /// An operand of a comparison.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Operand {
+pub(crate) enum ConditionOperand {
     Path(Path),
-    Value(Value),
-    Size(Box<Operand>),
+    Value(AttributeValue),
+    Size(Box<ConditionOperand>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,23 +66,23 @@ pub(crate) enum Condition {
     All(Vec<Condition>),
     Any(Vec<Condition>),
     Not(Box<Condition>),
-    Compare(Comparison, Operand, Operand),
-    Between(Operand, Operand, Operand),
-    In(Operand, Vec<Operand>),
+    Compare(Comparison, ConditionOperand, ConditionOperand),
+    Between(ConditionOperand, ConditionOperand, ConditionOperand),
+    In(ConditionOperand, Vec<ConditionOperand>),
     Exists(Path),
     NotExists(Path),
-    HasType(Operand, String),
-    BeginsWith(Operand, Operand),
-    Contains(Operand, Operand),
+    HasType(ConditionOperand, String),
+    BeginsWith(ConditionOperand, ConditionOperand),
+    Contains(ConditionOperand, ConditionOperand),
 }
 
 /// The action of an update on one path.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
-    Set(Path, Source),
+    Set(Path, ValueSource),
     Remove(Path),
-    Add(Path, Value),
-    Delete(Path, Value),
+    Add(Path, AttributeValue),
+    Delete(Path, AttributeValue),
 }
 
 impl Action {
@@ -91,7 +91,7 @@ impl Action {
         match self {
             Self::Set(_, source) => source.reads_item(),
             Self::Add(..) => true,
-            Self::Remove(path) => matches!(path.0.last(), Some(Step::Index(_))),
+            Self::Remove(path) => matches!(path.0.last(), Some(PathStep::Index(_))),
             Self::Delete(..) => false,
         }
     }
@@ -105,16 +105,16 @@ impl Action {
 
 /// The source of a new value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Source {
+pub(crate) enum ValueSource {
     Path(Path),
-    Value(Value),
-    IfNotExists(Path, Box<Source>),
-    ListAppend(Box<Source>, Box<Source>),
-    Plus(Box<Source>, Box<Source>),
-    Minus(Box<Source>, Box<Source>),
+    Value(AttributeValue),
+    IfNotExists(Path, Box<ValueSource>),
+    ListAppend(Box<ValueSource>, Box<ValueSource>),
+    Plus(Box<ValueSource>, Box<ValueSource>),
+    Minus(Box<ValueSource>, Box<ValueSource>),
 }
 
-impl Source {
+impl ValueSource {
     fn reads_item(&self) -> bool {
         match self {
             Self::Value(_) => false,
@@ -126,14 +126,14 @@ impl Source {
 
 impl Path {
     pub(crate) fn attribute(name: &str) -> Self {
-        Self(vec![Step::Name(name.to_owned())])
+        Self(vec![PathStep::Name(name.to_owned())])
     }
 
     /// The attribute that the path starts at.
     pub(crate) fn head(&self) -> &str {
         match self.0.first() {
-            Some(Step::Name(name)) => name,
-            Some(Step::Index(_)) | None => "",
+            Some(PathStep::Name(name)) => name,
+            Some(PathStep::Index(_)) | None => "",
         }
     }
 
@@ -145,12 +145,12 @@ impl Path {
 impl Display for Path {
     /// Writes the path as messages have it, like `[a, b, [2]]`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let steps: Vec<_> = self.0.iter().map(Step::to_string).collect();
+        let steps: Vec<_> = self.0.iter().map(PathStep::to_string).collect();
         write!(f, "[{}]", steps.join(", "))
     }
 }
 
-impl Display for Step {
+impl Display for PathStep {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -185,11 +185,11 @@ impl Comparison {
 
 /// Returns all paths that a condition reads.
 pub(crate) fn paths(condition: &Condition) -> Vec<&Path> {
-    fn collect_operand<'a>(operand: &'a Operand, found: &mut Vec<&'a Path>) {
+    fn collect_operand<'a>(operand: &'a ConditionOperand, found: &mut Vec<&'a Path>) {
         match operand {
-            Operand::Path(path) => found.push(path),
-            Operand::Size(inner) => collect_operand(inner, found),
-            Operand::Value(_) => {}
+            ConditionOperand::Path(path) => found.push(path),
+            ConditionOperand::Size(inner) => collect_operand(inner, found),
+            ConditionOperand::Value(_) => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Item, Value,
+    AttributeValue, Item,
     error::{Error, Result},
     value::item_size,
 };
@@ -98,7 +98,7 @@ impl<'a> Placeholders<'a> {
     }
 
     /// Returns the value that `:value` stands for.
-    pub(super) fn value(&self, placeholder: &str) -> Result<Value, String> {
+    pub(super) fn value(&self, placeholder: &str) -> Result<AttributeValue, String> {
         let value = self.values.and_then(|values| values.get(placeholder)).ok_or_else(|| {
             format!("An expression attribute value used in expression is not defined; attribute value: {placeholder}")
         })?;

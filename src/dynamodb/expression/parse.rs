@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Action, Comparison, Condition, DEPTH_MAX, IN_OPERANDS_MAX, OPERATORS_MAX, Operand, Path, Source, Step,
-    TEXT_BYTES_MAX,
+    Action, Comparison, Condition, ConditionOperand, DEPTH_MAX, IN_OPERANDS_MAX, OPERATORS_MAX, Path, PathStep,
+    TEXT_BYTES_MAX, ValueSource,
     names::Placeholders,
     reserved::is_reserved,
-    tokens::{Token, TokenKind, tokens},
+    tokens::{Lexeme, TokenKind, tokens},
 };
-use crate::{Value, value};
+use crate::{AttributeValue, value};
 
 /// The problem of an expression, in DynamoDB's words. The name of the parameter goes before it.
-type Result<T> = std::result::Result<T, String>;
+type ParseResult<T> = std::result::Result<T, String>;
 
 /// Reads a condition, a filter, or a key condition.
-pub(crate) fn parse_condition(text: &str, placeholders: &Placeholders<'_>) -> Result<Condition> {
+pub(crate) fn parse_condition(text: &str, placeholders: &Placeholders<'_>) -> ParseResult<Condition> {
     let mut parser = Parser::new(text, placeholders)?;
     let parsed = parser.any()?;
     let condition = parser.condition(parsed)?;
@@ -24,7 +24,7 @@ pub(crate) fn parse_condition(text: &str, placeholders: &Placeholders<'_>) -> Re
 }
 
 /// Reads a projection, which is a list of paths. No path lies inside another.
-pub(crate) fn parse_projection(text: &str, placeholders: &Placeholders<'_>) -> Result<Vec<Path>> {
+pub(crate) fn parse_projection(text: &str, placeholders: &Placeholders<'_>) -> ParseResult<Vec<Path>> {
     let mut parser = Parser::new(text, placeholders)?;
     let mut paths = vec![parser.path()?];
     while parser.accept(",") {
@@ -36,7 +36,7 @@ pub(crate) fn parse_projection(text: &str, placeholders: &Placeholders<'_>) -> R
 }
 
 /// Reads an update, which is a list of actions on paths. No path lies inside another.
-pub(crate) fn parse_update(text: &str, placeholders: &Placeholders<'_>) -> Result<Vec<Action>> {
+pub(crate) fn parse_update(text: &str, placeholders: &Placeholders<'_>) -> ParseResult<Vec<Action>> {
     let mut parser = Parser::new(text, placeholders)?;
     let mut actions = Vec::new();
     let mut sections = Vec::new();
@@ -73,11 +73,11 @@ struct Fork<'a> {
     first: usize,
     /// Whether a path ends here.
     is_end: bool,
-    inner: BTreeMap<&'a Step, Fork<'a>>,
+    inner: BTreeMap<&'a PathStep, Fork<'a>>,
 }
 
 /// Checks that no path is, or lies inside, another, and that no two see one place as a list and as a map.
-fn apart(paths: &[&Path]) -> Result<()> {
+fn apart(paths: &[&Path]) -> ParseResult<()> {
     let mut root = Fork::default();
     for (index, path) in paths.iter().enumerate() {
         if let Some((first, problem)) = root.add(index, path) {
@@ -101,7 +101,7 @@ impl<'a> Fork<'a> {
             }
 
             if let Some((other, _)) = place.inner.first_key_value()
-                && matches!(other, Step::Name(_)) != matches!(step, Step::Name(_))
+                && matches!(other, PathStep::Name(_)) != matches!(step, PathStep::Name(_))
             {
                 return Some((place.first, "conflict"));
             }
@@ -120,12 +120,12 @@ impl<'a> Fork<'a> {
 /// The result of a rule of conditions. Its place shows later which of both is needed.
 enum Parsed {
     Condition(Condition),
-    Operand(Operand),
+    Operand(ConditionOperand),
 }
 
 struct Parser<'a> {
     text: &'a str,
-    tokens: Vec<Token<'a>>,
+    tokens: Vec<Lexeme<'a>>,
     at: usize,
     depth: usize,
     operators: usize,
@@ -133,7 +133,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a str, placeholders: &'a Placeholders<'a>) -> Result<Self> {
+    fn new(text: &'a str, placeholders: &'a Placeholders<'a>) -> ParseResult<Self> {
         if text.is_empty() {
             return Err("The expression can not be empty;".to_owned());
         }
@@ -146,12 +146,12 @@ impl<'a> Parser<'a> {
         Ok(Self { text, tokens: tokens(text), at: 0, depth: 0, operators: 0, placeholders })
     }
 
-    fn peek(&self) -> Token<'a> {
+    fn peek(&self) -> Lexeme<'a> {
         self.tokens[self.at]
     }
 
     /// Takes a token. The end is never taken.
-    fn next(&mut self) -> Token<'a> {
+    fn next(&mut self) -> Lexeme<'a> {
         let token = self.tokens[self.at];
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
@@ -173,11 +173,11 @@ impl<'a> Parser<'a> {
         is_there
     }
 
-    fn expect(&mut self, symbol: &str) -> Result<()> {
+    fn expect(&mut self, symbol: &str) -> ParseResult<()> {
         if self.accept(symbol) { Ok(()) } else { Err(self.unexpected()) }
     }
 
-    fn end(&self) -> Result<()> {
+    fn end(&self) -> ParseResult<()> {
         if self.peek().kind == TokenKind::End { Ok(()) } else { Err(self.unexpected()) }
     }
 
@@ -189,7 +189,7 @@ impl<'a> Parser<'a> {
         format!("Syntax error; token: \"{}\", near: \"{}\"", token.text, &self.text[from..to])
     }
 
-    fn operator(&mut self) -> Result<()> {
+    fn operator(&mut self) -> ParseResult<()> {
         self.operators += 1;
         if self.operators <= OPERATORS_MAX {
             return Ok(());
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads something inside of parentheses, or of an operator that can repeat.
-    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> ParseResult<T>) -> ParseResult<T> {
         if self.depth == DEPTH_MAX {
             return Err(format!("The expression is nested too deeply; maximum depth: {DEPTH_MAX}"));
         }
@@ -213,20 +213,20 @@ impl<'a> Parser<'a> {
 
     // Conditions.
 
-    fn any(&mut self) -> Result<Parsed> {
+    fn any(&mut self) -> ParseResult<Parsed> {
         self.chain("OR", Self::all, Condition::Any)
     }
 
-    fn all(&mut self) -> Result<Parsed> {
+    fn all(&mut self) -> ParseResult<Parsed> {
         self.chain("AND", Self::not, Condition::All)
     }
 
     fn chain(
         &mut self,
         word: &str,
-        part: fn(&mut Self) -> Result<Parsed>,
+        part: fn(&mut Self) -> ParseResult<Parsed>,
         whole: fn(Vec<Condition>) -> Condition,
-    ) -> Result<Parsed> {
+    ) -> ParseResult<Parsed> {
         let first = part(self)?;
         if !self.peek().is_word(word) {
             return Ok(first);
@@ -241,7 +241,7 @@ impl<'a> Parser<'a> {
         Ok(Parsed::Condition(whole(parts)))
     }
 
-    fn not(&mut self) -> Result<Parsed> {
+    fn not(&mut self) -> ParseResult<Parsed> {
         if !self.accept_word("NOT") {
             return self.comparison();
         }
@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads an operand, with or without what it is compared to, or a condition.
-    fn comparison(&mut self) -> Result<Parsed> {
+    fn comparison(&mut self) -> ParseResult<Parsed> {
         let left = match self.group()? {
             Parsed::Operand(operand) => operand,
             condition @ Parsed::Condition(_) => {
@@ -270,9 +270,9 @@ impl<'a> Parser<'a> {
             self.distinct(comparison.symbol(), &left, &right)?;
             let ordered = !matches!(comparison, Comparison::Equal | Comparison::NotEqual);
             for operand in [&left, &right] {
-                if let Operand::Value(value) = operand
+                if let ConditionOperand::Value(value) = operand
                     && ordered
-                    && !matches!(value, Value::S(_) | Value::N(_) | Value::B(_))
+                    && !matches!(value, AttributeValue::S(_) | AttributeValue::N(_) | AttributeValue::B(_))
                 {
                     return Err(wrong_type(comparison.symbol(), value));
                 }
@@ -317,7 +317,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads something in parentheses, or a function, a value, or a path.
-    fn group(&mut self) -> Result<Parsed> {
+    fn group(&mut self) -> ParseResult<Parsed> {
         if !self.accept("(") {
             return self.primary();
         }
@@ -340,11 +340,11 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn primary(&mut self) -> Result<Parsed> {
+    fn primary(&mut self) -> ParseResult<Parsed> {
         let token = self.peek();
         if token.kind == TokenKind::Value {
             self.next();
-            return Ok(Parsed::Operand(Operand::Value(self.placeholders.value(token.text)?)));
+            return Ok(Parsed::Operand(ConditionOperand::Value(self.placeholders.value(token.text)?)));
         }
 
         if token.kind == TokenKind::Word
@@ -356,10 +356,10 @@ impl<'a> Parser<'a> {
             return self.deeper(|parser| parser.function(token.text));
         }
 
-        Ok(Parsed::Operand(Operand::Path(self.path()?)))
+        Ok(Parsed::Operand(ConditionOperand::Path(self.path()?)))
     }
 
-    fn function(&mut self, name: &str) -> Result<Parsed> {
+    fn function(&mut self, name: &str) -> ParseResult<Parsed> {
         let operands = match name {
             "size" | "attribute_exists" | "attribute_not_exists" => 1,
             "attribute_type" | "begins_with" | "contains" => 2,
@@ -375,14 +375,17 @@ impl<'a> Parser<'a> {
 
         let condition = match (name, second) {
             ("size", _) => {
-                if let Operand::Value(value @ (Value::N(_) | Value::Bool(_) | Value::Null)) = &first {
+                if let ConditionOperand::Value(
+                    value @ (AttributeValue::N(_) | AttributeValue::Bool(_) | AttributeValue::Null),
+                ) = &first
+                {
                     return Err(wrong_type(name, value));
                 }
-                return Ok(Parsed::Operand(Operand::Size(Box::new(first))));
+                return Ok(Parsed::Operand(ConditionOperand::Size(Box::new(first))));
             }
             ("attribute_exists", _) => Condition::Exists(only_path(name, first)?),
             ("attribute_not_exists", _) => Condition::NotExists(only_path(name, first)?),
-            ("attribute_type", Some(Operand::Value(Value::S(kind)))) => {
+            ("attribute_type", Some(ConditionOperand::Value(AttributeValue::S(kind)))) => {
                 if !["S", "N", "B", "NULL", "SS", "BOOL", "L", "BS", "NS", "M"].contains(&&*kind) {
                     return Err(format!(
                         "Invalid attribute type name found; type: {kind}, valid types: {{B,NULL,SS,BOOL,L,BS,N,NS,S,M}}"
@@ -390,7 +393,7 @@ impl<'a> Parser<'a> {
                 }
                 Condition::HasType(first, kind)
             }
-            ("attribute_type", Some(Operand::Value(value))) => return Err(wrong_type(name, &value)),
+            ("attribute_type", Some(ConditionOperand::Value(value))) => return Err(wrong_type(name, &value)),
             ("attribute_type", _) => {
                 return Err(format!(
                     "Incorrect operand type for operator or function; operator or function: {name}, operand type: \
@@ -400,8 +403,8 @@ impl<'a> Parser<'a> {
             ("begins_with", Some(prefix)) => {
                 self.distinct(name, &first, &prefix)?;
                 for operand in [&first, &prefix] {
-                    if let Operand::Value(value) = operand
-                        && !matches!(value, Value::S(_) | Value::B(_))
+                    if let ConditionOperand::Value(value) = operand
+                        && !matches!(value, AttributeValue::S(_) | AttributeValue::B(_))
                     {
                         return Err(wrong_type(name, value));
                     }
@@ -419,7 +422,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads one or more elements, with commas between, and the closing parenthesis.
-    fn list<T>(&mut self, read: fn(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    fn list<T>(&mut self, read: fn(&mut Self) -> ParseResult<T>) -> ParseResult<Vec<T>> {
         let mut list = vec![read(self)?];
         while self.accept(",") {
             list.push(read(self)?);
@@ -428,26 +431,26 @@ impl<'a> Parser<'a> {
         Ok(list)
     }
 
-    fn operand(&mut self) -> Result<Operand> {
+    fn operand(&mut self) -> ParseResult<ConditionOperand> {
         match self.group()? {
             Parsed::Operand(operand) => Ok(operand),
             Parsed::Condition(condition) => Err(misused(&condition).unwrap_or_else(|| self.unexpected())),
         }
     }
 
-    fn condition(&self, parsed: Parsed) -> Result<Condition> {
+    fn condition(&self, parsed: Parsed) -> ParseResult<Condition> {
         match parsed {
             Parsed::Condition(condition) => Ok(condition),
-            Parsed::Operand(Operand::Size(_)) => {
+            Parsed::Operand(ConditionOperand::Size(_)) => {
                 Err("The function is not allowed to be used this way in an expression; function: size".to_owned())
             }
-            Parsed::Operand(Operand::Path(_) | Operand::Value(_)) => Err(self.unexpected()),
+            Parsed::Operand(ConditionOperand::Path(_) | ConditionOperand::Value(_)) => Err(self.unexpected()),
         }
     }
 
-    fn distinct(&self, operator: &str, first: &Operand, second: &Operand) -> Result<()> {
+    fn distinct(&self, operator: &str, first: &ConditionOperand, second: &ConditionOperand) -> ParseResult<()> {
         match (first, second) {
-            (Operand::Path(first), Operand::Path(second)) if first == second => Err(format!(
+            (ConditionOperand::Path(first), ConditionOperand::Path(second)) if first == second => Err(format!(
                 "The first operand must be distinct from the remaining operands for this operator or function; \
                  operator: {operator}, first operand: {first}"
             )),
@@ -457,8 +460,8 @@ impl<'a> Parser<'a> {
 
     // Paths.
 
-    fn path(&mut self) -> Result<Path> {
-        let mut steps = vec![Step::Name(self.name()?)];
+    fn path(&mut self) -> ParseResult<Path> {
+        let mut steps = vec![PathStep::Name(self.name()?)];
         loop {
             // No item is deeper than this.
             if steps.len() > value::DEPTH_MAX + 1 {
@@ -466,21 +469,21 @@ impl<'a> Parser<'a> {
                 return Err(format!("The document path has too many nesting elements; maximum: {levels_max}"));
             }
             if self.accept(".") {
-                steps.push(Step::Name(self.name()?));
+                steps.push(PathStep::Name(self.name()?));
             } else if self.accept("[") {
                 let digits = self.peek();
                 let index = digits.text.parse().ok().filter(|_| digits.kind == TokenKind::Digits);
                 let index = index.ok_or_else(|| self.unexpected())?;
                 self.next();
                 self.expect("]")?;
-                steps.push(Step::Index(index));
+                steps.push(PathStep::Index(index));
             } else {
                 return Ok(Path(steps));
             }
         }
     }
 
-    fn name(&mut self) -> Result<String> {
+    fn name(&mut self) -> ParseResult<String> {
         let token = self.peek();
         match token.kind {
             TokenKind::Name => {
@@ -504,7 +507,7 @@ impl<'a> Parser<'a> {
 
     // Updates.
 
-    fn action(&mut self, section: &str) -> Result<Action> {
+    fn action(&mut self, section: &str) -> ParseResult<Action> {
         let path = self.path()?;
 
         match section {
@@ -522,9 +525,14 @@ impl<'a> Parser<'a> {
 
                 let value = self.placeholders.value(token.text)?;
                 let fits = match &value {
-                    Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => true,
-                    Value::N(_) => section == "ADD",
-                    Value::S(_) | Value::B(_) | Value::Bool(_) | Value::Null | Value::L(_) | Value::M(_) => false,
+                    AttributeValue::Ss(_) | AttributeValue::Ns(_) | AttributeValue::Bs(_) => true,
+                    AttributeValue::N(_) => section == "ADD",
+                    AttributeValue::S(_)
+                    | AttributeValue::B(_)
+                    | AttributeValue::Bool(_)
+                    | AttributeValue::Null
+                    | AttributeValue::L(_)
+                    | AttributeValue::M(_) => false,
                 };
 
                 if !fits {
@@ -539,7 +547,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn sum(&mut self) -> Result<Source> {
+    fn sum(&mut self) -> ParseResult<ValueSource> {
         let left = self.source()?;
         let operator = self.peek();
         if !operator.is("+") && !operator.is("-") {
@@ -551,7 +559,7 @@ impl<'a> Parser<'a> {
         let right = self.source()?;
 
         for source in [&left, &right] {
-            if let Source::Value(value) = source
+            if let ValueSource::Value(value) = source
                 && value.as_number().is_none()
             {
                 return Err(wrong_type(operator.text, value));
@@ -560,10 +568,10 @@ impl<'a> Parser<'a> {
 
         let left = Box::new(left);
         let right = Box::new(right);
-        Ok(if operator.text == "+" { Source::Plus(left, right) } else { Source::Minus(left, right) })
+        Ok(if operator.text == "+" { ValueSource::Plus(left, right) } else { ValueSource::Minus(left, right) })
     }
 
-    fn source(&mut self) -> Result<Source> {
+    fn source(&mut self) -> ParseResult<ValueSource> {
         let token = self.peek();
         if self.accept("(") {
             let inner = self.deeper(Self::sum)?;
@@ -573,10 +581,10 @@ impl<'a> Parser<'a> {
 
         if token.kind == TokenKind::Value {
             self.next();
-            return Ok(Source::Value(self.placeholders.value(token.text)?));
+            return Ok(ValueSource::Value(self.placeholders.value(token.text)?));
         }
         if token.kind != TokenKind::Word || !self.tokens[(self.at + 1).min(self.tokens.len() - 1)].is("(") {
-            return Ok(Source::Path(self.path()?));
+            return Ok(ValueSource::Path(self.path()?));
         }
 
         self.at += 2;
@@ -584,7 +592,7 @@ impl<'a> Parser<'a> {
         self.deeper(|parser| parser.update_function(token.text))
     }
 
-    fn update_function(&mut self, name: &str) -> Result<Source> {
+    fn update_function(&mut self, name: &str) -> ParseResult<ValueSource> {
         if ["size", "attribute_exists", "attribute_not_exists", "attribute_type", "begins_with", "contains"]
             .contains(&name)
         {
@@ -595,24 +603,24 @@ impl<'a> Parser<'a> {
 
         let given = if self.accept(")") { Vec::new() } else { self.list(Self::sum)? };
         let count = given.len();
-        let [first, second] = <[Source; 2]>::try_from(given).map_err(|_| wrong_count(name, count))?;
+        let [first, second] = <[ValueSource; 2]>::try_from(given).map_err(|_| wrong_count(name, count))?;
 
         if name == "if_not_exists" {
-            let Source::Path(path) = first else {
+            let ValueSource::Path(path) = first else {
                 return Err(format!("Operator or function requires a document path; operator or function: {name}"));
             };
-            return Ok(Source::IfNotExists(path, Box::new(second)));
+            return Ok(ValueSource::IfNotExists(path, Box::new(second)));
         }
 
         for source in [&first, &second] {
-            if let Source::Value(value) = source
-                && !matches!(value, Value::L(_))
+            if let ValueSource::Value(value) = source
+                && !matches!(value, AttributeValue::L(_))
             {
                 return Err(wrong_type(name, value));
             }
         }
 
-        Ok(Source::ListAppend(Box::new(first), Box::new(second)))
+        Ok(ValueSource::ListAppend(Box::new(first), Box::new(second)))
     }
 }
 
@@ -625,14 +633,14 @@ pub(crate) fn too_many_in_operands(count: usize) -> String {
 }
 
 /// Whether the word is an operator of conditions wherever it stands.
-fn is_keyword(token: Token<'_>) -> bool {
+fn is_keyword(token: Lexeme<'_>) -> bool {
     ["AND", "OR", "NOT", "BETWEEN", "IN"].iter().any(|word| token.is_word(word))
 }
 
-fn between(low: &Operand, high: &Operand) -> Result<()> {
-    let (Operand::Value(low), Operand::Value(high)) = (low, high) else { return Ok(()) };
+fn between(low: &ConditionOperand, high: &ConditionOperand) -> ParseResult<()> {
+    let (ConditionOperand::Value(low), ConditionOperand::Value(high)) = (low, high) else { return Ok(()) };
 
-    let show = |value: &Value| {
+    let show = |value: &AttributeValue| {
         let json = serde_json::to_value(value).unwrap_or_default();
         let content = json.as_object().and_then(|object| object.values().next().cloned()).unwrap_or_default();
         let content = content.as_str().map_or_else(|| content.to_string(), str::to_owned);
@@ -652,10 +660,10 @@ fn between(low: &Operand, high: &Operand) -> Result<()> {
     ))
 }
 
-fn only_path(function: &str, operand: Operand) -> Result<Path> {
+fn only_path(function: &str, operand: ConditionOperand) -> ParseResult<Path> {
     match operand {
-        Operand::Path(path) => Ok(path),
-        Operand::Value(_) | Operand::Size(_) => {
+        ConditionOperand::Path(path) => Ok(path),
+        ConditionOperand::Value(_) | ConditionOperand::Size(_) => {
             Err(format!("Operator or function requires a document path; operator or function: {function}"))
         }
     }
@@ -668,7 +676,7 @@ fn wrong_count(function: &str, count: usize) -> String {
     )
 }
 
-fn wrong_type(operator: &str, value: &Value) -> String {
+fn wrong_type(operator: &str, value: &AttributeValue) -> String {
     format!(
         "Incorrect operand type for operator or function; operator or function: {operator}, operand type: {}",
         value.kind()

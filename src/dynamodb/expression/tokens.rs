@@ -2,7 +2,7 @@
 
 /// A token, and its position in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token<'a> {
+pub(super) struct Lexeme<'a> {
     pub(super) kind: TokenKind,
     pub(super) text: &'a str,
     pub(super) start: usize,
@@ -25,7 +25,7 @@ pub(super) enum TokenKind {
 }
 
 /// Returns the tokens of a text. The last is [`TokenKind::End`].
-pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
+pub(super) fn tokens(text: &str) -> Vec<Lexeme<'_>> {
     let mut tokens = Vec::new();
     let mut start = 0;
     loop {
@@ -33,7 +33,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
 
         let rest = &text[start..];
         let Some(first) = rest.chars().next() else {
-            tokens.push(Token { kind: TokenKind::End, text: "<EOF>", start });
+            tokens.push(Lexeme { kind: TokenKind::End, text: "<EOF>", start });
             return tokens;
         };
 
@@ -51,7 +51,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
             other => (TokenKind::Unknown, other.len_utf8()),
         };
 
-        tokens.push(Token { kind, text: &rest[..length], start });
+        tokens.push(Lexeme { kind, text: &rest[..length], start });
         start += length;
     }
 }
@@ -60,7 +60,7 @@ fn word_length(text: &str) -> usize {
     text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
 }
 
-impl Token<'_> {
+impl Lexeme<'_> {
     pub(super) fn end(&self) -> usize {
         if self.kind == TokenKind::End { self.start } else { self.start + self.text.len() }
     }

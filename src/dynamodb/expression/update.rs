@@ -8,8 +8,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{Action, Path, Source, Step, evaluate::at};
-use crate::{Item, NumberError, Value, database::ITEM_BYTES_MAX};
+use super::{Action, Path, PathStep, ValueSource, evaluate::at};
+use crate::{AttributeValue, Item, NumberError, database::ITEM_BYTES_MAX};
 
 /// Maximum number of bytes of values that an update may make. They end up in one item, except operands of sums and of sets.
 const MADE_BYTES_MAX: usize = 2 * ITEM_BYTES_MAX;
@@ -55,20 +55,20 @@ pub(crate) fn apply(item: &Item, actions: &[Action]) -> Result<Item, String> {
 struct ValueRoom(usize);
 
 impl ValueRoom {
-    fn take(&mut self, value: &Value) -> Result<(), String> {
+    fn take(&mut self, value: &AttributeValue) -> Result<(), String> {
         let left = self.0.checked_sub(value.size());
         self.0 = left.ok_or_else(|| "Item size to update has exceeded the maximum allowed size".to_owned())?;
         Ok(())
     }
 
-    fn copy(&mut self, value: &Value) -> Result<Value, String> {
+    fn copy(&mut self, value: &AttributeValue) -> Result<AttributeValue, String> {
         self.take(value)?;
         Ok(value.clone())
     }
 }
 
-impl Source {
-    fn value(&self, item: &Item, room: &mut ValueRoom) -> Result<Value, String> {
+impl ValueSource {
+    fn value(&self, item: &Item, room: &mut ValueRoom) -> Result<AttributeValue, String> {
         match self {
             Self::Value(value) => room.copy(value),
             Self::Path(path) => {
@@ -82,18 +82,18 @@ impl Source {
                 None => otherwise.value(item, room),
             },
             Self::ListAppend(first, second) => match (first.value(item, room)?, second.value(item, room)?) {
-                (Value::L(mut first), Value::L(second)) => {
+                (AttributeValue::L(mut first), AttributeValue::L(second)) => {
                     first.extend(second);
-                    Ok(Value::L(first))
+                    Ok(AttributeValue::L(first))
                 }
                 _ => Err(wrong_type()),
             },
             Self::Plus(left, right) => match (left.value(item, room)?, right.value(item, room)?) {
-                (Value::N(left), Value::N(right)) => number(left.plus(right)),
+                (AttributeValue::N(left), AttributeValue::N(right)) => number(left.plus(right)),
                 _ => Err(wrong_type()),
             },
             Self::Minus(left, right) => match (left.value(item, room)?, right.value(item, room)?) {
-                (Value::N(left), Value::N(right)) => number(left.minus(right)),
+                (AttributeValue::N(left), AttributeValue::N(right)) => number(left.minus(right)),
                 _ => Err(wrong_type()),
             },
         }
@@ -104,77 +104,87 @@ fn wrong_type() -> String {
     "An operand in the update expression has an incorrect data type".to_owned()
 }
 
-fn number(result: Result<crate::Number, NumberError>) -> Result<Value, String> {
-    result.map(Value::N).map_err(|error| error.to_string())
+fn number(result: Result<crate::Number, NumberError>) -> Result<AttributeValue, String> {
+    result.map(AttributeValue::N).map_err(|error| error.to_string())
 }
 
 /// Adds two numbers, two sets, or two lists, which only the legacy form has. Returns `None` for two types.
-fn added(existing: &Value, more: &Value) -> Option<Result<Value, String>> {
+fn added(existing: &AttributeValue, more: &AttributeValue) -> Option<Result<AttributeValue, String>> {
     Some(Ok(match (existing, more) {
-        (Value::N(a), Value::N(b)) => return Some(number(a.plus(*b))),
-        (Value::Ss(a), Value::Ss(b)) => Value::Ss(a | b),
-        (Value::Ns(a), Value::Ns(b)) => Value::Ns(a | b),
-        (Value::Bs(a), Value::Bs(b)) => Value::Bs(a | b),
-        (Value::L(a), Value::L(b)) => Value::L([&**a, &**b].concat()),
+        (AttributeValue::N(a), AttributeValue::N(b)) => return Some(number(a.plus(*b))),
+        (AttributeValue::Ss(a), AttributeValue::Ss(b)) => AttributeValue::Ss(a | b),
+        (AttributeValue::Ns(a), AttributeValue::Ns(b)) => AttributeValue::Ns(a | b),
+        (AttributeValue::Bs(a), AttributeValue::Bs(b)) => AttributeValue::Bs(a | b),
+        (AttributeValue::L(a), AttributeValue::L(b)) => AttributeValue::L([&**a, &**b].concat()),
         _ => return None,
     }))
 }
 
 /// Removes the elements of another set. Returns `None` for two types, and `None` inside if no element is left.
-fn without(existing: &Value, less: &Value) -> Option<Option<Value>> {
+fn without(existing: &AttributeValue, less: &AttributeValue) -> Option<Option<AttributeValue>> {
     let left = match (existing, less) {
-        (Value::Ss(a), Value::Ss(b)) => Some(a - b).filter(|set| !set.is_empty()).map(Value::Ss),
-        (Value::Ns(a), Value::Ns(b)) => Some(a - b).filter(|set| !set.is_empty()).map(Value::Ns),
-        (Value::Bs(a), Value::Bs(b)) => Some(a - b).filter(|set| !set.is_empty()).map(Value::Bs),
+        (AttributeValue::Ss(a), AttributeValue::Ss(b)) => {
+            Some(a - b).filter(|set| !set.is_empty()).map(AttributeValue::Ss)
+        }
+        (AttributeValue::Ns(a), AttributeValue::Ns(b)) => {
+            Some(a - b).filter(|set| !set.is_empty()).map(AttributeValue::Ns)
+        }
+        (AttributeValue::Bs(a), AttributeValue::Bs(b)) => {
+            Some(a - b).filter(|set| !set.is_empty()).map(AttributeValue::Bs)
+        }
         _ => return None,
     };
     Some(left)
 }
 
 /// The container of a value.
-enum Parent<'a> {
+enum ParentValue<'a> {
     Map(&'a mut Item),
-    List(&'a mut Vec<Value>),
+    List(&'a mut Vec<AttributeValue>),
 }
 
 fn invalid() -> String {
     "The document path provided in the update expression is invalid for update".to_owned()
 }
 
-fn parent<'a>(item: &'a mut Item, steps: &[Step]) -> Result<Parent<'a>, String> {
-    let Some((first, inner)) = steps.split_first() else { return Ok(Parent::Map(item)) };
-    let Step::Name(head) = first else { return Err(invalid()) };
+fn parent<'a>(item: &'a mut Item, steps: &[PathStep]) -> Result<ParentValue<'a>, String> {
+    let Some((first, inner)) = steps.split_first() else { return Ok(ParentValue::Map(item)) };
+    let PathStep::Name(head) = first else { return Err(invalid()) };
     let mut value = item.get_mut(head).ok_or_else(invalid)?;
 
     for step in inner {
         value = match (value, step) {
-            (Value::M(map), Step::Name(name)) => map.get_mut(name),
-            (Value::L(list), Step::Index(index)) => list.get_mut(*index),
+            (AttributeValue::M(map), PathStep::Name(name)) => map.get_mut(name),
+            (AttributeValue::L(list), PathStep::Index(index)) => list.get_mut(*index),
             _ => None,
         }
         .ok_or_else(invalid)?;
     }
 
     match value {
-        Value::M(map) => Ok(Parent::Map(map)),
-        Value::L(list) => Ok(Parent::List(list)),
-        Value::S(_) | Value::N(_) | Value::B(_) | Value::Bool(_) | Value::Null => Err(invalid()),
-        Value::Ss(_) | Value::Ns(_) | Value::Bs(_) => Err(invalid()),
+        AttributeValue::M(map) => Ok(ParentValue::Map(map)),
+        AttributeValue::L(list) => Ok(ParentValue::List(list)),
+        AttributeValue::S(_)
+        | AttributeValue::N(_)
+        | AttributeValue::B(_)
+        | AttributeValue::Bool(_)
+        | AttributeValue::Null => Err(invalid()),
+        AttributeValue::Ss(_) | AttributeValue::Ns(_) | AttributeValue::Bs(_) => Err(invalid()),
     }
 }
 
-fn put(item: &mut Item, path: &Path, value: Value) -> Result<(), String> {
+fn put(item: &mut Item, path: &Path, value: AttributeValue) -> Result<(), String> {
     let (last, parents) = path.0.split_last().ok_or_else(invalid)?;
     match (parent(item, parents)?, last) {
-        (Parent::Map(map), Step::Name(name)) => {
+        (ParentValue::Map(map), PathStep::Name(name)) => {
             map.insert(name.to_owned(), value);
         }
         // Beyond its end, a list grows by one element.
-        (Parent::List(list), Step::Index(index)) => match list.get_mut(*index) {
+        (ParentValue::List(list), PathStep::Index(index)) => match list.get_mut(*index) {
             Some(element) => *element = value,
             None => list.push(value),
         },
-        (Parent::Map(_), Step::Index(_)) | (Parent::List(_), Step::Name(_)) => return Err(invalid()),
+        (ParentValue::Map(_), PathStep::Index(_)) | (ParentValue::List(_), PathStep::Name(_)) => return Err(invalid()),
     }
     Ok(())
 }
@@ -192,12 +202,14 @@ fn remove(item: &mut Item, paths: Vec<&Path>) -> Result<(), String> {
         let mut indexes = BTreeSet::new();
         for last in lasts {
             match (&mut place, last) {
-                (Parent::Map(map), Step::Name(name)) => _ = map.remove(name),
-                (Parent::List(_), Step::Index(index)) => _ = indexes.insert(*index),
-                (Parent::Map(_), Step::Index(_)) | (Parent::List(_), Step::Name(_)) => return Err(invalid()),
+                (ParentValue::Map(map), PathStep::Name(name)) => _ = map.remove(name),
+                (ParentValue::List(_), PathStep::Index(index)) => _ = indexes.insert(*index),
+                (ParentValue::Map(_), PathStep::Index(_)) | (ParentValue::List(_), PathStep::Name(_)) => {
+                    return Err(invalid());
+                }
             }
         }
-        if let Parent::List(list) = place {
+        if let ParentValue::List(list) = place {
             let mut index = 0;
             list.retain(|_| {
                 index += 1;

@@ -12,7 +12,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{memory::Memory, options, table};
-use crate::{Options, Secrets, serve};
+use crate::{DynamoOptions, Secrets, serve};
 
 /// A bound on failures: nothing takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ struct Served {
     task: JoinHandle<()>,
 }
 
-async fn served(options: Options) -> Served {
+async fn served(options: DynamoOptions) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stopping = CancellationToken::new();

@@ -11,7 +11,7 @@ use crate::{
         update::apply,
     },
     value::tests::any_value,
-    work::Work,
+    work::WorkBudget,
 };
 
 fn item(json: &str) -> Item {
@@ -39,7 +39,7 @@ fn holds(text: &str) -> Result<bool, String> {
     let values = item(VALUES);
     let placeholders = Placeholders::new(Some(&names), Some(&values)).unwrap();
     let condition = parse_condition(text, &placeholders)?;
-    Ok(condition.holds(&item(ITEM), &Work::default()).expect("it costs little"))
+    Ok(condition.holds(&item(ITEM), &WorkBudget::default()).expect("it costs little"))
 }
 
 #[test]
@@ -351,7 +351,7 @@ proptest! {
         let placeholders = Placeholders::new(Some(&names), Some(&values)).unwrap();
         let item: Item = [("a".to_owned(), value)].into();
         if let Ok(condition) = parse_condition(&text, &placeholders) {
-            condition.holds(&item, &Work::default()).expect("it costs little");
+            condition.holds(&item, &WorkBudget::default()).expect("it costs little");
             let _ = KeyCondition::new(&condition, "a", Some("b"));
         }
         if let Ok(paths) = parse_projection(&text, &placeholders) {

@@ -9,7 +9,9 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{AtEnd, Caller, Committed, Entry, Lease, Page, Store, StoreError, Txn, Write};
+use crate::{
+    AtEnd, CommitResult, DynamoCaller, DynamoStoreError, ItemEntry, Lease, Store, StoreTxn, StoredPage, Write,
+};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory(Arc<Mutex<State>>);
@@ -20,7 +22,7 @@ type Granted = Option<(Instant, AtEnd, Duration)>;
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    entries: BTreeMap<Vec<u8>, (Entry, Granted)>,
+    entries: BTreeMap<Vec<u8>, (ItemEntry, Granted)>,
     commits: u64,
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
@@ -31,7 +33,7 @@ struct State {
     /// There is no room for what is remembered for a time.
     is_memory_full: bool,
     /// Happens before the next commit.
-    intruder: Option<Txn>,
+    intruder: Option<StoreTxn>,
 }
 
 impl Memory {
@@ -64,7 +66,7 @@ impl Memory {
         self.state().is_memory_full = true;
     }
 
-    pub(super) fn intrude(&self, txn: Txn) {
+    pub(super) fn intrude(&self, txn: StoreTxn) {
         self.state().intruder = Some(txn);
     }
 
@@ -110,14 +112,14 @@ impl Memory {
 }
 
 impl State {
-    fn check(&self, caller: &Caller) -> Result<(), StoreError> {
+    fn check(&self, caller: &DynamoCaller) -> Result<(), DynamoStoreError> {
         if self.has_policy && caller.identity.is_none() && !caller.is_endpoint {
-            return Err(StoreError::Denied("this node serves no anonymous callers".to_owned()));
+            return Err(DynamoStoreError::Denied("this node serves no anonymous callers".to_owned()));
         }
         Ok(())
     }
 
-    fn commit(&mut self, txn: Txn) -> Committed {
+    fn commit(&mut self, txn: StoreTxn) -> CommitResult {
         let is_renewed = |write: &Write| match write {
             Write::Put { key, lease: Lease::Renew, .. } => {
                 self.entries.get(key).is_some_and(|(entry, lease)| lease.is_some() && !entry.expired)
@@ -125,7 +127,7 @@ impl State {
             Write::Put { .. } | Write::Delete { .. } => true,
         };
         let renewed = txn.writes.iter().all(is_renewed);
-        let modified = |key| self.entries.get(key).map_or(0, |(entry, _): &(Entry, _)| entry.modified);
+        let modified = |key| self.entries.get(key).map_or(0, |(entry, _): &(ItemEntry, _)| entry.modified);
         let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected) && renewed;
         if succeeded && !txn.writes.is_empty() {
             self.revision += 1;
@@ -133,7 +135,7 @@ impl State {
                 self.write(write);
             }
         }
-        Committed { succeeded, revision: self.revision }
+        CommitResult { succeeded, revision: self.revision }
     }
 
     fn write(&mut self, write: Write) {
@@ -160,7 +162,7 @@ impl State {
                 };
                 let version = version + 1;
                 let leased = lease.is_some() && !expired;
-                let entry = Entry { created, modified, version, leased, expired, revoked: false, value };
+                let entry = ItemEntry { created, modified, version, leased, expired, revoked: false, value };
                 self.entries.insert(key, (entry, lease));
             }
         }
@@ -168,30 +170,30 @@ impl State {
 }
 
 impl Store for Memory {
-    async fn get(&self, caller: &Caller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Entry>>, StoreError> {
+    async fn get(&self, caller: &DynamoCaller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<ItemEntry>>, DynamoStoreError> {
         let state = self.state();
         state.check(caller)?;
         if state.overloaded {
-            return Err(StoreError::Overloaded("too many requests".to_owned()));
+            return Err(DynamoStoreError::Overloaded("too many requests".to_owned()));
         }
         Ok(keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect())
     }
 
     async fn range(
         &self,
-        caller: &Caller,
+        caller: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<StoredPage, DynamoStoreError> {
         if to.as_ref().is_some_and(|to| *to <= from) {
-            return Ok(Page::default());
+            return Ok(StoredPage::default());
         }
         let state = self.state();
         state.check(caller)?;
         let range = state.entries.range((Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
-        let shown = |(key, (entry, _)): (&Vec<u8>, &(Entry, _))| (key.clone(), entry.clone());
+        let shown = |(key, (entry, _)): (&Vec<u8>, &(ItemEntry, _))| (key.clone(), entry.clone());
         // Fewer than asked for, so that pages have more than one part.
         let limit = limit.min(3);
         let mut entries: Vec<_> = if backwards {
@@ -201,28 +203,28 @@ impl Store for Memory {
         };
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(Page { entries, more })
+        Ok(StoredPage { entries, more })
     }
 
-    async fn commit(&self, caller: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, caller: &DynamoCaller, txn: StoreTxn) -> Result<CommitResult, DynamoStoreError> {
         let mut state = self.state();
         state.check(caller)?;
         state.commits += 1;
         let is_memory =
             |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { at_end: AtEnd::Delete, .. }, .. });
         if state.is_memory_full && txn.writes.iter().any(is_memory) {
-            return Err(StoreError::Overloaded("too many answers are kept".to_owned()));
+            return Err(DynamoStoreError::Overloaded("too many answers are kept".to_owned()));
         }
         if let Some(intruder) = state.intruder.take() {
             state.commit(intruder);
         }
         let grants = |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { .. }, .. });
         if state.refuses_leases && txn.writes.iter().any(grants) {
-            return Err(StoreError::TooLarge("the table has no room for another session".to_owned()));
+            return Err(DynamoStoreError::TooLarge("the table has no room for another session".to_owned()));
         }
         let committed = state.commit(txn);
         if std::mem::take(&mut state.loses_answer) {
-            return Err(StoreError::Unknown("no answer in time".to_owned()));
+            return Err(DynamoStoreError::Unknown("no answer in time".to_owned()));
         }
         Ok(committed)
     }

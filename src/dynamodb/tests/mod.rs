@@ -22,20 +22,20 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use crate::{Caller, Options, database::Database};
+use crate::{DynamoCaller, DynamoOptions, database::Database};
 use memory::Memory;
 
 /// 2025-01-01.
 const NOW_MS: u64 = 1_735_689_600_000;
 
-fn caller() -> Caller {
+fn caller() -> DynamoCaller {
     let deadline = Instant::now() + Duration::from_secs(60);
     let address = ([127, 0, 0, 1], 4000).into();
-    Caller { identity: Some("AKIDANN".to_owned()), address, deadline, is_endpoint: false }
+    DynamoCaller { identity: Some("AKIDANN".to_owned()), address, deadline, is_endpoint: false }
 }
 
-fn options() -> Options {
-    Options::new(|| NOW_MS, 7)
+fn options() -> DynamoOptions {
+    DynamoOptions::new(|| NOW_MS, 7)
 }
 
 /// The operations, without HTTP.

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::Memory;
-use crate::{Options, serve};
+use crate::{DynamoOptions, serve};
 
 const REQUIREMENTS: &str = include_str!("../../../tests/dynamodb/requirements.txt");
 
@@ -27,7 +27,7 @@ async fn a_random_walk_has_the_answers_of_moto() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let stopping = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, Memory::default(), Options::new(|| 0, 1), stopping.clone()));
+    let served = tokio::spawn(serve(listener, Memory::default(), DynamoOptions::new(|| 0, 1), stopping.clone()));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/dynamodb/walk.py").display().to_string();
     let ended = packages::run(packages::command(&python, &[&script, &endpoint, "3000", "1"])).await;
     stopping.cancel();

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Api, caller, table};
-use crate::Caller;
+use crate::DynamoCaller;
 
 const DELETE: &str = r#"{"TableName":"locks"}"#;
 
@@ -49,7 +49,7 @@ async fn a_table_of_the_same_name_is_not_before_they_are_removed() {
 async fn whoever_comes_too_early_is_told_to_come_again() {
     let api = with_items(9).await;
     api.ok("DeleteTable", DELETE).await;
-    let hasty = Caller { deadline: Instant::now() + Duration::from_millis(500), ..caller() };
+    let hasty = DynamoCaller { deadline: Instant::now() + Duration::from_millis(500), ..caller() };
     let error = api.0.call(&hasty, "CreateTable", None, table("locks", &["key"]).as_bytes()).await.unwrap_err();
     let error = super::shown_error(&serde_json::to_value(&error).unwrap());
     assert!(error.starts_with("ResourceInUseException: Table is being deleted: locks"), "{error}");

@@ -15,7 +15,7 @@ use lockkeeper_machine::{
 };
 use tokio::{sync::watch, task::yield_now};
 
-use super::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+use super::{EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched};
 
 /// Entries of a page: few, so that tests meet its end.
 const PAGE_MAX: usize = 4;
@@ -211,13 +211,13 @@ impl Store for Memory {
         (!self.state().is_leaderless).then_some(1)
     }
 
-    fn condition(&self) -> Condition {
-        Condition::default()
+    fn condition(&self) -> NodeCondition {
+        NodeCondition::default()
     }
 
-    async fn members(&self, _caller: &()) -> Result<Vec<Member>, StoreError> {
+    async fn members(&self, _caller: &()) -> Result<Vec<EtcdMember>, StoreError> {
         let client_url = Some("http://127.0.0.1:2379".to_owned());
-        Ok(vec![Member { id: 1, peer_url: "http://127.0.0.1:2380".to_owned(), client_url, is_learner: false }])
+        Ok(vec![EtcdMember { id: 1, peer_url: "http://127.0.0.1:2380".to_owned(), client_url, is_learner: false }])
     }
 
     async fn get(&self, _caller: &(), keys: Vec<Key>, at: Option<Revision>) -> Result<Found, StoreError> {
@@ -234,7 +234,7 @@ impl Store for Memory {
         range: KeyRange,
         limit: usize,
         at: Option<Revision>,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<RangePage, StoreError> {
         let machine = self.read_at_leader()?;
         let revision = machine.revision();
         let entries = machine.entries_at(&range, at.unwrap_or(revision)).map_err(past)?;
@@ -243,7 +243,7 @@ impl Store for Memory {
             entries.iter(false).take(limit + 1).map(|(key, entry)| (key.clone(), entry)).collect();
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(Page { entries, more, revision })
+        Ok(RangePage { entries, more, revision })
     }
 
     async fn select(

@@ -14,7 +14,7 @@ mod watches;
 use tonic::Status;
 
 use crate::{
-    Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched,
+    EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched,
     proto::{
         etcdserverpb::{
             Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,

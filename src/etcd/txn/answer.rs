@@ -3,7 +3,7 @@
 use futures::future::BoxFuture;
 use lockkeeper_machine::{Committed, Revision, Selected, TxnOperation, TxnResult};
 
-use super::compile::{Branch, Step};
+use super::compile::{Branch, BranchStep};
 use crate::{
     Etcd, Store,
     error::Error,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A branch that ran, and its results.
-struct Outcome<'a> {
+struct BranchOutcome<'a> {
     branch: &'a Branch<'a>,
     committed: &'a Committed,
 }
@@ -33,15 +33,15 @@ impl<S: Store> Etcd<S> {
         branch: &Branch<'_>,
         committed: &Committed,
     ) -> Result<(Revision, TxnResponse), Error> {
-        let responses = self.responses(caller, &Outcome { branch, committed }, &branch.steps).await?;
+        let responses = self.responses(caller, &BranchOutcome { branch, committed }, &branch.steps).await?;
         Ok((committed.revision, TxnResponse { header: None, succeeded: committed.succeeded, responses }))
     }
 
     fn responses<'a>(
         &'a self,
         caller: &'a S::Caller,
-        outcome: &'a Outcome<'a>,
-        steps: &'a [Step<'a>],
+        outcome: &'a BranchOutcome<'a>,
+        steps: &'a [BranchStep<'a>],
     ) -> BoxFuture<'a, Result<Vec<ResponseOp>, Error>> {
         // Boxed, since a transaction may be in another one.
         Box::pin(async move {
@@ -54,27 +54,32 @@ impl<S: Store> Etcd<S> {
         })
     }
 
-    async fn response(&self, caller: &S::Caller, outcome: &Outcome<'_>, step: &Step<'_>) -> Result<Response, Error> {
+    async fn response(
+        &self,
+        caller: &S::Caller,
+        outcome: &BranchOutcome<'_>,
+        step: &BranchStep<'_>,
+    ) -> Result<Response, Error> {
         let header = inner_header(outcome.committed.revision);
         Ok(match step {
-            Step::Past(request) => {
+            BranchStep::Past(request) => {
                 let (answer, _) = self.read(caller, request).await?;
                 Response::ResponseRange(RangeResponse { header, ..answer })
             }
-            Step::Range { place } => {
+            BranchStep::Range { place } => {
                 let answer = range::answer(outcome.selected(*place));
                 Response::ResponseRange(RangeResponse { header, ..answer })
             }
-            Step::Put { request, before } => {
+            BranchStep::Put { request, before } => {
                 let prev_kv = self.former(caller, outcome, request.prev_kv, &request.key, *before).await?;
                 Response::ResponsePut(PutResponse { header, prev_kv })
             }
-            Step::Delete { request, place, before } => {
+            BranchStep::Delete { request, place, before } => {
                 let deleted = i64::try_from(outcome.deleted(*place)).unwrap_or(i64::MAX);
                 let prev_kvs = self.former_entries(caller, outcome, request, deleted > 0, *before).await?;
                 Response::ResponseDeleteRange(DeleteRangeResponse { header, deleted, prev_kvs })
             }
-            Step::Txn { succeeded, steps } => {
+            BranchStep::Txn { succeeded, steps } => {
                 let responses = self.responses(caller, outcome, steps).await?;
                 Response::ResponseTxn(TxnResponse { header, succeeded: *succeeded, responses })
             }
@@ -85,7 +90,7 @@ impl<S: Store> Etcd<S> {
     async fn former_entries(
         &self,
         caller: &S::Caller,
-        outcome: &Outcome<'_>,
+        outcome: &BranchOutcome<'_>,
         request: &DeleteRangeRequest,
         has_deleted: bool,
         place: Option<usize>,
@@ -103,7 +108,7 @@ impl<S: Store> Etcd<S> {
     async fn former(
         &self,
         caller: &S::Caller,
-        outcome: &Outcome<'_>,
+        outcome: &BranchOutcome<'_>,
         is_wanted: bool,
         key: &[u8],
         place: Option<usize>,
@@ -122,7 +127,7 @@ impl<S: Store> Etcd<S> {
     }
 }
 
-impl Outcome<'_> {
+impl BranchOutcome<'_> {
     /// What the operation at this place selected.
     fn selected(&self, place: usize) -> Selected {
         match self.committed.results.get(place) {

@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// What a compare demands of an entry. etcd's numbers are signed, and those of the store are not.
-pub(super) enum Condition {
+pub(super) enum CompareCondition {
     /// It holds, or not, whatever the entry is.
     Constant(bool),
     Operand(Relation, Operand),
 }
 
-impl TryFrom<&Compare> for Condition {
+impl TryFrom<&Compare> for CompareCondition {
     type Error = Error;
 
     fn try_from(compare: &Compare) -> Result<Self, Error> {
@@ -55,7 +55,7 @@ impl TryFrom<&Compare> for Condition {
     }
 }
 
-impl Condition {
+impl CompareCondition {
     /// Makes a compare of the store, or `None` if it always holds.
     pub(super) fn into_store(self, compare: &Compare) -> Result<Option<lockkeeper_machine::Compare>, Error> {
         let (relation, operand) = match self {

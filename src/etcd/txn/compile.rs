@@ -47,7 +47,7 @@ fn collect_compared(request: &TxnRequest, compared: &mut BTreeSet<Vec<u8>>) {
 }
 
 /// A step of a branch, and the places of the store's operations for it.
-pub(super) enum Step<'a> {
+pub(super) enum BranchStep<'a> {
     /// A read of the past, which is answered after the commit.
     Past(&'a RangeRequest),
     Range {
@@ -73,7 +73,7 @@ pub(super) enum Step<'a> {
 #[derive(Default)]
 pub(super) struct Branch<'a> {
     pub(super) operations: Vec<TxnOperation>,
-    pub(super) steps: Vec<Step<'a>>,
+    pub(super) steps: Vec<BranchStep<'a>>,
     claimed: BTreeSet<LockName>,
     /// Whether the former entries of single keys do not fit into the transaction, so that the history must show them.
     is_crowded: bool,
@@ -96,7 +96,7 @@ impl<'a> Branch<'a> {
         !self.operations.iter().all(|operation| matches!(operation, TxnOperation::Get(_) | TxnOperation::Select(_)))
     }
 
-    fn add(&mut self, claims: &Claims, decided: &[Decided<'a>]) -> Result<Vec<Step<'a>>, Error> {
+    fn add(&mut self, claims: &Claims, decided: &[Decided<'a>]) -> Result<Vec<BranchStep<'a>>, Error> {
         let mut steps = Vec::with_capacity(decided.len());
         for operation in decided {
             steps.push(self.add_step(claims, operation)?);
@@ -104,33 +104,33 @@ impl<'a> Branch<'a> {
         Ok(steps)
     }
 
-    fn add_step(&mut self, claims: &Claims, decided: &Decided<'a>) -> Result<Step<'a>, Error> {
+    fn add_step(&mut self, claims: &Claims, decided: &Decided<'a>) -> Result<BranchStep<'a>, Error> {
         Ok(match decided {
-            Decided::Range(request) if request.revision > 0 => Step::Past(request),
+            Decided::Range(request) if request.revision > 0 => BranchStep::Past(request),
             Decided::Range(request) => {
                 let select = range::select(request)?;
-                Step::Range { place: self.push(TxnOperation::Select(select)) }
+                BranchStep::Range { place: self.push(TxnOperation::Select(select)) }
             }
             Decided::Put { request, kept } => {
                 // The former entry is read before the put, in the order of the operations.
                 let before = self.show(request.prev_kv, &request.key)?;
                 let put = self.put(claims, request, kept.as_deref())?;
                 self.push(TxnOperation::Put(put));
-                Step::Put { request, before }
+                BranchStep::Put { request, before }
             }
             Decided::Delete(request) if request.range_end.is_empty() => {
                 let before = self.show(request.prev_kv, &request.key)?;
                 let place = self.push(TxnOperation::Delete(key::from_wire(&request.key)?));
-                Step::Delete { request, place, before }
+                BranchStep::Delete { request, place, before }
             }
             Decided::Delete(request) => {
                 let range = key::range(&request.key, &request.range_end)?;
                 let all = Select { range: range.clone(), ..Select::default() };
                 let before = request.prev_kv.then(|| self.push(TxnOperation::Select(all)));
-                Step::Delete { request, place: self.push(TxnOperation::DeleteRange(range)), before }
+                BranchStep::Delete { request, place: self.push(TxnOperation::DeleteRange(range)), before }
             }
             Decided::Txn { succeeded, operations } => {
-                Step::Txn { succeeded: *succeeded, steps: self.add(claims, operations)? }
+                BranchStep::Txn { succeeded: *succeeded, steps: self.add(claims, operations)? }
             }
         })
     }

@@ -9,7 +9,7 @@ use lockkeeper_machine::{Entry, Key, Operand, Relation, Revision};
 
 use super::{
     analyze::{RangeName, past_of_range},
-    compare::Condition,
+    compare::CompareCondition,
 };
 use crate::{
     error::Error,
@@ -59,7 +59,7 @@ impl Snapshot {
     }
 
     fn holds(&self, compare: &Compare) -> Result<bool, Error> {
-        let condition = Condition::try_from(compare)?;
+        let condition = CompareCondition::try_from(compare)?;
         if compare.range_end.is_empty() {
             return Ok(condition.holds(self.entry(&key::from_wire(&compare.key)?)));
         }

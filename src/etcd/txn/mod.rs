@@ -31,7 +31,7 @@ use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Txn, TxnO
 
 use self::{
     analyze::{Deciding, needs_decision, past_of_request},
-    compare::Condition,
+    compare::CompareCondition,
     compile::{Branch, Claims},
     decide::{Snapshot, decide, past_of_decided, undecided},
 };
@@ -85,7 +85,7 @@ impl<S: Store> Etcd<S> {
     async fn run_directly(&self, caller: &S::Caller, request: &TxnRequest) -> Result<(Revision, TxnResponse), Error> {
         let mut compares = Vec::new();
         for compare in &request.compare {
-            compares.extend(Condition::try_from(compare)?.into_store(compare)?);
+            compares.extend(CompareCondition::try_from(compare)?.into_store(compare)?);
         }
 
         let claims = Claims::collect(request);

@@ -21,10 +21,10 @@ use tokio::{
     time::Instant,
 };
 
-use crate::types::{Entry, EntryPayload, StoredMembership, TypeConfig, entry_id, to_applied};
+use crate::types::{EntryPayload, LogEntry, StoredMembership, TypeConfig, entry_id, to_applied};
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
-use lockkeeper_metrics::Stage;
+use lockkeeper_metrics::CommandStage;
 use lockkeeper_table::{EntryContent, EntryId, Table};
 use lockkeeper_transport::LogThrottle;
 
@@ -176,7 +176,7 @@ fn apply_each(target: &ApplyTarget, entries: impl ExactSizeIterator<Item = ReadE
     }
 
     let took = began.elapsed();
-    table.metrics().took(Stage::Apply, took);
+    table.metrics().took(CommandStage::Apply, took);
     if took >= SLOW_APPLY
         && let Some(times) = slow_applies.count()
     {
@@ -186,7 +186,7 @@ fn apply_each(target: &ApplyTarget, entries: impl ExactSizeIterator<Item = ReadE
 }
 
 /// What an entry holds, as the table takes it.
-pub(crate) fn read(entry: Entry) -> io::Result<EntryContent> {
+pub(crate) fn read(entry: LogEntry) -> io::Result<EntryContent> {
     match entry.payload {
         EntryPayload::Blank => Ok(EntryContent::Blank),
         EntryPayload::Membership(membership) => {

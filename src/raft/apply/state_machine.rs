@@ -15,7 +15,8 @@ use crate::{
     log::slow_followers::LogBytes,
     snapshot::{Pace, SnapshotFile, SnapshotStore},
     types::{
-        Entry, EntryPayload, LogId, SnapshotMeta, StoredMembership, TypeConfig, entry_id, log_id, to_applied, to_stored,
+        EntryPayload, LogEntry, LogId, SnapshotMeta, StoredMembership, TypeConfig, entry_id, log_id, to_applied,
+        to_stored,
     },
 };
 use lockkeeper_audit::Sink;
@@ -233,7 +234,7 @@ fn newer(why: &str) -> io::Error {
 }
 
 /// The index of an entry, and its bytes.
-fn size(entry: &Entry) -> (u64, usize) {
+fn size(entry: &LogEntry) -> (u64, usize) {
     let bytes = if let EntryPayload::Normal(payload) = &entry.payload { payload.0.len() } else { 0 };
     (entry.log_id.index, bytes)
 }

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::identity::Identity;
+use crate::identity::NodeIdentity;
 use lockkeeper_environment::Blocking;
 use lockkeeper_planted::planted;
 use lockkeeper_table::Table;
@@ -53,7 +53,7 @@ pub struct TableVerdict {
 #[derive(Debug)]
 pub struct TableComparison {
     table: Arc<Table>,
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     blocking: Blocking,
     /// One hash is computed at a time, whoever asks.
     computing: Semaphore,
@@ -75,7 +75,7 @@ struct Known {
 
 impl TableComparison {
     /// For this table of the node with this identity. Hashes are computed at low priority, apart from Raft's thread.
-    pub fn new(table: Arc<Table>, identity: Arc<Identity>, blocking: Blocking) -> Self {
+    pub fn new(table: Arc<Table>, identity: Arc<NodeIdentity>, blocking: Blocking) -> Self {
         Self { table, identity, blocking, computing: Semaphore::new(1), known: Mutex::default() }
     }
 

@@ -39,7 +39,7 @@ const SNAPSHOT_MAGIC: &[u8] = b"LKSNAP\0";
 
 /// What a backup says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct BackupHeader {
     /// The cluster that it is of.
     pub cluster_id: ClusterId,
     /// The node that wrote it.
@@ -56,7 +56,7 @@ pub struct Header {
 #[derive(Debug)]
 pub struct BackupFile {
     /// `None` if the file is a node's own snapshot, which does not say.
-    pub header: Option<Header>,
+    pub header: Option<BackupHeader>,
     /// The table, its last entry, and the members then.
     pub applied: Applied,
     /// The size of the file, bytes.
@@ -115,7 +115,7 @@ pub enum BackupError {
 
 /// Writes a backup of this table. Each `write_all` of the output gets at most [`BLOCK_BYTES_MAX`](super::BLOCK_BYTES_MAX) bytes and a few
 /// more. Fails as the output does.
-pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::Result<()> {
+pub fn write(mut output: impl Write, header: &BackupHeader, applied: &Applied) -> io::Result<()> {
     output.write_all(MAGIC)?;
     let mut output = BlockWriter::new(output);
     let header = pb::BackupHeader {
@@ -143,9 +143,9 @@ pub fn write(mut output: impl Write, header: &Header, applied: &Applied) -> io::
 
 /// A backup without its table.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Summary {
+pub struct BackupSummary {
     /// What it says of itself.
-    pub header: Header,
+    pub header: BackupHeader,
     /// The last entry that its table contains.
     pub log_id: Option<LogId>,
     /// The size of the file, bytes.
@@ -167,7 +167,7 @@ impl Read for Counting<'_> {
 }
 
 /// Checks that a file is a whole backup, without making its table. Blocks. Adds the bytes to `count` as it reads them.
-pub fn check(path: &Path, count: &AtomicU64) -> Result<Summary, BackupError> {
+pub fn check(path: &Path, count: &AtomicU64) -> Result<BackupSummary, BackupError> {
     let failed = |source| BackupError::Io { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
     expect_magic(path, &mut file)?;
@@ -177,7 +177,7 @@ pub fn check(path: &Path, count: &AtomicU64) -> Result<Summary, BackupError> {
     let checked = io::copy(&mut blocks, &mut io::sink()).and_then(|_| blocks.finish());
     let bytes = checked.map_err(|error| explain(path, 0, error))?;
     let (header, content) = header.map_err(|unread| unread.explain(path, 0))?;
-    Ok(Summary { header, log_id: content.last_log_id.map(LogId::from), bytes })
+    Ok(BackupSummary { header, log_id: content.last_log_id.map(LogId::from), bytes })
 }
 
 impl BackupFile {
@@ -258,14 +258,14 @@ impl UnreadBackup {
 }
 
 /// The header, as it is and as a message.
-fn read_header(input: &mut impl Read) -> Result<(Header, pb::BackupHeader), UnreadBackup> {
+fn read_header(input: &mut impl Read) -> Result<(BackupHeader, pb::BackupHeader), UnreadBackup> {
     let mut header = Vec::new();
     if !read_content_piece(input, &mut header)? {
         return Err(UnreadBackup::unknown("it has no header"));
     }
     let header = pb::BackupHeader::decode(&*header).map_err(UnreadBackup::unknown)?;
 
-    let said = Header {
+    let said = BackupHeader {
         cluster_id: header.cluster_id.parse().map_err(UnreadBackup::unknown)?,
         node_id: header.node_id,
         version: header.version.clone(),
@@ -275,7 +275,7 @@ fn read_header(input: &mut impl Read) -> Result<(Header, pb::BackupHeader), Unre
     Ok((said, header))
 }
 
-fn read_content(input: &mut impl Read) -> Result<(Header, Applied), UnreadBackup> {
+fn read_content(input: &mut impl Read) -> Result<(BackupHeader, Applied), UnreadBackup> {
     let (said, header) = read_header(input)?;
     match read_table(input, header) {
         Ok(applied) => Ok((said, applied)),

@@ -17,8 +17,8 @@ use openraft::storage::RaftLogStorage as _;
 use rand::RngCore;
 
 use crate::{
-    identity::{ClusterId, Identity, IdentityError, Incarnation, Start},
-    log::{LogStore, OpenError, Options},
+    identity::{ClusterId, IdentityError, Incarnation, NodeIdentity, Start},
+    log::{LogOpenError, LogOptions, LogStore},
     snapshot::{SnapshotError, SnapshotStore},
     types::{CommittedLeaderId, LogId, Membership, SnapshotMeta, StoredMembership, Vote},
 };
@@ -59,7 +59,7 @@ pub enum FoundingError {
     Identity(#[from] IdentityError),
     /// The log was not made.
     #[error(transparent)]
-    Log(#[from] OpenError),
+    Log(#[from] LogOpenError),
     /// The snapshot was not made.
     #[error(transparent)]
     Snapshots(#[from] SnapshotError),
@@ -79,7 +79,7 @@ pub enum FoundingError {
 /// the table to `count` as it writes them, for each member.
 pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &AtomicU64) -> Result<LogId, FoundingError> {
     for (_, directory) in cluster.members.values() {
-        if !Identity::is_free(directory)? {
+        if !NodeIdentity::is_free(directory)? {
             return Err(FoundingError::Occupied { directory: directory.clone() });
         }
     }
@@ -96,7 +96,7 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
     // Last of all: a directory that was not finished has no identity, so no node starts on it.
     for made in &made {
         let Made { node_id, directory, incarnation, start, .. } = *made;
-        Identity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, last.index)?;
+        NodeIdentity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, last.index)?;
     }
     Ok(last)
 }
@@ -180,8 +180,8 @@ impl<'a> Made<'a> {
         let ids_used = meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
         snapshots.write_with(meta, &ids_used, trail.restored(), records).map_err(failed)?;
 
-        let owner = Some(Identity::owner_of_made(self.incarnation, self.start));
-        let options = Options { snapshot: Some(last), owner, ..Options::default() };
+        let owner = Some(NodeIdentity::owner_of_made(self.incarnation, self.start));
+        let options = LogOptions { snapshot: Some(last), owner, ..LogOptions::default() };
         let mut log = LogStore::open(&self.directory.join(LOG), options)?;
 
         log.save_vote(vote).await.map_err(failed)?;

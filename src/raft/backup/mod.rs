@@ -21,6 +21,6 @@ mod founding;
 mod remains;
 
 pub use blocks::BLOCK_BYTES_MAX;
-pub use file::{BackupError, BackupFile, Header, Summary, check, write};
+pub use file::{BackupError, BackupFile, BackupHeader, BackupSummary, check, write};
 pub use founding::{FoundingError, NewCluster, found};
 pub use remains::{Remains, RemainsError};

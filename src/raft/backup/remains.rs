@@ -21,8 +21,8 @@ use openraft::{RaftLogReader as _, storage::RaftLogStorage as _};
 
 use crate::{
     apply::{applier, state_machine},
-    identity::{self, Identity, IdentityError, Stage},
-    log::{LogStore, OpenError, Options},
+    identity::{self, IdentityError, NodeIdentity, Stage},
+    log::{LogOpenError, LogOptions, LogStore},
     snapshot::{SnapshotFile, newest_in},
     types::{self, LogId, Vote},
 };
@@ -132,7 +132,7 @@ impl Remains {
             NotLocked::Io(error) => failed(error),
         })?;
 
-        let identity = Identity::read(directory)?.ok_or_else(nothing)?;
+        let identity = NodeIdentity::read(directory)?.ok_or_else(nothing)?;
         let table = Arc::new(Table::default());
         let snapshot = match newest_in(&directory.join("snapshots")).map_err(failed)? {
             None => None,
@@ -140,16 +140,16 @@ impl Remains {
         };
 
         copy(&directory.join("log"), aside).map_err(failed)?;
-        let options = Options { snapshot, ..Options::default() };
+        let options = LogOptions { snapshot, ..LogOptions::default() };
         let damaged = |what: String| RemainsError::Log { directory: directory.to_owned(), what };
 
         let log = LogStore::open(aside, options).map_err(|error| match error {
-            OpenError::Damaged { what, .. } | OpenError::NotOwn { what, .. } => damaged(what),
-            other @ (OpenError::Locked { .. }
-            | OpenError::NotDurable { .. }
-            | OpenError::Late { .. }
-            | OpenError::Full { .. }
-            | OpenError::Io { .. }) => damaged(other.to_string()),
+            LogOpenError::Damaged { what, .. } | LogOpenError::NotOwn { what, .. } => damaged(what),
+            other @ (LogOpenError::Locked { .. }
+            | LogOpenError::NotDurable { .. }
+            | LogOpenError::Late { .. }
+            | LogOpenError::Full { .. }
+            | LogOpenError::Io { .. }) => damaged(other.to_string()),
         })?;
 
         let read = replay(log.clone(), &table, snapshot, through).await;
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::{
         backup::{NewCluster, found},
-        types::{Entry, EntryPayload, Payload, TypeConfig},
+        types::{EntryPayload, LogEntry, Payload, TypeConfig},
     };
     use lockkeeper_environment::Environment;
     use lockkeeper_machine::{Command, Label, Limits, Machine, SessionId, Time, Ttl, WallTime};
@@ -279,9 +279,9 @@ mod tests {
         let mut random = Environment::system().generator();
         let last = found(&cluster, &mut random, &AtomicU64::new(0)).await.expect("made");
 
-        let options = Options { snapshot: Some(last), ..Options::default() };
+        let options = LogOptions { snapshot: Some(last), ..LogOptions::default() };
         let mut log = LogStore::open(&directory.join("log"), options).expect("opened");
-        let entry = |(payload, index): (Bytes, u64)| Entry {
+        let entry = |(payload, index): (Bytes, u64)| LogEntry {
             log_id: LogId { leader_id: last.leader_id, index },
             payload: EntryPayload::Normal(Payload(payload)),
         };

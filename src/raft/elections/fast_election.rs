@@ -32,7 +32,7 @@ use crate::{
     replica::Replica,
     types::{TransferLeaderRequest, Vote},
 };
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 /// Time limit for a connection attempt: a reachable machine accepts or refuses sooner.
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(250);
@@ -61,7 +61,7 @@ pub type BrokenStreams = mpsc::Receiver<u64>;
 /// this node refuses a candidate for its log. Returns when `broken_streams` ends.
 pub async fn watch(
     replica: Replica,
-    connector: impl Connect,
+    connector: impl Connector,
     mut broken_streams: BrokenStreams,
     shorter_logs: Arc<Notify>,
     liveness: Arc<PeerLiveness>,
@@ -87,7 +87,7 @@ pub async fn watch(
 }
 
 /// Whether the machine at this address is up, and refuses connections to the port.
-async fn refuses<C: Connect>(connector: &C, address: &str) -> bool {
+async fn refuses<C: Connector>(connector: &C, address: &str) -> bool {
     for pause_ms in CONNECT_PAUSES_MS {
         sleep(Duration::from_millis(pause_ms)).await;
         match timeout(CONNECT_TIME_MAX, connector.connect(address)).await {

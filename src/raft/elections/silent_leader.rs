@@ -33,7 +33,7 @@ use crate::{
     types::{LogId, Membership, StoredMembership, TransferLeaderRequest, Vote},
 };
 use lockkeeper_table::MemberNode;
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 /// Heartbeat intervals without a message after which a follower asks the leader itself for a sign of life.
 const PROBED_HEARTBEATS: u32 = 2;
@@ -51,7 +51,7 @@ pub fn beat(heartbeat: Duration, election_timeout_min: Duration) -> Duration {
 }
 
 /// Watches for a leader that falls silent. The longest time between two of its calls is `heartbeat`. Does not end.
-pub async fn watch<C: Connect, D: SnapshotSource>(
+pub async fn watch<C: Connector, D: SnapshotSource>(
     replica: Replica,
     prober: Prober<C, D>,
     liveness: Arc<PeerLiveness>,
@@ -60,7 +60,7 @@ pub async fn watch<C: Connect, D: SnapshotSource>(
     tokio::join!(liveness.count(), suspect(&replica, &prober, &liveness, heartbeat));
 }
 
-async fn suspect<C: Connect, D: SnapshotSource>(
+async fn suspect<C: Connector, D: SnapshotSource>(
     replica: &Replica,
     prober: &Prober<C, D>,
     liveness: &PeerLiveness,
@@ -69,7 +69,7 @@ async fn suspect<C: Connect, D: SnapshotSource>(
     let mut pause = STEP;
     loop {
         sleep(pause).await;
-        let Some(followed) = Followed::find(replica, liveness, PROBED_HEARTBEATS * heartbeat) else {
+        let Some(followed) = FollowedLeader::find(replica, liveness, PROBED_HEARTBEATS * heartbeat) else {
             pause = STEP;
             continue;
         };
@@ -90,7 +90,7 @@ async fn suspect<C: Connect, D: SnapshotSource>(
 }
 
 /// A leader that this node follows, and has not heard for a while.
-struct Followed {
+struct FollowedLeader {
     own: u64,
     leader: u64,
     /// The vote by which it leads.
@@ -101,7 +101,7 @@ struct Followed {
 /// The voters that have not heard the leader, each with the end of its log.
 pub(super) type Agreeing = BTreeMap<u64, Option<LogId>>;
 
-impl Followed {
+impl FollowedLeader {
     /// Returns `None` if this node follows no leader, heard it within `silence`, or does not vote.
     fn find(replica: &Replica, liveness: &PeerLiveness, silence: Duration) -> Option<Self> {
         let metrics = replica.raft().server_metrics();
@@ -123,7 +123,7 @@ impl Followed {
     }
 
     /// Whether the leader gives a sign of life before its silence has lasted for `limit`.
-    async fn answers<C: Connect, D: SnapshotSource>(
+    async fn answers<C: Connector, D: SnapshotSource>(
         &self,
         prober: &Prober<C, D>,
         liveness: &PeerLiveness,
@@ -157,7 +157,7 @@ impl Followed {
     }
 
     /// Asks the other voters, and stands for election when it is this node's turn, if a majority has not heard the leader for as long.
-    async fn consult<C: Connect, D: SnapshotSource>(
+    async fn consult<C: Connector, D: SnapshotSource>(
         &self,
         replica: &Replica,
         prober: &Prober<C, D>,
@@ -178,7 +178,7 @@ impl Followed {
     }
 
     /// The other voters that have not heard the leader for `limit`.
-    async fn ask_others<C: Connect, D: SnapshotSource>(
+    async fn ask_others<C: Connector, D: SnapshotSource>(
         &self,
         prober: &Prober<C, D>,
         limit: Duration,

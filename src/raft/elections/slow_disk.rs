@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     elections::handover,
-    proposals::leadership::{Leadership, Led},
+    proposals::leadership::{Led, TermLeadership},
     replica::Replica,
     types::TypeConfig,
 };
@@ -99,7 +99,7 @@ pub async fn watch(replica: Replica) {
 }
 
 fn term(led: &Led) -> Option<u64> {
-    led.borrow().as_ref().map(|led: &std::sync::Arc<Leadership>| led.term)
+    led.borrow().as_ref().map(|led: &std::sync::Arc<TermLeadership>| led.term)
 }
 
 /// Hands over to the fastest voter that can lead now. Returns `false` if none can: then nothing was done.

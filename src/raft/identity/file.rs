@@ -30,7 +30,7 @@ const HEADING: &str =
 
 /// The part of the file that all formats have.
 #[derive(serde::Deserialize)]
-struct Format {
+struct IdentityFormat {
     format: u32,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn read(directory: &Path) -> Result<Option<IdentityRecord>, IdentityE
     }
 
     // First: a later format may have other fields.
-    let Format { format } = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
+    let IdentityFormat { format } = toml::from_str(&text).map_err(|error| damaged(error.message().into()))?;
     if !(FORMAT_UNCHECKED..=FORMAT).contains(&format) {
         return Err(IdentityError::Format { file: path, found: format, reads: FORMAT });
     }

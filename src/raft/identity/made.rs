@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    ClusterId, Identity, IdentityError, IdentityRecord, Incarnation, LogOwner, RememberedPeer, Stage, Start, file,
+    ClusterId, IdentityError, IdentityRecord, Incarnation, LogOwner, NodeIdentity, RememberedPeer, Stage, Start, file,
 };
 
 /// The identity of a node that does not run.
@@ -25,7 +25,7 @@ pub struct StoredIdentity {
     pub remembered: Vec<RememberedPeer>,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// Reads the identity in a directory, and changes nothing. Returns `None` if the directory is empty or does not exist.
     pub fn read(directory: &Path) -> Result<Option<StoredIdentity>, IdentityError> {
         let record = file::read(directory)?;

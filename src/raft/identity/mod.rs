@@ -17,18 +17,18 @@
 //! copy, or taken from elsewhere, without the other.
 //!
 //! The file also records how far the log once reached, so that a log which was lost or shortened as a whole, and is therefore consistent
-//! in itself, is noticed: see [`Identity::check_log`].
+//! in itself, is noticed: see [`NodeIdentity::check_log`].
 //!
 //! A copy that was made since the last start, and is started while no member is there that knows better, cannot be told from the directory
 //! itself. If a majority then goes on without entries that were acknowledged, the member that has them finds out as soon as it is back:
-//! the leader sends other entries in the place of some that it knows to be committed ([`Identity::mark_disagreeing`]). It ends and says so.
+//! the leader sends other entries in the place of some that it knows to be committed ([`NodeIdentity::mark_disagreeing`]). It ends and says so.
 //! Raft would make it truncate its log, and its table would differ for ever.
 //!
 //! The consequence of a failed write depends on its content.
-//! * *Promises* must be durable before anyone relies on them: the founders ([`Identity::found`], [`founded`](Identity::founded),
-//!   [`join`](Identity::join)), a start of this node ([`Identity::started`]) or of a peer ([`Identity::remember_start`]). Without the
+//! * *Promises* must be durable before anyone relies on them: the founders ([`NodeIdentity::found`], [`founded`](NodeIdentity::founded),
+//!   [`join`](NodeIdentity::join)), a start of this node ([`NodeIdentity::started`]) or of a peer ([`NodeIdentity::remember_start`]). Without the
 //!   write, the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
-//! * *Advice* is how far the log reached and what peers acknowledged ([`Identity::record_progress`]). It may lag behind, nothing waits
+//! * *Advice* is how far the log reached and what peers acknowledged ([`NodeIdentity::record_progress`]). It may lag behind, nothing waits
 //!   for it, and an older record is as true as a newer one. It only detects losses that should not happen in the first place. So a failed
 //!   write is logged and retried; ending the node would turn a shortage of file descriptors into the loss of a member.
 
@@ -50,7 +50,7 @@ mod starts;
 
 pub use file::FILE_NAME;
 pub use made::StoredIdentity;
-pub use starts::{Acknowledged, RememberedPeer, Start};
+pub use starts::{AcknowledgedEntry, RememberedPeer, Start};
 
 /// The stages of a node on its way into a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub enum FirstEntry {
 
 /// A founder, as recorded in the file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Member {
+pub struct Founder {
     /// Its id.
     pub node_id: u64,
     /// The incarnation of its data directory.
@@ -85,12 +85,12 @@ pub struct Member {
     /// Its addresses when the cluster was founded; `None` in files of older versions, which also listed members added later. Present
     /// addresses are in the log.
     #[serde(flatten)]
-    pub addresses: Option<Addresses>,
+    pub addresses: Option<FounderAddresses>,
 }
 
 /// A founder's addresses at the founding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Addresses {
+pub struct FounderAddresses {
     /// For peers.
     pub peer_address: String,
     /// For clients.
@@ -108,7 +108,7 @@ struct IdentityRecord {
     /// An entry up to this index is committed, so the log cannot end before it.
     committed_index: Option<u64>,
     #[serde(default)]
-    members: Vec<Member>,
+    members: Vec<Founder>,
     /// Starts of this directory, the latest last. Empty in files of versions without this field.
     #[serde(default)]
     starts: Vec<Start>,
@@ -316,7 +316,7 @@ enum Doubt {
 
 /// A node's identity, shared by all parts of the node. See the module's documentation.
 #[derive(Debug)]
-pub struct Identity {
+pub struct NodeIdentity {
     cluster_id: ClusterId,
     node_id: u64,
     incarnation: Incarnation,
@@ -337,7 +337,7 @@ pub struct Identity {
     removed: watch::Sender<Option<u64>>,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// Opens the identity of the node whose data is in `directory`; creates one if the directory is empty or does not exist. This begins
     /// a start, which [`started`](Self::started) finishes.
     ///
@@ -592,8 +592,8 @@ impl Identity {
         if record.stage != Stage::Founding {
             return None;
         }
-        let founder = |member: &Member| {
-            let Addresses { peer_address, client_address } = member.addresses.clone()?;
+        let founder = |member: &Founder| {
+            let FounderAddresses { peer_address, client_address } = member.addresses.clone()?;
             let incarnation = Some(member.incarnation);
             Some((member.node_id, MemberNode { incarnation, peer_address, client_address, ..MemberNode::default() }))
         };
@@ -601,7 +601,7 @@ impl Identity {
     }
 
     /// Records all founders: no other node will ever be taken for one of them. Does nothing at a later stage.
-    pub async fn found(&self, founders: Vec<Member>) -> Result<(), IdentityError> {
+    pub async fn found(&self, founders: Vec<Founder>) -> Result<(), IdentityError> {
         self.update(move |record| {
             if record.stage == Stage::New {
                 record.stage = Stage::Founding;
@@ -644,7 +644,7 @@ impl Identity {
     pub async fn record_progress(
         &self,
         index: u64,
-        acknowledged: BTreeMap<u64, Acknowledged>,
+        acknowledged: BTreeMap<u64, AcknowledgedEntry>,
     ) -> Result<(), IdentityError> {
         self.update(move |record| {
             record.committed_index = record.committed_index.max(Some(index));

@@ -8,7 +8,7 @@
 //! catch up.
 //!
 //! This does not detect a copy made since the last start: nothing was drawn between the two. For that, a leader also remembers the last
-//! entry that each member acknowledged, and sends it in every call ([`Acknowledged`]); the member compares. A loss that no reachable peer
+//! entry that each member acknowledged, and sends it in every call ([`AcknowledgedEntry`]); the member compares. A loss that no reachable peer
 //! remembers cannot be detected.
 
 use std::{fmt, str::FromStr};
@@ -29,7 +29,7 @@ pub(super) const STARTS_KEPT: usize = 4096;
 
 /// The last entry that a leader knows to be durable on a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Acknowledged {
+pub struct AcknowledgedEntry {
     /// The leader's term: the member's vote is of this term, or of a later one.
     pub term: u64,
     /// The entry's own term.
@@ -46,7 +46,7 @@ pub struct RememberedPeer {
     /// The latest start of the peer that this node relied on.
     pub start: Option<Start>,
     /// The last entry that the peer acknowledged to this node.
-    pub acknowledged: Option<Acknowledged>,
+    pub acknowledged: Option<AcknowledgedEntry>,
 }
 
 impl Start {
@@ -56,7 +56,7 @@ impl Start {
     }
 }
 
-impl Acknowledged {
+impl AcknowledgedEntry {
     /// An entry that was acknowledged in the term of a leader.
     pub fn new(term: u64, last: LogId) -> Self {
         Self { term, entry_term: last.leader_id.term, index: last.index }
@@ -109,13 +109,13 @@ impl fmt::Debug for Start {
     }
 }
 
-impl fmt::Display for Acknowledged {
+impl fmt::Display for AcknowledgedEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.term, self.entry_term, self.index)
     }
 }
 
-impl FromStr for Acknowledged {
+impl FromStr for AcknowledgedEntry {
     type Err = InvalidId;
 
     fn from_str(text: &str) -> Result<Self, InvalidId> {
@@ -147,17 +147,17 @@ mod tests {
         for damaged in ["", "0123456789abcde", "0123456789abcdeg", "+123456789abcdef"] {
             assert!(damaged.parse::<Start>().is_err(), "{damaged}");
         }
-        let acknowledged = Acknowledged::new(7, log_id(5, 39));
+        let acknowledged = AcknowledgedEntry::new(7, log_id(5, 39));
         assert_eq!(acknowledged.to_string(), "7.5.39");
         assert_eq!("7.5.39".parse(), Ok(acknowledged));
         for damaged in ["", "7.5", "7.5.39.1", "7.5.x", "7.5.-1", "+7.5.39", "7.05.39"] {
-            assert!(damaged.parse::<Acknowledged>().is_err(), "{damaged}");
+            assert!(damaged.parse::<AcknowledgedEntry>().is_err(), "{damaged}");
         }
     }
 
     #[test]
     fn acknowledged_entries_are_kept_within_their_term() {
-        let acknowledged = Acknowledged::new(7, log_id(5, 39));
+        let acknowledged = AcknowledgedEntry::new(7, log_id(5, 39));
         assert!(acknowledged.is_kept_by(7, Some(log_id(5, 39))) && acknowledged.is_kept_by(7, Some(log_id(7, 40))));
         assert!(acknowledged.is_kept_by(8, Some(log_id(5, 30))), "the leader of term 8 may have truncated it");
         assert!(!acknowledged.is_kept_by(7, Some(log_id(5, 38))) && !acknowledged.is_kept_by(7, None));

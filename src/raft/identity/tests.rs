@@ -10,14 +10,14 @@ fn cluster(id: &str) -> ClusterId {
     id.parse().expect("a cluster id")
 }
 
-fn open(directory: &std::path::Path, cluster_id: &str, node_id: u64) -> Result<Identity, IdentityError> {
-    Identity::open_or_create(directory, &cluster(cluster_id), node_id, &mut StdRng::seed_from_u64(node_id))
+fn open(directory: &std::path::Path, cluster_id: &str, node_id: u64) -> Result<NodeIdentity, IdentityError> {
+    NodeIdentity::open_or_create(directory, &cluster(cluster_id), node_id, &mut StdRng::seed_from_u64(node_id))
 }
 
-fn founder(node_id: u64) -> Member {
+fn founder(node_id: u64) -> Founder {
     let incarnation = Incarnation::draw(&mut StdRng::seed_from_u64(node_id));
-    let addresses = Addresses { peer_address: format!("n{node_id}:1"), client_address: format!("n{node_id}:2") };
-    Member { node_id, incarnation, addresses: Some(addresses) }
+    let addresses = FounderAddresses { peer_address: format!("n{node_id}:1"), client_address: format!("n{node_id}:2") };
+    Founder { node_id, incarnation, addresses: Some(addresses) }
 }
 
 #[tokio::test]
@@ -95,14 +95,14 @@ async fn each_flipped_bit_is_noticed_by_the_node_itself() {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, damaged).expect("written");
-        let error = Identity::read(home.path()).expect_err("not what was written");
+        let error = NodeIdentity::read(home.path()).expect_err("not what was written");
         assert!(matches!(error, IdentityError::Damaged { .. }), "bit {bit}: {error}");
         let said = error.to_string();
         assert!(said.contains("put the newest copy of this file back, or replace this node"), "bit {bit}: {said}");
     }
     for end in 0..whole.len() {
         fs::write(&path, &whole[..end]).expect("written");
-        let error = Identity::read(home.path()).expect_err("cut short");
+        let error = NodeIdentity::read(home.path()).expect_err("cut short");
         assert!(matches!(error, IdentityError::Damaged { .. }), "{end} bytes: {error}");
     }
     fs::write(&path, whole).expect("written");
@@ -166,7 +166,7 @@ async fn an_older_copy_lacks_later_starts() {
     let home = tempfile::tempdir().expect("a directory");
     let start = |directory: &std::path::Path, seed| {
         let random = &mut StdRng::seed_from_u64(seed);
-        let identity = Identity::open_or_create(directory, &cluster("blue"), 1, random).expect("its own directory");
+        let identity = NodeIdentity::open_or_create(directory, &cluster("blue"), 1, random).expect("its own directory");
         identity.started().expect("written");
         identity
     };
@@ -198,7 +198,7 @@ fn an_interrupted_start_leaves_a_known_log() {
     let home = tempfile::tempdir().expect("a directory");
     let open_with = |seed| {
         let random = &mut StdRng::seed_from_u64(seed);
-        Identity::open_or_create(home.path(), &cluster("blue"), 1, random).expect("its own directory")
+        NodeIdentity::open_or_create(home.path(), &cluster("blue"), 1, random).expect("its own directory")
     };
     let first = open_with(1);
     assert!(first.log_owner().last.is_empty() && first.log_owner().may_be_new);

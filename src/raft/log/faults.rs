@@ -17,11 +17,11 @@ use super::{
     log_trees::LogTrees,
     mark::MarkFile,
     memory::{LogMemory, RecentEntries},
-    record::Key,
+    record::EntryKey,
     store::LogStore,
-    writer::Writer,
+    writer::LogWriter,
 };
-use crate::types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload, TypeConfig, Vote};
+use crate::types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload, TypeConfig, Vote};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_storage::{
     database::LockFile,
@@ -101,12 +101,12 @@ impl Log {
     fn with_limit(limit: Duration, on_flush: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (failed, failures) = mpsc::channel();
-        let on_failure = Arc::new(move |_: &std::path::Path, failure: &super::Failure| {
+        let on_failure = Arc::new(move |_: &std::path::Path, failure: &super::DiskFailure| {
             failed.send(failure.to_string()).expect("the test listens");
         });
         let acts = Arc::new(Mutex::new(Vec::new()));
         let disk = Fake { pairs: BTreeMap::new(), acts: acts.clone(), on_flush: Arc::new(on_flush) };
-        let writer = Writer {
+        let writer = LogWriter {
             trees: LogTrees::new(disk),
             mark: MarkFile::create(directory.path().join("high-water")).expect("written"),
             blobs: None,
@@ -144,8 +144,8 @@ fn id(index: u64) -> LogId {
     LogId { leader_id: CommittedLeaderId::new(1), index }
 }
 
-fn entry(index: u64, bytes: usize) -> Entry {
-    Entry { log_id: id(index), payload: EntryPayload::Normal(Payload(vec![7; bytes].into())) }
+fn entry(index: u64, bytes: usize) -> LogEntry {
+    LogEntry { log_id: id(index), payload: EntryPayload::Normal(Payload(vec![7; bytes].into())) }
 }
 
 async fn within<T>(future: impl Future<Output = T>) -> T {
@@ -252,9 +252,9 @@ async fn entries_are_removed_so_that_no_crash_leaves_a_gap() {
     log.store.append(entries, IOFlushed::signal(flushed)).await.expect("appended");
     within(answer).await.expect("answered").expect("flushed");
     let chunks = |acts: &[Act]| {
-        let is_chunked = |key: &Key| key.index == 2400;
+        let is_chunked = |key: &EntryKey| key.index == 2400;
         let keys = acts.iter().filter_map(|act| match act {
-            Act::Insert(Tree::Log, key) | Act::Remove(Tree::Log, key) => Key::decode(key),
+            Act::Insert(Tree::Log, key) | Act::Remove(Tree::Log, key) => EntryKey::decode(key),
             Act::Insert(..) | Act::Remove(..) | Act::Flush => None,
         });
         keys.filter(is_chunked).map(|key| key.chunk).collect::<Vec<_>>()
@@ -269,7 +269,7 @@ async fn entries_are_removed_so_that_no_crash_leaves_a_gap() {
     assert_eq!(chunks(&acts), [0, 1, 2], "removed first chunk first");
     let removed = |acts: &[Act]| {
         let index = |act: &Act| match act {
-            Act::Remove(Tree::Log, key) => Key::decode(key).map(|key| key.index),
+            Act::Remove(Tree::Log, key) => EntryKey::decode(key).map(|key| key.index),
             Act::Remove(..) | Act::Insert(..) | Act::Flush => None,
         };
         acts.iter().filter_map(index).collect::<Vec<_>>()

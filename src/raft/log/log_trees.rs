@@ -4,10 +4,10 @@ use std::io;
 
 use prost::Message;
 
-use super::record::{self, Assembly, Key};
+use super::record::{self, Assembly, EntryKey};
 use crate::identity::{Incarnation, Start};
 use crate::messages as pb;
-use crate::types::{Entry, LogId, Vote};
+use crate::types::{LogEntry, LogId, Vote};
 pub(super) use lockkeeper_storage::files::damaged;
 use lockkeeper_storage::{
     disk::{Disk, Tree},
@@ -110,7 +110,7 @@ impl<D: Disk> LogTrees<D> {
     }
 
     /// Adds an entry. The previous entry is `before`.
-    pub(super) fn insert(&mut self, entry: &Entry, before: Option<&LogId>) -> io::Result<()> {
+    pub(super) fn insert(&mut self, entry: &LogEntry, before: Option<&LogId>) -> io::Result<()> {
         let term_before = before.map_or(0, |before| before.leader_id.term);
         for (key, value) in record::encode(entry, term_before).into_iter().rev() {
             self.disk.insert(Tree::Log, &key, value)?;
@@ -120,7 +120,7 @@ impl<D: Disk> LogTrees<D> {
 
     /// Removes the entry at an index, if there is one.
     pub(super) fn remove(&mut self, index: u64) -> io::Result<()> {
-        let Some(head) = self.disk.remove(Tree::Log, &Key::head(index).encode())? else { return Ok(()) };
+        let Some(head) = self.disk.remove(Tree::Log, &EntryKey::head(index).encode())? else { return Ok(()) };
         let assembly = Assembly::begin(index, &head).map_err(|why| unreadable(index, &why))?;
         for key in assembly.chunk_keys() {
             self.disk.remove(Tree::Log, &key.encode())?;
@@ -135,7 +135,7 @@ impl<D: Disk> LogTrees<D> {
             .scan(Tree::Log, &self.removed_to)
             .map(|pair| pair.map(|(key, _)| key))
             .take_while(|key| match key {
-                Ok(key) => Key::decode(key).is_some_and(|key| key.index <= last),
+                Ok(key) => EntryKey::decode(key).is_some_and(|key| key.index <= last),
                 Err(_) => true,
             })
             .take(count_max)
@@ -149,14 +149,14 @@ impl<D: Disk> LogTrees<D> {
         // Later entries have higher keys than the purged ones.
         self.removed_to = match keys.into_iter().next_back() {
             Some(removed) if !is_done => removed,
-            Some(_) | None => Key::head(last.saturating_add(1)).encode(),
+            Some(_) | None => EntryKey::head(last.saturating_add(1)).encode(),
         };
         Ok(is_done)
     }
 
     /// The entry at an index, and its size in bytes.
-    pub(super) fn entry(&self, index: u64) -> io::Result<Option<(Entry, usize)>> {
-        let Some(head) = self.disk.get(Tree::Log, &Key::head(index).encode())? else { return Ok(None) };
+    pub(super) fn entry(&self, index: u64) -> io::Result<Option<(LogEntry, usize)>> {
+        let Some(head) = self.disk.get(Tree::Log, &EntryKey::head(index).encode())? else { return Ok(None) };
         let bad = |why| unreadable(index, &why);
         let mut assembly = Assembly::begin(index, &head).map_err(bad)?;
         while let Some(key) = assembly.wants() {
@@ -167,7 +167,7 @@ impl<D: Disk> LogTrees<D> {
     }
 
     /// Entries from `from` up to but excluding `to`. Stops at the first missing one, and once the entries amount to `bytes_max`.
-    pub(super) fn entries(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+    pub(super) fn entries(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
         let mut entries = Vec::new();
         let mut bytes = 0;
         for index in from..to {

@@ -27,7 +27,7 @@ const CONTEXT: &[u8] = b"high-water mark";
 
 /// A position that the log reached.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Mark {
+pub(super) struct LogMark {
     pub(super) vote: Option<Vote>,
     /// The last entry, or the last one purged.
     pub(super) last: Option<LogId>,
@@ -37,7 +37,7 @@ pub(super) struct Mark {
 #[derive(Debug)]
 pub(super) struct MarkFile {
     path: PathBuf,
-    written: Mark,
+    written: LogMark,
 }
 
 impl MarkFile {
@@ -56,31 +56,31 @@ impl MarkFile {
         })?;
 
         let mark = pb::LogMark::decode(message).map_err(|why| bad(why.to_string()))?;
-        let written = Mark { vote: mark.vote.map(Vote::from), last: mark.last.map(LogId::from) };
+        let written = LogMark { vote: mark.vote.map(Vote::from), last: mark.last.map(LogId::from) };
         Ok(Some(Self { path, written }))
     }
 
     /// Creates the file for a new log.
     pub(super) fn create(path: PathBuf) -> io::Result<Self> {
-        let mut file = Self { path, written: Mark::default() };
-        file.write(Mark::default())?;
+        let mut file = Self { path, written: LogMark::default() };
+        file.write(LogMark::default())?;
         Ok(file)
     }
 
     /// The content of the file.
-    pub(super) fn mark(&self) -> &Mark {
+    pub(super) fn mark(&self) -> &LogMark {
         &self.written
     }
 
     /// Records a new durable position; does nothing if it is unchanged.
-    pub(super) fn update(&mut self, mark: Mark) -> io::Result<()> {
+    pub(super) fn update(&mut self, mark: LogMark) -> io::Result<()> {
         if mark == self.written { Ok(()) } else { self.write(mark) }
     }
 
     /// Lowers the mark before entries after this one are removed.
     pub(super) fn lower(&mut self, after: Option<&LogId>) -> io::Result<()> {
         if next_index(self.written.last.as_ref()) > next_index(after) {
-            self.write(Mark { last: after.copied(), vote: self.written.vote })
+            self.write(LogMark { last: after.copied(), vote: self.written.vote })
         } else {
             Ok(())
         }
@@ -91,7 +91,7 @@ impl MarkFile {
         next_index(last) >= next_index(self.written.last.as_ref()) + ENTRIES_PER_MARK
     }
 
-    fn write(&mut self, mark: Mark) -> io::Result<()> {
+    fn write(&mut self, mark: LogMark) -> io::Result<()> {
         let message =
             pb::LogMark { vote: mark.vote.as_ref().map(pb::Vote::from), last: mark.last.as_ref().map(pb::LogId::from) };
         files::replace(&self.path, &files::seal(VERSION, CONTEXT, &message.encode_to_vec()))?;

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, io};
 
-use crate::types::{Entry, EntryPayload, LogId, Vote};
+use crate::types::{EntryPayload, LogEntry, LogId, Vote};
 
 /// The state of the log as its users see it.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct LogMemory {
 /// The latest entries, without a gap up to the end of the log.
 #[derive(Debug, Default)]
 pub(super) struct RecentEntries {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     bytes: usize,
     bytes_max: usize,
 }
@@ -34,7 +34,7 @@ pub(super) struct RecentEntries {
 #[derive(Debug)]
 pub(super) enum ReadStep {
     /// The next entries.
-    Here(Vec<Entry>),
+    Here(Vec<LogEntry>),
     /// The next entries are on the disk: from the first index up to but excluding the second.
     OnDisk(u64, u64),
     /// No entry of the range is left.
@@ -53,7 +53,7 @@ impl LogMemory {
     }
 
     /// Adds entries at the end.
-    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+    pub(super) fn append(&mut self, entries: &[LogEntry]) -> io::Result<()> {
         let mut last = self.last;
         for entry in entries {
             if last.is_some_and(|last| entry.log_id.index != last.index + 1) {
@@ -133,7 +133,7 @@ impl RecentEntries {
     }
 
     /// Adds an entry that follows the last one.
-    pub(super) fn push(&mut self, entry: Entry) {
+    pub(super) fn push(&mut self, entry: LogEntry) {
         self.bytes += size(&entry);
         self.entries.push_back(entry);
         // The last entry stays, however large: it is read next.
@@ -146,11 +146,11 @@ impl RecentEntries {
         self.entries.front().map(|entry| entry.log_id.index)
     }
 
-    fn get(&self, from: u64, to: u64, bytes_max: usize) -> Vec<Entry> {
+    fn get(&self, from: u64, to: u64, bytes_max: usize) -> Vec<LogEntry> {
         let first = self.first_index().expect("the caller found the range in here");
         let range = (from - first) as usize..(to - first) as usize;
         let mut bytes = 0;
-        let fits = |entry: &&Entry| {
+        let fits = |entry: &&LogEntry| {
             let is_first = bytes == 0;
             bytes += size(entry);
             is_first || bytes <= bytes_max
@@ -178,8 +178,8 @@ impl RecentEntries {
 }
 
 /// The estimated size of an entry in memory and on the disk, bytes.
-pub(super) fn size(entry: &Entry) -> usize {
-    const ITSELF: usize = size_of::<Entry>();
+pub(super) fn size(entry: &LogEntry) -> usize {
+    const ITSELF: usize = size_of::<LogEntry>();
     match &entry.payload {
         EntryPayload::Blank => ITSELF,
         EntryPayload::Normal(payload) => ITSELF + payload.0.len(),

@@ -39,8 +39,8 @@ mod verify;
 mod writer;
 
 pub use lockkeeper_storage::{
-    health::{EXIT_FAILED, Failure, FailureHandler, end_the_process},
+    health::{DiskFailure, EXIT_FAILED, FailureHandler, end_the_process},
     panics::explain_panic,
 };
-pub use opening::OpenError;
-pub use store::{LogReader, LogStore, Options};
+pub use opening::LogOpenError;
+pub use store::{LogOptions, LogReader, LogStore};

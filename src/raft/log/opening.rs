@@ -23,7 +23,7 @@ use std::{
 
 use super::{
     log_trees::LogTrees,
-    mark::{Mark, MarkFile},
+    mark::{LogMark, MarkFile},
     memory::RecentEntries,
     verify::{self, Recovered},
 };
@@ -39,7 +39,7 @@ use lockkeeper_storage::{
 
 /// Why a log was not opened. Nothing was changed or lost.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum LogOpenError {
     /// Another process has it open.
     #[error("the directory {} is in use by another process: stop that process, or use another directory", directory.display())]
     Locked {
@@ -113,7 +113,7 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl LogOpenError {
     pub(super) fn io(directory: &Path, action: &'static str, source: io::Error) -> Self {
         let directory = directory.to_owned();
         match NoRoom::told_by(&source) {
@@ -124,7 +124,7 @@ impl OpenError {
 }
 
 /// The parts of an open log.
-pub(super) struct Opened {
+pub(super) struct OpenedLog {
     pub(super) trees: LogTrees<Store>,
     pub(super) mark: MarkFile,
     pub(super) lock: LockFile,
@@ -149,13 +149,13 @@ pub(super) struct OpenRequest {
 const SLED_CACHE_BYTES: u64 = 8 << 20;
 
 /// Opens the log in a directory, or creates one there.
-pub(super) fn open(request: &OpenRequest) -> Result<Opened, OpenError> {
+pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
     let directory = &request.directory;
-    let failed = |action| move |source| OpenError::io(directory, action, source);
+    let failed = |action| move |source| LogOpenError::io(directory, action, source);
 
     files::create_directory(directory).map_err(failed("making the directory"))?;
     let lock = LockFile::take(directory).map_err(|not_locked| match not_locked {
-        NotLocked::InUse => OpenError::Locked { directory: directory.clone() },
+        NotLocked::InUse => LogOpenError::Locked { directory: directory.clone() },
         NotLocked::Io(error) => failed("locking the file `lock`")(error),
     })?;
     let mark = MarkFile::read(directory.join("high-water")).map_err(|error| {
@@ -184,9 +184,9 @@ pub(super) fn open(request: &OpenRequest) -> Result<Opened, OpenError> {
         Some(mark) => Ok(mark),
         None => MarkFile::create(directory.join("high-water")),
     };
-    let mark = mark.and_then(|mut mark| mark.update(Mark { vote: recovered.vote, last }).map(|()| mark));
+    let mark = mark.and_then(|mut mark| mark.update(LogMark { vote: recovered.vote, last }).map(|()| mark));
     match mark {
-        Ok(mark) => Ok(Opened { trees, mark, lock, blobs, recovered }),
+        Ok(mark) => Ok(OpenedLog { trees, mark, lock, blobs, recovered }),
         Err(error) => {
             // If dropped, sled would flush once more, and panic if that fails as well. Unflushed writes were not acknowledged. The lock
             // keeps other instances away while sled is open.
@@ -198,12 +198,12 @@ pub(super) fn open(request: &OpenRequest) -> Result<Opened, OpenError> {
 
 /// sled, behind the journal.
 pub(super) type Store = Journaled<SledDisk>;
-type Guarded = Result<(LogTrees<Store>, Recovered), OpenError>;
+type OpenedTrees = Result<(LogTrees<Store>, Recovered), LogOpenError>;
 
 /// Runs the steps that may panic or hang on damaged files on a thread of their own.
-fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> Guarded {
+fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -> OpenedTrees {
     let directory = &request.directory;
-    let failed = |action| move |source| OpenError::io(directory, action, source);
+    let failed = |action| move |source| LogOpenError::io(directory, action, source);
 
     let work = {
         let request = request.clone();
@@ -216,10 +216,10 @@ fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> G
 
     database::guarded("log-open", request.open_limit, work).unwrap_or_else(|stumbled| match stumbled {
         GuardedError::NotStarted(error) => Err(failed("starting a thread")(error)),
-        GuardedError::Late => Err(OpenError::Late { directory: directory.clone(), limit: request.open_limit }),
+        GuardedError::Late => Err(LogOpenError::Late { directory: directory.clone(), limit: request.open_limit }),
         GuardedError::Panicked(panic) => match NoRoom::told_by(&panic) {
             Some(no_room) => {
-                Err(OpenError::Full { directory: directory.clone(), no_room, source: io::Error::other(panic) })
+                Err(LogOpenError::Full { directory: directory.clone(), no_room, source: io::Error::other(panic) })
             }
             // sled also panics when a sync fails. Then the disk must be repaired; the log may be intact.
             None => {
@@ -229,9 +229,9 @@ fn open_guarded(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> G
     })
 }
 
-fn open_tables(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> Guarded {
+fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) -> OpenedTrees {
     let directory = &request.directory;
-    let failed = |action| move |source| OpenError::io(directory, action, source);
+    let failed = |action| move |source| LogOpenError::io(directory, action, source);
     let broken = |error: io::Error| {
         if is_damage(&error) { damaged(directory, error.to_string()) } else { failed("reading and checking it")(error) }
     };
@@ -256,7 +256,7 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<Mark>) -> Gu
         trees.disk.flush()
     });
     if !is_durable.map_err(failed("writing to the database"))? {
-        return Err(OpenError::NotDurable { directory: directory.clone() });
+        return Err(LogOpenError::NotDurable { directory: directory.clone() });
     }
     let disk = Journaled::open(trees.disk, directory, request.journal_bytes).map_err(broken)?;
     let mut trees = LogTrees::new(disk);
@@ -281,8 +281,8 @@ fn check_owner(
     owner: &LogOwner,
     noted: Option<(Incarnation, Start)>,
     is_new: bool,
-) -> Result<(), OpenError> {
-    let not_own = |what: String| Err(OpenError::NotOwn { directory: directory.to_owned(), what });
+) -> Result<(), LogOpenError> {
+    let not_own = |what: String| Err(LogOpenError::NotOwn { directory: directory.to_owned(), what });
 
     match noted {
         None if (is_new || owner.was_noted) && !owner.may_be_new => {
@@ -317,7 +317,7 @@ fn is_damage(error: &io::Error) -> bool {
 const MARK_MISSING: &str = "the file `high-water` is missing";
 
 /// Tells a new database from an emptied one, and marks a new one.
-fn begin<D: Disk>(trees: &mut LogTrees<D>, mark: Option<&Mark>) -> io::Result<()> {
+fn begin<D: Disk>(trees: &mut LogTrees<D>, mark: Option<&LogMark>) -> io::Result<()> {
     let is_blank = trees.is_blank()?;
     match (trees.is_formatted()?, mark) {
         (true, Some(_)) => Ok(()),
@@ -332,6 +332,6 @@ fn begin<D: Disk>(trees: &mut LogTrees<D>, mark: Option<&Mark>) -> io::Result<()
     }
 }
 
-fn damaged(directory: &Path, what: String) -> OpenError {
-    OpenError::Damaged { directory: directory.to_owned(), what }
+fn damaged(directory: &Path, what: String) -> LogOpenError {
+    LogOpenError::Damaged { directory: directory.to_owned(), what }
 }

@@ -21,7 +21,7 @@
 use prost::Message;
 
 use crate::messages as pb;
-use crate::types::Entry;
+use crate::types::LogEntry;
 use lockkeeper_storage::files::SealError;
 
 /// The largest value in sled.
@@ -34,7 +34,7 @@ const FIRST_CHUNK_BYTES: usize = VALUE_BYTES_MAX - HEAD_BYTES;
 
 /// A key of the table of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Key {
+pub(crate) struct EntryKey {
     pub(crate) index: u64,
     /// 0: the first.
     pub(crate) chunk: u32,
@@ -65,7 +65,7 @@ pub(crate) struct Assembly {
     next_chunk: u32,
 }
 
-impl Key {
+impl EntryKey {
     pub(crate) fn head(index: u64) -> Self {
         Self { index, chunk: 0 }
     }
@@ -89,7 +89,7 @@ impl Key {
 }
 
 /// Splits an entry into key-value pairs. The term of the previous entry is `term_before`, 0 without one.
-pub(crate) fn encode(entry: &Entry, term_before: u64) -> Pairs {
+pub(crate) fn encode(entry: &LogEntry, term_before: u64) -> Pairs {
     let index = entry.log_id.index;
     let bytes = pb::Entry::from(entry).encode_to_vec();
     let length = u32::try_from(bytes.len()).expect("an entry is limited to far less than 4 GiB");
@@ -102,8 +102,9 @@ pub(crate) fn encode(entry: &Entry, term_before: u64) -> Pairs {
     head.extend_from_slice(&term_before.to_be_bytes());
     head.extend_from_slice(first);
 
-    let chunks = (1..).zip(rest.chunks(VALUE_BYTES_MAX)).map(|(chunk, bytes)| (Key { index, chunk }, bytes.to_vec()));
-    std::iter::once((Key::head(index), head)).chain(chunks).map(|(key, value)| (key.encode(), value)).collect()
+    let chunks =
+        (1..).zip(rest.chunks(VALUE_BYTES_MAX)).map(|(chunk, bytes)| (EntryKey { index, chunk }, bytes.to_vec()));
+    std::iter::once((EntryKey::head(index), head)).chain(chunks).map(|(key, value)| (key.encode(), value)).collect()
 }
 
 impl Assembly {
@@ -132,8 +133,8 @@ impl Assembly {
     }
 
     /// The key of the next chunk, if one is missing.
-    pub(crate) fn wants(&self) -> Option<Key> {
-        (self.bytes.len() < self.length).then_some(Key { index: self.index, chunk: self.next_chunk })
+    pub(crate) fn wants(&self) -> Option<EntryKey> {
+        (self.bytes.len() < self.length).then_some(EntryKey { index: self.index, chunk: self.next_chunk })
     }
 
     /// Adds the chunk that it [wants](Self::wants).
@@ -148,14 +149,14 @@ impl Assembly {
     }
 
     /// The keys of all chunks except the first, in order.
-    pub(crate) fn chunk_keys(&self) -> impl Iterator<Item = Key> + use<> {
+    pub(crate) fn chunk_keys(&self) -> impl Iterator<Item = EntryKey> + use<> {
         let index = self.index;
         let chunks = self.length.saturating_sub(FIRST_CHUNK_BYTES).div_ceil(VALUE_BYTES_MAX);
-        (1..).take(chunks).map(move |chunk| Key { index, chunk })
+        (1..).take(chunks).map(move |chunk| EntryKey { index, chunk })
     }
 
     /// The complete entry, and its size in bytes.
-    pub(crate) fn finish(self) -> Result<(Entry, usize), Unreadable> {
+    pub(crate) fn finish(self) -> Result<(LogEntry, usize), Unreadable> {
         if self.bytes.len() < self.length {
             return Err(Unreadable::ChunkMissing);
         }
@@ -191,14 +192,14 @@ mod tests {
     use super::*;
     use crate::types::{CommittedLeaderId, EntryPayload, LogId, Payload};
 
-    fn entry(index: u64, bytes: usize) -> Entry {
+    fn entry(index: u64, bytes: usize) -> LogEntry {
         let payload: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
         let log_id = LogId { leader_id: CommittedLeaderId::new(3), index };
-        Entry { log_id, payload: EntryPayload::Normal(Payload(payload.into())) }
+        LogEntry { log_id, payload: EntryPayload::Normal(Payload(payload.into())) }
     }
 
-    fn decode(pairs: &Pairs) -> Result<Entry, Unreadable> {
-        let key = Key::decode(&pairs[0].0).expect("a key");
+    fn decode(pairs: &Pairs) -> Result<LogEntry, Unreadable> {
+        let key = EntryKey::decode(&pairs[0].0).expect("a key");
         let mut assembly = Assembly::begin(key.index, &pairs[0].1)?;
         while let Some(wanted) = assembly.wants() {
             let pair = pairs.iter().find(|pair| pair.0 == wanted.encode()).ok_or(Unreadable::ChunkMissing)?;
@@ -215,7 +216,7 @@ mod tests {
             assert!(pairs.is_sorted_by(|a, b| a.0 < b.0), "keys sort as they are read");
             assert_eq!(decode(&pairs), Ok(entry(7, bytes)));
             let assembly = Assembly::begin(7, &pairs[0].1).expect("readable");
-            let keys: Vec<_> = assembly.chunk_keys().map(Key::encode).collect();
+            let keys: Vec<_> = assembly.chunk_keys().map(EntryKey::encode).collect();
             assert!(keys.iter().eq(pairs[1..].iter().map(|(key, _)| key)), "{bytes} bytes");
         }
     }
@@ -235,16 +236,16 @@ mod tests {
     #[test]
     fn an_entry_in_anothers_place_is_noticed() {
         let mut pairs = encode(&entry(7, 10), 2);
-        pairs[0].0 = Key::head(8).encode();
+        pairs[0].0 = EntryKey::head(8).encode();
         assert_eq!(decode(&pairs), Err(SealError::Checksum.into()));
     }
 
     #[test]
     fn invalid_keys_are_not_decoded() {
-        assert_eq!(Key::decode(b""), None);
-        assert_eq!(Key::decode(b"1234567"), None);
-        assert_eq!(Key::decode(b"1234567890"), None);
-        let key = Key { index: u64::MAX, chunk: 9 };
-        assert_eq!(Key::decode(&key.encode()), Some(key));
+        assert_eq!(EntryKey::decode(b""), None);
+        assert_eq!(EntryKey::decode(b"1234567"), None);
+        assert_eq!(EntryKey::decode(b"1234567890"), None);
+        let key = EntryKey { index: u64::MAX, chunk: 9 };
+        assert_eq!(EntryKey::decode(&key.encode()), Some(key));
     }
 }

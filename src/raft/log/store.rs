@@ -19,12 +19,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
     memory::{self, LogMemory, ReadStep},
-    opening::{self, OpenError, OpenRequest, Opened},
+    opening::{self, LogOpenError, OpenRequest, OpenedLog},
     verify::Installation,
-    writer::{Committed, Writer, WriterJob},
+    writer::{CommittedIndex, LogWriter, WriterJob},
 };
 use crate::identity::LogOwner;
-use crate::types::{Entry, LogId, TypeConfig, Vote};
+use crate::types::{LogEntry, LogId, TypeConfig, Vote};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_storage::{
     database::LockFile,
@@ -45,7 +45,7 @@ const READ_ATTEMPTS_MAX: u32 = 100;
 
 /// Options for opening a log.
 #[derive(Clone)]
-pub struct Options {
+pub struct LogOptions {
     /// The last entry of the node's newest snapshot. A log that contradicts it is refused.
     pub snapshot: Option<LogId>,
     /// The data directory that the log must belong to. It is not checked if it is `None`.
@@ -64,7 +64,7 @@ pub struct Options {
     pub metrics: Metrics,
 }
 
-impl Default for Options {
+impl Default for LogOptions {
     /// No snapshot, no owner, 32 MiB of cache, 4 MiB in each file of the journal, 10 s for a group of writes, 120 s for opening; a
     /// failure [ends the process](end_the_process).
     fn default() -> Self {
@@ -86,20 +86,20 @@ impl Default for Options {
 /// When the last clone and the last reader are gone without [`close`](Self::close), the log closes itself soon after.
 #[derive(Clone, Debug)]
 pub struct LogStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLog>,
 }
 
 /// Reads the log's entries, for replication and for `apply`: usually from memory.
 #[derive(Clone, Debug)]
 pub struct LogReader {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLog>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedLog {
     memory: Mutex<LogMemory>,
     jobs: mpsc::Sender<WriterJob>,
-    committed: Arc<Committed>,
+    committed: Arc<CommittedIndex>,
     /// One permit for each KiB of queued entries.
     room: Arc<Semaphore>,
     health: Arc<Health>,
@@ -107,19 +107,19 @@ struct Shared {
 
 impl LogStore {
     /// Opens the log in a directory, or creates one there. Reads all of it, and blocks meanwhile.
-    pub fn open(directory: &Path, options: Options) -> Result<Self, OpenError> {
-        let Options { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure, metrics } =
+    pub fn open(directory: &Path, options: LogOptions) -> Result<Self, LogOpenError> {
+        let LogOptions { snapshot, owner, recent_bytes, journal_bytes, stall_limit, open_limit, on_failure, metrics } =
             options;
         let request =
             OpenRequest { directory: directory.to_owned(), snapshot, owner, recent_bytes, journal_bytes, open_limit };
-        let Opened { trees, mark, lock, blobs, recovered } = opening::open(&request)?;
+        let OpenedLog { trees, mark, lock, blobs, recovered } = opening::open(&request)?;
 
         let health = Arc::new(Health::new(directory.to_owned(), on_failure));
         let vote = recovered.vote;
         let purged = recovered.purged;
         let last = recovered.last();
         let has_leftovers = recovered.has_leftovers;
-        let writer = Writer {
+        let writer = LogWriter {
             trees,
             mark,
             blobs: Some(blobs),
@@ -133,11 +133,11 @@ impl LogStore {
             slow: LogThrottle::default(),
         };
         let memory = LogMemory::new(purged, vote, recovered.committed, recovered.recent);
-        let failed = |action| move |source| OpenError::io(directory, action, source);
+        let failed = |action| move |source| LogOpenError::io(directory, action, source);
         let store = Self::start(writer, memory, stall_limit, lock, directory).map_err(failed("starting a thread"))?;
         if let Some(Installation { keep, snapshot }) = recovered.installation {
             tracing::info!(%snapshot, "an interrupted snapshot install is completed");
-            store.take_up(keep, snapshot).map_err(|contradiction| OpenError::Damaged {
+            store.take_up(keep, snapshot).map_err(|contradiction| LogOpenError::Damaged {
                 directory: directory.to_owned(),
                 what: contradiction.to_string(),
             })?;
@@ -159,7 +159,7 @@ impl LogStore {
     }
 
     pub(super) fn start<D: Disk>(
-        writer: Writer<D>,
+        writer: LogWriter<D>,
         memory: LogMemory,
         stall_limit: Duration,
         lock: LockFile,
@@ -177,7 +177,7 @@ impl LogStore {
         })?;
 
         let room = Arc::new(Semaphore::new(QUEUED_BYTES_MAX / 1024));
-        Ok(Self { shared: Arc::new(Shared { memory: Mutex::new(memory), jobs, committed, room, health }) })
+        Ok(Self { shared: Arc::new(SharedLog { memory: Mutex::new(memory), jobs, committed, room, health }) })
     }
 
     /// Flushes, closes the files and releases the directory. All clones and readers return errors from then on.
@@ -221,10 +221,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
-        I: IntoIterator<Item = Entry> + OptionalSend,
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries: Vec<Entry> = entries.into_iter().collect();
+        let entries: Vec<LogEntry> = entries.into_iter().collect();
         let room = self.shared.room(entries.iter().map(memory::size).sum()).await?;
         let slot = self.shared.slot().await?;
         // In one step, so that the queue and the memory have the same order.
@@ -254,7 +254,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 }
 
 impl RaftLogReader<TypeConfig> for LogReader {
-    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -268,7 +268,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
         Box::pin(pages.try_flatten())
     }
 
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<Entry>>
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> io::Result<Vec<LogEntry>>
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
@@ -280,12 +280,12 @@ impl RaftLogReader<TypeConfig> for LogReader {
         Ok(self.shared.memory().vote)
     }
 
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<LogEntry>> {
         self.shared.page(start, end, STEP_BYTES_MAX).await
     }
 }
 
-impl Shared {
+impl SharedLog {
     fn memory(&self) -> MutexGuard<'_, LogMemory> {
         // A panic cannot leave a change of the memory half done.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
@@ -316,10 +316,10 @@ impl Shared {
     }
 
     /// All entries of a range, as they were at one moment.
-    async fn read(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
+    async fn read(&self, from: u64, to: u64) -> io::Result<Vec<LogEntry>> {
         for _ in 0..READ_ATTEMPTS_MAX {
             let removals = self.memory().removals;
-            let mut entries: Vec<Entry> = Vec::new();
+            let mut entries: Vec<LogEntry> = Vec::new();
             loop {
                 let next = entries.last().map_or(from, |last| last.log_id.index + 1);
                 let page = self.page(next, to, STEP_BYTES_MAX).await?;
@@ -340,7 +340,7 @@ impl Shared {
     }
 
     /// The first entries of a range: at least one if there is any, up to about `bytes_max` bytes.
-    async fn page(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+    async fn page(&self, from: u64, to: u64, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
         loop {
             let (step, removals) = {
                 let memory = self.memory();

@@ -4,11 +4,11 @@ use std::io;
 
 use super::{
     log_trees::{LogTrees, damaged, unreadable},
-    mark::Mark,
+    mark::LogMark,
     memory::{RecentEntries, display, next_index},
-    record::{Assembly, Key, Unreadable},
+    record::{Assembly, EntryKey, Unreadable},
 };
-use crate::types::{Entry, LogId, Vote};
+use crate::types::{LogEntry, LogId, Vote};
 use lockkeeper_storage::disk::{Disk, Tree};
 
 /// The content of a valid log.
@@ -50,7 +50,7 @@ impl Recovered {
 /// Checks the log, removes the remains of torn entries after its end, and returns its content. Any error means that it is damaged.
 pub(super) fn verify<D: Disk>(
     trees: &mut LogTrees<D>,
-    mark: &Mark,
+    mark: &LogMark,
     snapshot: Option<LogId>,
     recent: RecentEntries,
 ) -> io::Result<Recovered> {
@@ -58,7 +58,7 @@ pub(super) fn verify<D: Disk>(
     let marked = mark.last;
     let around = [None, None];
     let mut scan = Scan { recent, purged, last: None, marked, snapshot, around, assembly: None, torn: Vec::new() };
-    for pair in trees.disk.scan(Tree::Log, &Key::head(next_index(purged.as_ref())).encode()) {
+    for pair in trees.disk.scan(Tree::Log, &EntryKey::head(next_index(purged.as_ref())).encode()) {
         let (key, value) = pair?;
         scan.take(&key, &value)?;
     }
@@ -66,7 +66,7 @@ pub(super) fn verify<D: Disk>(
     let (recent, last_entry, torn) = scan.finish()?;
 
     let first_key = trees.disk.scan(Tree::Log, &[]).next().transpose()?.map(|(key, _)| key);
-    let first_key = first_key.as_deref().and_then(Key::decode);
+    let first_key = first_key.as_deref().and_then(EntryKey::decode);
     let has_leftovers = first_key.is_some_and(|key| key.index < next_index(purged.as_ref()));
     let vote = trees.vote()?;
     let committed = trees.committed()?;
@@ -83,7 +83,7 @@ pub(super) fn verify<D: Disk>(
 }
 
 /// Checks that the log is as long, and the vote as new, as they must be.
-fn compare(log: &Recovered, mark: &Mark, snapshot: Option<&LogId>) -> io::Result<()> {
+fn compare(log: &Recovered, mark: &LogMark, snapshot: Option<&LogId>) -> io::Result<()> {
     let last = log.last();
     let ends_before = |id: Option<&LogId>| next_index(last.as_ref()) < next_index(id);
 
@@ -126,12 +126,13 @@ struct Scan {
     around: [Option<LogId>; 2],
     assembly: Option<(u64, Assembly)>,
     /// Chunks after the end of the log, without a first one.
-    torn: Vec<Key>,
+    torn: Vec<EntryKey>,
 }
 
 impl Scan {
     fn take(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        let key = Key::decode(key).ok_or_else(|| damaged(format!("it has a key of an unknown format: {key:02x?}")))?;
+        let key =
+            EntryKey::decode(key).ok_or_else(|| damaged(format!("it has a key of an unknown format: {key:02x?}")))?;
 
         let next = self.next();
         match &mut self.assembly {
@@ -169,7 +170,7 @@ impl Scan {
         Ok(())
     }
 
-    fn follow(&mut self, entry: Entry, term_before: u64) -> io::Result<()> {
+    fn follow(&mut self, entry: LogEntry, term_before: u64) -> io::Result<()> {
         let id = entry.log_id;
 
         if self.last.is_some_and(|last| last.leader_id.term != term_before) {
@@ -208,7 +209,7 @@ impl Scan {
         Some(Installation { keep, snapshot })
     }
 
-    fn finish(self) -> io::Result<(RecentEntries, Option<LogId>, Vec<Key>)> {
+    fn finish(self) -> io::Result<(RecentEntries, Option<LogId>, Vec<EntryKey>)> {
         match self.assembly {
             Some((index, _)) => Err(unreadable(index, &Unreadable::ChunkMissing)),
             None => Ok((self.recent, self.last, self.torn)),

@@ -26,16 +26,16 @@ use tokio::{
 
 use super::{
     log_trees::{LogTrees, damaged},
-    mark::{Mark, MarkFile},
+    mark::{LogMark, MarkFile},
     memory::next_index,
 };
-use crate::types::{Entry, LogId, TypeConfig, Vote};
-use lockkeeper_metrics::{Metrics, Stage};
+use crate::types::{LogEntry, LogId, TypeConfig, Vote};
+use lockkeeper_metrics::{CommandStage, Metrics};
 use lockkeeper_planted::Planted;
 use lockkeeper_storage::{
     database::{LockFile, is_occupied},
     disk::Disk,
-    health::{Failure, Health, Watchdog},
+    health::{DiskFailure, Health, Watchdog},
 };
 use lockkeeper_transport::LogThrottle;
 
@@ -51,7 +51,7 @@ const IDLE: Duration = Duration::from_millis(50);
 /// A job for the writer.
 pub(super) enum WriterJob {
     /// Append entries, and report when they are durable.
-    Append { entries: Vec<Entry>, flushed: IOFlushed<TypeConfig>, room: OwnedSemaphorePermit },
+    Append { entries: Vec<LogEntry>, flushed: IOFlushed<TypeConfig>, room: OwnedSemaphorePermit },
     /// Store the vote, and answer when it is durable.
     Vote { vote: Vote, flushed: oneshot::Sender<()> },
     /// Remove all entries after this one.
@@ -59,16 +59,16 @@ pub(super) enum WriterJob {
     /// Remove all entries up to and including this one.
     Purge(LogId),
     /// Read entries as [`LogTrees::entries`] does.
-    Read { from: u64, to: u64, bytes_max: usize, answer: oneshot::Sender<io::Result<Vec<Entry>>> },
+    Read { from: u64, to: u64, bytes_max: usize, answer: oneshot::Sender<io::Result<Vec<LogEntry>>> },
     /// Close in order.
     Close { closed: oneshot::Sender<()> },
 }
 
 /// A commit index to write. It does not wake the writer: the next group includes it.
-pub(super) type Committed = Mutex<Option<LogId>>;
+pub(super) type CommittedIndex = Mutex<Option<LogId>>;
 
 /// The writer's state: the content of the disk, flushed or not.
-pub(super) struct Writer<D: Disk> {
+pub(super) struct LogWriter<D: Disk> {
     pub(super) trees: LogTrees<D>,
     pub(super) mark: MarkFile,
     /// sled's directory for large pages, which it never syncs. It must stay empty.
@@ -78,7 +78,7 @@ pub(super) struct Writer<D: Disk> {
     /// The last entry; if there is none, as `purged`.
     pub(super) last: Option<LogId>,
     /// The commit index, if it is not written yet.
-    pub(super) committed: Arc<Committed>,
+    pub(super) committed: Arc<CommittedIndex>,
     /// Whether purged entries may still be on the disk.
     pub(super) has_leftovers: bool,
     pub(super) health: Arc<Health>,
@@ -97,7 +97,7 @@ struct WriteGroup {
     closed: Option<oneshot::Sender<()>>,
 }
 
-impl<D: Disk> Writer<D> {
+impl<D: Disk> LogWriter<D> {
     /// Serves the queue until it is closed, then closes the disk. The lock is released last.
     pub(super) fn run(self, jobs: mpsc::Receiver<WriterJob>, watchdog: Watchdog, lock: LockFile) {
         let health = self.health.clone();
@@ -105,7 +105,7 @@ impl<D: Disk> Writer<D> {
         let mut writer = mem::ManuallyDrop::new(self);
         let served = panic::catch_unwind(panic::AssertUnwindSafe(|| writer.serve(jobs)));
 
-        let closed = match served.unwrap_or(Err(Failure::Panicked)) {
+        let closed = match served.unwrap_or(Err(DiskFailure::Panicked)) {
             Ok(closed) => closed,
             Err(failure) => {
                 // The disk is still open, in an unknown state: the lock keeps other instances away.
@@ -127,7 +127,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    fn serve(&mut self, mut jobs: mpsc::Receiver<WriterJob>) -> Result<Option<oneshot::Sender<()>>, Failure> {
+    fn serve(&mut self, mut jobs: mpsc::Receiver<WriterJob>) -> Result<Option<oneshot::Sender<()>>, DiskFailure> {
         loop {
             let first = if self.has_leftovers {
                 jobs.try_recv()
@@ -169,7 +169,7 @@ impl<D: Disk> Writer<D> {
         &mut self,
         first: WriterJob,
         jobs: &mut mpsc::Receiver<WriterJob>,
-    ) -> Result<Option<oneshot::Sender<()>>, Failure> {
+    ) -> Result<Option<oneshot::Sender<()>>, DiskFailure> {
         let mut group = WriteGroup::default();
         let mut entries = 0;
         let mut next = Some(first);
@@ -191,7 +191,7 @@ impl<D: Disk> Writer<D> {
         };
 
         if !group.appends.is_empty() {
-            self.metrics.took(Stage::Append, began.elapsed());
+            self.metrics.took(CommandStage::Append, began.elapsed());
         }
 
         match written.and_then(|()| self.finish(&group)) {
@@ -298,7 +298,7 @@ impl<D: Disk> Writer<D> {
         self.trees.disk.flush()?;
 
         let took = began.elapsed();
-        self.metrics.took(Stage::Sync, took);
+        self.metrics.took(CommandStage::Sync, took);
         if took >= SLOW_SYNC
             && let Some(count) = self.slow.count()
         {
@@ -332,7 +332,7 @@ impl<D: Disk> Writer<D> {
         if self.blobs.as_ref().is_some_and(|blobs| is_occupied(blobs)) {
             return Err(damaged("sled has written a page to `blobs`, which it never syncs"));
         }
-        self.mark.update(Mark { vote: self.vote, last: self.last })
+        self.mark.update(LogMark { vote: self.vote, last: self.last })
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -24,7 +24,7 @@ use crate::{
     replica::Replica,
     types::{StoredMembership, Vote},
 };
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 /// Time between two rounds of questions. Each costs a connection and a small message for each other member.
 pub const INTERVAL: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ const FIRST: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Tells the other members this node's start while it follows a leader. Does not end.
-pub async fn tell<C: Connect, D: SnapshotSource>(
+pub async fn tell<C: Connector, D: SnapshotSource>(
     replica: Replica,
     prober: Prober<C, D>,
     liveness: Arc<PeerLiveness>,

@@ -21,7 +21,7 @@ use crate::{
     replica::Replica,
     types::Membership,
 };
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 /// How far ahead of the log's end the entry is, in time.
 const AHEAD: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const HASH_PATIENCE: Duration = Duration::from_secs(60);
 const VERDICT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Compares the tables every `interval` while this node leads. Does not end.
-pub async fn watch<C: Connect, D: SnapshotSource>(
+pub async fn watch<C: Connector, D: SnapshotSource>(
     replica: Replica,
     comparison: Arc<TableComparison>,
     prober: Prober<C, D>,
@@ -50,7 +50,7 @@ pub async fn watch<C: Connect, D: SnapshotSource>(
 }
 
 /// One round. Says nothing if there is nothing to compare.
-async fn compare<C: Connect, D: SnapshotSource>(
+async fn compare<C: Connector, D: SnapshotSource>(
     replica: &Replica,
     comparison: &TableComparison,
     prober: &Prober<C, D>,

@@ -30,13 +30,13 @@ use tokio::time::sleep;
 
 use crate::messages as pb;
 use crate::{
-    identity::{Addresses, FirstEntry, Identity, IdentityError, Incarnation, Member, Stage},
+    identity::{FirstEntry, Founder, FounderAddresses, IdentityError, Incarnation, NodeIdentity, Stage},
     network::hello,
     types::TypeConfig,
 };
 use lockkeeper_planted::Planted;
 use lockkeeper_table::MemberNode;
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 /// Time between two rounds of questions, plus a jitter of up to as much again.
 const PAUSE_MS: u64 = 250;
@@ -100,7 +100,11 @@ pub enum FormingError {
 /// Returns once this node belongs to a cluster: as a founder, or because it was added. Has no deadline: it waits for operators.
 ///
 /// Hello must be answered meanwhile. [`initialize`] must follow.
-pub async fn form<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
+pub async fn form<C: Connector>(
+    identity: &NodeIdentity,
+    plan: &FormingConfig,
+    connector: &C,
+) -> Result<(), FormingError> {
     if identity.stage() != Stage::New {
         return Ok(());
     }
@@ -118,7 +122,7 @@ pub async fn form<C: Connect>(identity: &Identity, plan: &FormingConfig, connect
 /// Writes the first entry of a founder's log, if it is not there yet. Does nothing on a node that was added.
 ///
 /// Safe on all founders, at any time and repeatedly: the entry is the same everywhere, and openraft writes it only into an empty log.
-pub async fn initialize<M>(identity: &Identity, raft: &Raft<TypeConfig, M>) -> Result<(), FormingError>
+pub async fn initialize<M>(identity: &NodeIdentity, raft: &Raft<TypeConfig, M>) -> Result<(), FormingError>
 where
     M: RaftStateMachine<TypeConfig>,
 {
@@ -137,14 +141,18 @@ where
 
 /// Asks each configured member once whether it knows this node with another incarnation. For a node that belongs to a cluster, in the
 /// background of its start; a member that does not answer now refuses its calls later.
-pub async fn check<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
+pub async fn check<C: Connector>(
+    identity: &NodeIdentity,
+    plan: &FormingConfig,
+    connector: &C,
+) -> Result<(), FormingError> {
     match judge(identity, plan, ask_all(identity, plan, connector).await)? {
         Conclusion::Found(_) | Conclusion::Join | Conclusion::Wait(_) => Ok(()),
     }
 }
 
 /// Asks until the members agree, or a cluster knows this node.
-async fn agree<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
+async fn agree<C: Connector>(identity: &NodeIdentity, plan: &FormingConfig, connector: &C) -> Result<(), FormingError> {
     let mut waited_for = String::new();
     for round in 0_u64.. {
         match judge(identity, plan, ask_all(identity, plan, connector).await)? {
@@ -180,7 +188,7 @@ fn remind(round: u64, before: &mut String, now: String) {
 }
 
 /// Waits between two rounds. The jitter keeps the nodes from asking in step; the incarnation is random, so it needs no other source.
-async fn pause(identity: &Identity, round: u64) {
+async fn pause(identity: &NodeIdentity, round: u64) {
     let jitter = u64::from(identity.incarnation().as_bytes()[(round % 16) as usize]);
     sleep(Duration::from_millis(PAUSE_MS + PAUSE_MS * jitter / 255)).await;
 }
@@ -192,7 +200,7 @@ struct HelloAnswer {
 }
 
 /// Asks all members but this one concurrently.
-async fn ask_all<C: Connect>(identity: &Identity, plan: &FormingConfig, connector: &C) -> Vec<HelloAnswer> {
+async fn ask_all<C: Connector>(identity: &NodeIdentity, plan: &FormingConfig, connector: &C) -> Vec<HelloAnswer> {
     let members: Vec<_> = plan.members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
     let others = plan.members.iter().filter(|(id, _)| **id != identity.node_id());
     let ask = async |(&node_id, node): (&u64, &MemberNode)| {
@@ -206,14 +214,14 @@ async fn ask_all<C: Connect>(identity: &Identity, plan: &FormingConfig, connecto
 #[derive(Debug)]
 enum Conclusion {
     /// All members agree, and there is no cluster yet.
-    Found(Vec<Member>),
+    Found(Vec<Founder>),
     /// A cluster has this node as a member.
     Join,
     /// Neither, for these reasons.
     Wait(Vec<String>),
 }
 
-fn judge(identity: &Identity, plan: &FormingConfig, answers: Vec<HelloAnswer>) -> Result<Conclusion, FormingError> {
+fn judge(identity: &NodeIdentity, plan: &FormingConfig, answers: Vec<HelloAnswer>) -> Result<Conclusion, FormingError> {
     let mut known = BTreeMap::from([(identity.node_id(), identity.incarnation())]);
     let mut knows_this_node = false;
     let mut reasons = Vec::new();
@@ -238,7 +246,7 @@ fn judge(identity: &Identity, plan: &FormingConfig, answers: Vec<HelloAnswer>) -
 
     let founder = |(node_id, incarnation)| {
         let MemberNode { peer_address, client_address, .. } = plan.members[&node_id].clone();
-        Member { node_id, incarnation, addresses: Some(Addresses { peer_address, client_address }) }
+        Founder { node_id, incarnation, addresses: Some(FounderAddresses { peer_address, client_address }) }
     };
     let founders = known.into_iter().filter(|(node_id, _)| plan.members.contains_key(node_id));
     Ok(Conclusion::Found(founders.map(founder).collect()))
@@ -255,7 +263,7 @@ enum Heard {
 }
 
 fn hear(
-    identity: &Identity,
+    identity: &NodeIdentity,
     plan: &FormingConfig,
     asked: u64,
     said: &pb::HelloResponse,

@@ -40,7 +40,7 @@ use tonic::Status;
 
 use self::{
     catch_up::CatchUp,
-    rules::{Admission, Change, MemberStep, MembershipView},
+    rules::{CandidateAdmission, MemberStep, MembershipChange, MembershipView},
 };
 use crate::{
     Replica,
@@ -239,8 +239,8 @@ impl Members {
         let incarnation = self.ask(node_id, incarnation, &peer_address).await?;
         let candidate = Candidate { node_id, incarnation, peer_address, client_address, stays_learner };
         let judge = |view: &MembershipView<'_>| match rules::add(view, &candidate)? {
-            Admission::IsMember => Ok(None),
-            Admission::Change(change) => Ok(Some(change)),
+            CandidateAdmission::IsMember => Ok(None),
+            CandidateAdmission::Change(change) => Ok(Some(change)),
         };
 
         // The membership is judged once the candidate has answered: in between, another change may have been made.
@@ -315,7 +315,7 @@ impl Members {
     /// Makes the change that `judge` allows, if it returns one, provided that the membership is still the one that was judged.
     async fn change_if(
         &self,
-        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<Change>, MemberError>,
+        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<MembershipChange>, MemberError>,
     ) -> Result<(), MemberError> {
         self.ensure_leads()?;
         let term = self.term();
@@ -327,7 +327,7 @@ impl Members {
         &self,
         judged: &StoredMembership,
         term: u64,
-        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<Change>, MemberError>,
+        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<MembershipChange>, MemberError>,
     ) -> Result<(), MemberError> {
         match self.judge(judged, judge)? {
             None => self.confirm(judged, term).await,
@@ -386,7 +386,7 @@ impl Members {
         judge(&MembershipView { membership: membership.membership(), is_alive: &is_alive, was_removed: &was_removed })
     }
 
-    async fn commit(&self, judged: &StoredMembership, change: Change) -> Result<(), MemberError> {
+    async fn commit(&self, judged: &StoredMembership, change: MembershipChange) -> Result<(), MemberError> {
         let busy = |_| MemberError::under_way("it is being committed");
         let _changing = self.changing.try_lock().map_err(busy)?;
         let unchanged = Precondition::LastMembershipLogId { last_membership_log_id: *judged.log_id() };

@@ -7,7 +7,7 @@ use crate::types::Membership;
 use lockkeeper_table::MemberNode;
 
 /// A change, as openraft takes it. Voters that it removes leave the membership altogether.
-pub(super) type Change = ChangeMembers<u64, MemberNode>;
+pub(super) type MembershipChange = ChangeMembers<u64, MemberNode>;
 
 /// What the leader knows of its cluster.
 pub(super) struct MembershipView<'a> {
@@ -81,14 +81,14 @@ impl MembershipView<'_> {
 
 /// What an accepted candidate leads to.
 #[derive(Debug)]
-pub(super) enum Admission {
+pub(super) enum CandidateAdmission {
     /// It is a member already, with these addresses.
     IsMember,
-    Change(Change),
+    Change(MembershipChange),
 }
 
 /// A node becomes a learner; or a member has new addresses.
-pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Admission, MemberError> {
+pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<CandidateAdmission, MemberError> {
     let Candidate { node_id, incarnation, ref peer_address, ref client_address, stays_learner } = *candidate;
 
     // A member that asks again has new addresses, or was told nothing the first time.
@@ -97,7 +97,7 @@ pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Ad
             return Err(MemberError::IdInUse { node_id });
         }
         if known.peer_address == *peer_address && known.client_address == *client_address {
-            return Ok(Admission::IsMember);
+            return Ok(CandidateAdmission::IsMember);
         }
         view.settled()?;
         let peer_address = peer_address.clone();
@@ -105,7 +105,7 @@ pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Ad
         // The configurations of the others may name another way to the same address for peers: that goes on.
         let has_moved = known.has_moved || known.peer_address != peer_address;
         let moved = MemberNode { peer_address, client_address, has_moved, ..known.clone() };
-        return Ok(Admission::Change(Change::SetNodes([(node_id, moved)].into())));
+        return Ok(CandidateAdmission::Change(MembershipChange::SetNodes([(node_id, moved)].into())));
     }
 
     if (view.was_removed)(node_id) {
@@ -127,23 +127,27 @@ pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Ad
         stays_learner,
         ..MemberNode::default()
     };
-    Ok(Admission::Change(Change::AddNodes([(node_id, node)].into())))
+    Ok(CandidateAdmission::Change(MembershipChange::AddNodes([(node_id, node)].into())))
 }
 
 /// A learner that stays one is to become a voter, once it has caught up. Returns `None` if that is so already.
-pub(super) fn promote(view: &MembershipView<'_>, node_id: u64) -> Result<Option<Change>, MemberError> {
+pub(super) fn promote(view: &MembershipView<'_>, node_id: u64) -> Result<Option<MembershipChange>, MemberError> {
     let node = view.node(node_id)?;
     if view.is_voter(node_id) || !node.stays_learner {
         return Ok(None);
     }
     view.settled()?;
     view.no_candidate_but(None)?;
-    Ok(Some(Change::SetNodes([(node_id, MemberNode { stays_learner: false, ..node.clone() })].into())))
+    Ok(Some(MembershipChange::SetNodes([(node_id, MemberNode { stays_learner: false, ..node.clone() })].into())))
 }
 
 /// A voter is to be replaced by the next learner that is promoted. The member `with` takes its place; if it is a voter already, the
 /// old one is only removed. Returns `None` if that is so already.
-pub(super) fn replace(view: &MembershipView<'_>, old: u64, with: Option<u64>) -> Result<Option<Change>, MemberError> {
+pub(super) fn replace(
+    view: &MembershipView<'_>,
+    old: u64,
+    with: Option<u64>,
+) -> Result<Option<MembershipChange>, MemberError> {
     let node = view.node(old)?;
     if with == Some(old) {
         return Err(MemberError::Itself { node_id: old });
@@ -176,26 +180,26 @@ pub(super) fn replace(view: &MembershipView<'_>, old: u64, with: Option<u64>) ->
     if let Some(new) = with {
         nodes.push((new, MemberNode { stays_learner: false, ..view.node(new)?.clone() }));
     }
-    Ok(Some(Change::SetNodes(nodes.into_iter().collect())))
+    Ok(Some(MembershipChange::SetNodes(nodes.into_iter().collect())))
 }
 
 /// A voter is not to be replaced after all. Returns `None` if it was not to be.
-pub(super) fn keep(view: &MembershipView<'_>, old: u64) -> Result<Option<Change>, MemberError> {
+pub(super) fn keep(view: &MembershipView<'_>, old: u64) -> Result<Option<MembershipChange>, MemberError> {
     let node = view.node(old)?;
     if !node.is_leaving {
         return Ok(None);
     }
     view.settled()?;
-    Ok(Some(Change::SetNodes([(old, MemberNode { is_leaving: false, ..node.clone() })].into())))
+    Ok(Some(MembershipChange::SetNodes([(old, MemberNode { is_leaving: false, ..node.clone() })].into())))
 }
 
 /// A member leaves for good.
-pub(super) fn remove(view: &MembershipView<'_>, node_id: u64) -> Result<Change, MemberError> {
+pub(super) fn remove(view: &MembershipView<'_>, node_id: u64) -> Result<MembershipChange, MemberError> {
     view.node(node_id)?;
     view.settled()?;
 
     if !view.is_voter(node_id) {
-        return Ok(Change::RemoveNodes([node_id].into()));
+        return Ok(MembershipChange::RemoveNodes([node_id].into()));
     }
 
     view.no_candidate_but(None)?;
@@ -210,7 +214,7 @@ pub(super) fn remove(view: &MembershipView<'_>, node_id: u64) -> Result<Change, 
     }
 
     view.serves(&rest)?;
-    Ok(Change::RemoveVoters([node_id].into()))
+    Ok(MembershipChange::RemoveVoters([node_id].into()))
 }
 
 /// The next step that the leader takes by itself.
@@ -239,17 +243,20 @@ pub(super) fn promotion(
     view: &MembershipView<'_>,
     learner: u64,
     instead_of: Option<u64>,
-) -> Result<Change, MemberError> {
+) -> Result<MembershipChange, MemberError> {
     let voters: Vec<u64> =
         view.voters().into_iter().filter(|voter| Some(*voter) != instead_of).chain([learner]).collect();
     view.serves(&voters)?;
     Ok(match instead_of {
-        None => Change::AddVoterIds([learner].into()),
-        Some(old) => Change::Batch(vec![Change::AddVoterIds([learner].into()), Change::RemoveVoters([old].into())]),
+        None => MembershipChange::AddVoterIds([learner].into()),
+        Some(old) => MembershipChange::Batch(vec![
+            MembershipChange::AddVoterIds([learner].into()),
+            MembershipChange::RemoveVoters([old].into()),
+        ]),
     })
 }
 
 /// Ends an exchange of voters.
-pub(super) fn end_of_exchange() -> Change {
-    Change::AddVoterIds(Default::default())
+pub(super) fn end_of_exchange() -> MembershipChange {
+    MembershipChange::AddVoterIds(Default::default())
 }

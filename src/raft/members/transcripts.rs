@@ -19,7 +19,7 @@ use goldenscript::{ArgumentConsumer, Command, Context};
 
 use super::{
     Candidate, MemberError,
-    rules::{self, Admission, Change, MemberStep, MembershipView},
+    rules::{self, CandidateAdmission, MemberStep, MembershipChange, MembershipView},
 };
 use crate::{
     identity::Incarnation,
@@ -71,8 +71,8 @@ impl Cluster {
                 let candidate = candidate(arguments)?;
                 let admission = self.judge(|view| rules::add(view, &candidate));
                 Ok(match admission {
-                    Ok(Admission::IsMember) => "it is a member already".to_owned(),
-                    Ok(Admission::Change(change)) => self.change(change),
+                    Ok(CandidateAdmission::IsMember) => "it is a member already".to_owned(),
+                    Ok(CandidateAdmission::Change(change)) => self.change(change),
                     Err(error) => refused(&error),
                 })
             }
@@ -132,7 +132,7 @@ impl Cluster {
         }
     }
 
-    fn conclude(&mut self, change: Result<Option<Change>, MemberError>) -> String {
+    fn conclude(&mut self, change: Result<Option<MembershipChange>, MemberError>) -> String {
         match change {
             Ok(Some(change)) => self.change(change),
             Ok(None) => "that is so already".to_owned(),
@@ -141,25 +141,30 @@ impl Cluster {
     }
 
     /// Carries a change out, as openraft does.
-    fn change(&mut self, change: Change) -> String {
+    fn change(&mut self, change: MembershipChange) -> String {
         let before = self.membership.clone();
         let mut voters = before.get_joint_config().last().cloned().unwrap_or_default();
         let mut nodes: BTreeMap<u64, MemberNode> = before.nodes().map(|(id, node)| (*id, node.clone())).collect();
         // Voters that are exchanged for others leave with their voters' set.
         nodes.retain(|id, _| voters.contains(id) || before.voter_ids().all(|voter| voter != *id));
 
-        let changes = if let Change::Batch(changes) = change { changes } else { vec![change] };
+        let changes = if let MembershipChange::Batch(changes) = change { changes } else { vec![change] };
         for change in changes {
             match change {
-                Change::AddVoterIds(ids) => voters.extend(ids),
-                Change::RemoveVoters(ids) => {
+                MembershipChange::AddVoterIds(ids) => voters.extend(ids),
+                MembershipChange::RemoveVoters(ids) => {
                     voters.retain(|id| !ids.contains(id));
                     nodes.retain(|id, _| !ids.contains(id));
                 }
-                Change::SetNodes(new) => nodes.extend(new),
-                Change::AddNodes(new) => new.into_iter().for_each(|(id, node)| _ = nodes.entry(id).or_insert(node)),
-                Change::RemoveNodes(ids) => nodes.retain(|id, _| !ids.contains(id)),
-                Change::AddVoters(_) | Change::ReplaceAllVoters(_) | Change::ReplaceAllNodes(_) | Change::Batch(_) => {
+                MembershipChange::SetNodes(new) => nodes.extend(new),
+                MembershipChange::AddNodes(new) => {
+                    new.into_iter().for_each(|(id, node)| _ = nodes.entry(id).or_insert(node))
+                }
+                MembershipChange::RemoveNodes(ids) => nodes.retain(|id, _| !ids.contains(id)),
+                MembershipChange::AddVoters(_)
+                | MembershipChange::ReplaceAllVoters(_)
+                | MembershipChange::ReplaceAllNodes(_)
+                | MembershipChange::Batch(_) => {
                     panic!("the rules make no such change")
                 }
             }

@@ -27,7 +27,7 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use crate::identity::Acknowledged;
+use crate::identity::AcknowledgedEntry;
 use crate::types::{LogId, Membership, StoredMembership};
 use lockkeeper_planted::Planted;
 
@@ -37,21 +37,21 @@ pub struct Acknowledgements {
     numbers: Arc<AtomicU64>,
     latest: watch::Sender<BTreeMap<u64, Sent>>,
     /// The last entry that each peer is known to have on disk, from the latest term in which this node led.
-    matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
+    matched: Arc<Mutex<BTreeMap<u64, AcknowledgedEntry>>>,
     /// Why each peer refused the last call that it answered, for people.
     refused: Arc<Mutex<BTreeMap<u64, String>>>,
 }
 
 /// A position in the order of all requests that this node sends to its peers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Number(u64);
+pub struct RequestNumber(u64);
 
 /// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     /// The leader's term.
     term: u64,
-    number: Number,
+    number: RequestNumber,
     at: Instant,
 }
 
@@ -71,9 +71,9 @@ impl Default for Acknowledgements {
 
 impl Acknowledgements {
     /// Draws a number: requests sent from now on have higher ones.
-    pub fn draw(&self) -> Number {
+    pub fn draw(&self) -> RequestNumber {
         // A read-modify-write for reads and requests alike: it cannot return an older value than one drawn before.
-        Number(self.numbers.fetch_add(1, Ordering::SeqCst))
+        RequestNumber(self.numbers.fetch_add(1, Ordering::SeqCst))
     }
 
     /// Numbers a request that is sent in this term.
@@ -105,7 +105,7 @@ impl Acknowledgements {
 
     /// Records that a peer has this entry, and all before it, on disk, by an answer in this term.
     pub(super) fn matched(&self, peer: u64, sent: Sent, last: LogId) {
-        let acknowledged = Acknowledged::new(sent.term, last);
+        let acknowledged = AcknowledgedEntry::new(sent.term, last);
         let mut matched = lock(&self.matched);
         let known = matched.entry(peer).or_insert(acknowledged);
         *known = acknowledged.max(*known);
@@ -117,12 +117,12 @@ impl Acknowledgements {
     }
 
     /// The last entry that a peer acknowledged to this node.
-    pub fn last_from(&self, peer: u64) -> Option<Acknowledged> {
+    pub fn last_from(&self, peer: u64) -> Option<AcknowledgedEntry> {
         lock(&self.matched).get(&peer).copied()
     }
 
     /// The last acknowledged entries of all peers.
-    pub fn last_from_all(&self) -> BTreeMap<u64, Acknowledged> {
+    pub fn last_from_all(&self) -> BTreeMap<u64, AcknowledgedEntry> {
         lock(&self.matched).clone()
     }
 
@@ -133,7 +133,7 @@ impl Acknowledgements {
         node_id: u64,
         membership: impl Fn() -> Arc<StoredMembership>,
         term: u64,
-        since: Number,
+        since: RequestNumber,
     ) {
         let confirms = |latest: &BTreeMap<u64, Sent>| {
             let is_later = |sent: &Sent| sent.term == term && sent.number > since;
@@ -195,7 +195,11 @@ mod tests {
         Arc::new(StoredMembership::new(None, Membership::new(configs, nodes).expect("all of them are nodes")))
     }
 
-    fn is_confirmed(acknowledgements: &Acknowledgements, members: &Arc<StoredMembership>, since: Number) -> bool {
+    fn is_confirmed(
+        acknowledgements: &Acknowledgements,
+        members: &Arc<StoredMembership>,
+        since: RequestNumber,
+    ) -> bool {
         acknowledgements.confirmed(1, || Arc::clone(members), 5, since).now_or_never().is_some()
     }
 

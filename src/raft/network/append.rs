@@ -34,13 +34,13 @@ use super::{
 };
 use crate::messages as pb;
 use crate::types::{AppendRequest, LogId, StreamAppendError, StreamAppendResult};
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 /// How long after its opening a stream of heartbeats is used again. Shorter than the time for which a member's versions count as said.
 const PARKED_MAX: Duration = Duration::from_millis(500);
 
 /// Sends the requests from `input`, and yields the answers. `patience` is the time for the answer to a small request.
-pub(super) fn pipeline<'c, C: Connect, D: SnapshotSource, S>(
+pub(super) fn pipeline<'c, C: Connector, D: SnapshotSource, S>(
     client: &'c mut PeerClient<C, D>,
     input: S,
     patience: Duration,
@@ -125,7 +125,7 @@ struct AppendSpan {
     bytes: usize,
 }
 
-impl<C: Connect, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> AppendPipeline<'_, C, D, S> {
+impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> AppendPipeline<'_, C, D, S> {
     async fn next(&mut self) -> Option<Result<StreamAppendResult, RpcError>> {
         while !self.over {
             self.send_what_fits();
@@ -398,14 +398,14 @@ async fn until(deadline: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{CommittedLeaderId, Entry, EntryPayload, Payload, Vote};
+    use crate::types::{CommittedLeaderId, EntryPayload, LogEntry, Payload, Vote};
 
     fn log_id(index: u64) -> LogId {
         LogId { leader_id: CommittedLeaderId::new(1), index }
     }
 
     fn request(sizes: &[usize]) -> AppendRequest {
-        let entry = |(at, size): (usize, &usize)| Entry {
+        let entry = |(at, size): (usize, &usize)| LogEntry {
             log_id: log_id(at as u64 + 1),
             payload: EntryPayload::Normal(Payload(vec![7; *size].into())),
         };

@@ -17,13 +17,13 @@ use tonic::{Status, transport::Channel};
 
 use super::{
     Acknowledgements, ENTRIES_PATIENCE, HELLO_TIMEOUT, SnapshotSource, allowance, append,
-    peer::{Counts, PeerClient, Purpose, RpcError, stub},
+    peer::{PeerClient, Purpose, Reliance, RpcError, stub},
     snapshot,
 };
 use crate::{
     apply::table_comparison::TableVerdict,
     disk::Disks,
-    identity::Identity,
+    identity::NodeIdentity,
     log::slow_followers::StreamCuts,
     messages::{self as pb, peer_client::PeerClient as Stub},
     network::{addresses::Addresses, versions::PeerVersions},
@@ -32,12 +32,12 @@ use crate::{
 use lockkeeper_machine::HASH_FORM;
 use lockkeeper_metrics::Metrics;
 use lockkeeper_table::{Malformed, MemberNode};
-use lockkeeper_transport::{Connect, channel};
+use lockkeeper_transport::{Connector, channel};
 
 /// Makes the clients through which openraft calls the peers. `D` is the type of a snapshot's data.
 pub struct Network<C, D> {
     connector: C,
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     addresses: Addresses,
     acknowledgements: Acknowledgements,
     cuts: StreamCuts,
@@ -47,9 +47,9 @@ pub struct Network<C, D> {
     metrics: Metrics,
 }
 
-impl<C: Connect, D: SnapshotSource> Network<C, D> {
+impl<C: Connector, D: SnapshotSource> Network<C, D> {
     /// The network of the node with this identity.
-    pub fn new(connector: C, identity: Arc<Identity>) -> Self {
+    pub fn new(connector: C, identity: Arc<NodeIdentity>) -> Self {
         let (addresses, acknowledgements, cuts) = Default::default();
         let (versions, disks, metrics) = Default::default();
         let snapshots = PhantomData;
@@ -130,7 +130,7 @@ pub struct Prober<C, D> {
     network: Network<C, D>,
 }
 
-impl<C: Connect, D: SnapshotSource> Prober<C, D> {
+impl<C: Connector, D: SnapshotSource> Prober<C, D> {
     /// Asks one member, for at most `patience`. Returns the leader's silence there and the end of that member's log. Cancel safe.
     pub async fn ask(
         &self,
@@ -142,7 +142,7 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.leader_silence(request).await };
         let message = pb::LeaderSilenceRequest { leader, vote: Some((&vote).into()) };
         let mut client = self.network.client(target, node, Purpose::Heartbeats);
-        let answer = client.call(RPCTypes::Vote, patience, Counts::No, method, message).await;
+        let answer = client.call(RPCTypes::Vote, patience, Reliance::No, method, message).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok((Duration::from_millis(answer.silence_ms), answer.last_log_id.map(LogId::from)))
     }
@@ -158,7 +158,7 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.hash_table(request).await };
         let mut client = self.network.client(target, node, Purpose::Heartbeats);
         let message = pb::HashTableRequest { index };
-        let answer = client.call(RPCTypes::AppendEntries, patience, Counts::No, method, message).await;
+        let answer = client.call(RPCTypes::AppendEntries, patience, Reliance::No, method, message).await;
         let answer = answer.map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(answer.hash.filter(|_| answer.form == HASH_FORM))
     }
@@ -181,12 +181,12 @@ impl<C: Connect, D: SnapshotSource> Prober<C, D> {
             is_majority: verdict.is_majority,
         };
 
-        let answer = client.call(RPCTypes::AppendEntries, patience, Counts::No, method, message).await;
+        let answer = client.call(RPCTypes::AppendEntries, patience, Reliance::No, method, message).await;
         answer.map(drop).map_err(|error| Status::unavailable(error.to_string()))
     }
 }
 
-impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C, D> {
+impl<C: Connector, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C, D> {
     type Network = PeerClient<C, D>;
 
     async fn new_client(&mut self, target: u64, node: &MemberNode) -> Self::Network {
@@ -202,7 +202,7 @@ impl<C: Connect, D: SnapshotSource> RaftNetworkFactory<TypeConfig> for Network<C
     }
 }
 
-impl<C: Connect, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient<C, D> {
+impl<C: Connector, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient<C, D> {
     fn stream_append<'s, S>(
         &'s mut self,
         input: S,
@@ -221,23 +221,23 @@ impl<C: Connect, D: SnapshotSource> NetStreamAppend<TypeConfig> for PeerClient<C
     }
 }
 
-impl<C: Connect, D: SnapshotSource> NetVote<TypeConfig> for PeerClient<C, D> {
+impl<C: Connector, D: SnapshotSource> NetVote<TypeConfig> for PeerClient<C, D> {
     async fn vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.vote(request).await };
         let message = pb::VoteRequest::from(&request);
-        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Counts::Yes, method, message).await?;
+        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Reliance::Yes, method, message).await?;
         answer.try_into().map_err(|error| self.malformed_answer(&error))
     }
 
     async fn pre_vote(&mut self, request: VoteRequest, option: RPCOption) -> Result<VoteResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.pre_vote(request).await };
         let message = pb::VoteRequest::from(&request);
-        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Counts::No, method, message).await?;
+        let answer = self.call(RPCTypes::Vote, option.soft_ttl(), Reliance::No, method, message).await?;
         answer.try_into().map_err(|error| self.malformed_answer(&error))
     }
 }
 
-impl<C: Connect, D: SnapshotSource> NetTransferLeader<TypeConfig> for PeerClient<C, D> {
+impl<C: Connector, D: SnapshotSource> NetTransferLeader<TypeConfig> for PeerClient<C, D> {
     async fn transfer_leader(
         &mut self,
         request: TransferLeaderRequest,
@@ -245,12 +245,12 @@ impl<C: Connect, D: SnapshotSource> NetTransferLeader<TypeConfig> for PeerClient
     ) -> Result<TransferLeaderResponse, RpcError> {
         let method = |mut stub: Stub<Channel>, request| async move { stub.transfer_leader(request).await };
         let message = pb::TransferLeaderRequest::from(&request);
-        let answer = self.call(RPCTypes::TransferLeader, option.soft_ttl(), Counts::No, method, message).await?;
+        let answer = self.call(RPCTypes::TransferLeader, option.soft_ttl(), Reliance::No, method, message).await?;
         Ok(answer.into_result(&request))
     }
 }
 
-impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D> {
+impl<C: Connector, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D> {
     type SnapshotData = D;
 
     async fn full_snapshot(
@@ -292,7 +292,7 @@ impl<C: Connect, D: SnapshotSource> NetSnapshot<TypeConfig> for PeerClient<C, D>
     }
 }
 
-impl<C: Connect, D: SnapshotSource> NetBackoff<TypeConfig> for PeerClient<C, D> {
+impl<C: Connector, D: SnapshotSource> NetBackoff<TypeConfig> for PeerClient<C, D> {
     /// Short: a node that comes back is found within 200 ms, and a refused connection is cheap.
     fn backoff(&self) -> Option<Backoff> {
         let pauses_ms = [50, 100].into_iter().chain(std::iter::repeat(200));
@@ -301,10 +301,10 @@ impl<C: Connect, D: SnapshotSource> NetBackoff<TypeConfig> for PeerClient<C, D> 
 }
 
 /// Asks the node at `address` for its identity. Sends this node's identity, and the `members` of its configuration.
-pub async fn hello<C: Connect>(
+pub async fn hello<C: Connector>(
     connector: &C,
     address: &str,
-    asker: &Identity,
+    asker: &NodeIdentity,
     members: Vec<pb::Node>,
 ) -> Result<pb::HelloResponse, Status> {
     let mut stub = stub(channel(connector.clone(), address));

@@ -3,7 +3,7 @@
 //! It identifies both ends: the cluster, the ids, and the data directories by their incarnations. It also shows whether both continue
 //! from their earlier state: the caller's start, the callee's start that the caller remembers, and the last entry that the callee
 //! acknowledged to it. A node whose data lacks something that it is known to have done has an older copy of its data, and ends
-//! ([`Identity::outdated`]); see [`crate::identity`].
+//! ([`NodeIdentity::outdated`]); see [`crate::identity`].
 
 use std::{fmt, future::Future, str::FromStr};
 
@@ -12,7 +12,7 @@ use tonic::{
     metadata::{AsciiMetadataValue, MetadataMap},
 };
 
-use crate::identity::{Acknowledged, Identity, IdentityError, Incarnation, Start};
+use crate::identity::{AcknowledgedEntry, IdentityError, Incarnation, NodeIdentity, Start};
 use crate::types::LogId;
 use lockkeeper_planted::Planted;
 
@@ -46,10 +46,10 @@ pub(super) struct Envelope {
 
 impl Envelope {
     pub(super) fn new(
-        sender: &Identity,
+        sender: &NodeIdentity,
         to: u64,
         to_incarnation: Incarnation,
-        acknowledged: Option<Acknowledged>,
+        acknowledged: Option<AcknowledgedEntry>,
     ) -> Self {
         let ascii = |text: String| text.parse().expect("ids, incarnations and numbers are plain ASCII");
         let remembered = sender.remembered(to);
@@ -95,14 +95,14 @@ impl Envelope {
 
 /// The caller of an admitted call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct PeerCaller {
     pub(crate) node_id: u64,
     /// There is none to remember if the log does not name the node, or if its version has no starts.
     start: Option<Start>,
 }
 
 /// The term of a node's vote, and the end of its log.
-pub(crate) type Progress = (u64, Option<LogId>);
+pub(crate) type LogProgress = (u64, Option<LogId>);
 
 /// Checks that a call is for this node, and that its caller has the expected incarnation and start. `named` returns the incarnation by
 /// which this node's log names a member, `was_removed` whether a node was a member and is none any more, `progress`
@@ -113,13 +113,13 @@ pub(crate) type Progress = (u64, Option<LogId>);
 /// Such a caller cannot have lost its data: a node without data has no membership and calls nobody, and calls *to* it name its previous
 /// incarnation.
 pub(crate) async fn admit(
-    identity: &Identity,
+    identity: &NodeIdentity,
     named: impl Fn(u64) -> Option<Incarnation>,
     was_removed: impl Fn(u64) -> bool,
-    progress: impl Future<Output = Result<Progress, Status>>,
+    progress: impl Future<Output = Result<LogProgress, Status>>,
     certified: Option<u64>,
     metadata: &MetadataMap,
-) -> Result<Caller, Status> {
+) -> Result<PeerCaller, Status> {
     let cluster = field(metadata, CLUSTER)?;
     if cluster != identity.cluster_id().as_str() {
         let text = format!("this node belongs to cluster {}, not {cluster}", identity.cluster_id());
@@ -169,7 +169,7 @@ pub(crate) async fn admit(
     let start = check_caller_start(identity, from, metadata)?;
     identity.join().await.map_err(refusal)?;
     // Nodes that are not members are not remembered: their number is unbounded.
-    Ok(Caller { node_id: from, start: start.filter(|_| known.is_some()) })
+    Ok(PeerCaller { node_id: from, start: start.filter(|_| known.is_some()) })
 }
 
 /// The refusal of a call whose caller's certificate names another node.
@@ -179,20 +179,20 @@ pub(super) fn certified_as_another(claimed: u64) -> Status {
 
 /// Checks that this node has on its disk what the caller remembers of it.
 async fn check_own_progress(
-    identity: &Identity,
+    identity: &NodeIdentity,
     from: u64,
-    progress: impl Future<Output = Result<Progress, Status>>,
+    progress: impl Future<Output = Result<LogProgress, Status>>,
     metadata: &MetadataMap,
 ) -> Result<(), Status> {
     if let Some(start) = optional(metadata, TO_START)? {
         identity.check_start(from, start).map_err(refusal)?;
     }
 
-    let acknowledged: Option<Acknowledged> = optional(metadata, TO_ACKNOWLEDGED)?;
+    let acknowledged: Option<AcknowledgedEntry> = optional(metadata, TO_ACKNOWLEDGED)?;
     if let Some(acknowledged) = acknowledged {
         let (term, last) = progress.await?;
         if !acknowledged.is_kept_by(term, last) {
-            let Acknowledged { term: voted, index, .. } = acknowledged;
+            let AcknowledgedEntry { term: voted, index, .. } = acknowledged;
             let end = last.map_or("nowhere".to_owned(), |last| format!("at entry {}", last.index));
             let what =
                 format!("that it had entry {index} in term {voted}; its log ends {end}, its vote is of term {term}");
@@ -203,7 +203,7 @@ async fn check_own_progress(
 }
 
 /// Checks that the caller's start is the one that this node remembers, or continues from it. Returns it.
-fn check_caller_start(identity: &Identity, from: u64, metadata: &MetadataMap) -> Result<Option<Start>, Status> {
+fn check_caller_start(identity: &NodeIdentity, from: u64, metadata: &MetadataMap) -> Result<Option<Start>, Status> {
     let start: Option<Start> = optional(metadata, FROM_START)?;
     let Some(remembered) = identity.remembered(from).and_then(|peer| peer.start) else { return Ok(start) };
     let earlier: Option<Start> = optional(metadata, FROM_EARLIER_START)?;
@@ -217,9 +217,9 @@ fn check_caller_start(identity: &Identity, from: u64, metadata: &MetadataMap) ->
     Err(status)
 }
 
-impl Caller {
+impl PeerCaller {
     /// Remembers the caller's start durably, before this node promises something to it or takes entries from it.
-    pub(super) async fn rely_on(self, identity: &Identity) -> Result<(), Status> {
+    pub(super) async fn rely_on(self, identity: &NodeIdentity) -> Result<(), Status> {
         match self.start {
             Some(start) => identity.remember_start(self.node_id, start).await.map_err(refusal),
             None => Ok(()),
@@ -228,7 +228,7 @@ impl Caller {
 }
 
 /// An answer with the start of the node that gives it.
-pub(super) fn signed<T>(identity: &Identity, answer: T) -> Response<T> {
+pub(super) fn signed<T>(identity: &NodeIdentity, answer: T) -> Response<T> {
     let mut response = Response::new(answer);
     let start = identity.start().to_string().parse().expect("digits are plain ASCII");
     response.metadata_mut().insert(ANSWER_START, start);
@@ -243,7 +243,7 @@ pub(crate) fn answered_by(metadata: &MetadataMap) -> Result<Option<Start>, Statu
 /// Evaluates a refusal: this node may have been removed; or the refusal contains the start of this node that the other one remembers. The
 /// next call proves that this start
 /// continues from it; if it does not, this node ends.
-pub(crate) fn handle_refusal(identity: &Identity, target: u64, metadata: &MetadataMap) {
+pub(crate) fn handle_refusal(identity: &NodeIdentity, target: u64, metadata: &MetadataMap) {
     if let Ok(Some(removed)) = optional::<u64>(metadata, REMOVED)
         && removed == identity.node_id()
     {

@@ -40,7 +40,7 @@ mod snapshot_files;
 pub mod versions;
 
 pub(crate) use acknowledgements::is_quorum;
-pub use acknowledgements::{Acknowledgements, Number};
+pub use acknowledgements::{Acknowledgements, RequestNumber};
 pub use client::{Network, Prober, hello};
 pub use peer::PeerClient;
 pub use service::PeerService;

@@ -18,20 +18,20 @@ use super::{
 use crate::messages::{DiskSpace, peer_client::PeerClient as Stub};
 use crate::{
     disk::Disks,
-    identity::{Identity, Incarnation},
+    identity::{Incarnation, NodeIdentity},
     network::{addresses::Addresses, versions::PeerVersions},
     types::*,
 };
-use lockkeeper_metrics::{Metrics, Stage};
+use lockkeeper_metrics::{CommandStage, Metrics};
 use lockkeeper_table::{Malformed, MemberNode};
-use lockkeeper_transport::{Connect, channel};
+use lockkeeper_transport::{Connector, channel};
 
 pub(super) type RpcError = RPCError<TypeConfig>;
 
 /// The client for one peer and one purpose.
 pub struct PeerClient<C, D> {
     pub(super) connector: C,
-    pub(super) identity: Arc<Identity>,
+    pub(super) identity: Arc<NodeIdentity>,
     pub(super) acknowledgements: Acknowledgements,
     pub(super) target: u64,
     /// The incarnation that the log names; or, while the log is empty, the one that the founders agreed on.
@@ -58,14 +58,14 @@ pub struct PeerClient<C, D> {
 
 /// Whether this node relies on a promise in the answer: a vote, or entries on a disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Counts {
+pub(super) enum Reliance {
     Yes,
     No,
 }
 
 /// The peer that is called.
 pub(super) struct Callee {
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     versions: Arc<PeerVersions>,
     target: u64,
 }
@@ -88,7 +88,7 @@ pub(super) enum Purpose {
     Snapshots,
 }
 
-impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
+impl<C: Connector, D: SnapshotSource> PeerClient<C, D> {
     /// Takes the peer's report of its disk from an answer.
     pub(super) fn disk_reported(&self, report: Option<DiskSpace>) {
         if let Some(report) = report {
@@ -137,7 +137,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
 
     /// Measures a request with entries that the peer has now.
     pub(super) fn replicated(&self, sent: &Sent) {
-        self.metrics.took(Stage::Replicate, sent.elapsed());
+        self.metrics.took(CommandStage::Replicate, sent.elapsed());
     }
 
     /// The peer, for relying on its answers.
@@ -198,7 +198,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         &mut self,
         action: RPCTypes,
         time: Duration,
-        counts: Counts,
+        counts: Reliance,
         method: impl FnOnce(Stub<Channel>, tonic::Request<M>) -> F + Send,
         message: M,
     ) -> Result<A, RpcError>
@@ -212,7 +212,7 @@ impl<C: Connect, D: SnapshotSource> PeerClient<C, D> {
         let answer = timeout(time, async {
             let (stub, envelope) = opening.await?;
             let response = method(stub, envelope.address(message)).await?;
-            if counts == Counts::Yes {
+            if counts == Reliance::Yes {
                 callee.rely_on(response.metadata()).await?;
             }
             Ok(response)

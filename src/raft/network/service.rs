@@ -22,7 +22,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{
     MESSAGE_BYTES_MAX, SNAPSHOT_PIECE_TIMEOUT, SnapshotSink,
-    envelope::{self, Caller},
+    envelope::{self, PeerCaller},
     snapshot,
 };
 use crate::messages::{
@@ -33,7 +33,7 @@ use crate::types::*;
 use crate::{
     apply::table_comparison::{TableComparison, TableHash, TableVerdict},
     disk::Disks,
-    identity::{Identity, Incarnation, Stage},
+    identity::{Incarnation, NodeIdentity, Stage},
     network::{liveness::PeerLiveness, versions::PeerVersions},
 };
 use lockkeeper_machine::HASH_FORM;
@@ -49,7 +49,7 @@ pub struct PeerService<M: RaftStateMachine<TypeConfig>, K> {
 }
 
 struct ServiceState<M: RaftStateMachine<TypeConfig>, K> {
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     /// The members of the configuration.
     members: Vec<pb::Node>,
     sink: K,
@@ -82,7 +82,7 @@ where
     K: SnapshotSink<SnapshotData = M::SnapshotData>,
 {
     /// A service that answers only Hello, until [`PeerService::attach`].
-    pub fn new(identity: Arc<Identity>, members: &BTreeMap<u64, MemberNode>, sink: K) -> Self {
+    pub fn new(identity: Arc<NodeIdentity>, members: &BTreeMap<u64, MemberNode>, sink: K) -> Self {
         let members = members.iter().map(|(id, node)| pb::Node::new(*id, node)).collect();
         let (broken, broken_streams) = mpsc::channel(BROKEN_STREAMS);
 
@@ -152,7 +152,7 @@ where
     }
 
     /// Admits a call: returns the replica, and the caller.
-    async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, Caller), Status> {
+    async fn admit<T>(&self, request: &Request<T>) -> Result<(&Raft<TypeConfig, M>, PeerCaller), Status> {
         let raft = self.shared.raft.get().ok_or_else(|| Status::unavailable("this node is starting"))?;
         let named = |node_id| self.shared.named(node_id);
         let progress = async {
@@ -403,7 +403,7 @@ impl<M: RaftStateMachine<TypeConfig>, K> Clone for PeerService<M, K> {
 }
 
 /// Refuses the comparison of tables to all but the leader that this node follows.
-fn follows<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>, caller: &Caller) -> Result<(), Status> {
+fn follows<M: RaftStateMachine<TypeConfig>>(raft: &Raft<TypeConfig, M>, caller: &PeerCaller) -> Result<(), Status> {
     let leader = raft.server_metrics().borrow_watched().current_leader;
     if leader == Some(caller.node_id) {
         Ok(())
@@ -451,7 +451,7 @@ impl Drop for StreamGuard {
 /// The node that takes entries.
 struct Receiver<M: RaftStateMachine<TypeConfig>> {
     raft: Raft<TypeConfig, M>,
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
 }
 
 impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {

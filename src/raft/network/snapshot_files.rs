@@ -15,10 +15,10 @@ use crate::{
 };
 use lockkeeper_environment::Blocking;
 
-type Pieces = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+type PieceStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 impl SnapshotSource for SnapshotFile {
-    type Reader = StreamReader<Pieces, Bytes>;
+    type Reader = StreamReader<PieceStream, Bytes>;
 
     fn length(&self) -> u64 {
         SnapshotFile::length(self)

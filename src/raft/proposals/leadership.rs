@@ -22,14 +22,14 @@ pub(crate) type ServerMetrics = WatchReceiverOf<TypeConfig, openraft::metrics::R
 
 /// This node's leadership in one term.
 #[derive(Debug)]
-pub struct Leadership {
+pub struct TermLeadership {
     /// The term.
     pub term: u64,
     clock: Mutex<LeaderClock>,
     environment: Environment,
 }
 
-impl Leadership {
+impl TermLeadership {
     pub(crate) fn new(term: u64, base: Stamp, environment: Environment) -> Self {
         let clock = Mutex::new(LeaderClock::start(base, environment.clock.now()));
         Self { term, clock, environment }
@@ -63,18 +63,18 @@ impl Leadership {
 }
 
 /// Whether this node leads; updated by `follow_leadership`.
-pub type Led = watch::Receiver<Option<Arc<Leadership>>>;
+pub type Led = watch::Receiver<Option<Arc<TermLeadership>>>;
 
 /// Updates `leadership` from openraft's state and the applied term. Returns when openraft stops.
 pub(crate) async fn follow_leadership(
     mut metrics: ServerMetrics,
     table: Arc<Table>,
     environment: Environment,
-    leadership: watch::Sender<Option<Arc<Leadership>>>,
+    leadership: watch::Sender<Option<Arc<TermLeadership>>>,
 ) {
     let mut applied_term = table.applied_term();
     // Only for `Planted::ClockOfEarlierTerm`.
-    let mut before: Option<Arc<Leadership>> = None;
+    let mut before: Option<Arc<TermLeadership>> = None;
 
     loop {
         let leading = {
@@ -93,7 +93,7 @@ pub(crate) async fn follow_leadership(
                 };
                 tracing::info!(term, stamp_ms = base.0, "this node leads");
                 environment.metrics.came_to_lead();
-                leadership.send_replace(Some(Arc::new(Leadership::new(term, base, environment.clone()))));
+                leadership.send_replace(Some(Arc::new(TermLeadership::new(term, base, environment.clone()))));
             }
             None if known.is_some() => {
                 tracing::info!(term = known, "this node no longer leads");

@@ -24,13 +24,13 @@ use crate::{
     disk::DiskShortage,
     proposals::{
         last_look::{self, Unfit},
-        leadership::{Leadership, Led},
+        leadership::{Led, TermLeadership},
     },
     types::*,
 };
 use lockkeeper_environment::Environment;
 use lockkeeper_machine::{Command, Limits, Time, Version, WallTime};
-use lockkeeper_metrics::{Metrics, Stage};
+use lockkeeper_metrics::{CommandStage, Metrics};
 use lockkeeper_planted::Planted;
 use lockkeeper_table::{Deliveries, Delivery, Table, Times, codec::commands};
 use lockkeeper_transport::LogThrottle;
@@ -220,7 +220,7 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
         let time = time_of(&leadership, &environment);
         // The first one waited longest.
         if let Some(first) = proposals.first() {
-            environment.metrics.took(Stage::Queue, first.queued.elapsed());
+            environment.metrics.took(CommandStage::Queue, first.queued.elapsed());
         }
 
         if submit(&raft, &leadership, time, limits, proposals, permit, environment.metrics.clone()).await.is_err() {
@@ -262,14 +262,14 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
     }
 }
 
-fn time_of(leadership: &Leadership, environment: &Environment) -> Time {
+fn time_of(leadership: &TermLeadership, environment: &Environment) -> Time {
     let stamp = if Planted::StampFromCache.is_on() { leadership.last_stamp() } else { leadership.stamp() };
     Time { stamp, wall: WallTime(environment.clock.wall_ms()) }
 }
 
 async fn submit(
     raft: &Raft,
-    leadership: &Leadership,
+    leadership: &TermLeadership,
     time: Time,
     limits: Limits,
     proposals: Vec<Proposal>,
@@ -292,9 +292,9 @@ async fn submit(
     // The next batch does not wait for this one: its outcome is told to the callers by a task.
     tokio::spawn(async move {
         let outcome = outcome(response).await;
-        metrics.took(Stage::Commit, began.elapsed());
+        metrics.took(CommandStage::Commit, began.elapsed());
         drop(permit);
-        let replying = metrics.start(Stage::Reply);
+        let replying = metrics.start(CommandStage::Reply);
         answer(outcome, replies, began);
         replying.stop();
     });

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::proposals::{
     clock::BEAT,
-    leadership::{Leadership, Led},
+    leadership::{Led, TermLeadership},
     proposer::Proposer,
 };
 use lockkeeper_machine::Command;
@@ -54,7 +54,7 @@ pub(crate) async fn tick(mut led: Led, table: Arc<Table>, proposer: Proposer, cu
 /// Proposes a tick if one is due. Returns the time until the next check.
 async fn tick_if_due(
     led: &mut Led,
-    leadership: &Leadership,
+    leadership: &TermLeadership,
     table: &Table,
     proposer: &Proposer,
     cut_off: impl Fn() -> bool,
@@ -75,7 +75,7 @@ async fn tick_if_due(
 }
 
 /// Proposes a tick, and reads the clock until it is applied. The next turn sees in the table whether it was.
-async fn propose(led: &mut Led, leadership: &Leadership, proposer: &Proposer, cut_off: impl Fn() -> bool) {
+async fn propose(led: &mut Led, leadership: &TermLeadership, proposer: &Proposer, cut_off: impl Fn() -> bool) {
     let mut proposal = pin!(proposer.propose(Command::Tick, TICK_DEADLINE));
     loop {
         tokio::select! {
@@ -113,14 +113,14 @@ mod tests {
 
     /// A leader whose commits take [`COMMIT`], with a session in its table, so that something can fall due.
     struct SlowLeader {
-        leadership: Arc<Leadership>,
+        leadership: Arc<TermLeadership>,
         is_cut_off: Arc<AtomicBool>,
-        _led: watch::Sender<Option<Arc<Leadership>>>,
+        _led: watch::Sender<Option<Arc<TermLeadership>>>,
     }
 
     impl SlowLeader {
         fn start() -> Self {
-            let leadership = Arc::new(Leadership::new(1, Stamp(0), Environment::system()));
+            let leadership = Arc::new(TermLeadership::new(1, Stamp(0), Environment::system()));
             let (sender, led) = watch::channel(Some(Arc::clone(&leadership)));
             let (proposer, intake) = Proposer::new(led.clone(), Arc::default());
             let table = Arc::new(Table::default());
@@ -141,7 +141,7 @@ mod tests {
         table.apply(entry, batch, true).replies.pop().expect("one command has one answer")
     }
 
-    async fn commit_slowly(mut intake: ProposalQueue, leadership: Arc<Leadership>, table: Arc<Table>) {
+    async fn commit_slowly(mut intake: ProposalQueue, leadership: Arc<TermLeadership>, table: Arc<Table>) {
         let mut index = 1;
         while let Some((command, answer)) = intake.next().await {
             let stamp = leadership.stamp();

@@ -22,7 +22,7 @@ use lockkeeper_planted::Planted;
 
 /// Why a read cannot be answered here and now. A read changes nothing: it is safe to retry, here or elsewhere.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum ReadIndexError {
     /// This node does not lead, or no quorum confirmed its leadership in time.
     #[error("leadership is not confirmed: {0}")]
     Unconfirmed(#[from] Box<RaftError<TypeConfig, LinearizableReadError<TypeConfig>>>),
@@ -41,7 +41,10 @@ pub enum ReadError {
 ///
 /// One round of heartbeats serves all reads that wait for one. Has no deadline: a leader that is cut off waits until it hears of another
 /// term. Cancel safe.
-pub async fn read_index<M>(raft: &Raft<TypeConfig, M>, acknowledgements: &Acknowledgements) -> Result<(), ReadError>
+pub async fn read_index<M>(
+    raft: &Raft<TypeConfig, M>,
+    acknowledgements: &Acknowledgements,
+) -> Result<(), ReadIndexError>
 where
     M: RaftStateMachine<TypeConfig>,
 {
@@ -56,7 +59,7 @@ where
         let term = linearizer.read_log_id().committed_leader_id().term;
         tokio::select! {
             () = acknowledgements.confirmed(*raft.node_id(), membership, term, begun) => {}
-            () = no_longer_leads(raft, term) => return Err(ReadError::Deposed { term }),
+            () = no_longer_leads(raft, term) => return Err(ReadIndexError::Deposed { term }),
         }
     }
 

@@ -220,10 +220,10 @@ pub(crate) fn write_piece(output: &mut impl Write, piece: &[u8]) -> io::Result<(
 }
 
 /// The header of a file: its metadata, the ids of all members that the cluster had, and the end of the audit trail.
-type Header = (SnapshotMeta, BTreeSet<u64>, Trail);
+type SnapshotHeader = (SnapshotMeta, BTreeSet<u64>, Trail);
 
 /// Checks a whole file in one pass; returns its header.
-fn check(file: &File, length: u64) -> io::Result<Header> {
+fn check(file: &File, length: u64) -> io::Result<SnapshotHeader> {
     let Some(end) = length.checked_sub(CHECKSUM_BYTES) else { return Err(broken("it is cut short")) };
     let input = BufReader::with_capacity(BUFFER_BYTES, ReadAt { file: file.try_clone()?, offset: 0, end });
     let mut input = Summed { inner: input, hasher: crc32fast::Hasher::new() };
@@ -235,7 +235,7 @@ fn check(file: &File, length: u64) -> io::Result<Header> {
     if input.hasher.finalize().to_be_bytes() == checksum { header } else { Err(broken("its checksum does not match")) }
 }
 
-fn check_records(input: &mut impl Read) -> io::Result<Header> {
+fn check_records(input: &mut impl Read) -> io::Result<SnapshotHeader> {
     let header = read_header(input)?;
     let mut count = 0;
     let mut record = Vec::new();
@@ -251,7 +251,7 @@ fn check_records(input: &mut impl Read) -> io::Result<Header> {
     }
 }
 
-fn read_header(input: &mut impl Read) -> io::Result<Header> {
+fn read_header(input: &mut impl Read) -> io::Result<SnapshotHeader> {
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
 

@@ -6,12 +6,12 @@
 
 use crate::api::requests::*;
 use lockkeeper_machine::{ForceRelease, Key, KeyRange, Put, SessionId, Txn, TxnOperation, Wait, Want};
-use lockkeeper_policy::{Right, What};
+use lockkeeper_policy::{RequestSubject, Right};
 
 /// The things that a request concerns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Concern<'a> {
-    One(What<'a>),
+    One(RequestSubject<'a>),
     /// Each of these locks.
     All(&'a [Want]),
     /// Each of these keys.
@@ -50,7 +50,7 @@ pub(crate) trait Guarded {
     fn needs(&self) -> Needs<'_>;
 }
 
-fn right(right: Right, what: What<'_>) -> Needs<'_> {
+fn right(right: Right, what: RequestSubject<'_>) -> Needs<'_> {
     Needs { right: Some((right, Concern::One(what))), session: None, for_others: false, adds: None, txn: None }
 }
 
@@ -75,26 +75,30 @@ pub(crate) fn is_of_adapter(right: Right, key: &[u8]) -> bool {
 
 /// The rights that a transaction needs: to read what it compares and shows, to acquire what it puts and deletes (with the lease that it
 /// has), and to acquire the locks that its puts claim. To open a session needs the right to acquire anywhere.
-pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)> {
-    let is_asked = |(right, what): &(Right, What<'_>)| match what {
-        What::Key(key) => !is_of_adapter(*right, key),
-        What::Name(_) | What::Under(_) | What::Keys { .. } | What::Anywhere | What::Cluster => true,
+pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSubject<'_>)> {
+    let is_asked = |(right, what): &(Right, RequestSubject<'_>)| match what {
+        RequestSubject::Key(key) => !is_of_adapter(*right, key),
+        RequestSubject::Name(_)
+        | RequestSubject::Under(_)
+        | RequestSubject::Keys { .. }
+        | RequestSubject::Anywhere
+        | RequestSubject::Cluster => true,
     };
 
     let compares = txn.compares().iter().map(|compare| {
         let from = compare.key.as_bytes();
         let to = compare.up_to.as_ref().map(Key::as_bytes);
-        (Right::Read, if to.is_some() { What::Keys { from, to } } else { What::Key(from) })
+        (Right::Read, if to.is_some() { RequestSubject::Keys { from, to } } else { RequestSubject::Key(from) })
     });
 
     let claims = txn.operations().filter_map(right_to_claim);
     let operations = txn.operations().map(|operation| match operation {
-        TxnOperation::Get(key) => (Right::Read, What::Key(key.as_bytes())),
+        TxnOperation::Get(key) => (Right::Read, RequestSubject::Key(key.as_bytes())),
         TxnOperation::Select(select) => (Right::Read, keys_of(&select.range)),
-        TxnOperation::Put(put) => (Right::Acquire, What::Key(put.key.as_bytes())),
-        TxnOperation::Delete(key) => (Right::Acquire, What::Key(key.as_bytes())),
+        TxnOperation::Put(put) => (Right::Acquire, RequestSubject::Key(put.key.as_bytes())),
+        TxnOperation::Delete(key) => (Right::Acquire, RequestSubject::Key(key.as_bytes())),
         TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
-        TxnOperation::Open(_) => (Right::Acquire, What::Anywhere),
+        TxnOperation::Open(_) => (Right::Acquire, RequestSubject::Anywhere),
     });
 
     compares.chain(operations).chain(claims).filter(is_asked)
@@ -105,7 +109,7 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, What<'_>)
 ///
 /// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of
 /// the queue: a rule for less would let a client hold a lock that the rule does not name.
-fn right_to_claim(operation: &TxnOperation) -> Option<(Right, What<'_>)> {
+fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>)> {
     let TxnOperation::Put(Put { key, claims: Some(lock), .. }) = operation else { return None };
     let key = key.as_bytes();
     let lock = lock.as_str();
@@ -115,7 +119,7 @@ fn right_to_claim(operation: &TxnOperation) -> Option<(Right, What<'_>)> {
     }
 
     let is_place = key.strip_prefix(lock.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
-    let what = if is_place { What::Key(&key[..=lock.len()]) } else { What::Name(lock) };
+    let what = if is_place { RequestSubject::Key(&key[..=lock.len()]) } else { RequestSubject::Name(lock) };
     Some((Right::Acquire, what))
 }
 
@@ -135,10 +139,10 @@ fn added_by(txn: &Txn) -> Adds {
     Adds { sessions: opened(txn.then()).max(opened(txn.otherwise())), ..Adds::default() }
 }
 
-pub(crate) fn keys_of(range: &KeyRange) -> What<'_> {
+pub(crate) fn keys_of(range: &KeyRange) -> RequestSubject<'_> {
     let from = range.from.as_ref();
     let to = range.to.as_ref();
-    What::Keys { from: from.map_or(&[], Key::as_bytes), to: to.map(Key::as_bytes) }
+    RequestSubject::Keys { from: from.map_or(&[], Key::as_bytes), to: to.map(Key::as_bytes) }
 }
 
 /// Defines what requests need, one line for each.
@@ -157,10 +161,10 @@ guarded! {
     // A repeated open also renews: the table refuses it unless the owner is the same.
     OpenSession, |it| Needs {
         adds: Some(Adds { opens: it.session, sessions: 1, ..Adds::default() }),
-        ..right(Right::Acquire, What::Anywhere)
+        ..right(Right::Acquire, RequestSubject::Anywhere)
     };
-    RenewSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, What::Anywhere) };
-    KeepAlive, |it| Needs { session: Some(it.session), ..right(Right::Acquire, What::Anywhere) };
+    RenewSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
+    KeepAlive, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
     CloseSession, |it| Needs { for_others: true, ..session(it.session) };
     AcquireLocks, |it| Needs {
         right: Some((Right::Acquire, Concern::All(it.acquire.wants()))),
@@ -176,37 +180,37 @@ guarded! {
     UpdateData, |it| Needs {
         session: Some(it.session),
         adds: it.update.data.as_ref().map(|_| Adds { request: it.request.as_ref().map(|request| request.id), ..Adds::default() }),
-        ..right(Right::Acquire, What::Name(it.update.name.as_str()))
+        ..right(Right::Acquire, RequestSubject::Name(it.update.name.as_str()))
     };
-    CheckToken, |it| right(Right::Read, What::Name(it.name.as_str()));
-    GetLock, |it| right(Right::Read, What::Name(it.name.as_str()));
-    ListLocks, |it| right(Right::Read, What::Under(&it.prefix));
-    ShowBusiest, |it| right(Right::Read, What::Under(&it.prefix));
+    CheckToken, |it| right(Right::Read, RequestSubject::Name(it.name.as_str()));
+    GetLock, |it| right(Right::Read, RequestSubject::Name(it.name.as_str()));
+    ListLocks, |it| right(Right::Read, RequestSubject::Under(&it.prefix));
+    ShowBusiest, |it| right(Right::Read, RequestSubject::Under(&it.prefix));
     // Shows the caller's own sessions, unless it administers the cluster.
-    ListSessions, |_it| right(Right::Read, What::Anywhere);
-    BrowseLocks, |it| right(Right::Read, What::Under(&it.prefix));
-    SearchLocks, |it| right(Right::Read, What::Under(&it.prefix));
-    ShowLock, |it| right(Right::Read, What::Name(it.name.as_str()));
+    ListSessions, |_it| right(Right::Read, RequestSubject::Anywhere);
+    BrowseLocks, |it| right(Right::Read, RequestSubject::Under(&it.prefix));
+    SearchLocks, |it| right(Right::Read, RequestSubject::Under(&it.prefix));
+    ShowLock, |it| right(Right::Read, RequestSubject::Name(it.name.as_str()));
     // Shows the caller's own session, unless it administers the cluster.
-    ShowSession, |_it| right(Right::Read, What::Anywhere);
-    WatchLocks, |it| right(Right::Watch, What::Under(&it.prefix));
-    ForceRelease, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));
-    RemoveWaiter, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));
-    LiftDelay, |it| right(Right::ForceRelease, What::Name(it.name.as_str()));
-    ResizeSemaphore, |it| right(Right::Administer, What::Name(it.name.as_str()));
-    DropData, |it| right(Right::Administer, What::Under(&it.prefix));
+    ShowSession, |_it| right(Right::Read, RequestSubject::Anywhere);
+    WatchLocks, |it| right(Right::Watch, RequestSubject::Under(&it.prefix));
+    ForceRelease, |it| right(Right::ForceRelease, RequestSubject::Name(it.name.as_str()));
+    RemoveWaiter, |it| right(Right::ForceRelease, RequestSubject::Name(it.name.as_str()));
+    LiftDelay, |it| right(Right::ForceRelease, RequestSubject::Name(it.name.as_str()));
+    ResizeSemaphore, |it| right(Right::Administer, RequestSubject::Name(it.name.as_str()));
+    DropData, |it| right(Right::Administer, RequestSubject::Under(&it.prefix));
     Txn, |it| Needs { right: None, session: None, for_others: false, adds: it.puts().then(|| added_by(it)), txn: Some(it) };
-    GetEntries, |it| Needs { right: Some((Right::Read, Concern::Keys(&it.keys))), ..right(Right::Read, What::Anywhere) };
+    GetEntries, |it| Needs { right: Some((Right::Read, Concern::Keys(&it.keys))), ..right(Right::Read, RequestSubject::Anywhere) };
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
     SelectEntries, |it| right(Right::Read, keys_of(&it.select.range));
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
     // A compaction takes the past away from everybody who watches or reads it.
-    CompactEntries, |_it| right(Right::Administer, What::Cluster);
-    AddMember, |_it| right(Right::Administer, What::Cluster);
-    PromoteMember, |_it| right(Right::Administer, What::Cluster);
-    RemoveMember, |_it| right(Right::Administer, What::Cluster);
-    ReplaceMember, |_it| right(Right::Administer, What::Cluster);
-    TransferLeader, |_it| right(Right::Administer, What::Cluster);
+    CompactEntries, |_it| right(Right::Administer, RequestSubject::Cluster);
+    AddMember, |_it| right(Right::Administer, RequestSubject::Cluster);
+    PromoteMember, |_it| right(Right::Administer, RequestSubject::Cluster);
+    RemoveMember, |_it| right(Right::Administer, RequestSubject::Cluster);
+    ReplaceMember, |_it| right(Right::Administer, RequestSubject::Cluster);
+    TransferLeader, |_it| right(Right::Administer, RequestSubject::Cluster);
 }
 
 #[cfg(test)]
@@ -225,10 +229,10 @@ mod tests {
         };
         let range = KeyRange { from: key(b"a"), to: key(b"b") };
         let watch = WatchEntries { range, from: None, with_previous: false };
-        let keys = What::Keys { from: b"a", to: Some(b"b") };
+        let keys = RequestSubject::Keys { from: b"a", to: Some(b"b") };
         assert_eq!(right(&watch), format!("{:?} {keys:?}", Right::Watch));
         let compact = CompactEntries { revision: Revision(1) };
-        assert_eq!(right(&compact), format!("{:?} {:?}", Right::Administer, What::Cluster));
+        assert_eq!(right(&compact), format!("{:?} {:?}", Right::Administer, RequestSubject::Cluster));
     }
 
     /// What remembers an answer has a limit of its own, which is not the identity's.
@@ -265,11 +269,11 @@ mod tests {
         let otherwise = vec![TxnOperation::Delete(key(b"d")), TxnOperation::DeleteRange(range)];
         let txn = Txn::new(vec![compare], then, otherwise).expect("a transaction");
         let expected = [
-            (Right::Read, What::Key(b"a")),
-            (Right::Acquire, What::Key(b"b")),
-            (Right::Read, What::Key(b"c")),
-            (Right::Acquire, What::Key(b"d")),
-            (Right::Acquire, What::Keys { from: b"", to: Some(b"e") }),
+            (Right::Read, RequestSubject::Key(b"a")),
+            (Right::Acquire, RequestSubject::Key(b"b")),
+            (Right::Read, RequestSubject::Key(b"c")),
+            (Right::Acquire, RequestSubject::Key(b"d")),
+            (Right::Acquire, RequestSubject::Keys { from: b"", to: Some(b"e") }),
         ];
         assert!(rights_needed(&txn).eq(expected), "{:?}", rights_needed(&txn).collect::<Vec<_>>());
     }
@@ -312,8 +316,8 @@ mod tests {
         let then = vec![delete("dynamodb/once/1"), delete("dynamodb/table/locks")];
         let txn = Txn::new(compares, then, Vec::new()).expect("a transaction");
         let expected = [
-            (Right::Read, What::Key(b"dynamodb/item/locks/7/a")),
-            (Right::Acquire, What::Key(b"dynamodb/table/locks")),
+            (Right::Read, RequestSubject::Key(b"dynamodb/item/locks/7/a")),
+            (Right::Acquire, RequestSubject::Key(b"dynamodb/table/locks")),
         ];
         assert!(rights_needed(&txn).eq(expected), "{:?}", rights_needed(&txn).collect::<Vec<_>>());
     }

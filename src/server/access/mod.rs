@@ -35,7 +35,7 @@ use tonic::metadata::MetadataMap;
 
 use lockkeeper_config::AuthConfig;
 use lockkeeper_machine::Identity;
-use lockkeeper_policy::{FileError, Limits, Policy, Right, TokenHash, Tokens, What};
+use lockkeeper_policy::{IdentityLimits, Policy, PolicyFileError, RequestSubject, Right, TokenHash, Tokens};
 use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
 
 use self::{calls::Calls, connections::Connections, earlier::EarlierClients};
@@ -54,8 +54,8 @@ const BEARER: &str = "Bearer ";
 pub(crate) struct Access {
     /// Whether callers without an identity are served: as far as the policy allows, if there is one.
     anonymous: bool,
-    tokens: Source<Tokens>,
-    policy: Source<Policy>,
+    tokens: AccessFile<Tokens>,
+    policy: AccessFile<Policy>,
     earlier: Option<EarlierClients>,
     calls: Mutex<Calls>,
     connections: Mutex<Connections>,
@@ -72,19 +72,23 @@ pub(crate) struct Access {
 
 /// A file and what it says.
 #[derive(Debug)]
-struct Source<T> {
+struct AccessFile<T> {
     /// The path of the file, if one is configured.
     file: Option<PathBuf>,
     key: &'static str,
-    parse: fn(&str) -> Result<T, FileError>,
+    parse: fn(&str) -> Result<T, PolicyFileError>,
     current: RwLock<Arc<T>>,
     /// The text that was read last, good or bad: each bad text is logged once.
     read: Mutex<Result<String, io::ErrorKind>>,
 }
 
-impl<T> Source<T> {
+impl<T> AccessFile<T> {
     /// Fails with the key, the file, the line and the problem.
-    fn open(key: &'static str, file: &Path, parse: fn(&str) -> Result<T, FileError>) -> Result<Option<Self>, String> {
+    fn open(
+        key: &'static str,
+        file: &Path,
+        parse: fn(&str) -> Result<T, PolicyFileError>,
+    ) -> Result<Option<Self>, String> {
         if file.as_os_str().is_empty() {
             return Ok(None);
         }
@@ -98,7 +102,7 @@ impl<T> Source<T> {
         Ok(Some(Self { file: Some(file.to_owned()), key, parse, current, read }))
     }
 
-    fn none(key: &'static str, parse: fn(&str) -> Result<T, FileError>, nothing: T) -> Self {
+    fn none(key: &'static str, parse: fn(&str) -> Result<T, PolicyFileError>, nothing: T) -> Self {
         let current = RwLock::new(Arc::new(nothing));
         let read = Mutex::new(Ok(String::new()));
         Self { file: None, key, parse, current, read }
@@ -131,7 +135,7 @@ impl<T> Source<T> {
                     has_changed = true;
                     tracing::info!(key, file = %shown, "has changed and is in force");
                 }
-                Err(FileError { line, problem }) => {
+                Err(PolicyFileError { line, problem }) => {
                     tracing::error!(key, file = %shown, line, problem, "is refused; what was read before stays in force");
                 }
             },
@@ -149,11 +153,11 @@ impl Access {
         let AuthConfig { tokens, policy, anonymous } = config;
         let anonymous = *anonymous && (!has_tls || !policy.as_os_str().is_empty());
 
-        let open_policy = Source::open("auth.policy", policy, Policy::parse)?;
-        let policy = open_policy.unwrap_or_else(|| Source::none("auth.policy", Policy::parse, Policy::default()));
+        let open_policy = AccessFile::open("auth.policy", policy, Policy::parse)?;
+        let policy = open_policy.unwrap_or_else(|| AccessFile::none("auth.policy", Policy::parse, Policy::default()));
 
-        let open_tokens = Source::open("auth.tokens", tokens, Tokens::parse)?;
-        let tokens = open_tokens.unwrap_or_else(|| Source::none("auth.tokens", Tokens::parse, Tokens::default()));
+        let open_tokens = AccessFile::open("auth.tokens", tokens, Tokens::parse)?;
+        let tokens = open_tokens.unwrap_or_else(|| AccessFile::none("auth.tokens", Tokens::parse, Tokens::default()));
 
         let (calls, connections, denied, limited) = Default::default();
         let (denials, limits_reached, changes) = Default::default();
@@ -314,12 +318,12 @@ impl Access {
     }
 
     /// The limits of an identity.
-    pub(crate) fn limits(&self, who: &Identity) -> Limits {
-        self.policy.get().map_or_else(Limits::default, |policy| policy.limits(who))
+    pub(crate) fn limits(&self, who: &Identity) -> IdentityLimits {
+        self.policy.get().map_or_else(IdentityLimits::default, |policy| policy.limits(who))
     }
 
     /// Refuses what no rule of the policy allows. A peer's own requests are not checked: it is authenticated as a member.
-    pub(crate) fn check(&self, caller: &Caller, right: Right, what: What<'_>) -> Result<(), Error> {
+    pub(crate) fn check(&self, caller: &Caller, right: Right, what: RequestSubject<'_>) -> Result<(), Error> {
         if caller.is_peer {
             return Ok(());
         }
@@ -337,12 +341,12 @@ impl Access {
     }
 
     /// Whether the policy of this node lets the caller do this. It decides what people are offered, not what is executed.
-    pub(crate) fn allows(&self, caller: &Caller, right: Right, what: What<'_>) -> bool {
+    pub(crate) fn allows(&self, caller: &Caller, right: Right, what: RequestSubject<'_>) -> bool {
         self.policy.get().is_none_or(|policy| policy.decide(caller.identity.as_ref(), right, what).is_ok())
     }
 
     /// Returns once no rule of the policy allows this any more. It is for streams that were allowed when they began.
-    pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: What<'_>) -> Error {
+    pub(crate) async fn denied(&self, caller: &Caller, right: Right, what: RequestSubject<'_>) -> Error {
         let mut changes = self.changes.subscribe();
         loop {
             if let Err(error) = self.check(caller, right, what) {
@@ -356,8 +360,9 @@ impl Access {
 
     /// Whether a policy lets the caller administer the cluster. It may then close the sessions of others, and sees all of them.
     pub(crate) fn administers(&self, caller: &Caller) -> bool {
-        let may_administer =
-            |policy: Arc<Policy>| policy.decide(caller.identity.as_ref(), Right::Administer, What::Cluster).is_ok();
+        let may_administer = |policy: Arc<Policy>| {
+            policy.decide(caller.identity.as_ref(), Right::Administer, RequestSubject::Cluster).is_ok()
+        };
         caller.is_peer || self.policy.get().is_some_and(may_administer)
     }
 

@@ -23,7 +23,7 @@ use lockkeeper_transport::{Listen, tls::Acceptor};
 use super::keyspace_client::{KeyspaceClient, this_node};
 use crate::{
     api::{
-        Caller, Deadline, Error, Reason, Retry,
+        Caller, Deadline, Error, FailureReason, Retry,
         requests::{GetEntries, ListEntries},
     },
     http_port::HttpPort,
@@ -50,10 +50,10 @@ pub(crate) fn serve<L: Listen>(
     #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
     let seed = random.bits() as u64;
 
-    let options = dynamodb::Options {
+    let options = dynamodb::DynamoOptions {
         secrets: secrets.clone(),
         connections_max,
-        ..dynamodb::Options::new(move || clock.wall_ms(), seed)
+        ..dynamodb::DynamoOptions::new(move || clock.wall_ms(), seed)
     };
 
     let store = Keyspace { client: KeyspaceClient::new(service), random, proven: secrets.is_some() };
@@ -98,9 +98,9 @@ struct Keyspace {
 impl dynamodb::Store for Keyspace {
     async fn get(
         &self,
-        caller: &dynamodb::Caller,
+        caller: &dynamodb::DynamoCaller,
         keys: Vec<Vec<u8>>,
-    ) -> Result<Vec<Option<dynamodb::Entry>>, dynamodb::StoreError> {
+    ) -> Result<Vec<Option<dynamodb::ItemEntry>>, dynamodb::DynamoStoreError> {
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
         let entries = self.entries(&self.caller(caller), keys).await?;
         Ok(entries.iter().map(|entry| entry.as_deref().map(shown)).collect())
@@ -108,12 +108,12 @@ impl dynamodb::Store for Keyspace {
 
     async fn range(
         &self,
-        caller: &dynamodb::Caller,
+        caller: &dynamodb::DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> Result<dynamodb::Page, dynamodb::StoreError> {
+    ) -> Result<dynamodb::StoredPage, dynamodb::DynamoStoreError> {
         let from = if from.is_empty() { None } else { Some(key(&from)?) };
         let to = to.map(|to| key(&to)).transpose()?;
         let request =
@@ -123,14 +123,14 @@ impl dynamodb::Store for Keyspace {
         let page = page.map_err(|error| failed(&error))?;
 
         let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), shown(entry))).collect();
-        Ok(dynamodb::Page { entries, more: page.more })
+        Ok(dynamodb::StoredPage { entries, more: page.more })
     }
 
     async fn commit(
         &self,
-        caller: &dynamodb::Caller,
-        txn: dynamodb::Txn,
-    ) -> Result<dynamodb::Committed, dynamodb::StoreError> {
+        caller: &dynamodb::DynamoCaller,
+        txn: dynamodb::StoreTxn,
+    ) -> Result<dynamodb::CommitResult, dynamodb::DynamoStoreError> {
         let mut plan = Plan::default();
         for (bytes, modified) in &txn.expected {
             plan.compare(key(bytes)?, Relation::Equal, Operand::Modified(Revision(*modified)));
@@ -144,12 +144,12 @@ impl dynamodb::Store for Keyspace {
         let txn = Txn::new(compares, operations, Vec::new()).map_err(too_large)?;
 
         let committed = self.client.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
-        Ok(dynamodb::Committed { succeeded: committed.succeeded, revision: committed.revision.0 })
+        Ok(dynamodb::CommitResult { succeeded: committed.succeeded, revision: committed.revision.0 })
     }
 }
 
 impl Keyspace {
-    fn caller(&self, caller: &dynamodb::Caller) -> Caller {
+    fn caller(&self, caller: &dynamodb::DynamoCaller) -> Caller {
         if caller.is_endpoint {
             // This node's own work asks as a member does.
             let deadline = Some(Deadline::at(caller.deadline));
@@ -167,7 +167,7 @@ impl Keyspace {
         &self,
         caller: &Caller,
         mut keys: Vec<Key>,
-    ) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::StoreError> {
+    ) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::DynamoStoreError> {
         let mut entries = Vec::with_capacity(keys.len());
         let mut bytes = 0;
         while !keys.is_empty() {
@@ -200,7 +200,7 @@ impl Plan {
         self.compares.push(Compare { key, up_to: None, relation, operand });
     }
 
-    fn write(&mut self, write: &dynamodb::Write, id: impl Fn() -> SessionId) -> Result<(), dynamodb::StoreError> {
+    fn write(&mut self, write: &dynamodb::Write, id: impl Fn() -> SessionId) -> Result<(), dynamodb::DynamoStoreError> {
         let (bytes, value, lease) = match write {
             dynamodb::Write::Delete { key: bytes } => {
                 self.operations.push(TxnOperation::Delete(key(bytes)?));
@@ -246,17 +246,17 @@ impl Plan {
     }
 }
 
-fn key(bytes: &[u8]) -> Result<Key, dynamodb::StoreError> {
+fn key(bytes: &[u8]) -> Result<Key, dynamodb::DynamoStoreError> {
     Key::new(bytes).map_err(too_large)
 }
 
-fn too_large(invalid: impl fmt::Display) -> dynamodb::StoreError {
-    dynamodb::StoreError::TooLarge(invalid.to_string())
+fn too_large(invalid: impl fmt::Display) -> dynamodb::DynamoStoreError {
+    dynamodb::DynamoStoreError::TooLarge(invalid.to_string())
 }
 
-fn shown(entry: &Entry) -> dynamodb::Entry {
+fn shown(entry: &Entry) -> dynamodb::ItemEntry {
     let Entry { created, modified, version, lease, claim: _, is_expired, is_revoked, value } = entry;
-    dynamodb::Entry {
+    dynamodb::ItemEntry {
         created: created.0,
         modified: modified.0,
         version: *version,
@@ -276,23 +276,24 @@ fn shortened(owner: &str) -> String {
     label
 }
 
-fn failed(error: &Error) -> dynamodb::StoreError {
-    use dynamodb::StoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
-    let is = |reasons: &[Reason]| reasons.contains(&error.reason);
-    let is_memory_full = error.reason == Reason::LimitReached && error.about("limit") == Some("temporary_entries");
+fn failed(error: &Error) -> dynamodb::DynamoStoreError {
+    use dynamodb::DynamoStoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
+    let is = |reasons: &[FailureReason]| reasons.contains(&error.reason);
+    let is_memory_full =
+        error.reason == FailureReason::LimitReached && error.about("limit") == Some("temporary_entries");
 
     let kind = if is_memory_full {
         Overloaded
-    } else if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
+    } else if is(&[FailureReason::Unauthenticated, FailureReason::PermissionDenied, FailureReason::NotOwner]) {
         Denied
-    } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
+    } else if is(&[FailureReason::LimitReached]) && error.retry != Retry::Safe {
         match error.about("limit") {
             Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
             _ => Full,
         }
-    } else if is(&[Reason::LimitReached, Reason::Overloaded, Reason::DiskSpaceLow]) {
+    } else if is(&[FailureReason::LimitReached, FailureReason::Overloaded, FailureReason::DiskSpaceLow]) {
         Overloaded
-    } else if is(&[Reason::InvalidArgument]) {
+    } else if is(&[FailureReason::InvalidArgument]) {
         TooLarge
     } else if error.retry == Retry::Safe {
         // There is no leader or no quorum, or a request that changes nothing was not answered in time.
@@ -330,17 +331,17 @@ mod tests {
         use lockkeeper_machine::{Limit, Refusal};
         let limit = |limit| failed(&Error::refused(Refusal::Limit(limit)));
         for full in [Limit::Sessions, Limit::Locks, Limit::TableBytes, Limit::Entries] {
-            assert!(matches!(limit(full), dynamodb::StoreError::Full(_)), "{full:?}");
+            assert!(matches!(limit(full), dynamodb::DynamoStoreError::Full(_)), "{full:?}");
         }
-        assert!(matches!(limit(Limit::TxnWrites), dynamodb::StoreError::TooLarge(_)));
-        let is_unavailable = |error: &Error| matches!(failed(error), dynamodb::StoreError::Unavailable(_));
+        assert!(matches!(limit(Limit::TxnWrites), dynamodb::DynamoStoreError::TooLarge(_)));
+        let is_unavailable = |error: &Error| matches!(failed(error), dynamodb::DynamoStoreError::Unavailable(_));
         assert!(is_unavailable(&Error::no_leader()));
         assert!(is_unavailable(&Error::deadline_passed(false)), "a request that changes nothing");
-        assert!(matches!(failed(&Error::deadline_passed(true)), dynamodb::StoreError::Unknown(_)));
+        assert!(matches!(failed(&Error::deadline_passed(true)), dynamodb::DynamoStoreError::Unknown(_)));
         let who = Identity::new("ann").expect("a name");
         let over = |is_passing| failed(&Error::over_limit(&who, "sessions", 1, 1, is_passing));
-        assert!(matches!(over(false), dynamodb::StoreError::Full(_)));
-        assert!(matches!(over(true), dynamodb::StoreError::Overloaded(_)));
+        assert!(matches!(over(false), dynamodb::DynamoStoreError::Full(_)));
+        assert!(matches!(over(true), dynamodb::DynamoStoreError::Overloaded(_)));
     }
 
     /// Under pressure, what asks for more is refused, and nothing else.

@@ -26,7 +26,9 @@ use tokio_util::sync::CancellationToken;
 
 use lockkeeper_config::Config;
 use lockkeeper_environment::Random;
-use lockkeeper_etcd::{Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched};
+use lockkeeper_etcd::{
+    EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched,
+};
 use lockkeeper_machine::{
     Committed, Compare, Key, KeyRange, Label, Operand, Put, PutLease, Relation, Revision, Select, Selected, SessionId,
     Ttl, Txn, TxnOperation, Value,
@@ -36,7 +38,7 @@ use lockkeeper_transport::Remote;
 use super::keyspace_client::{KeyspaceClient, this_node};
 use crate::{
     api::{
-        Caller, Deadline, Error, Reason, Retry,
+        Caller, Deadline, Error, FailureReason, Retry,
         requests::{
             CloseSession, CompactEntries, EntriesCompacted, GetEntries, KeepAlive, KeepAliveEvent, KeepAliveEventKind,
             ListEntries, ListSessions, OpenSession, SelectEntries, WatchEntries,
@@ -205,7 +207,7 @@ impl Store for Keyspace {
         leader.filter(|id| *id == replica.node_id() || !replica.is_silent(*id))
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> NodeCondition {
         let replica = self.client.service().replica();
         let (index, is_learner) = {
             let metrics = replica.raft().metrics();
@@ -213,10 +215,10 @@ impl Store for Keyspace {
             (metrics.last_log_index.unwrap_or_default(), metrics.state == ServerState::Learner)
         };
         let (applied, table_bytes) = replica.table().read(|applied| (applied.index(), applied.machine.bytes()));
-        Condition { index, applied, table_bytes, is_learner }
+        NodeCondition { index, applied, table_bytes, is_learner }
     }
 
-    async fn members(&self, _caller: &Caller) -> Result<Vec<Member>, StoreError> {
+    async fn members(&self, _caller: &Caller) -> Result<Vec<EtcdMember>, StoreError> {
         let replica = self.client.service().replica();
         let metrics = replica.raft().metrics().borrow_watched().membership_config.membership().clone();
         let voters: Vec<u64> = metrics.voter_ids().collect();
@@ -226,7 +228,7 @@ impl Store for Keyspace {
             let peer_address = replica.addresses().look(*id, in_log, |node| node.peer_address.clone());
             let peer_url = format!("https://{peer_address}");
             let is_learner = !voters.contains(id);
-            members.push(Member { id: *id, peer_url, client_url: None, is_learner });
+            members.push(EtcdMember { id: *id, peer_url, client_url: None, is_learner });
         }
 
         let keys = members.iter().map(|member| address_key(member.id)).collect::<Result<Vec<_>, _>>()?;
@@ -270,10 +272,10 @@ impl Store for Keyspace {
         range: KeyRange,
         limit: usize,
         at: Option<Revision>,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<RangePage, StoreError> {
         let request = ListEntries { range, backwards: false, page_size: limit, at, leased_by: None };
         let page = self.call(caller, request).await?;
-        Ok(Page { entries: page.entries, more: page.more, revision: page.revision })
+        Ok(RangePage { entries: page.entries, more: page.more, revision: page.revision })
     }
 
     async fn select(
@@ -469,44 +471,46 @@ fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, Store
 fn failed(error: &Error) -> StoreError {
     let message = || error.message.to_string();
     match &error.reason {
-        Reason::NoLeader => StoreError::NoLeader,
-        Reason::ShuttingDown => StoreError::Stopping,
-        Reason::OutcomeUnknown { is_late: false } => StoreError::LeaderChanged,
-        Reason::OutcomeUnknown { is_late: true } | Reason::DeadlineExceeded => StoreError::TimedOut,
-        Reason::SessionUnknown | Reason::SessionExpired | Reason::SessionClosed => StoreError::SessionEnded,
-        Reason::SessionExists => StoreError::SessionExists,
-        Reason::LimitReached if error.retry == Retry::Safe => StoreError::Overloaded,
-        Reason::LimitReached => match error.about("limit") {
+        FailureReason::NoLeader => StoreError::NoLeader,
+        FailureReason::ShuttingDown => StoreError::Stopping,
+        FailureReason::OutcomeUnknown { is_late: false } => StoreError::LeaderChanged,
+        FailureReason::OutcomeUnknown { is_late: true } | FailureReason::DeadlineExceeded => StoreError::TimedOut,
+        FailureReason::SessionUnknown | FailureReason::SessionExpired | FailureReason::SessionClosed => {
+            StoreError::SessionEnded
+        }
+        FailureReason::SessionExists => StoreError::SessionExists,
+        FailureReason::LimitReached if error.retry == Retry::Safe => StoreError::Overloaded,
+        FailureReason::LimitReached => match error.about("limit") {
             Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => StoreError::TooLarge(message()),
             _ => StoreError::Full(message()),
         },
-        Reason::InvalidArgument => StoreError::TooLarge(message()),
-        Reason::Overloaded => StoreError::Overloaded,
-        Reason::DiskSpaceLow => StoreError::Full(message()),
-        Reason::Unauthenticated => StoreError::Anonymous,
-        Reason::PermissionDenied | Reason::NotOwner => StoreError::Denied(message()),
+        FailureReason::InvalidArgument => StoreError::TooLarge(message()),
+        FailureReason::Overloaded => StoreError::Overloaded,
+        FailureReason::DiskSpaceLow => StoreError::Full(message()),
+        FailureReason::Unauthenticated => StoreError::Anonymous,
+        FailureReason::PermissionDenied | FailureReason::NotOwner => StoreError::Denied(message()),
 
-        Reason::RevisionCompacted => {
+        FailureReason::RevisionCompacted => {
             let compacted = error.about("revision").and_then(|revision| revision.parse().ok());
             StoreError::Compacted { compacted: Revision(compacted.unwrap_or_default()) }
         }
-        Reason::RevisionFuture => StoreError::Future,
+        FailureReason::RevisionFuture => StoreError::Future,
 
-        Reason::NotHeld
-        | Reason::ModeMismatch
-        | Reason::Abandoned
-        | Reason::RequestStale
-        | Reason::RequestReused
-        | Reason::WaitCancelled
-        | Reason::WaitRemoved
-        | Reason::LockUnknown
-        | Reason::ClusterVersion
-        | Reason::NotSemaphore
-        | Reason::Revoked
-        | Reason::MembershipRefused
-        | Reason::MembershipChanging
-        | Reason::Internal
-        | Reason::Newer { .. } => StoreError::Other(message()),
+        FailureReason::NotHeld
+        | FailureReason::ModeMismatch
+        | FailureReason::Abandoned
+        | FailureReason::RequestStale
+        | FailureReason::RequestReused
+        | FailureReason::WaitCancelled
+        | FailureReason::WaitRemoved
+        | FailureReason::LockUnknown
+        | FailureReason::ClusterVersion
+        | FailureReason::NotSemaphore
+        | FailureReason::Revoked
+        | FailureReason::MembershipRefused
+        | FailureReason::MembershipChanging
+        | FailureReason::Internal
+        | FailureReason::Newer { .. } => StoreError::Other(message()),
     }
 }
 

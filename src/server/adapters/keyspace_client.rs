@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::{
-    api::{Caller, Deadline, Error, Reason, Retry},
+    api::{Caller, Deadline, Error, FailureReason, Retry},
     service::{Serve, Service},
     wire::Form,
 };
@@ -72,7 +72,7 @@ where
 
 /// Whether the request had no effect since no leader was known.
 fn is_leaderless(error: &Error) -> bool {
-    error.reason == Reason::NoLeader && error.retry == Retry::Safe
+    error.reason == FailureReason::NoLeader && error.retry == Retry::Safe
 }
 
 #[cfg(test)]

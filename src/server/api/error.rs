@@ -1,6 +1,6 @@
 //! Errors of requests.
 //!
-//! An error has a [`Reason`], which adapters translate into the codes of their protocol; a [`Retry`], which says whether the request may
+//! An error has a [`FailureReason`], which adapters translate into the codes of their protocol; a [`Retry`], which says whether the request may
 //! have taken effect; a message for users, which names the thing and the remedy; and the message's values for programs.
 //!
 //! The table of reasons for clients is `proto/lockkeeper/v1/errors.proto`.
@@ -29,7 +29,7 @@ pub(crate) enum Retry {
 
 /// The reason of a failure: one for each case that a caller may handle differently.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Reason {
+pub(crate) enum FailureReason {
     /// A field is malformed or exceeds its limit; [`Error::about`] names it as `field`.
     InvalidArgument,
     /// The session was never opened, or ended long ago.
@@ -107,7 +107,7 @@ pub(crate) enum Reason {
 /// The failure of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Error {
-    pub(crate) reason: Reason,
+    pub(crate) reason: FailureReason,
     pub(crate) retry: Retry,
     /// The problem and the remedy, for users.
     pub(crate) message: Cow<'static, str>,
@@ -124,7 +124,7 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    fn new(reason: Reason, retry: Retry, message: impl Into<Cow<'static, str>>) -> Self {
+    fn new(reason: FailureReason, retry: Retry, message: impl Into<Cow<'static, str>>) -> Self {
         Self { reason, retry, message: message.into(), about: Vec::new() }
     }
 
@@ -138,15 +138,15 @@ impl Error {
         self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the field and the problem of a [`Reason::InvalidArgument`].
+    /// Returns the field and the problem of a [`FailureReason::InvalidArgument`].
     pub(crate) fn violation(&self) -> Option<(&str, &str)> {
-        let field = self.about("field").filter(|_| self.reason == Reason::InvalidArgument)?;
+        let field = self.about("field").filter(|_| self.reason == FailureReason::InvalidArgument)?;
         Some((field, self.message.strip_prefix(field)?.strip_prefix(": ")?))
     }
 
     /// The value of a field is malformed or exceeds its limit.
     pub(crate) fn invalid(field: &str, why: impl fmt::Display) -> Self {
-        Self::new(Reason::InvalidArgument, Retry::No, format!("{field}: {why}")).with("field", field)
+        Self::new(FailureReason::InvalidArgument, Retry::No, format!("{field}: {why}")).with("field", field)
     }
 
     /// Makes the error of [`Error::invalid`] from the type that refused the value.
@@ -157,7 +157,7 @@ impl Error {
     /// A message exceeds the limit of bytes. `found` is the transport's message.
     pub(crate) fn too_large(found: &str) -> Self {
         let message = format!("{found}: send fewer locks or less data in one request");
-        Self::new(Reason::LimitReached, Retry::No, message).with("limit", "message_bytes")
+        Self::new(FailureReason::LimitReached, Retry::No, message).with("limit", "message_bytes")
     }
 
     /// The table refused a command.
@@ -166,12 +166,12 @@ impl Error {
         match refusal {
             SessionEnded(end) => Self::session_ended(end),
             SessionExists => Self::new(
-                Reason::SessionExists,
+                FailureReason::SessionExists,
                 Retry::No,
                 "another session has this id: draw 128 random bits for each session",
             ),
             NotHeld => Self::new(
-                Reason::NotHeld,
+                FailureReason::NotHeld,
                 Retry::No,
                 "the token names no grant that is held by this session: the grant was released or lost, or belongs to another session",
             ),
@@ -182,7 +182,7 @@ impl Error {
                     token.0,
                     reason.as_str()
                 );
-                Self::new(Reason::Revoked, Retry::No, message)
+                Self::new(FailureReason::Revoked, Retry::No, message)
                     .with("token", token.0)
                     .with("revoked_reason", reason.as_str())
             }
@@ -192,25 +192,25 @@ impl Error {
                     None => (0, "as a lock".to_string()),
                 };
                 let message = format!("the lock {:?} is in use {how}: ask for it in the same way", name.as_str());
-                Self::new(Reason::ModeMismatch, Retry::No, message).with("lock", name).with("limit", limit)
+                Self::new(FailureReason::ModeMismatch, Retry::No, message).with("lock", name).with("limit", limit)
             }
             LockUnknown { name } => {
                 let message = format!(
                     "the lock {:?} does not exist, and the acquire requires it: nobody holds it or waits for it, and it has no data",
                     name.as_str()
                 );
-                Self::new(Reason::LockUnknown, Retry::No, message).with("lock", name)
+                Self::new(FailureReason::LockUnknown, Retry::No, message).with("lock", name)
             }
             NotSemaphore { name } => {
                 let message = format!(
                     "{:?} is not a semaphore in use: only one that is held or awaited with a number of permits can be resized",
                     name.as_str()
                 );
-                Self::new(Reason::NotSemaphore, Retry::No, message).with("lock", name)
+                Self::new(FailureReason::NotSemaphore, Retry::No, message).with("lock", name)
             }
             RevisionFuture { present } => Self::revision(RevisionError::Future { present }),
             Abandoned => Self::new(
-                Reason::Abandoned,
+                FailureReason::Abandoned,
                 Retry::No,
                 "this acquire was released by its request id before it arrived: use a new request id",
             ),
@@ -218,10 +218,10 @@ impl Error {
                 let message = format!(
                     "the session has forgotten the request id: it is below {lowest}, the lowest open one, and not in `kept`; use a new id"
                 );
-                Self::new(Reason::RequestStale, Retry::No, message).with("lowest", lowest)
+                Self::new(FailureReason::RequestStale, Retry::No, message).with("lowest", lowest)
             }
             RequestReused => Self::new(
-                Reason::RequestReused,
+                FailureReason::RequestReused,
                 Retry::No,
                 "the request id was used before, for another request of this session: use a new id for each request",
             ),
@@ -230,7 +230,7 @@ impl Error {
                     "this cluster was restored from a backup and grants no lock for another {remaining_ms} ms, until the deadlines of the \
                      old cluster's holders have passed: try again then"
                 );
-                Self::new(Reason::Overloaded, Retry::Safe, message)
+                Self::new(FailureReason::Overloaded, Retry::Safe, message)
                     .with("limit", "restored")
                     .with("remaining_ms", remaining_ms)
             }
@@ -245,11 +245,11 @@ impl Error {
                 let message = format!(
                     "{why}, and earlier events are forgotten: read the present entries, and go on from their revision"
                 );
-                Self::new(Reason::RevisionCompacted, Retry::No, message).with("revision", compacted.0)
+                Self::new(FailureReason::RevisionCompacted, Retry::No, message).with("revision", compacted.0)
             }
             RevisionError::Future { present } => {
                 let message = format!("{why}: ask for that one, or for one before it");
-                Self::new(Reason::RevisionFuture, Retry::No, message).with("revision", present.0)
+                Self::new(FailureReason::RevisionFuture, Retry::No, message).with("revision", present.0)
             }
         }
     }
@@ -257,14 +257,15 @@ impl Error {
     /// The session has ended.
     pub(crate) fn session_ended(end: SessionEnd) -> Self {
         let (reason, message) = match end {
-            SessionEnd::Closed => (Reason::SessionClosed, "the session was closed: open a new one"),
+            SessionEnd::Closed => (FailureReason::SessionClosed, "the session was closed: open a new one"),
             SessionEnd::Expired => (
-                Reason::SessionExpired,
+                FailureReason::SessionExpired,
                 "the session was not renewed within its TTL, and its grants are lost: open a new one",
             ),
-            SessionEnd::Unknown => {
-                (Reason::SessionUnknown, "no such session: it was never opened, or ended long ago; open a new one")
-            }
+            SessionEnd::Unknown => (
+                FailureReason::SessionUnknown,
+                "no such session: it was never opened, or ended long ago; open a new one",
+            ),
         };
         Self::new(reason, Retry::No, message)
     }
@@ -272,34 +273,38 @@ impl Error {
     /// A wait was cancelled because its call had ended early.
     pub(crate) fn wait_cancelled() -> Self {
         let message = "the wait was cancelled: its call broke off and was not repeated in time; acquire again";
-        Self::new(Reason::WaitCancelled, Retry::No, message)
+        Self::new(FailureReason::WaitCancelled, Retry::No, message)
     }
 
     /// A release that named the request ended its wait.
     pub(crate) fn wait_abandoned() -> Self {
         let message = "this acquire was released by its request id while it waited: use a new request id";
-        Self::new(Reason::Abandoned, Retry::No, message)
+        Self::new(FailureReason::Abandoned, Retry::No, message)
     }
 
     /// An operator ended the wait.
     pub(crate) fn wait_removed() -> Self {
         let message = "an operator removed this acquire from the queue: ask the operators before you acquire again";
-        Self::new(Reason::WaitRemoved, Retry::No, message)
+        Self::new(FailureReason::WaitRemoved, Retry::No, message)
     }
 
     /// A command or a read got no reply from the table.
     pub(crate) fn no_reply(why: NoReply) -> Self {
         match why {
             NoReply::NotLeader => Self::no_leader(),
-            NoReply::NoQuorum => Self::new(Reason::NoLeader, Retry::Safe, why.to_string()),
-            NoReply::Overloaded => Self::new(Reason::Overloaded, Retry::Safe, why.to_string()),
+            NoReply::NoQuorum => Self::new(FailureReason::NoLeader, Retry::Safe, why.to_string()),
+            NoReply::Overloaded => Self::new(FailureReason::Overloaded, Retry::Safe, why.to_string()),
             NoReply::VersionTooLow { needs, has } => Self::version_too_low(needs, has, &BTreeMap::new()),
-            NoReply::DiskSpaceLow(shortage) => Self::new(Reason::DiskSpaceLow, Retry::Safe, shortage.to_string())
-                .with("node_id", shortage.node_id)
-                .with("free_bytes", shortage.free)
-                .with("reserve_bytes", shortage.reserve),
-            NoReply::Unfit(_) => Self::new(Reason::InvalidArgument, Retry::No, why.to_string()),
-            NoReply::Unknown => Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string()),
+            NoReply::DiskSpaceLow(shortage) => {
+                Self::new(FailureReason::DiskSpaceLow, Retry::Safe, shortage.to_string())
+                    .with("node_id", shortage.node_id)
+                    .with("free_bytes", shortage.free)
+                    .with("reserve_bytes", shortage.reserve)
+            }
+            NoReply::Unfit(_) => Self::new(FailureReason::InvalidArgument, Retry::No, why.to_string()),
+            NoReply::Unknown => {
+                Self::new(FailureReason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
+            }
         }
     }
 
@@ -308,9 +313,9 @@ impl Error {
         match why {
             MemberError::NotLeader => Self::no_leader(),
             MemberError::Unconfirmed => {
-                Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
+                Self::new(FailureReason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
             }
-            MemberError::UnderWay { .. } => Self::new(Reason::MembershipChanging, Retry::No, why.to_string()),
+            MemberError::UnderWay { .. } => Self::new(FailureReason::MembershipChanging, Retry::No, why.to_string()),
             MemberError::IdInUse { .. }
             | MemberError::IdUsedBefore { .. }
             | MemberError::Unknown { .. }
@@ -321,7 +326,7 @@ impl Error {
             | MemberError::TooMany
             | MemberError::NotThere { .. }
             | MemberError::Refused { .. } => {
-                Self::new(Reason::MembershipRefused, Retry::No, why.to_string()).with("refusal", why.name())
+                Self::new(FailureReason::MembershipRefused, Retry::No, why.to_string()).with("refusal", why.name())
             }
         }
     }
@@ -331,13 +336,13 @@ impl Error {
         match why {
             TransferError::NotLeader { .. } | TransferError::Stopped => Self::no_leader(),
             TransferError::Unfinished { .. } => {
-                Self::new(Reason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
+                Self::new(FailureReason::OutcomeUnknown { is_late: true }, Retry::SameId, why.to_string())
             }
             TransferError::NotVoter { .. }
             | TransferError::Alone
             | TransferError::Unreachable { .. }
             | TransferError::Behind { .. }
-            | TransferError::Other { .. } => Self::new(Reason::MembershipRefused, Retry::No, why.to_string()),
+            | TransferError::Other { .. } => Self::new(FailureReason::MembershipRefused, Retry::No, why.to_string()),
         }
     }
 
@@ -350,7 +355,7 @@ impl Error {
             "the cluster has version {has}, and this request needs version {needs}, which waits for {members}: install a version of \
              Lockkeeper that supports version {needs} on all members, and try again"
         );
-        Self::new(Reason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
+        Self::new(FailureReason::ClusterVersion, Retry::No, message).with("version", has).with("needs", needs)
     }
 
     /// The leader runs a program without this request.
@@ -359,17 +364,17 @@ impl Error {
             "the leader runs a version of Lockkeeper without this request, which needs cluster version {needs}: install a version that \
              supports version {needs} on all members, and try again"
         );
-        Self::new(Reason::ClusterVersion, Retry::No, message).with("needs", needs)
+        Self::new(FailureReason::ClusterVersion, Retry::No, message).with("needs", needs)
     }
 
     /// The caller has no identity, and needs one; or its token is not known.
     pub(crate) fn unauthenticated(why: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(Reason::Unauthenticated, Retry::No, why)
+        Self::new(FailureReason::Unauthenticated, Retry::No, why)
     }
 
     /// No rule of the policy allows the request.
     pub(crate) fn permission_denied(denied: &Denied) -> Self {
-        Self::new(Reason::PermissionDenied, Retry::No, denied.to_string())
+        Self::new(FailureReason::PermissionDenied, Retry::No, denied.to_string())
     }
 
     /// The session belongs to another identity than the caller's.
@@ -379,7 +384,7 @@ impl Error {
             "the session belongs to another identity than {who}: only its owner can use it; open a session of your own (an identity \
              that the policy lets administer the cluster can close this one)"
         );
-        Self::new(Reason::NotOwner, Retry::No, message)
+        Self::new(FailureReason::NotOwner, Retry::No, message)
     }
 
     /// A limit of the caller's identity was reached. If it `is_passing`, a pause helps; otherwise the identity must give something back.
@@ -395,33 +400,33 @@ impl Error {
              has refused {refused} requests by such limits)"
         );
 
-        let error = Self::new(Reason::LimitReached, retry, message);
+        let error = Self::new(FailureReason::LimitReached, retry, message);
         error.with("limit", format!("identity_{limit}")).with("limit_value", value).with("refused", refused)
     }
 
     /// No leader is known.
     pub(crate) fn no_leader() -> Self {
         let message = "no leader is known right now: try again in a moment, here or at another node";
-        Self::new(Reason::NoLeader, Retry::Safe, message)
+        Self::new(FailureReason::NoLeader, Retry::Safe, message)
     }
 
     /// The leader was not reached, or the connection to it broke before it answered a request that changes nothing.
     pub(crate) fn leader_not_reached() -> Self {
         let message = "the leader could not be reached, or its connection broke; nothing was changed: try again, here or at another node";
-        Self::new(Reason::NoLeader, Retry::Safe, message)
+        Self::new(FailureReason::NoLeader, Retry::Safe, message)
     }
 
     /// The caller's deadline passed.
     pub(crate) fn deadline_passed(changes: bool) -> Self {
         if changes {
             Self::new(
-                Reason::OutcomeUnknown { is_late: true },
+                FailureReason::OutcomeUnknown { is_late: true },
                 Retry::SameId,
                 "the call's deadline passed before there was an answer; the request may still take effect: repeat it with the same id",
             )
         } else {
             Self::new(
-                Reason::DeadlineExceeded,
+                FailureReason::DeadlineExceeded,
                 Retry::Safe,
                 "the call's deadline passed before there was an answer: try again with more time",
             )
@@ -431,7 +436,7 @@ impl Error {
     /// A keep-alive stream ended because it had more to report than its queue holds.
     pub(crate) fn stream_lags() -> Self {
         let message = "the stream has more to report than its queue holds: open another one; the next renewal reports every revoked grant";
-        Self::new(Reason::Overloaded, Retry::Safe, message)
+        Self::new(FailureReason::Overloaded, Retry::Safe, message)
     }
 
     /// A follower has reached its limit of forwarded waiting acquires.
@@ -440,48 +445,48 @@ impl Error {
             "this node does not lead, and forwards {limit} waiting acquires, the limit: send acquires that wait to the leader, which this \
              answer names"
         );
-        Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
+        Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "waits_passed_on")
     }
 
     /// The client does not read its replies. `found` states the unread bytes and the limit.
     pub(crate) fn unread(found: &str) -> Self {
         let message = format!("{found}: read answers as they arrive, and send fewer requests at a time");
-        Self::new(Reason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
+        Self::new(FailureReason::LimitReached, Retry::Safe, message).with("limit", "unread_answers")
     }
 
     /// This node stopped serving the call, or lost its connection to the leader, before there was a reply.
     pub(crate) fn broken_off(message: &'static str) -> Self {
-        Self::new(Reason::OutcomeUnknown { is_late: false }, Retry::SameId, message)
+        Self::new(FailureReason::OutcomeUnknown { is_late: false }, Retry::SameId, message)
     }
 
     /// A node sends the maximum number of backups already.
     pub(crate) fn too_many_backups(limit: usize) -> Self {
         let message =
             format!("this node sends {limit} backups already, the limit: try again later, or at another node");
-        Self::new(Reason::Overloaded, Retry::Safe, message).with("limit", "backups")
+        Self::new(FailureReason::Overloaded, Retry::Safe, message).with("limit", "backups")
     }
 
     /// The node has the maximum number of watches of one kind already.
     pub(crate) fn too_many_watches(why: TooManyWatches) -> Self {
         let message = format!("{why}: end some, watch a prefix rather than many keys, or watch at another node");
-        Self::new(Reason::LimitReached, Retry::No, message).with("limit", "watches")
+        Self::new(FailureReason::LimitReached, Retry::No, message).with("limit", "watches")
     }
 
     /// A follower has not applied in time the entry that the call needs.
     pub(crate) fn lags(index: u64) -> Self {
         let message = format!("this node has not applied entry {index} in time, and the leader has: ask another node");
-        Self::new(Reason::NoLeader, Retry::Safe, message)
+        Self::new(FailureReason::NoLeader, Retry::Safe, message)
     }
 
     /// This node is draining.
     pub(crate) fn shutting_down() -> Self {
-        Self::new(Reason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one")
+        Self::new(FailureReason::ShuttingDown, Retry::Safe, "this node is shutting down: ask another one")
     }
 
     /// A bug, which is logged and reported to the caller.
     pub(crate) fn internal(what: &'static str) -> Self {
         tracing::error!(what, "broken state");
-        Self::new(Reason::Internal, Retry::No, what)
+        Self::new(FailureReason::Internal, Retry::No, what)
     }
 
     /// Makes an error of a reply that is a refusal. Any other reply at this point is a bug.
@@ -571,6 +576,6 @@ impl Error {
             ),
         };
 
-        Self::new(Reason::LimitReached, Retry::No, message).with("limit", name)
+        Self::new(FailureReason::LimitReached, Retry::No, message).with("limit", name)
     }
 }

@@ -4,8 +4,8 @@
 //! always valid. So an adapter checks the fields when it builds a request, and refuses invalid ones with [`Error::invalid`]. This module
 //! is independent of gRPC, protobuf, Raft and the network.
 //!
-//! * [`requests`]: a struct for each request and each reply, and [`Call`], which pairs them;
-//! * [`Error`], [`Reason`] and [`Retry`]: why a request failed, and whether it may be repeated;
+//! * [`requests`]: a struct for each request and each reply, and [`ApiCall`], which pairs them;
+//! * [`Error`], [`FailureReason`] and [`Retry`]: why a request failed, and whether it may be repeated;
 //! * [`Caller`] and [`Deadline`]: the origin of a request, and its deadline.
 
 mod caller;
@@ -13,5 +13,5 @@ mod error;
 pub(crate) mod requests;
 
 pub(crate) use caller::{Caller, Deadline};
-pub(crate) use error::{Error, Reason, Retry};
-pub(crate) use requests::Call;
+pub(crate) use error::{Error, FailureReason, Retry};
+pub(crate) use requests::ApiCall;

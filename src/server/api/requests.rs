@@ -11,7 +11,7 @@ use lockkeeper_machine::{
 use lockkeeper_raft::identity::Incarnation;
 
 /// A request with one reply.
-pub(crate) trait Call: Sized + Send + 'static {
+pub(crate) trait ApiCall: Sized + Send + 'static {
     /// The node's reply.
     type Reply: Send + 'static;
 
@@ -25,7 +25,7 @@ pub(crate) trait Call: Sized + Send + 'static {
 /// Declares a request's reply, its name in metrics, and whether it changes the table.
 macro_rules! calls {
     ($($call:ty => $reply:ty, $name:literal, $changes:literal;)*) => {
-        $(impl Call for $call {
+        $(impl ApiCall for $call {
             type Reply = $reply;
             const NAME: &'static str = $name;
             const CHANGES: bool = $changes;
@@ -37,14 +37,14 @@ calls! {
     OpenSession => SessionOpened, "open_session", true;
     RenewSession => SessionRenewed, "renew_session", true;
     CloseSession => SessionClosed, "close_session", true;
-    ListSessions => SessionPage, "list_sessions", false;
+    ListSessions => ListedSessions, "list_sessions", false;
     AcquireLocks => Acquired, "acquire_locks", true;
     ReleaseLocks => Released, "release_locks", true;
     UpdateData => DataUpdated, "update_data", true;
     CheckToken => TokenChecked, "check_token", false;
     GetLock => LockFound, "get_lock", false;
-    ListLocks => LockPage, "list_locks", false;
-    ShowBusiest => Busiest, "show_busiest", false;
+    ListLocks => ListedLocks, "list_locks", false;
+    ShowBusiest => BusiestLocks, "show_busiest", false;
     ForceRelease => GrantsForced, "force_release", true;
     RemoveWaiter => WaiterRemoved, "remove_waiter", true;
     LiftDelay => DelayLifted, "lift_delay", true;
@@ -119,7 +119,7 @@ pub(crate) struct ListSessions {
 
 /// A page of sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct SessionPage {
+pub(crate) struct ListedSessions {
     pub(crate) sessions: Vec<SessionView>,
     /// The session after which the next page begins, if there may be one.
     pub(crate) more_after: Option<SessionId>,
@@ -210,7 +210,7 @@ pub(crate) struct LockFound {
 pub(crate) struct ListLocks {
     /// The first part of the names. Empty means all locks.
     pub(crate) prefix: String,
-    /// Lists only locks above this one, which is [`LockPage::more_after`] of the previous page.
+    /// Lists only locks above this one, which is [`ListedLocks::more_after`] of the previous page.
     pub(crate) after: Option<LockName>,
     /// Maximum number of locks; 0 means the maximum of a page.
     pub(crate) page_size: usize,
@@ -220,7 +220,7 @@ pub(crate) struct ListLocks {
 
 /// A page of locks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LockPage {
+pub(crate) struct ListedLocks {
     pub(crate) locks: Vec<LockView>,
     /// The lock after which the next page begins, if there may be one.
     pub(crate) more_after: Option<LockName>,
@@ -241,11 +241,11 @@ pub(crate) struct ShowBusiest {
 
 /// The busiest locks and the longest waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Busiest {
+pub(crate) struct BusiestLocks {
     /// The locks with the longest queues come first, then those with the most grants.
-    pub(crate) locks: Vec<BusyLock>,
+    pub(crate) locks: Vec<BusyLockView>,
     /// The oldest wait comes first.
-    pub(crate) waits: Vec<LongWait>,
+    pub(crate) waits: Vec<LongWaitView>,
     /// Whether there are more waits than were examined.
     pub(crate) more_waits: bool,
     /// Grants are counted after the entry with this index.
@@ -253,12 +253,12 @@ pub(crate) struct Busiest {
     /// The log index that the reply shows.
     pub(crate) index: u64,
     pub(crate) node_id: u64,
-    pub(crate) totals: Totals,
+    pub(crate) totals: TableTotals,
 }
 
 /// A lock that is awaited, or was granted lately.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct BusyLock {
+pub(crate) struct BusyLockView {
     /// The lock with its first holder and its first waiter, without data.
     pub(crate) lock: LockView,
     /// Number of counted grants.
@@ -267,7 +267,7 @@ pub(crate) struct BusyLock {
 
 /// An acquire that has waited long.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct LongWait {
+pub(crate) struct LongWaitView {
     pub(crate) name: LockName,
     pub(crate) waiter: WaiterView,
     /// The first holder of the lock.
@@ -277,7 +277,7 @@ pub(crate) struct LongWait {
 
 /// The events of a node's table since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct TableTotals {
     pub(crate) granted: u64,
     pub(crate) released: u64,
     pub(crate) expired: u64,
@@ -355,8 +355,8 @@ pub(crate) struct SemaphoreResized {
 }
 
 /// Shows entries of the keyspace, all as of one moment. Linearizable. A revision of the past fails with
-/// [`Reason::RevisionCompacted`](super::Reason::RevisionCompacted) if its state is forgotten, and one that is not reached with
-/// [`Reason::RevisionFuture`](super::Reason::RevisionFuture).
+/// [`Reason::RevisionCompacted`](super::FailureReason::RevisionCompacted) if its state is forgotten, and one that is not reached with
+/// [`Reason::RevisionFuture`](super::FailureReason::RevisionFuture).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GetEntries {
     pub(crate) keys: Vec<Key>,
@@ -375,7 +375,7 @@ pub(crate) struct EntriesFound {
 }
 
 /// Lists entries of the keyspace in the order of their keys. Linearizable. Fails as [`GetEntries`] does, and with
-/// [`Reason::InvalidArgument`](super::Reason::InvalidArgument) if those of a lease are asked for at a revision.
+/// [`Reason::InvalidArgument`](super::FailureReason::InvalidArgument) if those of a lease are asked for at a revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListEntries {
     pub(crate) range: KeyRange,
@@ -401,7 +401,7 @@ pub(crate) struct EntryPage {
 }
 
 /// Shows entries of a range, sorted and cut at the node that executes it. Linearizable, unless a stale read is asked for. Fails as
-/// [`GetEntries`] does, and with [`Reason::LimitReached`](super::Reason::LimitReached) if the range has too many entries, or the selected
+/// [`GetEntries`] does, and with [`Reason::LimitReached`](super::FailureReason::LimitReached) if the range has too many entries, or the selected
 /// ones too many bytes: list it page by page then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SelectEntries {
@@ -420,7 +420,7 @@ pub(crate) struct EntriesSelected {
     pub(crate) revision: Revision,
 }
 
-/// Forgets the events of the keyspace up to a revision. Fails with [`Reason::RevisionFuture`](super::Reason::RevisionFuture).
+/// Forgets the events of the keyspace up to a revision. Fails with [`Reason::RevisionFuture`](super::FailureReason::RevisionFuture).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CompactEntries {
     pub(crate) revision: Revision,
@@ -434,7 +434,7 @@ pub(crate) struct EntriesCompacted {
 }
 
 /// Watches the entries of a range, at any node: a stream of [`EntriesWatched`], as this node applies the log. It ends with
-/// [`Reason::RevisionCompacted`](super::Reason::RevisionCompacted) if an event that it still has to send is forgotten.
+/// [`Reason::RevisionCompacted`](super::FailureReason::RevisionCompacted) if an event that it still has to send is forgotten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WatchEntries {
     pub(crate) range: KeyRange,

@@ -27,7 +27,7 @@ use crate::{
     wire::Form,
 };
 use lockkeeper_machine::{ForceRelease, LockName, Page, Reason, SessionId, SessionView, Ticket, Token};
-use lockkeeper_policy::{Right, What};
+use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_proto::v1::{Role, StatusResponse};
 
 /// Number of holders and waiters, or of sessions, in a page.
@@ -246,7 +246,7 @@ fn lock(console: &Console, caller: &Caller, asked: &LockQuery) -> Result<LockSho
         waiters_after: Ticket(number("waiters_after", asked.waiters_after.as_deref())?),
     };
 
-    let may_force = console.service.access().allows(caller, Right::ForceRelease, What::Name(name.as_str()));
+    let may_force = console.service.access().allows(caller, Right::ForceRelease, RequestSubject::Name(name.as_str()));
     // From this node's own table, so that the page also shows a lock while there is no leader.
     let known = console.service.browse(caller, ShowLock { name, page })?;
 

@@ -21,15 +21,15 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
-    Console, Remote, calls, failed, json_with, received,
-    shown::{ChangeCounts, ChangeShown, Failure, FeedLine},
+    Console, RequestOrigin, calls, failed, json_with, received,
+    shown::{ChangeCounts, ChangeShown, FeedLine, ShownFailure},
 };
 use crate::{
     api::{
         Caller, Deadline, Error,
         requests::{WatchEvent, WatchLocks},
     },
-    service::Events,
+    service::ReplyStream,
     wire::{Form, status::outcome},
 };
 use lockkeeper_machine::{Change, LockName};
@@ -62,7 +62,7 @@ struct FeedQuery {
 /// Opens a feed.
 pub(super) async fn open(
     State(console): State<Console>,
-    Extension(remote): Extension<Remote>,
+    Extension(remote): Extension<RequestOrigin>,
     request: Request,
 ) -> Response {
     let begun = async {
@@ -86,7 +86,7 @@ pub(super) async fn open(
 
     let Ok(permit) = console.feeds.try_acquire_owned() else {
         let message = "this node serves as many feeds as it can: close a page that shows it, or open another node's";
-        return json_with(StatusCode::TOO_MANY_REQUESTS, &Failure { reason: "LIMIT_REACHED", message });
+        return json_with(StatusCode::TOO_MANY_REQUESTS, &ShownFailure { reason: "LIMIT_REACHED", message });
     };
 
     let (sender, lines) = mpsc::channel(1);
@@ -116,7 +116,7 @@ struct Gone;
 
 impl Feed {
     /// Watches after this entry, or after the present one if it is 0.
-    async fn begin(&self, after: u64) -> Result<Events<WatchEvent>, Error> {
+    async fn begin(&self, after: u64) -> Result<ReplyStream<WatchEvent>, Error> {
         let after_index = if after == 0 {
             // An empty table has an entry too: the one that founded the cluster.
             self.console.cluster.replica.table().notified().max(1)
@@ -127,7 +127,7 @@ impl Feed {
         self.console.service.watch(&self.caller, Form::Typed(request)).await
     }
 
-    async fn run(self, mut events: Events<WatchEvent>, sender: mpsc::Sender<Bytes>) {
+    async fn run(self, mut events: ReplyStream<WatchEvent>, sender: mpsc::Sender<Bytes>) {
         let ended = async {
             // Send the first line at once, so that the page knows that it is served.
             self.send(&sender, &mut Gathered::default()).await?;
@@ -163,7 +163,7 @@ impl Feed {
     /// Passes on changes until the feed lags. An error of the watch ends the feed.
     async fn pass_on(
         &self,
-        events: &mut Events<WatchEvent>,
+        events: &mut ReplyStream<WatchEvent>,
         sender: &mpsc::Sender<Bytes>,
     ) -> Result<Result<(), Error>, Gone> {
         let mut gathered = Gathered::default();

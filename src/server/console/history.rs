@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until};
 use super::shown::{ChangeShown, EventShown, HistoryShown, PastChangeShown, PastChangesShown, SampleShown};
 use crate::cluster::Cluster;
 use lockkeeper_machine::{Change, ChangeKind, LockName};
-use lockkeeper_metrics::{Did, Metrics, Stage, StageCounts};
+use lockkeeper_metrics::{CommandStage, Did, Metrics, StageCounts};
 use lockkeeper_table::change_history::EntryChanges;
 
 /// What is older is forgotten.
@@ -286,8 +286,8 @@ impl RecentHistory {
             waiters: state.waiters,
             is_leader: state.is_leader,
             is_serving: state.trouble.is_none(),
-            commit: quantile(if state.is_leader { Stage::Commit } else { Stage::Apply }),
-            sync: quantile(Stage::Sync),
+            commit: quantile(if state.is_leader { CommandStage::Commit } else { CommandStage::Apply }),
+            sync: quantile(CommandStage::Sync),
             left_out: (counted.changed - base.changed).saturating_sub(taken),
         };
         kept.samples.push_back(sample);
@@ -593,7 +593,7 @@ mod tests {
         assert!(history.after(0, 0).samples.is_empty(), "the first look is what the next one counts from");
 
         (0..500).for_each(|_| metrics.did(Did::Granted));
-        metrics.took(Stage::Commit, Duration::from_millis(2));
+        metrics.took(CommandStage::Commit, Duration::from_millis(2));
         history.kept().take_changes(start, &[entry(1, (0..500).map(granted).collect())]);
         history.sample(start + Duration::from_secs(5), &now, &metrics);
         let shown = history.after(0, 0);

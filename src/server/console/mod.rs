@@ -47,7 +47,7 @@ use tokio::{
 
 use self::history::RecentHistory;
 use super::{
-    api::{Caller, Deadline, Error, Reason},
+    api::{Caller, Deadline, Error, FailureReason},
     cluster::Cluster,
     gate::{self, Hosts},
     http_port::ConnectionSubject,
@@ -128,7 +128,7 @@ impl Console {
     }
 
     /// The caller of a request. Fails if its token is unknown.
-    fn caller(&self, head: &Parts, remote: &Remote) -> Result<Caller, Error> {
+    fn caller(&self, head: &Parts, remote: &RequestOrigin) -> Result<Caller, Error> {
         let metadata = tonic::metadata::MetadataMap::from_headers(head.headers.clone());
         let access = self.service.access();
         let (identity, token, is_of_earlier) = match access.bearer(&metadata)? {
@@ -152,7 +152,7 @@ pub(crate) fn changes_something(path: &str) -> bool {
 
 /// The address of the client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote(pub(crate) SocketAddr);
+pub(crate) struct RequestOrigin(pub(crate) SocketAddr);
 
 /// Refuses requests of other sites, and says what a browser may do with the answers.
 async fn guarded(State(console): State<Console>, request: Request, next: Next) -> Response {
@@ -168,7 +168,7 @@ async fn guarded(State(console): State<Console>, request: Request, next: Next) -
 
 async fn call(
     State(console): State<Console>,
-    Extension(remote): Extension<Remote>,
+    Extension(remote): Extension<RequestOrigin>,
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
@@ -185,7 +185,7 @@ async fn call(
     }
 }
 
-async fn received(console: &Console, remote: &Remote, request: Request) -> Result<(Caller, Vec<u8>), Error> {
+async fn received(console: &Console, remote: &RequestOrigin, request: Request) -> Result<(Caller, Vec<u8>), Error> {
     let (head, body) = request.into_parts();
     let caller = console.caller(&head, remote)?;
 
@@ -214,33 +214,35 @@ fn json_with(status: StatusCode, value: &impl Serialize) -> Response {
 /// Writes an error as the page reads it.
 fn failed(error: &Error) -> Response {
     let status = match &error.reason {
-        Reason::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Reason::PermissionDenied | Reason::NotOwner => StatusCode::FORBIDDEN,
-        Reason::InvalidArgument => StatusCode::BAD_REQUEST,
-        Reason::NoLeader | Reason::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
-        Reason::OutcomeUnknown { .. } | Reason::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        Reason::LimitReached | Reason::Overloaded | Reason::DiskSpaceLow => StatusCode::TOO_MANY_REQUESTS,
-        Reason::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        Reason::SessionUnknown
-        | Reason::SessionExpired
-        | Reason::SessionClosed
-        | Reason::SessionExists
-        | Reason::NotHeld
-        | Reason::ModeMismatch
-        | Reason::Abandoned
-        | Reason::RequestStale
-        | Reason::RequestReused
-        | Reason::WaitCancelled
-        | Reason::WaitRemoved
-        | Reason::LockUnknown
-        | Reason::ClusterVersion
-        | Reason::NotSemaphore
-        | Reason::RevisionCompacted
-        | Reason::RevisionFuture
-        | Reason::Revoked
-        | Reason::MembershipRefused
-        | Reason::MembershipChanging
-        | Reason::Newer { .. } => StatusCode::CONFLICT,
+        FailureReason::Unauthenticated => StatusCode::UNAUTHORIZED,
+        FailureReason::PermissionDenied | FailureReason::NotOwner => StatusCode::FORBIDDEN,
+        FailureReason::InvalidArgument => StatusCode::BAD_REQUEST,
+        FailureReason::NoLeader | FailureReason::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        FailureReason::OutcomeUnknown { .. } | FailureReason::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        FailureReason::LimitReached | FailureReason::Overloaded | FailureReason::DiskSpaceLow => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
+        FailureReason::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        FailureReason::SessionUnknown
+        | FailureReason::SessionExpired
+        | FailureReason::SessionClosed
+        | FailureReason::SessionExists
+        | FailureReason::NotHeld
+        | FailureReason::ModeMismatch
+        | FailureReason::Abandoned
+        | FailureReason::RequestStale
+        | FailureReason::RequestReused
+        | FailureReason::WaitCancelled
+        | FailureReason::WaitRemoved
+        | FailureReason::LockUnknown
+        | FailureReason::ClusterVersion
+        | FailureReason::NotSemaphore
+        | FailureReason::RevisionCompacted
+        | FailureReason::RevisionFuture
+        | FailureReason::Revoked
+        | FailureReason::MembershipRefused
+        | FailureReason::MembershipChanging
+        | FailureReason::Newer { .. } => StatusCode::CONFLICT,
     };
-    json_with(status, &shown::Failure { reason: outcome(&error.reason), message: &error.message })
+    json_with(status, &shown::ShownFailure { reason: outcome(&error.reason), message: &error.message })
 }

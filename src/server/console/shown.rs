@@ -15,7 +15,7 @@ use lockkeeper_proto::v1::{Member, Role, StatusResponse};
 const DATA_SHOWN: usize = 1024;
 
 #[derive(Serialize)]
-pub(super) struct Failure<'a> {
+pub(super) struct ShownFailure<'a> {
     pub(super) reason: &'a str,
     pub(super) message: &'a str,
 }

@@ -13,7 +13,7 @@ use lockkeeper_environment::Blocking;
 use lockkeeper_raft::{
     Replica,
     elections::{disk_watch, fast_election, silent_leader, slow_disk},
-    identity::Identity,
+    identity::NodeIdentity,
     log::slow_followers,
     members::{
         compared_starts, compared_tables,
@@ -21,9 +21,9 @@ use lockkeeper_raft::{
     },
     network::{Acknowledgements, versions::PeerVersions},
 };
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
-use super::{Node, NodeTasks, ServeError, ending::Ending, stopped, unapplied};
+use super::{NodeTasks, RunningNode, ServeError, ending::NodeEnding, stopped, unapplied};
 use crate::{
     cluster::Cluster,
     health, joining,
@@ -38,10 +38,10 @@ const NOTE_FAILURES_SILENT: u32 = 6;
 /// Time between two looks at the audit files' writer.
 const AUDIT_LOOK: Duration = Duration::from_millis(250);
 
-impl<C: Connect> Node<C> {
+impl<C: Connector> RunningNode<C> {
     /// Starts the duties and the tasks in the background. Returns what ends the node in order.
-    pub(super) fn start_duties(self, reporter: HealthReporter, tasks: &mut NodeTasks) -> Ending {
-        let ending = Ending {
+    pub(super) fn start_duties(self, reporter: HealthReporter, tasks: &mut NodeTasks) -> NodeEnding {
+        let ending = NodeEnding {
             reporter: reporter.clone(),
             stopping: self.stopping.clone(),
             replica: self.replication.replica.clone(),
@@ -177,8 +177,8 @@ async fn audit_stops(sink: Sink) -> Result<(), ServeError> {
 }
 
 /// Joins this node to its cluster, and forms the cluster if that is due. Returns only with an error.
-async fn take_part<C: Connect>(
-    identity: Arc<Identity>,
+async fn take_part<C: Connector>(
+    identity: Arc<NodeIdentity>,
     replica: Replica,
     plan: FormingConfig,
     connector: C,
@@ -190,12 +190,12 @@ async fn take_part<C: Connect>(
 }
 
 /// Returns once another node remembers a start or entries that this node's data lack.
-async fn outdated(identity: Arc<Identity>) -> Result<(), ServeError> {
+async fn outdated(identity: Arc<NodeIdentity>) -> Result<(), ServeError> {
     Err(identity.outdated().await.into())
 }
 
 /// Returns once the cluster has removed this node.
-async fn removed(identity: Arc<Identity>) -> Result<(), ServeError> {
+async fn removed(identity: Arc<NodeIdentity>) -> Result<(), ServeError> {
     Err(identity.removed().await.into())
 }
 
@@ -208,7 +208,7 @@ async fn outgrown(versions: Arc<PeerVersions>) -> Result<(), ServeError> {
 /// acknowledged, so that they are asked for it. Does not return: nothing relies on a record before it is written, so one that cannot be
 /// written now (no file descriptor is left, or the disk is full) is written later. Until then the older record holds; it says less, and is
 /// true.
-async fn note_progress(identity: Arc<Identity>, replica: Replica, acknowledgements: Acknowledgements) {
+async fn note_progress(identity: Arc<NodeIdentity>, replica: Replica, acknowledgements: Acknowledgements) {
     let mut noted = 0;
     let mut failures: u32 = 0;
     loop {

@@ -17,7 +17,7 @@ use lockkeeper_traces::Traces;
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// What a node needs to end in order.
-pub(super) struct Ending {
+pub(super) struct NodeEnding {
     pub(super) reporter: HealthReporter,
     pub(super) stopping: CancellationToken,
     pub(super) replica: Replica,
@@ -26,7 +26,7 @@ pub(super) struct Ending {
     pub(super) traces: Traces,
 }
 
-impl Ending {
+impl NodeEnding {
     /// Ends the node: takes about twice [`DRAIN`] at the most.
     pub(super) async fn drain(self, mut tasks: NodeTasks) {
         tracing::info!("stopping");

@@ -10,8 +10,8 @@ use tokio::{net::TcpListener, task::spawn_blocking};
 use lockkeeper_config::{Config, TlsConfig};
 use lockkeeper_environment::Environment;
 use lockkeeper_raft::{
-    identity::{ClusterId, Identity},
-    log::{self, LogStore, OpenError},
+    identity::{ClusterId, NodeIdentity},
+    log::{self, LogOpenError, LogStore},
     snapshot::SnapshotStore,
 };
 use lockkeeper_storage::{
@@ -76,7 +76,7 @@ pub(super) async fn listen_if_set(key: &'static str, address: &str) -> Result<Op
 pub(super) struct DataDirectory {
     /// Keeps other processes out of the directory, so it must live longer than the log.
     pub(super) lock: LockFile,
-    pub(super) identity: Arc<Identity>,
+    pub(super) identity: Arc<NodeIdentity>,
     pub(super) log: LogStore,
     pub(super) snapshots: SnapshotStore,
 }
@@ -91,19 +91,20 @@ impl DataDirectory {
 
         // The lock comes before anything in the directory is read, or deleted as unfinished: another process may use it.
         let lock = LockFile::take_directory(directory).map_err(|not_locked| match not_locked {
-            NotLocked::InUse => ServeError::Log(OpenError::Locked { directory: directory.to_owned() }),
+            NotLocked::InUse => ServeError::Log(LogOpenError::Locked { directory: directory.to_owned() }),
             NotLocked::Io(source) => refused(source),
         })?;
 
         let cluster_id: ClusterId =
             config.cluster_id.parse().map_err(|invalid| ServeError::Config(format!("{invalid}")))?;
-        let identity = Identity::open_or_create(directory, &cluster_id, config.node_id, &mut environment.generator())?;
+        let identity =
+            NodeIdentity::open_or_create(directory, &cluster_id, config.node_id, &mut environment.generator())?;
         let snapshots = SnapshotStore::open(&directory.join("snapshots"))?;
 
         let newest = snapshots.latest().and_then(|file| file.meta().last_log_id);
         let owner = Some(identity.log_owner());
         let metrics = environment.metrics.clone();
-        let options = log::Options { snapshot: newest, owner, metrics, ..log::Options::default() };
+        let options = log::LogOptions { snapshot: newest, owner, metrics, ..log::LogOptions::default() };
         let log = LogStore::open(&directory.join("log"), options)?;
 
         identity.started()?;

@@ -1,6 +1,6 @@
 //! The ports of a node: one listener for each protocol, and the service behind it.
 //!
-//! Ports of clients stop to accept when the node starts to end ([`Node::stopping`]); that of the peers serves until the end, because the
+//! Ports of clients stop to accept when the node starts to end ([`RunningNode::stopping`]); that of the peers serves until the end, because the
 //! last requests need the peers.
 
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use lockkeeper_config::Config;
 use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_proto::v1::maintenance_server::MaintenanceServer;
 use lockkeeper_transport::{
-    Connect, Listen, Settings,
+    Connector, Listen, Settings,
     tls::{Acceptor, Port, Tls, TlsError},
 };
 
-use super::{Node, NodeTasks, ServeError, services::listen_to};
+use super::{NodeTasks, RunningNode, ServeError, services::listen_to};
 use crate::{
     adapters,
     connections::{Counted, CountedPort},
@@ -65,7 +65,7 @@ impl Acceptors {
     }
 }
 
-impl<C: Connect> Node<C> {
+impl<C: Connector> RunningNode<C> {
     /// Serves all ports, by tasks of this set. The reporter says at the clients' port whether this node can serve.
     pub(super) fn serve<L: Listen>(
         &self,
@@ -96,7 +96,7 @@ impl<C: Connect> Node<C> {
     fn serve_peers<L: Listen>(&self, listener: L, acceptor: Option<Acceptor>, tasks: &mut NodeTasks) {
         let Self { base, replication, services, .. } = self;
         let routes = services.for_peers().add_service(replication.peer_service.server());
-        let port = node_calls::Port::Peers(Box::new(replication.replica.clone()));
+        let port = node_calls::CallPort::Peers(Box::new(replication.replica.clone()));
         let service = NodeCalls { port, service: services.around(routes) };
 
         let listener = self.counted(listener, CountedPort::Peers);
@@ -119,7 +119,7 @@ impl<C: Connect> Node<C> {
         let (reporter, health_service) = tonic_health::server::health_reporter();
         let routes =
             services.for_clients().add_service(health_service).add_service(MaintenanceServer::new(maintenance));
-        let service = NodeCalls { port: node_calls::Port::Clients, service: services.around(routes) };
+        let service = NodeCalls { port: node_calls::CallPort::Clients, service: services.around(routes) };
         let service = services.unread.layer(service);
 
         let listener = self.counted(listener, CountedPort::Clients);
@@ -167,7 +167,7 @@ impl<C: Connect> Node<C> {
             Ok(())
         });
 
-        let service = NodeCalls { port: node_calls::Port::Clients, service: lockkeeper_etcd::services(store) };
+        let service = NodeCalls { port: node_calls::CallPort::Clients, service: lockkeeper_etcd::services(store) };
         let service = services.adapters_unread.layer(Gated { hosts, service });
         let listener = self.counted(listener, CountedPort::Etcd);
         let settings = Settings::CLIENTS.with_connections_max(base.places.etcd).with_http1();

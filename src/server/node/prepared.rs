@@ -9,23 +9,23 @@ use openraft::{RaftLogReader, storage::RaftLogStorage};
 use tokio_util::sync::CancellationToken;
 
 use lockkeeper_audit::{Rotation, Sink};
-use lockkeeper_config::{AuditConfig, Config, Member, TracesConfig};
+use lockkeeper_config::{AuditConfig, Config, ConfiguredMember, TracesConfig};
 use lockkeeper_environment::{Blocking, Environment, Tasks};
 use lockkeeper_planted::VERSION;
 use lockkeeper_raft::{
     Replica,
-    identity::{ClusterId, Identity},
+    identity::{ClusterId, NodeIdentity},
     members::{Members, forming::FormingConfig},
     network::hello,
     snapshot::SnapshotStore,
     types::TypeConfig,
 };
 use lockkeeper_table::MemberNode;
-use lockkeeper_traces::{Settings as TraceSettings, Traces};
-use lockkeeper_transport::{Connect, Listen};
+use lockkeeper_traces::{ExportSettings as TraceSettings, Traces};
+use lockkeeper_transport::{Connector, Listen};
 
 use super::{
-    Foundation, Node, Parts, ServeError,
+    Foundation, Parts, RunningNode, ServeError,
     ports::{Acceptors, Listeners},
     replication::Replication,
     services::Services,
@@ -36,7 +36,7 @@ use crate::{
     service::Local,
 };
 
-impl<C: Connect> Node<C> {
+impl<C: Connector> RunningNode<C> {
     /// Makes a node of its parts, with Raft running. Returns what its ports need beside it.
     pub(super) async fn prepare<L, S>(parts: Parts<L, C, S>) -> Result<(Self, Listeners<L>, Acceptors), ServeError>
     where
@@ -93,7 +93,7 @@ impl<C: Connect> Node<C> {
 
 /// Refuses a log that ends before an entry that this node is known to have had.
 async fn check_log<S: RaftLogStorage<TypeConfig>>(
-    identity: &Identity,
+    identity: &NodeIdentity,
     log: &mut S,
     snapshots: &SnapshotStore,
 ) -> Result<(), ServeError> {
@@ -141,7 +141,7 @@ fn start_traces(config: &Config, environment: &Environment) -> Result<Traces, Se
 }
 
 /// What changes the membership: it greets a new member before it adds it.
-fn members<C: Connect>(config: &Config, replica: &Replica, identity: &Arc<Identity>, connector: C) -> Members {
+fn members<C: Connector>(config: &Config, replica: &Replica, identity: &Arc<NodeIdentity>, connector: C) -> Members {
     let identity = Arc::clone(identity);
     let greet = Arc::new(move |address: String| -> BoxFuture<'static, _> {
         let identity = Arc::clone(&identity);
@@ -155,7 +155,7 @@ fn members<C: Connect>(config: &Config, replica: &Replica, identity: &Arc<Identi
 
 /// The members of the cluster, as the configuration names them.
 fn plan(config: &Config) -> FormingConfig {
-    let node = |member: &Member| {
+    let node = |member: &ConfiguredMember| {
         let peer_address = member.peer_address.clone();
         let client_address = member.client_address.clone();
         (member.node_id, MemberNode { peer_address, client_address, ..MemberNode::default() })

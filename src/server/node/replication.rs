@@ -22,7 +22,7 @@ use lockkeeper_raft::{
     types::TypeConfig,
 };
 use lockkeeper_table::{Audit, Inspect, Table};
-use lockkeeper_transport::Connect;
+use lockkeeper_transport::Connector;
 
 use super::{Foundation, ServeError, stopped, unapplied};
 
@@ -58,7 +58,7 @@ pub(super) struct Replication<C> {
     pub(super) start_prober: Prober<C, SnapshotFile>,
 }
 
-impl<C: Connect> Replication<C> {
+impl<C: Connector> Replication<C> {
     /// Starts Raft on this log and these snapshots. It applies the entries that are known to be committed before it returns.
     pub(super) async fn start<S: RaftLogStorage<TypeConfig>>(
         base: &Foundation<C>,

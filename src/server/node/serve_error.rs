@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use crate::joining::NotAdmitted;
 use lockkeeper_audit::{FileError, SinkError};
 use lockkeeper_raft::{
-    identity::IdentityError, log::OpenError, members::forming::FormingError, snapshot::SnapshotError,
+    identity::IdentityError, log::LogOpenError, members::forming::FormingError, snapshot::SnapshotError,
 };
 use lockkeeper_transport::tls::TlsError;
 
@@ -41,7 +41,7 @@ pub enum ServeError {
     Identity(#[from] IdentityError),
     /// The log cannot be used. Nothing was started.
     #[error(transparent)]
-    Log(#[from] OpenError),
+    Log(#[from] LogOpenError),
     /// The snapshots cannot be used. Nothing was started.
     #[error(transparent)]
     Snapshots(#[from] SnapshotError),
@@ -135,12 +135,13 @@ fn after_identity(error: &IdentityError) -> Remedy {
     }
 }
 
-fn after_log(error: &OpenError) -> Remedy {
+fn after_log(error: &LogOpenError) -> Remedy {
     match error {
-        OpenError::Damaged { .. } | OpenError::NotOwn { .. } | OpenError::NotDurable { .. } => Remedy::Data,
-        OpenError::Locked { .. } | OpenError::Late { .. } | OpenError::Full { .. } | OpenError::Io { .. } => {
-            Remedy::StartAgain
-        }
+        LogOpenError::Damaged { .. } | LogOpenError::NotOwn { .. } | LogOpenError::NotDurable { .. } => Remedy::Data,
+        LogOpenError::Locked { .. }
+        | LogOpenError::Late { .. }
+        | LogOpenError::Full { .. }
+        | LogOpenError::Io { .. } => Remedy::StartAgain,
     }
 }
 
@@ -176,9 +177,9 @@ mod tests {
     #[test]
     fn what_may_pass_is_told_from_data_that_stay_as_they_are() {
         let directory = PathBuf::from("data");
-        let log = |error: OpenError| ServeError::from(error).remedy();
-        assert_eq!(log(OpenError::Locked { directory: directory.clone() }), Remedy::StartAgain);
-        let damaged = OpenError::Damaged { directory: directory.clone(), what: "a record is cut".to_owned() };
+        let log = |error: LogOpenError| ServeError::from(error).remedy();
+        assert_eq!(log(LogOpenError::Locked { directory: directory.clone() }), Remedy::StartAgain);
+        let damaged = LogOpenError::Damaged { directory: directory.clone(), what: "a record is cut".to_owned() };
         assert_eq!(log(damaged), Remedy::Data);
 
         let identity = |error: IdentityError| ServeError::from(error).remedy();

@@ -11,12 +11,12 @@ use crate::{
     MESSAGE_BYTES_MAX,
     cluster::Cluster,
     pulse::Pulse,
-    service::{Local, Service as LockService, forward::Dial},
-    unread::{Unread, UnreadLimits},
+    service::{Local, Service as LockService, forward::DialPeer},
+    unread::{UnreadAnswerLimits, UnreadLayer},
     v1::{
         Adapter, Backend,
         cluster::ClusterService,
-        deadlines::{Deadlines, Timed},
+        deadlines::{Deadlines, TimedService},
         forwarded::Forwarded,
         unreadable::explaining,
     },
@@ -24,10 +24,10 @@ use crate::{
 use lockkeeper_environment::{Environment, Tasks};
 use lockkeeper_proto::v1::{cluster_server::ClusterServer, locks_server::LocksServer, sessions_server::SessionsServer};
 use lockkeeper_raft::messages::keyspace_server::KeyspaceServer;
-use lockkeeper_transport::{Connect, Listen, Settings, tls::Acceptor};
+use lockkeeper_transport::{Connector, Listen, Settings, tls::Acceptor};
 
 /// Services, with the layers around them.
-type Around = MapResponse<Timed<Routes>, fn(http::Response<Body>) -> http::Response<Body>>;
+type Around = MapResponse<TimedService<Routes>, fn(http::Response<Body>) -> http::Response<Body>>;
 
 /// The services of a node.
 pub(super) struct Services {
@@ -40,15 +40,15 @@ pub(super) struct Services {
     pub(super) adapters_service: LockService,
     pub(super) cluster: Cluster,
     /// Limits the unread answers at the clients' port.
-    pub(super) unread: Unread,
+    pub(super) unread: UnreadLayer,
     /// Limits the unread answers at the ports of other protocols.
-    pub(super) adapters_unread: Unread,
+    pub(super) adapters_unread: UnreadLayer,
     clients: Tasks,
     adapters: Tasks,
 }
 
 impl Services {
-    pub(super) fn new<C: Connect>(
+    pub(super) fn new<C: Connector>(
         config: &Config,
         local: Local,
         environment: &Environment,
@@ -56,7 +56,7 @@ impl Services {
         stopping: CancellationToken,
     ) -> Self {
         let replica = local.replica.clone();
-        let dial: Dial = Arc::new(move |id, address, windows| {
+        let dial: DialPeer = Arc::new(move |id, address, windows| {
             lockkeeper_transport::channel_with(connector.to_node(id), address, windows)
         });
         let service = LockService::new(local.clone(), dial, stopping);
@@ -78,7 +78,7 @@ impl Services {
         };
 
         let adapters_service = service.with_own_connections();
-        let [unread, adapters_unread] = [(); 2].map(|()| Unread::new(UnreadLimits::CLIENTS));
+        let [unread, adapters_unread] = [(); 2].map(|()| UnreadLayer::new(UnreadAnswerLimits::CLIENTS));
         let Environment { clients, adapters, .. } = environment.clone();
         Self { local, service, adapters_service, cluster, unread, adapters_unread, clients, adapters }
     }

@@ -27,7 +27,7 @@ const ROWS: usize = 20;
 const ROWS_MAX: usize = 100;
 
 impl Serve for ShowBusiest {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Busiest>, Error> {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<BusiestLocks>, Error> {
         let table = node.replica.table();
         // The next answer counts from here on: all changes up to this entry are in memory by now.
         let index = table.notified();
@@ -42,12 +42,12 @@ impl Serve for ShowBusiest {
         let node_id = *node.replica.raft().node_id();
         let totals = totals(&node.metrics);
         let BusyView { locks, waits, more_waits } = seen;
-        Ok(Form::Typed(Busiest { locks, waits, more_waits, counted_after, index, node_id, totals }))
+        Ok(Form::Typed(BusiestLocks { locks, waits, more_waits, counted_after, index, node_id, totals }))
     }
 }
 
-fn totals(metrics: &Metrics) -> Totals {
-    Totals {
+fn totals(metrics: &Metrics) -> TableTotals {
+    TableTotals {
         granted: metrics.times(Did::Granted),
         released: metrics.times(Did::Released),
         expired: metrics.times(Did::Expired),
@@ -61,8 +61,8 @@ fn totals(metrics: &Metrics) -> Totals {
 
 /// What a look at the table found.
 struct BusyView {
-    locks: Vec<BusyLock>,
-    waits: Vec<LongWait>,
+    locks: Vec<BusyLockView>,
+    waits: Vec<LongWaitView>,
     more_waits: bool,
 }
 
@@ -85,12 +85,12 @@ fn look<'a>(
 
     let mut named = HashSet::new();
     let names = most(queues.lengths, rows).into_iter().chain(most(grants.clone(), rows));
-    let locks = names.filter(|name| named.insert(*name)).map(|name| BusyLock {
+    let locks = names.filter(|name| named.insert(*name)).map(|name| BusyLockView {
         lock: LockView { data: None, ..table.lock(name, after(Ticket(0))) },
         grants: grants.get(name).copied().unwrap_or_default(),
     });
 
-    let mut waits: Vec<LongWait> =
+    let mut waits: Vec<LongWaitView> =
         queues.oldest.into_iter().filter_map(|(ticket, name)| long_wait(table, name, ticket)).collect();
     // Tickets of acquires and those of claims are numbers of two kinds: here only the time compares them.
     waits.sort_by_key(|wait| wait.waiter.since.0);
@@ -160,10 +160,15 @@ fn after(waiters_after: Ticket) -> Page {
     Page { size: 1, holders_after: Token(0), waiters_after }
 }
 
-fn long_wait(table: &Machine, name: &LockName, ticket: Ticket) -> Option<LongWait> {
+fn long_wait(table: &Machine, name: &LockName, ticket: Ticket) -> Option<LongWaitView> {
     let view = table.lock(name, after(Ticket(ticket.0.saturating_sub(1))));
     let waiter = view.waiters.into_iter().find(|waiter| waiter.ticket == ticket)?;
-    Some(LongWait { name: view.name, waiter, holder: view.holders.into_iter().next(), queue_length: view.queue_length })
+    Some(LongWaitView {
+        name: view.name,
+        waiter,
+        holder: view.holders.into_iter().next(),
+        queue_length: view.queue_length,
+    })
 }
 
 #[cfg(test)]

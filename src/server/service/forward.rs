@@ -51,7 +51,7 @@ const CALLER_KEY: &str = "lockkeeper-client-address";
 const IDENTITY_KEY: &str = "lockkeeper-client-identity";
 
 /// Makes a channel to the peer with this id at this address, with these flow-control windows for its answers.
-pub(crate) type Dial = Arc<dyn Fn(u64, &str, Windows) -> Channel + Send + Sync>;
+pub(crate) type DialPeer = Arc<dyn Fn(u64, &str, Windows) -> Channel + Send + Sync>;
 
 /// Which connection to the leader a request uses. The requests of a connection share its limits: the number of calls, and the bytes that
 /// are not read yet. So requests that take long, or whose answers a client reads slowly, have connections of their own.
@@ -66,7 +66,7 @@ pub(super) enum Lane {
 }
 
 /// The leader, as this node knows it.
-pub(super) struct Leader {
+pub(super) struct KnownLeader {
     pub(super) id: u64,
     pub(super) peer_address: String,
 }
@@ -78,7 +78,7 @@ type ChannelKey = (u64, String, Lane);
 #[derive(Clone)]
 pub(super) struct Forwarder {
     replica: Replica,
-    pub(super) dial: Dial,
+    pub(super) dial: DialPeer,
     channels: Arc<Mutex<HashMap<ChannelKey, Channel>>>,
 }
 
@@ -96,14 +96,14 @@ struct InFlight {
 }
 
 impl Forwarder {
-    pub(super) fn new(replica: Replica, dial: Dial) -> Self {
+    pub(super) fn new(replica: Replica, dial: DialPeer) -> Self {
         Self { replica, dial, channels: Arc::default() }
     }
 
     /// Forwards a request with one reply.
     pub(super) async fn call<C: Forward>(
         &self,
-        leader: Leader,
+        leader: KnownLeader,
         lane: Lane,
         caller: &Caller,
         request: Form<C>,
@@ -117,7 +117,7 @@ impl Forwarder {
     /// Forwards a stream of renewals.
     pub(super) async fn keep_alive(
         &self,
-        leader: Leader,
+        leader: KnownLeader,
         caller: &Caller,
         renewals: impl Stream<Item = Form<KeepAlive>> + Send + 'static,
     ) -> Result<impl Stream<Item = Result<Form<KeepAliveEvent>, Error>> + Send + 'static, Error> {
@@ -133,7 +133,7 @@ impl Forwarder {
     /// Forwards a watch.
     pub(super) async fn watch(
         &self,
-        leader: Leader,
+        leader: KnownLeader,
         caller: &Caller,
         request: Form<WatchLocks>,
     ) -> Result<impl Stream<Item = Result<Form<WatchEvent>, Error>> + Send + 'static, Error> {
@@ -145,12 +145,12 @@ impl Forwarder {
     }
 
     /// Asks the leader for its condition. Returns `None` if it does not answer. The caller must set a time limit.
-    pub(super) async fn status(&self, leader: Leader) -> Option<StatusResponse> {
+    pub(super) async fn status(&self, leader: KnownLeader) -> Option<StatusResponse> {
         let asked = ClusterClient::new(self.channel(&leader, Lane::Short)).status(StatusRequest::default()).await;
         asked.ok().map(tonic::Response::into_inner)
     }
 
-    fn channel(&self, leader: &Leader, lane: Lane) -> Channel {
+    fn channel(&self, leader: &KnownLeader, lane: Lane) -> Channel {
         let address = &leader.peer_address;
         let windows = match lane {
             Lane::Short | Lane::Waits => Windows::WIDE,
@@ -165,7 +165,7 @@ impl Forwarder {
     /// Returns the leader's answer, unless another node is known to lead before it comes.
     async fn while_it_leads<T>(
         &self,
-        leader: &Leader,
+        leader: &KnownLeader,
         in_flight: InFlight,
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Error> {
@@ -182,7 +182,7 @@ impl Forwarder {
     }
 
     /// Notes that the leader was not reached at this address: the next request goes to another address of it, if there is one.
-    fn not_there(&self, leader: &Leader) {
+    fn not_there(&self, leader: &KnownLeader) {
         let metrics = self.replica.raft().server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
         if let Some(node) = membership.get_node(&leader.id) {

@@ -33,16 +33,16 @@ const REVOCATIONS: usize = 256;
 /// Maximum number of events that wait for a client that does not read them.
 const EVENTS: usize = 64;
 
-type Events = mpsc::Sender<Result<KeepAliveEvent, Error>>;
+type EventSender = mpsc::Sender<Result<KeepAliveEvent, Error>>;
 
 /// Why a stream ends.
-enum End {
+enum StreamEnd {
     /// The client is gone.
     Client,
     Error(Error),
 }
 
-impl From<Error> for End {
+impl From<Error> for StreamEnd {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
@@ -56,7 +56,7 @@ pub(super) fn start(
     let (events, stream) = mpsc::channel(EVENTS);
     tokio::spawn(async move {
         let mut sessions = BTreeSet::new();
-        if let Err(End::Error(error)) = serve(&replica, renewals, &events, &mut sessions).await {
+        if let Err(StreamEnd::Error(error)) = serve(&replica, renewals, &events, &mut sessions).await {
             // If this fails, the client is gone.
             let _ = events.send(Err(error)).await;
         }
@@ -70,14 +70,14 @@ pub(super) fn start(
 async fn serve(
     replica: &Replica,
     renewals: impl Stream<Item = Result<KeepAlive, Error>>,
-    events: &Events,
+    events: &EventSender,
     sessions: &mut BTreeSet<SessionId>,
-) -> Result<(), End> {
+) -> Result<(), StreamEnd> {
     let mut renewals = pin!(renewals);
     let mut led = replica.led();
     let mut in_flight = FuturesUnordered::new();
     let (listener, mut notices) = Notices::new();
-    let mut members = Members::default();
+    let mut members = NamedMembers::default();
 
     loop {
         if led.borrow_and_update().is_none() {
@@ -101,7 +101,7 @@ async fn serve(
                 in_flight.push(renew(replica, session, sequence));
             }
             Some(renewed) = in_flight.next() => {
-                let Renewed { session, sequence, renewal } = renewed;
+                let RenewalOutcome { session, sequence, renewal } = renewed;
                 if let Some(renewal) = renewal? {
                     let members = members.news(replica);
                     answer(replica, events, session, renewal, |ttl| Kind::Renewed { sequence, ttl, members }).await?;
@@ -127,12 +127,12 @@ fn too_many_sessions() -> Error {
 
 /// The members that a stream has named to its client.
 #[derive(Default)]
-struct Members {
+struct NamedMembers {
     /// The log entry with the membership that was named last.
     named: Option<LogId>,
 }
 
-impl Members {
+impl NamedMembers {
     /// Returns the addresses at which clients reach the members, unless these were named already.
     fn news(&mut self, replica: &Replica) -> Vec<String> {
         let metrics = replica.raft().server_metrics();
@@ -148,31 +148,31 @@ impl Members {
 }
 
 /// The outcome of a renewal, if it is known. An unknown outcome is not acknowledged.
-struct Renewed {
+struct RenewalOutcome {
     session: SessionId,
     sequence: u64,
     renewal: Result<Option<Renewal>, Error>,
 }
 
-async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> Renewed {
+async fn renew(replica: &Replica, session: SessionId, sequence: u64) -> RenewalOutcome {
     let renewal = match replica.renew(session, PATIENCE).await {
         Ok(renewal) => Ok(Some(renewal)),
         // Without an acknowledgement, the client does not count on the renewal, and sends another one.
         Err(NoReply::Unknown | NoReply::Overloaded | NoReply::DiskSpaceLow(_)) => Ok(None),
         Err(no_reply) => Err(Error::no_reply(no_reply)),
     };
-    Renewed { session, sequence, renewal }
+    RenewalOutcome { session, sequence, renewal }
 }
 
 /// Answers a renewal. Revoked grants are reported with every renewal until they are released, because an earlier report may have been lost
 /// with another stream. They come before the acknowledgement, which does not extend them.
 async fn answer(
     replica: &Replica,
-    events: &Events,
+    events: &EventSender,
     session: SessionId,
     renewal: Renewal,
     renewed: impl FnOnce(Ttl) -> Kind,
-) -> Result<(), End> {
+) -> Result<(), StreamEnd> {
     let (ttl, mut revoked, mut more) = match renewal {
         Renewal::Renewed { ttl, revoked, more } => (ttl, revoked, more),
         Renewal::Ended(end) => return send(events, session, Kind::Ended(end)).await,
@@ -204,6 +204,6 @@ fn lost(loss: SessionLoss) -> Kind {
     }
 }
 
-async fn send(events: &Events, session: SessionId, kind: Kind) -> Result<(), End> {
-    events.send(Ok(KeepAliveEvent { session, kind })).await.map_err(|_| End::Client)
+async fn send(events: &EventSender, session: SessionId, kind: Kind) -> Result<(), StreamEnd> {
+    events.send(Ok(KeepAliveEvent { session, kind })).await.map_err(|_| StreamEnd::Client)
 }

@@ -68,7 +68,7 @@ impl GetEntries {
         let at = self.at.unwrap_or(revision);
         machine.ensure_known(at).map_err(Error::revision)?;
 
-        let mut page = Page::with_room_for(PAGE_MAX);
+        let mut page = PageRoom::with_room_for(PAGE_MAX);
         let mut entries = Vec::new();
         for key in self.keys {
             let entry = machine.entry_at(&key, at).map_err(Error::revision)?;
@@ -86,7 +86,7 @@ impl GetEntries {
 impl Serve for ListEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
         let (machine, _) = node.frozen(false).await?;
-        let mut page = Page::with_room_for(page_size(self.page_size, PAGE_MAX));
+        let mut page = PageRoom::with_room_for(page_size(self.page_size, PAGE_MAX));
         let revision = machine.revision();
 
         let (entries, more) = match (self.leased_by, self.at) {
@@ -181,12 +181,12 @@ impl<'a> Turns<'a> {
 }
 
 /// The room that is left in a page.
-struct Page {
+struct PageRoom {
     entries_left: usize,
     bytes_left: usize,
 }
 
-impl Page {
+impl PageRoom {
     fn with_room_for(entries: usize) -> Self {
         Self { entries_left: entries, bytes_left: PAGE_BYTES }
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     async fn read(long_reads: &LongReads, visits: usize) -> Result<(Vec<(Key, Arc<Entry>)>, bool), Error> {
-        Page::with_room_for(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads)).await
+        PageRoom::with_room_for(1).fill_in_turns(nothing(visits), &mut Turns::new(long_reads)).await
     }
 
     #[tokio::test]
@@ -260,7 +260,7 @@ mod tests {
             None
         });
         let mut turns = Turns::new(&long_reads);
-        let mut page = Page::with_room_for(1);
+        let mut page = PageRoom::with_room_for(1);
         let (found, ()) = tokio::join!(page.fill_in_turns(visits, &mut turns), other);
         assert_eq!(found.expect("one read"), (Vec::new(), false));
     }
@@ -276,7 +276,7 @@ mod tests {
         let mut all = futures::future::join_all(waiting);
         assert!(futures::poll!(&mut all).is_pending());
         let refused = read(&long_reads, VISITS_PER_TURN).await.expect_err("too many");
-        assert_eq!(refused.reason, crate::api::Reason::Overloaded);
+        assert_eq!(refused.reason, crate::api::FailureReason::Overloaded);
         drop(first);
         assert!(all.await.iter().all(Result::is_ok));
     }

@@ -1,7 +1,7 @@
 //! Requests, executed on this node's replica.
 //!
 //! Every change of the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
-//! [`Reason::NoLeader`]. [`super::Service`] therefore routes such requests to the leader first. Any node executes a stale read.
+//! [`FailureReason::NoLeader`]. [`super::Service`] therefore routes such requests to the leader first. Any node executes a stale read.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
         guard::{Adds, Concern, Guarded, Needs, is_of_adapter, keys_of, rights_needed},
     },
     api::{
-        Caller, Error, Reason,
+        Caller, Error, FailureReason,
         requests::{EntriesWatched, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
     wire::{Form, Forward, status::outcome},
@@ -23,10 +23,10 @@ use crate::{
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId};
 use lockkeeper_metrics::Metrics;
-use lockkeeper_policy::{Right, What};
+use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_raft::{NoReply, Replica, members::Members};
 use lockkeeper_table::{Applied, Delivery, Times};
-use lockkeeper_traces::{Span, Traces};
+use lockkeeper_traces::{TraceSpan, Traces};
 use lockkeeper_transport::LogThrottle;
 
 /// This node's replica, and everything else that requests need.
@@ -46,7 +46,7 @@ pub(crate) struct Local {
     pub(crate) long_reads: Arc<LongReads>,
     pub(crate) traces: Traces,
     /// The span of a traced request, while the request is executed.
-    pub(crate) span: Option<Arc<Span>>,
+    pub(crate) span: Option<Arc<TraceSpan>>,
 }
 
 /// The attribute of a span with the lock that a request names, or the first of its locks.
@@ -82,7 +82,7 @@ impl Local {
     }
 
     fn count_limit(&self, error: &Error) {
-        if error.reason == Reason::LimitReached
+        if error.reason == FailureReason::LimitReached
             && let Some(limit) = error.about("limit")
         {
             self.metrics.limit_reached(limit);
@@ -94,7 +94,12 @@ impl Local {
         }
     }
 
-    async fn traced<C: Serve>(&self, span: Span, caller: &Caller, request: Form<C>) -> Result<Form<C::Reply>, Error> {
+    async fn traced<C: Serve>(
+        &self,
+        span: TraceSpan,
+        caller: &Caller,
+        request: Form<C>,
+    ) -> Result<Form<C::Reply>, Error> {
         let span = Arc::new(span);
         let node = Self { span: Some(Arc::clone(&span)), ..self.clone() };
         let answer = node.answer(caller, request).await;
@@ -150,7 +155,7 @@ impl Local {
         // The policy may change while the stream is open.
         let access = Arc::clone(&self.access);
         let caller = caller.clone();
-        let denied = async move { access.denied(&caller, Right::Watch, What::Under(&prefix)).await };
+        let denied = async move { access.denied(&caller, Right::Watch, RequestSubject::Under(&prefix)).await };
         Ok(until_error(events, denied).map(|event| event.map(Form::Message)))
     }
 
@@ -190,7 +195,10 @@ impl Local {
     /// Refuses a request for which the caller has no right, or that uses the session of another identity.
     pub(super) fn check(&self, caller: &Caller, request: &impl Guarded) -> Result<(), Error> {
         self.decide(caller, request).inspect_err(|error| {
-            if matches!(error.reason, Reason::PermissionDenied | Reason::NotOwner | Reason::Unauthenticated) {
+            if matches!(
+                error.reason,
+                FailureReason::PermissionDenied | FailureReason::NotOwner | FailureReason::Unauthenticated
+            ) {
                 let who = caller.identity.as_ref().map(ToString::to_string);
                 let act = "refused".to_owned();
                 let reason = error.message.clone().into_owned();
@@ -208,11 +216,13 @@ impl Local {
             None => {}
             Some((right, Concern::One(what))) => self.access.check(caller, right, what)?,
             Some((right, Concern::All(wants))) => {
-                wants.iter().try_for_each(|want| self.access.check(caller, right, What::Name(want.name.as_str())))?;
+                wants
+                    .iter()
+                    .try_for_each(|want| self.access.check(caller, right, RequestSubject::Name(want.name.as_str())))?;
             }
             Some((right, Concern::Keys(keys))) => {
                 let mut asked = keys.iter().map(Key::as_bytes).filter(|key| !is_of_adapter(right, key));
-                asked.try_for_each(|key| self.access.check(caller, right, What::Key(key)))?;
+                asked.try_for_each(|key| self.access.check(caller, right, RequestSubject::Key(key)))?;
             }
         }
 
@@ -338,9 +348,9 @@ impl Local {
 }
 
 /// Notes in the span which locks the request names.
-fn name_locks(span: &Span, request: &impl Guarded) {
+fn name_locks(span: &TraceSpan, request: &impl Guarded) {
     match request.needs().right {
-        Some((_, Concern::One(What::Name(name)))) => span.note(LOCK, name.to_owned()),
+        Some((_, Concern::One(RequestSubject::Name(name)))) => span.note(LOCK, name.to_owned()),
         Some((_, Concern::All(wants))) => {
             if let Some(first) = wants.first() {
                 span.note(LOCK, first.name.as_str().to_owned());
@@ -354,7 +364,7 @@ fn name_locks(span: &Span, request: &impl Guarded) {
 }
 
 /// Notes in the span the stages of a command that went through Raft.
-fn show_stages(span: &Span, times: Times) {
+fn show_stages(span: &TraceSpan, times: Times) {
     let Times { queued, proposed, committed, applied, log_index } = times;
     span.note(LOG_INDEX, i64::try_from(log_index).unwrap_or(i64::MAX));
     span.part("queue", queued, proposed);

@@ -137,7 +137,7 @@ impl Serve for GetLock {
 }
 
 impl Serve for ListLocks {
-    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<LockPage>, Error> {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<ListedLocks>, Error> {
         let limit = PageLimit { locks: page_size(self.page_size, PAGE_MAX), bytes: PAGE_BYTES };
         let (machine, index) = node.frozen(self.stale).await?;
         let (locks, next_page_token) = page_of_locks(&machine, &self.prefix, self.after.as_ref(), limit);

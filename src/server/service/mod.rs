@@ -46,7 +46,7 @@ use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::browse::Browse;
-use self::forward::{Dial, Forwarder, Lane, Leader};
+use self::forward::{DialPeer, Forwarder, KnownLeader, Lane};
 use self::local::until_error;
 pub(crate) use self::local::{Local, Serve};
 use super::{
@@ -75,7 +75,7 @@ pub(crate) async fn dispatch_entry_watches(replica: Replica) {
 }
 
 /// A stream of replies.
-pub(crate) type Events<T> = BoxStream<'static, Result<Form<T>, Error>>;
+pub(crate) type ReplyStream<T> = BoxStream<'static, Result<Form<T>, Error>>;
 
 /// Maximum number of waiting acquires that a follower forwards. Further ones are refused with the leader's name, so that their clients can
 /// wait there.
@@ -99,12 +99,12 @@ pub(crate) struct Service {
 /// Where a request is executed.
 enum Route {
     Here,
-    There(Leader),
+    There(KnownLeader),
 }
 
 impl Service {
     /// Refuses new requests once `stopping` is cancelled.
-    pub(crate) fn new(local: Local, dial: Dial, stopping: CancellationToken) -> Self {
+    pub(crate) fn new(local: Local, dial: DialPeer, stopping: CancellationToken) -> Self {
         let forwarder = Forwarder::new(local.replica.clone(), dial);
         Self { local, forwarder, stopping, waits: Arc::new(Semaphore::new(WAITS_FORWARDED_MAX)) }
     }
@@ -153,7 +153,7 @@ impl Service {
     /// Forwards a request. If it is traced, this node adds a span, and the leader's span is its child.
     async fn forward<C: Serve>(
         &self,
-        leader: Leader,
+        leader: KnownLeader,
         lane: Lane,
         caller: &Caller,
         request: Form<C>,
@@ -175,7 +175,7 @@ impl Service {
         &self,
         caller: &Caller,
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
-    ) -> Result<Events<KeepAliveEvent>, Error> {
+    ) -> Result<ReplyStream<KeepAliveEvent>, Error> {
         self.local.access.count_call(caller)?;
         match self.route(caller)? {
             Route::Here => Ok(self.while_known(caller, self.local.keep_alive(caller, renewals))),
@@ -189,7 +189,11 @@ impl Service {
     }
 
     /// Sends the state of the locks under a prefix, and then their changes. An error ends the stream.
-    pub(crate) async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
+    pub(crate) async fn watch(
+        &self,
+        caller: &Caller,
+        request: Form<WatchLocks>,
+    ) -> Result<ReplyStream<WatchEvent>, Error> {
         self.local.access.count_call(caller)?;
         match self.route(caller)? {
             Route::Here => Ok(self.while_known(caller, self.local.watch(caller, request).await?)),
@@ -307,7 +311,7 @@ impl Service {
         match replica.leader() {
             // This node was elected, and has not yet applied what its predecessors left.
             Some((id, _)) if id == *replica.raft().node_id() => Err(Error::no_leader()),
-            Some((id, MemberNode { peer_address, .. })) => Ok(Route::There(Leader { id, peer_address })),
+            Some((id, MemberNode { peer_address, .. })) => Ok(Route::There(KnownLeader { id, peer_address })),
             None => Err(Error::no_leader()),
         }
     }
@@ -328,7 +332,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::api::Reason;
+    use crate::api::FailureReason;
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_ends_at_its_deadline_and_says_so() {
@@ -336,7 +340,7 @@ mod tests {
         let mut endless = until(Some(deadline), stream::iter([Ok(1)]).chain(stream::pending()));
         assert_eq!(endless.next().await.expect("an item").expect("no error"), 1);
         let error = endless.next().await.expect("an item").expect_err("its deadline passed");
-        assert_eq!(error.reason, Reason::DeadlineExceeded);
+        assert_eq!(error.reason, FailureReason::DeadlineExceeded);
         assert!(endless.next().await.is_none());
 
         let deadline = Deadline::at(Instant::now() + Duration::from_secs(1));

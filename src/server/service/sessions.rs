@@ -87,7 +87,7 @@ async fn until_cleared_away(node: &Local, session: SessionId) -> Result<(), Erro
 }
 
 impl Serve for ListSessions {
-    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionPage>, Error> {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<ListedSessions>, Error> {
         let size = page_size(self.page_size, PAGE_MAX);
         if node.access.has_policy() && !node.access.administers(caller) {
             return own_sessions(node, caller, &self, size).await;
@@ -96,7 +96,7 @@ impl Serve for ListSessions {
         let look = |applied: &Applied| {
             let sessions: Vec<_> = applied.machine.sessions(self.after).take(size).collect();
             let more_after = sessions.last().filter(|_| sessions.len() == size).map(|last| last.session);
-            SessionPage { sessions, more_after, index: applied.index() }
+            ListedSessions { sessions, more_after, index: applied.index() }
         };
         node.read(self.stale, look).await.map(Form::Typed)
     }
@@ -108,10 +108,10 @@ async fn own_sessions(
     caller: &Caller,
     request: &ListSessions,
     size: usize,
-) -> Result<Form<SessionPage>, Error> {
+) -> Result<Form<ListedSessions>, Error> {
     let (machine, index) = node.frozen(request.stale).await?;
     let own = machine.sessions(request.after).filter(|session| session.owner == caller.identity);
     let sessions: Vec<_> = own.take(size).collect();
     let more_after = sessions.last().filter(|_| sessions.len() == size).map(|last| last.session);
-    Ok(Form::Typed(SessionPage { sessions, more_after, index }))
+    Ok(Form::Typed(ListedSessions { sessions, more_after, index }))
 }

@@ -74,7 +74,7 @@ pub(super) async fn start(
     };
 
     let missed = VecDeque::new();
-    Ok(messages(Watcher { replica, metrics, prefix, led, term, subscription, missed, shown: after, next }))
+    Ok(messages(LockWatcher { replica, metrics, prefix, led, term, subscription, missed, shown: after, next }))
 }
 
 /// Returns the term in which this node leads, if it leads.
@@ -137,7 +137,7 @@ pub(super) fn messages<W: Watching>(
     })
 }
 
-impl Watching for Watcher {
+impl Watching for LockWatcher {
     type Message = WatchResponse;
 
     fn message(&mut self) -> impl Future<Output = Result<WatchResponse, Error>> + Send {
@@ -146,7 +146,7 @@ impl Watching for Watcher {
 }
 
 /// One watch of the locks under a prefix.
-struct Watcher {
+struct LockWatcher {
     replica: Replica,
     metrics: Metrics,
     prefix: String,
@@ -173,7 +173,7 @@ enum Part {
     NextEntry,
 }
 
-impl Watcher {
+impl LockWatcher {
     /// The next message. An error ends the stream.
     async fn message(&mut self) -> Result<WatchResponse, Error> {
         loop {

@@ -5,7 +5,7 @@
 //! replay goes over into new events, after a restart of the stream at another node, or after a snapshot that this node has installed.
 //!
 //! Nothing is queued for a watcher: one that lags goes on in the history, and one that lags behind the history is told so
-//! ([`Reason::RevisionCompacted`](crate::api::Reason::RevisionCompacted)). A message is built when the watcher has room for it. Only events
+//! ([`Reason::RevisionCompacted`](crate::api::FailureReason::RevisionCompacted)). A message is built when the watcher has room for it. Only events
 //! of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_table::watch_index`].
 //!
 //! Any node serves a watch, as far as it has applied the log. The stream ends when this node has known no leader for [`LEADERLESS_MAX`]
@@ -53,7 +53,7 @@ pub(super) fn start(
     let subscription = subscription.map_err(Error::too_many_watches)?;
     let place = RangeProgress { range, with_previous, complete, within: None };
     let position = WatchPosition { place, subscription, owes: true };
-    Ok(messages(Watcher { replica, history, position, leaderless: 0 }))
+    Ok(messages(EntryWatcher { replica, history, position, leaderless: 0 }))
 }
 
 /// Wakes the watches for events that the applier leaves to this task, until the table is gone. A node has one of these tasks.
@@ -117,7 +117,7 @@ struct Look {
     complete: Revision,
 }
 
-impl Watching for Watcher {
+impl Watching for EntryWatcher {
     type Message = EntriesWatched;
 
     fn message(&mut self) -> impl Future<Output = Result<EntriesWatched, Error>> + Send {
@@ -126,7 +126,7 @@ impl Watching for Watcher {
 }
 
 /// One watch of the entries of a range.
-struct Watcher {
+struct EntryWatcher {
     replica: Replica,
     history: watch::Receiver<EntryHistory>,
     position: WatchPosition,
@@ -144,7 +144,7 @@ struct WatchPosition {
 
 /// What a stream does next.
 #[derive(PartialEq, Eq, Debug)]
-enum Step {
+enum StreamStep {
     /// Sends this message.
     Tell(EntriesWatched),
     /// Found nothing yet, and may find something.
@@ -163,14 +163,14 @@ struct RangeProgress {
     within: Option<(Revision, Key)>,
 }
 
-impl Watcher {
+impl EntryWatcher {
     /// The next message. An error ends the stream.
     async fn message(&mut self) -> Result<EntriesWatched, Error> {
         loop {
             match self.position.step(|| self.history.borrow().clone()).map_err(Error::revision)? {
-                Step::Tell(message) => return Ok(message),
-                Step::GoOn => yield_now().await,
-                Step::Wait => {
+                StreamStep::Tell(message) => return Ok(message),
+                StreamStep::GoOn => yield_now().await,
+                StreamStep::Wait => {
                     if timeout(PROGRESS, self.position.subscription.woken()).await.is_err() {
                         self.check_leader()?;
                         // In this order: an event that comes in between has a higher revision.
@@ -195,10 +195,10 @@ impl Watcher {
 
 impl WatchPosition {
     /// Returns the next step. `history` returns the present history.
-    fn step(&mut self, history: impl FnOnce() -> EntryHistory) -> Result<Step, RevisionError> {
+    fn step(&mut self, history: impl FnOnce() -> EntryHistory) -> Result<StreamStep, RevisionError> {
         // The rest of a revision that was told in part comes first.
         if self.place.within.is_none() && self.is_done() && !self.owes {
-            return Ok(Step::Wait);
+            return Ok(StreamStep::Wait);
         }
 
         let (events, more) = self.place.next(&history())?;
@@ -206,9 +206,9 @@ impl WatchPosition {
         if !events.is_empty() || self.owes && self.place.within.is_none() {
             let complete = self.place.complete;
             self.owes = events.last().is_some_and(|last| last.revision > complete);
-            return Ok(Step::Tell(EntriesWatched { events, complete }));
+            return Ok(StreamStep::Tell(EntriesWatched { events, complete }));
         }
-        Ok(if more { Step::GoOn } else { Step::Wait })
+        Ok(if more { StreamStep::GoOn } else { StreamStep::Wait })
     }
 
     /// Skips what does not concern the watcher. Returns whether nothing is left that concerns it, for now.
@@ -423,7 +423,7 @@ mod tests {
             found.into_iter().for_each(|look| finish(&index, look));
             look_at_all(&mut dispatcher, machine.history());
             for watcher in &mut watchers {
-                while step(watcher, &machine) != Step::Wait {}
+                while step(watcher, &machine) != StreamStep::Wait {}
                 let (position, begins, told) = &*watcher;
                 let is_its =
                     |(revision, key): &&(Revision, Key)| revision > begins && position.place.range.contains(key);
@@ -446,10 +446,10 @@ mod tests {
         }
     }
 
-    fn step(watcher: &mut (WatchPosition, Revision, Vec<(Revision, Key)>), machine: &Machine) -> Step {
+    fn step(watcher: &mut (WatchPosition, Revision, Vec<(Revision, Key)>), machine: &Machine) -> StreamStep {
         let (position, _, told) = watcher;
         let step = position.step(|| machine.history().clone()).expect("nothing is compacted");
-        if let Step::Tell(message) = &step {
+        if let StreamStep::Tell(message) = &step {
             told.extend(message.events.iter().map(|event| (event.revision, event.key.clone())));
             assert!(told.iter().all(|(revision, _)| *revision <= message.complete) || position.owes);
         }
@@ -466,7 +466,7 @@ mod tests {
         let complete = machine.revision();
         let place = RangeProgress { range, with_previous: false, complete, within: None };
         let mut watcher = (WatchPosition { place, subscription, owes: false }, complete, Vec::new());
-        assert_eq!(step(&mut watcher, &machine), Step::Wait);
+        assert_eq!(step(&mut watcher, &machine), StreamStep::Wait);
         (0..3).for_each(|_| put(&mut machine, 0..3, 1));
         look_at_all(&mut dispatcher, machine.history());
         assert_eq!(watcher.0.subscription.woken().now_or_never(), None, "the events are others'");
@@ -474,7 +474,7 @@ mod tests {
         put(&mut machine, 7..8, 1);
         look_at_all(&mut dispatcher, machine.history());
         assert_eq!(watcher.0.subscription.woken().now_or_never(), Some(()));
-        assert!(matches!(step(&mut watcher, &machine), Step::Tell(told) if told.events.len() == 1));
+        assert!(matches!(step(&mut watcher, &machine), StreamStep::Tell(told) if told.events.len() == 1));
         let known = watcher.0.place.complete;
         // The index itself comes too late: then nobody knows what was missed.
         put(&mut machine, 0..3, 1);

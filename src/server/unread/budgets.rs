@@ -15,7 +15,7 @@ const LITTLE: usize = 2 * CHUNK;
 
 /// How many bytes may wait for clients, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UnreadLimits {
+pub(crate) struct UnreadAnswerLimits {
     /// Bytes on one connection.
     pub(crate) connection: usize,
     /// Bytes for all connections from one address.
@@ -26,7 +26,7 @@ pub(crate) struct UnreadLimits {
     pub(crate) patience: Duration,
 }
 
-impl UnreadLimits {
+impl UnreadAnswerLimits {
     /// The limits for clients. A connection may have sixteen of the largest list pages waiting.
     pub(crate) const CLIENTS: Self =
         Self { connection: 4 << 20, address: 16 << 20, node: 32 << 20, patience: Duration::from_secs(10) };
@@ -34,13 +34,13 @@ impl UnreadLimits {
 
 /// A number of bytes that wait, and their limit.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct ByteBudget {
     pub(super) what: &'static str,
     pub(super) limit: usize,
     used: AtomicUsize,
 }
 
-impl Budget {
+impl ByteBudget {
     pub(super) fn new(what: &'static str, limit: usize) -> Arc<Self> {
         Arc::new(Self { what, used: AtomicUsize::new(0), limit })
     }
@@ -66,16 +66,16 @@ impl Budget {
 
 /// The budgets of one connection: its own, that of its address, and that of the node.
 #[derive(Debug)]
-pub(super) struct Account([Arc<Budget>; 3]);
+pub(super) struct Account([Arc<ByteBudget>; 3]);
 
 impl Account {
-    pub(super) fn new(connection: Arc<Budget>, address: Arc<Budget>, node: Arc<Budget>) -> Self {
+    pub(super) fn new(connection: Arc<ByteBudget>, address: Arc<ByteBudget>, node: Arc<ByteBudget>) -> Self {
         Self([connection, address, node])
     }
 
     /// Fails with the budget that is exhausted. A connection with at most [`LITTLE`] waiting always gets that much, so a client that reads
     /// is served although others at its address do not read.
-    pub(super) fn take(&self, bytes: usize) -> Result<(), &Budget> {
+    pub(super) fn take(&self, bytes: usize) -> Result<(), &ByteBudget> {
         let Self([connection, ..]) = self;
         if connection.used().saturating_add(bytes) <= LITTLE {
             self.take_anyway(bytes);

@@ -93,23 +93,24 @@ impl fmt::Debug for Deadlines {
 }
 
 impl<S> Layer<S> for Deadlines {
-    type Service = Timed<S>;
+    type Service = TimedService<S>;
 
-    fn layer(&self, inner: S) -> Timed<S> {
-        Timed { inner, deadlines: self.clone() }
+    fn layer(&self, inner: S) -> TimedService<S> {
+        TimedService { inner, deadlines: self.clone() }
     }
 }
 
 /// A service whose calls end at their deadlines: see [`Deadlines`].
 #[derive(Clone, Debug)]
-pub(crate) struct Timed<S> {
+pub(crate) struct TimedService<S> {
     inner: S,
     deadlines: Deadlines,
 }
 
-type Answer<S> = Result<<S as Service<http::Request<Body>>>::Response, <S as Service<http::Request<Body>>>::Error>;
+type ServiceAnswer<S> =
+    Result<<S as Service<http::Request<Body>>>::Response, <S as Service<http::Request<Body>>>::Error>;
 
-impl<S> Service<http::Request<Body>> for Timed<S>
+impl<S> Service<http::Request<Body>> for TimedService<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>>,
     S::Future: Send + 'static,
@@ -117,7 +118,7 @@ where
     type Response = S::Response;
     type Error = S::Error;
     // Boxed only where there is a deadline: most calls have none.
-    type Future = Either<S::Future, Pin<Box<dyn Future<Output = Answer<S>> + Send>>>;
+    type Future = Either<S::Future, Pin<Box<dyn Future<Output = ServiceAnswer<S>> + Send>>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)

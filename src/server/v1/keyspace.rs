@@ -4,7 +4,7 @@
 use futures::StreamExt;
 use tonic::{Request, Response, Status};
 
-use super::{Adapter, Backend, Messages, caller, messages};
+use super::{Adapter, Backend, ReplyMessages, caller, messages};
 use crate::{
     api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, SelectEntries, WatchEntries},
     wire::{Encode, Form},
@@ -35,7 +35,7 @@ impl<B: Backend> Keyspace for Adapter<B> {
         self.call::<CompactEntries>(request).await
     }
 
-    type WatchStream = Messages<EntriesWatched>;
+    type WatchStream = ReplyMessages<EntriesWatched>;
 
     async fn watch(&self, request: Request<pb::WatchEntries>) -> Result<Response<Self::WatchStream>, Status> {
         let caller = caller(&self.backend, &request)?;

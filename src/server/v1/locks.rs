@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Adapter, Backend, Messages, caller, messages, pipeline};
+use super::{Adapter, Backend, ReplyMessages, caller, messages, pipeline};
 use crate::{
     api::{Error, requests::*},
     wire::Form,
@@ -12,7 +12,7 @@ use lockkeeper_proto::v1::{self, locks_server::Locks};
 
 #[tonic::async_trait]
 impl<B: Backend> Locks for Adapter<B> {
-    type WatchStream = Messages<WatchEvent>;
+    type WatchStream = ReplyMessages<WatchEvent>;
     type PipelineStream = pipeline::Answers;
 
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {

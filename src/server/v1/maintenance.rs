@@ -26,11 +26,11 @@ use crate::{
 use lockkeeper_environment::{Blocking, Environment};
 use lockkeeper_machine::{LockName, Note, Page, Ticket, Token, WallTime};
 use lockkeeper_planted::VERSION;
-use lockkeeper_policy::{Right, What};
+use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_proto::v1::{SaveSnapshotRequest, SaveSnapshotResponse, maintenance_server};
 use lockkeeper_raft::{
     Replica,
-    backup::{self, Header},
+    backup::{self, BackupHeader},
     identity::ClusterId,
 };
 use lockkeeper_table::Applied;
@@ -99,7 +99,7 @@ impl Maintenance {
         let who = caller.identity.as_ref().map(ToString::to_string);
         _ = self.replica.note(Note { who, act: "save-snapshot".to_owned(), target, ..Note::default() });
 
-        let header = Header {
+        let header = BackupHeader {
             cluster_id: self.cluster_id.clone(),
             node_id: self.node_id,
             version: VERSION.to_owned(),
@@ -121,7 +121,7 @@ impl Maintenance {
 }
 
 /// Runs on a thread of its own, and drops the table there. An error means that the client is gone.
-fn write(mut pieces: Pieces, header: &Header, applied: &Applied) -> io::Result<()> {
+fn write(mut pieces: Pieces, header: &BackupHeader, applied: &Applied) -> io::Result<()> {
     backup::write(&mut pieces, header, applied)?;
     pieces.send(Piece::End)
 }
@@ -188,7 +188,7 @@ impl maintenance_server::Maintenance for Maintenance {
     ) -> Result<Response<Self::SaveSnapshotStream>, Status> {
         let caller = caller(&self.service, &request)?;
         self.service.access().admit(&caller)?;
-        self.service.access().check(&caller, Right::Administer, What::Cluster)?;
+        self.service.access().check(&caller, Right::Administer, RequestSubject::Cluster)?;
         let pieces = self.save(&caller, request.into_inner().stale).await?;
         let pieces =
             pieces.map(|piece| piece.map(|data| SaveSnapshotResponse { data: data.into() }).map_err(Status::from));

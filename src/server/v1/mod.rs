@@ -34,7 +34,7 @@ use super::{
         Caller, Error,
         requests::{EntriesWatched, KeepAlive, KeepAliveEvent, WatchEntries, WatchEvent, WatchLocks},
     },
-    service::{Events, Local, Serve, Service, forward::named_caller},
+    service::{Local, ReplyStream, Serve, Service, forward::named_caller},
     wire::{Encode, Form, ReplyMessage},
 };
 use lockkeeper_machine::Identity;
@@ -62,14 +62,14 @@ pub(crate) trait Backend: Send + Sync + 'static {
         &self,
         caller: &Caller,
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<Events<KeepAliveEvent>, Error>> + Send;
+    ) -> impl Future<Output = Result<ReplyStream<KeepAliveEvent>, Error>> + Send;
 
     /// Serves a watch.
     fn watch(
         &self,
         caller: &Caller,
         request: Form<WatchLocks>,
-    ) -> impl Future<Output = Result<Events<WatchEvent>, Error>> + Send;
+    ) -> impl Future<Output = Result<ReplyStream<WatchEvent>, Error>> + Send;
 
     /// Serves a watch of the keyspace.
     fn watch_entries(
@@ -108,7 +108,7 @@ impl Backend for Service {
         &self,
         caller: &Caller,
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
-    ) -> impl Future<Output = Result<Events<KeepAliveEvent>, Error>> + Send {
+    ) -> impl Future<Output = Result<ReplyStream<KeepAliveEvent>, Error>> + Send {
         self.keep_alive(caller, renewals)
     }
 
@@ -116,7 +116,7 @@ impl Backend for Service {
         &self,
         caller: &Caller,
         request: Form<WatchLocks>,
-    ) -> impl Future<Output = Result<Events<WatchEvent>, Error>> + Send {
+    ) -> impl Future<Output = Result<ReplyStream<WatchEvent>, Error>> + Send {
         self.watch(caller, request)
     }
 
@@ -174,11 +174,11 @@ impl Backend for Local {
         &self,
         caller: &Caller,
         renewals: impl Stream<Item = Result<Form<KeepAlive>, Error>> + Send + 'static,
-    ) -> Result<Events<KeepAliveEvent>, Error> {
+    ) -> Result<ReplyStream<KeepAliveEvent>, Error> {
         Ok(Box::pin(self.keep_alive(caller, renewals)))
     }
 
-    async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<Events<WatchEvent>, Error> {
+    async fn watch(&self, caller: &Caller, request: Form<WatchLocks>) -> Result<ReplyStream<WatchEvent>, Error> {
         Ok(Box::pin(self.watch(caller, request).await?))
     }
 
@@ -213,9 +213,9 @@ impl Backend for Local {
 }
 
 /// A stream of replies, as messages.
-type Messages<T> =
-    Map<BoxStream<'static, Result<Form<T>, Error>>, fn(Item<T>) -> Result<<T as Encode>::Message, Status>>;
-type Item<T> = Result<Form<T>, Error>;
+type ReplyMessages<T> =
+    Map<BoxStream<'static, Result<Form<T>, Error>>, fn(StreamItem<T>) -> Result<<T as Encode>::Message, Status>>;
+type StreamItem<T> = Result<Form<T>, Error>;
 
 impl<B: Backend> Adapter<B> {
     pub(crate) fn new(backend: B) -> Self {
@@ -269,7 +269,7 @@ impl ShownIdentity {
 }
 
 /// The messages that a client sends on a stream. The stream ends with the client; a message that cannot be decoded is an error.
-fn received<T: Encode>(messages: Streaming<T::Message>) -> impl Stream<Item = Item<T>> + Send {
+fn received<T: Encode>(messages: Streaming<T::Message>) -> impl Stream<Item = StreamItem<T>> + Send {
     messages.scan((), |(), message| {
         ready(match message {
             Ok(message) => Some(Ok(Form::Message(message))),
@@ -278,6 +278,6 @@ fn received<T: Encode>(messages: Streaming<T::Message>) -> impl Stream<Item = It
     })
 }
 
-fn messages<T: Encode>(events: Events<T>) -> Messages<T> {
+fn messages<T: Encode>(events: ReplyStream<T>) -> ReplyMessages<T> {
     events.map(|item| item.map(Form::message).map_err(Status::from))
 }

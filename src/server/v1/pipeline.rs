@@ -55,12 +55,12 @@ type Queued = (Result<PipelineResponse, Status>, Option<OwnedSemaphorePermit>);
 pub(super) type Answers = Map<ReceiverStream<Queued>, fn(Queued) -> Result<PipelineResponse, Status>>;
 
 /// The answers that wait for the client.
-struct Queue {
+struct AnswerQueue {
     answers: mpsc::Sender<Queued>,
     bytes: Arc<Semaphore>,
 }
 
-impl Queue {
+impl AnswerQueue {
     fn new() -> (Self, Answers) {
         let (answers, queued) = mpsc::channel(ANSWERS);
         let bytes = Arc::new(Semaphore::new(ANSWER_BYTES));
@@ -89,11 +89,11 @@ impl Queue {
 /// Once the service drains, no more requests are read; those in flight are answered, and then the stream ends. At the stream's deadline,
 /// each request in flight is answered with an error that says so.
 pub(super) fn start(service: Service, requests: Streaming<PipelineRequest>, caller: Caller) -> Answers {
-    let (queue, answers) = Queue::new();
+    let (queue, answers) = AnswerQueue::new();
 
     // The deadline is that of the stream, which answers for its requests.
     let deadline = caller.deadline;
-    let pipeline = Arc::new(Pipeline { service, caller: Caller { deadline: None, ..caller } });
+    let pipeline = Arc::new(RequestPipeline { service, caller: Caller { deadline: None, ..caller } });
     tokio::spawn(async move {
         if let Err(status) = serve(pipeline, requests, &queue, deadline).await {
             // If this fails, the client is gone.
@@ -105,15 +105,15 @@ pub(super) fn start(service: Service, requests: Streaming<PipelineRequest>, call
 
 /// Returns `Ok` when the client ends the stream.
 async fn serve(
-    pipeline: Arc<Pipeline>,
+    pipeline: Arc<RequestPipeline>,
     mut requests: Streaming<PipelineRequest>,
-    queue: &Queue,
+    queue: &AnswerQueue,
     deadline: Option<Deadline>,
 ) -> Result<(), Status> {
     let stopping = pipeline.service.stopping();
 
     let mut in_flight = FuturesUnordered::new();
-    let mut handles: HashMap<u64, (AbortHandle, Kind)> = HashMap::new();
+    let mut handles: HashMap<u64, (AbortHandle, RequestKind)> = HashMap::new();
     let mut waits = 0;
 
     let mut passed = pin!(Deadline::pass(deadline));
@@ -140,13 +140,13 @@ async fn serve(
                 // Without a handle, the answer is already queued.
                         if let Some((handle, kind)) = handles.remove(&number) {
                             handle.abort();
-                            waits -= usize::from(kind == Kind::Waits);
+                            waits -= usize::from(kind == RequestKind::Waits);
                         }
                     }
                     Some(Asked::Acquire(_)) if pipeline.service.is_overloaded() => refuse(queue, number).await?,
                     Some(asked) => {
-                        let kind = Kind::from(&asked);
-                        if kind == Kind::Waits && waits >= WAITS {
+                        let kind = RequestKind::from(&asked);
+                        if kind == RequestKind::Waits && waits >= WAITS {
                             refuse(queue, number).await?;
                             continue;
                         }
@@ -155,7 +155,7 @@ async fn serve(
                         if handles.insert(number, (handle, kind)).is_some() {
                             return Err(number_in_use(number).into());
                         }
-                        waits += usize::from(kind == Kind::Waits);
+                        waits += usize::from(kind == RequestKind::Waits);
                         let answered = Arc::clone(&pipeline).answer(number, asked);
                         in_flight.push(Abortable::new(answered, registration));
                     }
@@ -166,7 +166,7 @@ async fn serve(
                 // A cancelled request has no answer.
                 if let Ok(answer) = answered {
                     if let Some((_, kind)) = handles.remove(&answer.number) {
-                        waits -= usize::from(kind == Kind::Waits);
+                        waits -= usize::from(kind == RequestKind::Waits);
                     }
                     queue.send(answer).await?;
                 }
@@ -175,7 +175,7 @@ async fn serve(
             error = &mut withdrawn => return Err(error.into()),
             () = &mut passed => {
                 for (number, (_, kind)) in handles {
-                    let passed = Err(Error::deadline_passed(kind != Kind::Reads));
+                    let passed = Err(Error::deadline_passed(kind != RequestKind::Reads));
                     queue.send(answer(number, passed, pipeline.service.leader())).await?;
                 }
                 return Err(Error::deadline_passed(false).into());
@@ -188,7 +188,7 @@ async fn serve(
 
 /// What is counted for a request in flight, and what its caller is told at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestKind {
     /// The request changes nothing.
     Reads,
     /// The request changes something.
@@ -197,7 +197,7 @@ enum Kind {
     Waits,
 }
 
-impl From<&Asked> for Kind {
+impl From<&Asked> for RequestKind {
     fn from(asked: &Asked) -> Self {
         match asked {
             Asked::Check(_) | Asked::Get(_) => Self::Reads,
@@ -208,12 +208,12 @@ impl From<&Asked> for Kind {
 }
 
 /// Answers the requests of a stream.
-struct Pipeline {
+struct RequestPipeline {
     service: Service,
     caller: Caller,
 }
 
-impl Pipeline {
+impl RequestPipeline {
     async fn answer(self: Arc<Self>, number: u64, asked: Asked) -> PipelineResponse {
         let answered = match asked {
             Asked::Acquire(message) => self.call::<AcquireLocks>(message).await.map(Answer::Acquire),
@@ -246,6 +246,6 @@ fn answer(number: u64, answered: Result<Answer, Error>, leader: Option<String>) 
     PipelineResponse { number, what: Some(what), leader: leader.unwrap_or_default() }
 }
 
-async fn refuse(queue: &Queue, number: u64) -> Result<(), Status> {
+async fn refuse(queue: &AnswerQueue, number: u64) -> Result<(), Status> {
     queue.send(answer(number, Err(Error::no_reply(NoReply::Overloaded)), None)).await
 }

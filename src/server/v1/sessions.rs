@@ -2,13 +2,13 @@
 
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Adapter, Backend, Messages, caller, messages, received};
+use super::{Adapter, Backend, ReplyMessages, caller, messages, received};
 use crate::api::requests::*;
 use lockkeeper_proto::v1::{self, sessions_server::Sessions};
 
 #[tonic::async_trait]
 impl<B: Backend> Sessions for Adapter<B> {
-    type KeepAliveStream = Messages<KeepAliveEvent>;
+    type KeepAliveStream = ReplyMessages<KeepAliveEvent>;
 
     async fn open(
         &self,

@@ -301,7 +301,7 @@ mod tests {
         for bytes in [&[][..], &[0x22, 0]] {
             let message = v1::Mode::decode(bytes).expect("a message");
             let refused = mode(&name, Some(message)).expect_err("an unknown mode");
-            assert_eq!(refused.reason, crate::api::Reason::InvalidArgument);
+            assert_eq!(refused.reason, crate::api::FailureReason::InvalidArgument);
             let message = refused.message;
             assert!(message.contains("locks.mode") && message.contains("\"seat\""), "{message}");
         }

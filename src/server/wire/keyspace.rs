@@ -324,7 +324,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{api::Reason, wire::status::error_of};
+    use crate::{api::FailureReason, wire::status::error_of};
     use lockkeeper_raft::messages::keyspace_server::{Keyspace, KeyspaceServer};
 
     #[test]
@@ -343,7 +343,10 @@ mod tests {
             [Txn::decode(txn(vec![long])).err(), GetEntries::decode(get).err(), ListEntries::decode(list).err()];
         for error in refused {
             let error = error.expect("it has too long a key");
-            assert!(error.reason == Reason::InvalidArgument && error.message.contains("the limit is"), "{error:?}");
+            assert!(
+                error.reason == FailureReason::InvalidArgument && error.message.contains("the limit is"),
+                "{error:?}"
+            );
         }
     }
 
@@ -415,7 +418,7 @@ mod tests {
     async fn a_leader_from_before_the_keyspace_is_no_unknown_outcome() {
         for answer in revisions(node(false).await).await {
             let error = error_of(&answer.expect_err("it has no such service")).expect("typed");
-            assert_eq!(error.reason, Reason::ClusterVersion);
+            assert_eq!(error.reason, FailureReason::ClusterVersion);
         }
     }
 }

@@ -299,7 +299,7 @@ impl Encode for ListLocks {
     }
 }
 
-impl Encode for LockPage {
+impl Encode for ListedLocks {
     type Message = v1::ListResponse;
 
     fn encode(self) -> Self::Message {
@@ -345,12 +345,12 @@ impl Encode for ShowBusiest {
     }
 }
 
-impl Encode for Busiest {
+impl Encode for BusiestLocks {
     type Message = v1::BusiestResponse;
 
     fn encode(self) -> Self::Message {
-        let show_busy = |BusyLock { lock, grants }| WireBusyLock { lock: Some(show_lock(lock)), grants };
-        let show_wait = |LongWait { name, waiter, holder, queue_length }| WireLongWait {
+        let show_busy = |BusyLockView { lock, grants }| WireBusyLock { lock: Some(show_lock(lock)), grants };
+        let show_wait = |LongWaitView { name, waiter, holder, queue_length }| WireLongWait {
             name: name.to_string(),
             waiter: Some(show_waiter(waiter)),
             holder: holder.map(show_holder),
@@ -380,13 +380,18 @@ impl Encode for Busiest {
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let busy = |busy: WireBusyLock| {
             let shown = busy.lock.ok_or_else(|| Error::invalid("locks.lock", "is not set"))?;
-            Ok(BusyLock { lock: lock(shown)?, grants: busy.grants })
+            Ok(BusyLockView { lock: lock(shown)?, grants: busy.grants })
         };
         let wait = |wait: WireLongWait| {
             let shown = wait.waiter.ok_or_else(|| Error::invalid("waits.waiter", "is not set"))?;
             let waiter = waiter(shown)?;
             let holder = wait.holder.map(holder).transpose()?;
-            Ok(LongWait { name: lock_name("waits.name", &wait.name)?, waiter, holder, queue_length: wait.queue_length })
+            Ok(LongWaitView {
+                name: lock_name("waits.name", &wait.name)?,
+                waiter,
+                holder,
+                queue_length: wait.queue_length,
+            })
         };
 
         let totals = message.totals.unwrap_or_default();
@@ -397,7 +402,7 @@ impl Encode for Busiest {
             counted_after: message.counted_after_index,
             index: message.index,
             node_id: message.node_id,
-            totals: Totals {
+            totals: TableTotals {
                 granted: totals.granted,
                 released: totals.released,
                 expired: totals.expired,

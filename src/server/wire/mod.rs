@@ -33,7 +33,7 @@ mod tests;
 use tonic::{Request, Response, Status, transport::Channel};
 
 pub(crate) use self::locks::asks_to_wait;
-use super::api::{Call, Error};
+use super::api::{ApiCall, Error};
 
 /// Maximum number of bytes of one message. 64 locks with their names and data fit.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -46,7 +46,7 @@ pub(crate) trait Encode: Sized + Send + 'static {
     /// The message for this value.
     fn encode(self) -> Self::Message;
 
-    /// The value of a message. Fails with [`Reason::InvalidArgument`](super::api::Reason::InvalidArgument), which names the field, if the
+    /// The value of a message. Fails with [`Reason::InvalidArgument`](super::api::FailureReason::InvalidArgument), which names the field, if the
     /// message has no valid value.
     fn decode(message: Self::Message) -> Result<Self, Error>;
 }
@@ -79,10 +79,10 @@ impl<T: Encode> Form<T> {
 }
 
 /// The message of a request's reply.
-pub(crate) type ReplyMessage<C> = <<C as Call>::Reply as Encode>::Message;
+pub(crate) type ReplyMessage<C> = <<C as ApiCall>::Reply as Encode>::Message;
 
 /// A request that a follower can forward to the leader.
-pub(crate) trait Forward: Call<Reply: Encode> + Encode {
+pub(crate) trait Forward: ApiCall<Reply: Encode> + Encode {
     /// Whether it is a stale read, which any node may execute from its own table.
     fn is_stale(_request: &Form<Self>) -> bool {
         false

@@ -141,7 +141,7 @@ impl Encode for ListSessions {
     }
 }
 
-impl Encode for SessionPage {
+impl Encode for ListedSessions {
     type Message = v1::ListSessionsResponse;
 
     fn encode(self) -> Self::Message {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use tonic::{Code, Status};
 use tonic_types::{BadRequest, ErrorDetail, ErrorInfo, StatusExt};
 
-use crate::api::{Error, Reason, Retry};
+use crate::api::{Error, FailureReason, Retry};
 use lockkeeper_proto::v1;
 
 /// The `domain` of every [`ErrorInfo`].
@@ -53,11 +53,11 @@ pub(crate) fn error_of(status: &Status) -> Option<Error> {
 }
 
 /// The name of a reason, for counting: the one of the protocol, or `other` for reasons that a later version brought.
-pub(crate) fn outcome(reason: &Reason) -> &'static str {
+pub(crate) fn outcome(reason: &FailureReason) -> &'static str {
     code_and_reason(reason).map_or("other", |(_, name)| name.as_str_name().trim_start_matches("REASON_"))
 }
 
-fn code_and_name(reason: &Reason) -> (Code, String) {
+fn code_and_name(reason: &FailureReason) -> (Code, String) {
     match code_and_reason(reason) {
         Ok((code, name)) => (code, name.as_str_name().trim_start_matches("REASON_").to_owned()),
         Err((code, name)) => (code, name.to_owned()),
@@ -65,81 +65,81 @@ fn code_and_name(reason: &Reason) -> (Code, String) {
 }
 
 /// Returns the code and the reason of the protocol or, for a reason that this version does not know, the code and the name.
-fn code_and_reason(reason: &Reason) -> Result<(Code, v1::Reason), (Code, &str)> {
+fn code_and_reason(reason: &FailureReason) -> Result<(Code, v1::Reason), (Code, &str)> {
     use v1::Reason as Name;
 
     Ok(match reason {
-        Reason::InvalidArgument => (Code::InvalidArgument, Name::InvalidArgument),
-        Reason::SessionUnknown => (Code::NotFound, Name::SessionUnknown),
-        Reason::SessionExpired => (Code::NotFound, Name::SessionExpired),
-        Reason::SessionClosed => (Code::NotFound, Name::SessionClosed),
-        Reason::SessionExists => (Code::AlreadyExists, Name::SessionExists),
-        Reason::NotHeld => (Code::FailedPrecondition, Name::NotHeld),
-        Reason::ModeMismatch => (Code::FailedPrecondition, Name::ModeMismatch),
-        Reason::Abandoned => (Code::FailedPrecondition, Name::Abandoned),
-        Reason::RequestStale => (Code::FailedPrecondition, Name::RequestStale),
-        Reason::RequestReused => (Code::FailedPrecondition, Name::RequestReused),
-        Reason::WaitCancelled => (Code::Cancelled, Name::WaitCancelled),
-        Reason::WaitRemoved => (Code::FailedPrecondition, Name::WaitRemoved),
-        Reason::LimitReached => (Code::ResourceExhausted, Name::LimitReached),
-        Reason::Overloaded => (Code::ResourceExhausted, Name::Overloaded),
-        Reason::DiskSpaceLow => (Code::ResourceExhausted, Name::DiskSpaceLow),
-        Reason::NoLeader => (Code::Unavailable, Name::NoLeader),
-        Reason::ShuttingDown => (Code::Unavailable, Name::ShuttingDown),
-        Reason::OutcomeUnknown { is_late: true } => (Code::DeadlineExceeded, Name::OutcomeUnknown),
-        Reason::OutcomeUnknown { is_late: false } => (Code::Unavailable, Name::OutcomeUnknown),
-        Reason::DeadlineExceeded => (Code::DeadlineExceeded, Name::DeadlineExceeded),
-        Reason::LockUnknown => (Code::NotFound, Name::LockUnknown),
-        Reason::ClusterVersion => (Code::FailedPrecondition, Name::ClusterVersion),
-        Reason::NotSemaphore => (Code::FailedPrecondition, Name::NotSemaphore),
-        Reason::RevisionCompacted => (Code::OutOfRange, Name::RevisionCompacted),
-        Reason::RevisionFuture => (Code::OutOfRange, Name::RevisionFuture),
-        Reason::Revoked => (Code::FailedPrecondition, Name::Revoked),
-        Reason::MembershipRefused => (Code::FailedPrecondition, Name::MembershipRefused),
-        Reason::MembershipChanging => (Code::Aborted, Name::MembershipChanging),
-        Reason::Unauthenticated => (Code::Unauthenticated, Name::Unauthenticated),
-        Reason::PermissionDenied => (Code::PermissionDenied, Name::PermissionDenied),
-        Reason::NotOwner => (Code::PermissionDenied, Name::NotOwner),
-        Reason::Internal => (Code::Internal, Name::Internal),
-        Reason::Newer { name, code } => return Err((Code::from_i32(*code), name)),
+        FailureReason::InvalidArgument => (Code::InvalidArgument, Name::InvalidArgument),
+        FailureReason::SessionUnknown => (Code::NotFound, Name::SessionUnknown),
+        FailureReason::SessionExpired => (Code::NotFound, Name::SessionExpired),
+        FailureReason::SessionClosed => (Code::NotFound, Name::SessionClosed),
+        FailureReason::SessionExists => (Code::AlreadyExists, Name::SessionExists),
+        FailureReason::NotHeld => (Code::FailedPrecondition, Name::NotHeld),
+        FailureReason::ModeMismatch => (Code::FailedPrecondition, Name::ModeMismatch),
+        FailureReason::Abandoned => (Code::FailedPrecondition, Name::Abandoned),
+        FailureReason::RequestStale => (Code::FailedPrecondition, Name::RequestStale),
+        FailureReason::RequestReused => (Code::FailedPrecondition, Name::RequestReused),
+        FailureReason::WaitCancelled => (Code::Cancelled, Name::WaitCancelled),
+        FailureReason::WaitRemoved => (Code::FailedPrecondition, Name::WaitRemoved),
+        FailureReason::LimitReached => (Code::ResourceExhausted, Name::LimitReached),
+        FailureReason::Overloaded => (Code::ResourceExhausted, Name::Overloaded),
+        FailureReason::DiskSpaceLow => (Code::ResourceExhausted, Name::DiskSpaceLow),
+        FailureReason::NoLeader => (Code::Unavailable, Name::NoLeader),
+        FailureReason::ShuttingDown => (Code::Unavailable, Name::ShuttingDown),
+        FailureReason::OutcomeUnknown { is_late: true } => (Code::DeadlineExceeded, Name::OutcomeUnknown),
+        FailureReason::OutcomeUnknown { is_late: false } => (Code::Unavailable, Name::OutcomeUnknown),
+        FailureReason::DeadlineExceeded => (Code::DeadlineExceeded, Name::DeadlineExceeded),
+        FailureReason::LockUnknown => (Code::NotFound, Name::LockUnknown),
+        FailureReason::ClusterVersion => (Code::FailedPrecondition, Name::ClusterVersion),
+        FailureReason::NotSemaphore => (Code::FailedPrecondition, Name::NotSemaphore),
+        FailureReason::RevisionCompacted => (Code::OutOfRange, Name::RevisionCompacted),
+        FailureReason::RevisionFuture => (Code::OutOfRange, Name::RevisionFuture),
+        FailureReason::Revoked => (Code::FailedPrecondition, Name::Revoked),
+        FailureReason::MembershipRefused => (Code::FailedPrecondition, Name::MembershipRefused),
+        FailureReason::MembershipChanging => (Code::Aborted, Name::MembershipChanging),
+        FailureReason::Unauthenticated => (Code::Unauthenticated, Name::Unauthenticated),
+        FailureReason::PermissionDenied => (Code::PermissionDenied, Name::PermissionDenied),
+        FailureReason::NotOwner => (Code::PermissionDenied, Name::NotOwner),
+        FailureReason::Internal => (Code::Internal, Name::Internal),
+        FailureReason::Newer { name, code } => return Err((Code::from_i32(*code), name)),
     })
 }
 
-fn reason_named(name: String, code: Code) -> Reason {
+fn reason_named(name: String, code: Code) -> FailureReason {
     use v1::Reason as Name;
     match Name::from_str_name(&format!("REASON_{name}")) {
-        Some(Name::InvalidArgument) => Reason::InvalidArgument,
-        Some(Name::SessionUnknown) => Reason::SessionUnknown,
-        Some(Name::SessionExpired) => Reason::SessionExpired,
-        Some(Name::SessionClosed) => Reason::SessionClosed,
-        Some(Name::SessionExists) => Reason::SessionExists,
-        Some(Name::NotHeld) => Reason::NotHeld,
-        Some(Name::ModeMismatch) => Reason::ModeMismatch,
-        Some(Name::Abandoned) => Reason::Abandoned,
-        Some(Name::RequestStale) => Reason::RequestStale,
-        Some(Name::RequestReused) => Reason::RequestReused,
-        Some(Name::WaitCancelled) => Reason::WaitCancelled,
-        Some(Name::WaitRemoved) => Reason::WaitRemoved,
-        Some(Name::LimitReached) => Reason::LimitReached,
-        Some(Name::Overloaded) => Reason::Overloaded,
-        Some(Name::DiskSpaceLow) => Reason::DiskSpaceLow,
-        Some(Name::NoLeader) => Reason::NoLeader,
-        Some(Name::ShuttingDown) => Reason::ShuttingDown,
-        Some(Name::OutcomeUnknown) => Reason::OutcomeUnknown { is_late: code == Code::DeadlineExceeded },
-        Some(Name::DeadlineExceeded) => Reason::DeadlineExceeded,
-        Some(Name::LockUnknown) => Reason::LockUnknown,
-        Some(Name::ClusterVersion) => Reason::ClusterVersion,
-        Some(Name::NotSemaphore) => Reason::NotSemaphore,
-        Some(Name::RevisionCompacted) => Reason::RevisionCompacted,
-        Some(Name::RevisionFuture) => Reason::RevisionFuture,
-        Some(Name::Revoked) => Reason::Revoked,
-        Some(Name::MembershipRefused) => Reason::MembershipRefused,
-        Some(Name::MembershipChanging) => Reason::MembershipChanging,
-        Some(Name::Unauthenticated) => Reason::Unauthenticated,
-        Some(Name::PermissionDenied) => Reason::PermissionDenied,
-        Some(Name::NotOwner) => Reason::NotOwner,
-        Some(Name::Internal) => Reason::Internal,
-        Some(Name::Unspecified) | None => Reason::Newer { name, code: code.into() },
+        Some(Name::InvalidArgument) => FailureReason::InvalidArgument,
+        Some(Name::SessionUnknown) => FailureReason::SessionUnknown,
+        Some(Name::SessionExpired) => FailureReason::SessionExpired,
+        Some(Name::SessionClosed) => FailureReason::SessionClosed,
+        Some(Name::SessionExists) => FailureReason::SessionExists,
+        Some(Name::NotHeld) => FailureReason::NotHeld,
+        Some(Name::ModeMismatch) => FailureReason::ModeMismatch,
+        Some(Name::Abandoned) => FailureReason::Abandoned,
+        Some(Name::RequestStale) => FailureReason::RequestStale,
+        Some(Name::RequestReused) => FailureReason::RequestReused,
+        Some(Name::WaitCancelled) => FailureReason::WaitCancelled,
+        Some(Name::WaitRemoved) => FailureReason::WaitRemoved,
+        Some(Name::LimitReached) => FailureReason::LimitReached,
+        Some(Name::Overloaded) => FailureReason::Overloaded,
+        Some(Name::DiskSpaceLow) => FailureReason::DiskSpaceLow,
+        Some(Name::NoLeader) => FailureReason::NoLeader,
+        Some(Name::ShuttingDown) => FailureReason::ShuttingDown,
+        Some(Name::OutcomeUnknown) => FailureReason::OutcomeUnknown { is_late: code == Code::DeadlineExceeded },
+        Some(Name::DeadlineExceeded) => FailureReason::DeadlineExceeded,
+        Some(Name::LockUnknown) => FailureReason::LockUnknown,
+        Some(Name::ClusterVersion) => FailureReason::ClusterVersion,
+        Some(Name::NotSemaphore) => FailureReason::NotSemaphore,
+        Some(Name::RevisionCompacted) => FailureReason::RevisionCompacted,
+        Some(Name::RevisionFuture) => FailureReason::RevisionFuture,
+        Some(Name::Revoked) => FailureReason::Revoked,
+        Some(Name::MembershipRefused) => FailureReason::MembershipRefused,
+        Some(Name::MembershipChanging) => FailureReason::MembershipChanging,
+        Some(Name::Unauthenticated) => FailureReason::Unauthenticated,
+        Some(Name::PermissionDenied) => FailureReason::PermissionDenied,
+        Some(Name::NotOwner) => FailureReason::NotOwner,
+        Some(Name::Internal) => FailureReason::Internal,
+        Some(Name::Unspecified) | None => FailureReason::Newer { name, code: code.into() },
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
             Error::unauthenticated("no token"),
             Error::not_owner(None),
             Error::over_limit(&Identity::new("ann").expect("valid"), "sessions", 3, 1, false),
-            Error { reason: Reason::Newer { name: "TOO_BLUE".into(), code: 9 }, ..Error::no_leader() },
+            Error { reason: FailureReason::Newer { name: "TOO_BLUE".into(), code: 9 }, ..Error::no_leader() },
         ]
     }
 

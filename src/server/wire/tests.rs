@@ -116,7 +116,7 @@ fn replies_about_sessions() {
         address: "10.0.0.7:5123".parse().ok(),
         owner: "shop-1".parse().ok(),
     };
-    survives([None, Some(SESSION)].map(|more_after| SessionPage {
+    survives([None, Some(SESSION)].map(|more_after| ListedSessions {
         sessions: vec![shown.clone(), SessionView { address: None, owner: None, ..shown.clone() }],
         more_after,
         index: 6,
@@ -203,9 +203,13 @@ fn replies_about_locks() {
     let holders = [None, Some(holder(Mode::Exclusive))];
     survives(holders.map(|holder| TokenChecked { holder, last_token: Token(9), index: 7 }));
     survives([lock(), free()].map(|lock| LockFound { lock, index: 8 }));
-    survives([None, Some(name("b"))].map(|more_after| LockPage { locks: vec![lock(), free()], more_after, index: 8 }));
-    let long = |holder| LongWait { name: name("a"), waiter: waiter(Mode::Shared), holder, queue_length: 3 };
-    let totals = Totals {
+    survives([None, Some(name("b"))].map(|more_after| ListedLocks {
+        locks: vec![lock(), free()],
+        more_after,
+        index: 8,
+    }));
+    let long = |holder| LongWaitView { name: name("a"), waiter: waiter(Mode::Shared), holder, queue_length: 3 };
+    let totals = TableTotals {
         granted: 1,
         released: 2,
         expired: 3,
@@ -215,8 +219,8 @@ fn replies_about_locks() {
         sessions_closed: 7,
         sessions_expired: 8,
     };
-    survives([Busiest {
-        locks: vec![BusyLock { lock: lock(), grants: 9 }, BusyLock { lock: free(), grants: 0 }],
+    survives([BusiestLocks {
+        locks: vec![BusyLockView { lock: lock(), grants: 9 }, BusyLockView { lock: free(), grants: 0 }],
         waits: vec![long(None), long(Some(holder(Mode::Exclusive)))],
         more_waits: true,
         counted_after: 7,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Contents, writer::Backend};
+use super::{MapContents, writer::MapBackend};
 use crate::{
     database::{self, GuardedError, LockFile, NotLocked},
     files,
@@ -64,10 +64,10 @@ impl OpenError {
 }
 
 /// The parts of an open map.
-pub(super) struct Opened {
+pub(super) struct OpenedMap {
     pub(super) backend: Trees,
     pub(super) lock: LockFile,
-    pub(super) contents: Contents,
+    pub(super) contents: MapContents,
 }
 
 /// The size of sled's page cache in bytes. Nothing is read after the opening, so it need not be large.
@@ -82,7 +82,7 @@ const SELF_TEST: &[u8] = b"self-test";
 const FORMATTED: &[u8] = b"format";
 
 /// Opens the map in a directory, or makes a new one there.
-pub(super) fn open(directory: &Path) -> Result<Opened, OpenError> {
+pub(super) fn open(directory: &Path) -> Result<OpenedMap, OpenError> {
     let failed = |action| move |source| OpenError::io(directory, action, source);
     fs::create_dir_all(directory).map_err(failed("making the directory"))?;
     let lock = LockFile::take(directory).map_err(|not_locked| match not_locked {
@@ -102,10 +102,10 @@ pub(super) fn open(directory: &Path) -> Result<Opened, OpenError> {
     });
 
     let (backend, contents) = opened?;
-    Ok(Opened { backend, lock, contents })
+    Ok(OpenedMap { backend, lock, contents })
 }
 
-fn open_trees(directory: &Path) -> Result<(Trees, Contents), OpenError> {
+fn open_trees(directory: &Path) -> Result<(Trees, MapContents), OpenError> {
     let failed = |action| move |source| OpenError::io(directory, action, source);
     let database = directory.join("sled");
     database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
@@ -186,7 +186,7 @@ impl Trees {
         self.flush()
     }
 
-    fn contents(&self) -> io::Result<Contents> {
+    fn contents(&self) -> io::Result<MapContents> {
         let read = |pair: sled::Result<(sled::IVec, sled::IVec)>| {
             let (key, sealed) = pair?;
             match files::unseal(FORMAT, &key, &sealed) {
@@ -200,7 +200,7 @@ impl Trees {
     }
 }
 
-impl Backend for Trees {
+impl MapBackend for Trees {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.values.insert(key, files::seal(FORMAT, key, value))?;
         Ok(())

@@ -79,7 +79,7 @@ struct Fake {
     is_broken: Arc<AtomicBool>,
 }
 
-impl Backend for Fake {
+impl MapBackend for Fake {
     fn insert(&mut self, _key: &[u8], _value: &[u8]) -> io::Result<()> {
         self.inserted.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -111,7 +111,7 @@ fn harness() -> Harness {
     let is_broken = Arc::<AtomicBool>::default();
     let fake =
         Fake { flushing: flushing_in, go_on: go_on_out, inserted: inserted.clone(), is_broken: is_broken.clone() };
-    let map = DurableMap::start(Writer::unlocked(fake)).expect("started");
+    let map = DurableMap::start(MapWriter::unlocked(fake)).expect("started");
     Harness { map, flushing, go_on, inserted, is_broken }
 }
 

@@ -10,14 +10,14 @@ use crate::database::LockFile;
 const JOBS_PER_GROUP: usize = 128;
 
 /// An insertion, and the channel for its result.
-pub(super) struct Job {
+pub(super) struct PendingInsertion {
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
     pub(super) answer: oneshot::Sender<io::Result<()>>,
 }
 
 /// The writer's view of sled. It is a trait because tests use one whose flush fails.
-pub(super) trait Backend: Send + 'static {
+pub(super) trait MapBackend: Send + 'static {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> io::Result<()>;
     /// Returns when all insertions are durable. After a failure the backend must not be used again, because the result of a
     /// second attempt says nothing about the first.
@@ -25,12 +25,12 @@ pub(super) trait Backend: Send + 'static {
 }
 
 /// The backend, and the lock on its directory.
-pub(super) struct Writer<T> {
+pub(super) struct MapWriter<T> {
     backend: T,
     lock: Option<LockFile>,
 }
 
-impl<T: Backend> Writer<T> {
+impl<T: MapBackend> MapWriter<T> {
     pub(super) fn new(backend: T, lock: LockFile) -> Self {
         Self { backend, lock: Some(lock) }
     }
@@ -41,7 +41,7 @@ impl<T: Backend> Writer<T> {
     }
 
     /// Serves the queue until all senders are gone, then closes the files. The lock is released last.
-    pub(super) fn run(self, queue: mpsc::Receiver<Job>) {
+    pub(super) fn run(self, queue: mpsc::Receiver<PendingInsertion>) {
         let Self { backend, lock } = self;
         // After a failure or a panic the backend must not be dropped. sled would flush once more, and might hang.
         let mut backend = mem::ManuallyDrop::new(backend);
@@ -58,7 +58,7 @@ impl<T: Backend> Writer<T> {
 struct Failed;
 
 /// Serves the queue until a failure. When it returns, the queue is dropped, and so calls that wait in it and later ones fail.
-fn serve(backend: &mut impl Backend, mut queue: mpsc::Receiver<Job>) -> Result<(), Failed> {
+fn serve(backend: &mut impl MapBackend, mut queue: mpsc::Receiver<PendingInsertion>) -> Result<(), Failed> {
     while let Some(first) = queue.blocking_recv() {
         let mut group = vec![first];
         while group.len() < JOBS_PER_GROUP
@@ -71,7 +71,7 @@ fn serve(backend: &mut impl Backend, mut queue: mpsc::Receiver<Job>) -> Result<(
             group.iter().try_for_each(|job| backend.insert(&job.key, &job.value)).and_then(|()| backend.flush());
 
         let failed = written.is_err();
-        for Job { answer, .. } in group {
+        for PendingInsertion { answer, .. } in group {
             let copy = written.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));
             // The caller may have stopped waiting.
             let _ = answer.send(copy);

@@ -47,7 +47,7 @@ pub(crate) fn read_bytes(contents: &[Vec<u8>], salt: u64, behind: u64) -> io::Re
 
 /// A record in a file.
 #[derive(Clone, Copy)]
-struct Record<'a> {
+struct FileRecord<'a> {
     number: u64,
     says: &'a [u8],
     /// The offset of the next record.
@@ -55,7 +55,7 @@ struct Record<'a> {
 }
 
 /// The consecutive records from the start of a file.
-fn records(bytes: &[u8], salt: u64) -> impl Iterator<Item = Record<'_>> {
+fn records(bytes: &[u8], salt: u64) -> impl Iterator<Item = FileRecord<'_>> {
     let first = parse(bytes, 0, salt);
     std::iter::successors(first, move |before| {
         parse(bytes, before.next, salt).filter(|record| before.number.checked_add(1) == Some(record.number))
@@ -63,14 +63,14 @@ fn records(bytes: &[u8], salt: u64) -> impl Iterator<Item = Record<'_>> {
 }
 
 /// The record that begins here, if it is complete.
-fn parse(bytes: &[u8], at: usize, salt: u64) -> Option<Record<'_>> {
+fn parse(bytes: &[u8], at: usize, salt: u64) -> Option<FileRecord<'_>> {
     let (head, rest) = bytes.get(at..)?.split_first_chunk::<HEAD_BYTES>()?;
     let [c0, c1, c2, c3, l0, l1, l2, l3, number @ ..] = *head;
     let length = u32::from_be_bytes([l0, l1, l2, l3]) as usize;
     let says = rest.get(..length)?;
     let is_whole = checksum(salt, &bytes[at + 4..at + HEAD_BYTES + length]) == u32::from_be_bytes([c0, c1, c2, c3]);
     let next = (at + HEAD_BYTES + length).next_multiple_of(SECTOR_BYTES);
-    is_whole.then_some(Record { number: u64::from_be_bytes(number), says, next })
+    is_whole.then_some(FileRecord { number: u64::from_be_bytes(number), says, next })
 }
 
 fn checksum(salt: u64, covered: &[u8]) -> u32 {

@@ -7,8 +7,8 @@ const BYTES: u64 = 14 << 10;
 /// Bytes of a record of one insertion, apart from the value.
 const BESIDES: usize = 7 + 3;
 
-fn insert(value: &[u8]) -> Operation<'_> {
-    Operation { tree: Tree::Log, key: b"key", value: Some(value) }
+fn insert(value: &[u8]) -> TreeOperation<'_> {
+    TreeOperation { tree: Tree::Log, key: b"key", value: Some(value) }
 }
 
 fn start(directory: &Path, next: u64) -> Journal {
@@ -69,9 +69,9 @@ fn operations_come_back_as_they_were() {
     let mut journal = journal(directory.path(), 0, 0);
     let all = [
         insert(&[1; 5000]),
-        Operation { tree: Tree::Meta, key: b"", value: Some(b"") },
-        Operation { tree: Tree::Log, key: b"gone", value: None },
-        Operation { tree: Tree::Meta, key: b"gone", value: None },
+        TreeOperation { tree: Tree::Meta, key: b"", value: Some(b"") },
+        TreeOperation { tree: Tree::Log, key: b"gone", value: None },
+        TreeOperation { tree: Tree::Meta, key: b"gone", value: None },
     ];
     all.iter().for_each(|operation| journal.add(*operation));
     journal.commit().expect("written");

@@ -65,9 +65,9 @@ fn history() -> Vec<Vec<Command>> {
     ]
 }
 
-fn written(directory: &TempDir, head: Head) -> Vec<Line<'static>> {
+fn written(directory: &TempDir, head: Head) -> Vec<AuditLine<'static>> {
     let mut lines = Vec::new();
-    let keep = |line: &Line<'_>| {
+    let keep = |line: &AuditLine<'_>| {
         // To its text and back: it borrows nothing then.
         let text = serde_json::to_string(line).unwrap();
         lines.push(serde_json::from_str(&text).unwrap());
@@ -90,21 +90,21 @@ fn the_lines_say_who_did_what_once_the_trail_has_begun() {
     let head = table.read(|applied| applied.trail.head());
     assert_eq!(other.read(|applied| applied.trail.head()), head);
     let lines = written(&directory, head);
-    let whats: Vec<What> = lines.iter().map(|line| line.what).collect();
+    let whats: Vec<AuditEvent> = lines.iter().map(|line| line.what).collect();
     let expected = [
         // Session 1 is older than the trail.
-        What::Begun,
-        What::VersionRaised,
-        What::SessionOpened,
-        What::Granted,
-        What::Queued,
-        What::Note,
-        What::ForcedRelease,
-        What::Lost,
-        What::Granted,
-        What::SessionEnded,
-        What::Released,
-        What::SessionEnded,
+        AuditEvent::Begun,
+        AuditEvent::VersionRaised,
+        AuditEvent::SessionOpened,
+        AuditEvent::Granted,
+        AuditEvent::Queued,
+        AuditEvent::Note,
+        AuditEvent::ForcedRelease,
+        AuditEvent::Lost,
+        AuditEvent::Granted,
+        AuditEvent::SessionEnded,
+        AuditEvent::Released,
+        AuditEvent::SessionEnded,
     ];
     assert_eq!(whats, expected, "{lines:#?}");
     let text = |text: &Option<std::borrow::Cow<'static, str>>| text.as_deref().unwrap_or_default().to_owned();
@@ -161,18 +161,18 @@ fn the_lines_tell_of_entries_as_of_locks() {
     let told = lines.iter().filter(|line| line.lock.is_some());
     let told: Vec<_> = told.map(|line| (line.what, line.kind.is_some(), line.token)).collect();
     let expected = [
-        (What::Granted, true, Some(1)),
-        (What::Queued, true, Some(2)),
-        (What::Queued, true, Some(3)),
-        (What::ForcedRelease, false, None),
-        (What::Lost, true, Some(1)),
-        (What::Granted, true, Some(2)),
-        (What::Released, true, Some(2)),
-        (What::Granted, true, Some(3)),
-        (What::Released, true, Some(3)),
+        (AuditEvent::Granted, true, Some(1)),
+        (AuditEvent::Queued, true, Some(2)),
+        (AuditEvent::Queued, true, Some(3)),
+        (AuditEvent::ForcedRelease, false, None),
+        (AuditEvent::Lost, true, Some(1)),
+        (AuditEvent::Granted, true, Some(2)),
+        (AuditEvent::Released, true, Some(2)),
+        (AuditEvent::Granted, true, Some(3)),
+        (AuditEvent::Released, true, Some(3)),
     ];
     assert_eq!(told, expected, "{lines:#?}");
-    assert!(lines.iter().all(|line| line.ticket.is_none() || line.what == What::Begun));
+    assert!(lines.iter().all(|line| line.ticket.is_none() || line.what == AuditEvent::Begun));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn the_lines_tell_of_sessions_that_transactions_open() {
     let told = lines.iter().filter(|line| line.session.is_some());
     let told: Vec<_> = told.map(|line| (line.what, line.index, line.owner.as_deref().unwrap_or("-"))).collect();
     // Only the branch that ran, and a repetition only renews.
-    assert_eq!(told, [(What::SessionOpened, 2, "ann"), (What::SessionEnded, 4, "-")], "{lines:#?}");
+    assert_eq!(told, [(AuditEvent::SessionOpened, 2, "ann"), (AuditEvent::SessionEnded, 4, "-")], "{lines:#?}");
 }
 
 /// Wherever the history is cut by a snapshot, and by a message.
@@ -247,7 +247,7 @@ fn a_restored_cluster_begins_a_trail_that_names_the_old_one() {
     apply(&new, 20, vec![open(7), acquire(7, Wait::Forever)]);
     sink.sync().unwrap();
     let lines = written(&directory, new.read(|applied| applied.trail.head()));
-    assert_eq!(lines[0].what, What::Restored);
+    assert_eq!(lines[0].what, AuditEvent::Restored);
     let reason = lines[0].reason.clone().unwrap();
     assert!(reason.contains(&copy.trail.head().hash.to_string()), "{reason}");
 }
@@ -272,9 +272,9 @@ fn members_that_come_change_and_go_have_lines() {
     let lines = written(&directory, table.read(|applied| applied.trail.head()));
     let told: Vec<_> = lines[2..].iter().map(|line| (line.what, line.node, line.how.as_deref())).collect();
     let expected = [
-        (What::MemberChanged, Some(2), Some("learner")),
-        (What::MemberChanged, Some(2), Some("voter")),
-        (What::MemberRemoved, Some(1), None),
+        (AuditEvent::MemberChanged, Some(2), Some("learner")),
+        (AuditEvent::MemberChanged, Some(2), Some("voter")),
+        (AuditEvent::MemberRemoved, Some(1), None),
     ];
     assert_eq!(told, expected);
     assert!(lines[2..].iter().all(|line| line.wall_ms.is_none()));

@@ -47,7 +47,7 @@ impl TlsError {
 
 /// What the files contain. The key's bytes are shown nowhere.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(super) struct TlsContents {
     ca: Vec<u8>,
     own: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -58,9 +58,9 @@ impl TlsFiles {
         self.own.as_ref().map_or(&self.ca, |(certificate, _)| certificate)
     }
 
-    pub(super) fn read(&self) -> Result<Contents, TlsError> {
+    pub(super) fn read(&self) -> Result<TlsContents, TlsError> {
         let own = self.own.as_ref().map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()?;
-        Ok(Contents { ca: read(&self.ca)?, own })
+        Ok(TlsContents { ca: read(&self.ca)?, own })
     }
 
     /// A warning if others than the owner may read the private key.
@@ -94,7 +94,7 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(file).map_err(failed)
 }
 
-impl Contents {
+impl TlsContents {
     pub(super) fn roots(&self, files: &TlsFiles) -> Result<RootCertStore, TlsError> {
         let wrong = |what: String| TlsError::new(&files.ca, what);
         let mut roots = RootCertStore::empty();
@@ -138,7 +138,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-impl fmt::Debug for Contents {
+impl fmt::Debug for TlsContents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Contents(..)")
     }

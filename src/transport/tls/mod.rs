@@ -47,14 +47,14 @@ pub use tokio_rustls::server::TlsStream as ServerStream;
 use tokio_util::either::Either;
 
 use self::{
-    files::Contents,
+    files::TlsContents,
     verify::{ClientVerifier, NodeVerifier},
 };
 pub use self::{
     files::{TlsError, TlsFiles},
     subject::Subject,
 };
-use super::{Connect, SPEAKS_NO_TLS};
+use super::{Connector, SPEAKS_NO_TLS};
 
 /// The protocol above TLS between nodes, and of clients: HTTP/2.
 const ALPN: &[u8] = b"h2";
@@ -70,11 +70,11 @@ pub type PlainOrTls<S> = Either<S, ServerStream<S>>;
 /// The certificates of this process. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    shared: Arc<Shared>,
+    shared: Arc<SharedTls>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedTls {
     files: TlsFiles,
     /// The cluster before a restore, whose clients the ports take.
     earlier: Option<String>,
@@ -86,7 +86,7 @@ struct Shared {
 /// What was read from the files.
 #[derive(Debug)]
 struct Current {
-    contents: Contents,
+    contents: TlsContents,
     roots: Arc<RootCertStore>,
     own: Option<Own>,
     /// For each [`Port`], in this order. Without a certificate nothing can be accepted, so there are none.
@@ -126,7 +126,7 @@ impl Tls {
     /// when, is for the node to decide: [`Subject::cluster`] tells it from others.
     pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(Current::from_files(&files, earlier.as_deref(), files.read()?)?));
-        Ok(Self { shared: Arc::new(Shared { files, earlier, successor: Arc::default(), current }) })
+        Ok(Self { shared: Arc::new(SharedTls { files, earlier, successor: Arc::default(), current }) })
     }
 
     /// Reads the files again; `true` if they have changed. New connections use them from then on. After an error the old ones stay in use.
@@ -199,7 +199,7 @@ impl Tls {
 }
 
 impl Current {
-    fn from_files(files: &TlsFiles, earlier: Option<&str>, contents: Contents) -> Result<Self, TlsError> {
+    fn from_files(files: &TlsFiles, earlier: Option<&str>, contents: TlsContents) -> Result<Self, TlsError> {
         let roots = Arc::new(contents.roots(files)?);
         let own = contents.own(files)?;
         let own = own.map(|(certified, subject, expires)| Own { certified: Arc::new(certified), subject, expires });
@@ -297,7 +297,7 @@ impl<C> TlsConnector<C> {
     }
 }
 
-impl<C: Connect> Connect for TlsConnector<C> {
+impl<C: Connector> Connector for TlsConnector<C> {
     type Stream = Either<C::Stream, ClientStream<C::Stream>>;
 
     async fn connect(&self, address: &str) -> io::Result<Self::Stream> {

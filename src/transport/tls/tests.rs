@@ -17,7 +17,7 @@ use super::*;
 #[derive(Clone, Default)]
 struct Wire(Arc<Mutex<Option<DuplexStream>>>);
 
-impl Connect for Wire {
+impl Connector for Wire {
     type Stream = DuplexStream;
 
     async fn connect(&self, _: &str) -> io::Result<DuplexStream> {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use lockkeeper::{
-    local::{LocalCluster, Options},
+    local::{ClusterOptions, LocalCluster},
     proto::v1::{
         AcquireRequest, OpenSessionRequest, Want, acquire_request::Wait, acquire_response::Outcome,
         locks_client::LocksClient, sessions_client::SessionsClient,
@@ -31,7 +31,7 @@ use crate::support::{LONG, program, until};
 async fn one_node(directory: &Path) -> (LocalCluster, Proxy, String) {
     let (direct, through) = addresses();
     configure(directory, direct, through);
-    let options = Options { timeout: LONG, directory: Some(directory.into()), ..Options::new(program()) };
+    let options = ClusterOptions { timeout: LONG, directory: Some(directory.into()), ..ClusterOptions::new(program()) };
     let cluster = LocalCluster::start(options).await.expect("a node that serves");
     assert_eq!(cluster.endpoints(), [format!("http://{direct}")], "another process took its port");
     (cluster, Proxy::start(through, direct).await, through.to_string())

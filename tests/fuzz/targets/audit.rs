@@ -1,37 +1,44 @@
 //! Files of an audit trail.
 
-use lockkeeper_audit::{Head, Line, Reader, Session, VerifyError, What, verify};
+use lockkeeper_audit::{AuditEvent, AuditLine, Head, Reader, Session, VerifyError, verify};
 use sha2::{Digest as _, Sha256};
 
 use super::{says, with_file};
 
 const CLUSTER: &str = "blue";
 
-fn line(index: u64, what: What) -> Line<'static> {
-    Line { index, wall_ms: Some(index), ..Line::new(what) }
+fn line(index: u64, what: AuditEvent) -> AuditLine<'static> {
+    AuditLine { index, wall_ms: Some(index), ..AuditLine::new(what) }
 }
 
 /// Ann holds, Bob waits, Ann's session ends.
-fn lines() -> Vec<Line<'static>> {
-    let session = |id: u128, line: Line<'static>| Line { session: Some(Session(id)), ..line };
-    let of_lock = |id: u128, line: Line<'static>| session(id, Line { lock: Some("jobs".into()), ..line });
-    let exclusive = |line: Line<'static>| Line { mode: Some("exclusive".into()), ..line };
-    let opened = |id| session(id, Line { ttl_ms: Some(1000), label: Some("é".into()), ..line(2, What::SessionOpened) });
+fn lines() -> Vec<AuditLine<'static>> {
+    let session = |id: u128, line: AuditLine<'static>| AuditLine { session: Some(Session(id)), ..line };
+    let of_lock = |id: u128, line: AuditLine<'static>| session(id, AuditLine { lock: Some("jobs".into()), ..line });
+    let exclusive = |line: AuditLine<'static>| AuditLine { mode: Some("exclusive".into()), ..line };
+    let opened = |id| {
+        session(id, AuditLine { ttl_ms: Some(1000), label: Some("é".into()), ..line(2, AuditEvent::SessionOpened) })
+    };
     vec![
-        Line { token: Some(0), ticket: Some(0), count: Some(0), ..line(1, What::Begun) },
+        AuditLine { token: Some(0), ticket: Some(0), count: Some(0), ..line(1, AuditEvent::Begun) },
         opened(1),
         opened(2),
-        exclusive(of_lock(1, Line { token: Some(1), ..line(3, What::Granted) })),
-        exclusive(of_lock(2, Line { ticket: Some(1), ..line(4, What::Queued) })),
-        session(1, Line { how: Some("expired".into()), ..line(5, What::SessionEnded) }),
-        of_lock(1, Line { token: Some(1), how: Some("expired".into()), ..line(5, What::Lost) }),
-        exclusive(of_lock(2, Line { token: Some(2), ticket: Some(1), ..line(5, What::Granted) })),
-        Line { by: Some("ops".into()), act: Some("backup".into()), target: Some("".into()), ..line(6, What::Note) },
+        exclusive(of_lock(1, AuditLine { token: Some(1), ..line(3, AuditEvent::Granted) })),
+        exclusive(of_lock(2, AuditLine { ticket: Some(1), ..line(4, AuditEvent::Queued) })),
+        session(1, AuditLine { how: Some("expired".into()), ..line(5, AuditEvent::SessionEnded) }),
+        of_lock(1, AuditLine { token: Some(1), how: Some("expired".into()), ..line(5, AuditEvent::Lost) }),
+        exclusive(of_lock(2, AuditLine { token: Some(2), ticket: Some(1), ..line(5, AuditEvent::Granted) })),
+        AuditLine {
+            by: Some("ops".into()),
+            act: Some("backup".into()),
+            target: Some("".into()),
+            ..line(6, AuditEvent::Note)
+        },
     ]
 }
 
 /// A file of lines that go on after a head.
-fn file(mut head: Head, token: u64, ticket: u64, lines: &[Line<'static>]) -> Vec<u8> {
+fn file(mut head: Head, token: u64, ticket: u64, lines: &[AuditLine<'static>]) -> Vec<u8> {
     let Head { lines: after, hash } = head;
     let header = format!(
         r#"{{"lockkeeper_audit":1,"cluster":"{CLUSTER}","after":{after},"hash":"{hash}","token":{token},"ticket":{ticket}}}"#

@@ -10,7 +10,8 @@ use std::{
 };
 
 use lockkeeper_dynamodb::{
-    Caller, Committed, Entry, Item, Listen, Options, Page, Secrets, Store, StoreError, Txn, Write, fuzzing, serve,
+    CommitResult, DynamoCaller, DynamoOptions, DynamoStoreError, HttpListen, Item, ItemEntry, Secrets, Store, StoreTxn,
+    StoredPage, Write, fuzzing, serve,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
@@ -27,7 +28,7 @@ struct Memory(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    entries: BTreeMap<Vec<u8>, Entry>,
+    entries: BTreeMap<Vec<u8>, ItemEntry>,
 }
 
 impl Memory {
@@ -37,21 +38,21 @@ impl Memory {
 }
 
 impl Store for Memory {
-    async fn get(&self, _: &Caller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Entry>>, StoreError> {
+    async fn get(&self, _: &DynamoCaller, keys: Vec<Vec<u8>>) -> Result<Vec<Option<ItemEntry>>, DynamoStoreError> {
         let state = self.state();
         Ok(keys.iter().map(|key| state.entries.get(key).cloned()).collect())
     }
 
     async fn range(
         &self,
-        _: &Caller,
+        _: &DynamoCaller,
         from: Vec<u8>,
         to: Option<Vec<u8>>,
         limit: usize,
         backwards: bool,
-    ) -> Result<Page, StoreError> {
+    ) -> Result<StoredPage, DynamoStoreError> {
         if to.as_ref().is_some_and(|to| *to <= from) {
-            return Ok(Page::default());
+            return Ok(StoredPage::default());
         }
         let state = self.state();
         let range = state.entries.range((Bound::Included(from), to.map_or(Bound::Unbounded, Bound::Excluded)));
@@ -61,13 +62,13 @@ impl Store for Memory {
         }
         let more = entries.len() > limit;
         entries.truncate(limit);
-        Ok(Page { entries, more })
+        Ok(StoredPage { entries, more })
     }
 
-    async fn commit(&self, _: &Caller, txn: Txn) -> Result<Committed, StoreError> {
+    async fn commit(&self, _: &DynamoCaller, txn: StoreTxn) -> Result<CommitResult, DynamoStoreError> {
         let mut state = self.state();
         let State { revision, entries } = &mut *state;
-        let modified = |key| entries.get(key).map_or(0, |entry: &Entry| entry.modified);
+        let modified = |key| entries.get(key).map_or(0, |entry: &ItemEntry| entry.modified);
         let succeeded = txn.expected.iter().all(|(key, expected)| modified(key) == *expected);
         if succeeded && !txn.writes.is_empty() {
             *revision += 1;
@@ -76,7 +77,7 @@ impl Store for Memory {
                     Write::Delete { key } => drop(entries.remove(&key)),
                     Write::Put { key, value, lease: _ } => {
                         let (created, version) = entries.get(&key).map_or((*revision, 0), |e| (e.created, e.version));
-                        let entry = Entry {
+                        let entry = ItemEntry {
                             created,
                             modified: *revision,
                             version: version + 1,
@@ -90,7 +91,7 @@ impl Store for Memory {
                 }
             }
         }
-        Ok(Committed { succeeded, revision: *revision })
+        Ok(CommitResult { succeeded, revision: *revision })
     }
 }
 
@@ -116,7 +117,7 @@ fn recorded() -> impl Iterator<Item = (String, String)> {
 
 thread_local! {
     /// A store with the tables and some items of the recorded requests; each input finds it as it was.
-    static FILLED: BTreeMap<Vec<u8>, Entry> = {
+    static FILLED: BTreeMap<Vec<u8>, ItemEntry> = {
         let store = Memory::default();
         let operations = fuzzing::Operations::new(store.clone());
         for (operation, body) in recorded() {
@@ -250,7 +251,7 @@ pub(super) fn repair_http(input: &mut Vec<u8>) {
 /// One connection, and then none.
 struct One(Option<DuplexStream>);
 
-impl Listen for One {
+impl HttpListen for One {
     type Stream = DuplexStream;
 
     async fn accept(
@@ -268,7 +269,7 @@ pub(super) fn http(input: &[u8]) {
     let store = filled();
     for secrets in [None, Some(Secrets::new([("ann".to_owned(), "secret".to_owned())]))] {
         let is_signed = secrets.is_some();
-        let answer = block_on(answer(input, store.clone(), Options { secrets, ..Options::new(|| 0, 7) }));
+        let answer = block_on(answer(input, store.clone(), DynamoOptions { secrets, ..DynamoOptions::new(|| 0, 7) }));
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."), "{}", answer.escape_ascii());
         let text = String::from_utf8_lossy(&answer);
         assert!(!text.contains("secret"), "a secret in an answer: {text}");
@@ -277,7 +278,7 @@ pub(super) fn http(input: &[u8]) {
     }
 }
 
-async fn answer(input: &[u8], store: Memory, options: Options) -> Vec<u8> {
+async fn answer(input: &[u8], store: Memory, options: DynamoOptions) -> Vec<u8> {
     let (mut client, server) = tokio::io::duplex(1 << 20);
     let mut answer = Vec::new();
     let asking = async {

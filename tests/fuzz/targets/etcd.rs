@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt as _, stream::iter};
 use lockkeeper_etcd::{
-    Condition, Facts, Found, KeptAlive, Member, Page, Session, Store, StoreError, Watched,
+    EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched,
     proto::{
         etcdserverpb::{
             AuthenticateRequest, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::atomic::AtomicU64};
 use lockkeeper::{
     machine::{Machine, WallTime},
     raft::{
-        backup::{self, BackupFile, Header},
+        backup::{self, BackupFile, BackupHeader},
         snapshot::SnapshotFile,
         types::entry_id,
     },
@@ -38,8 +38,8 @@ fn applied() -> Applied {
     Applied { machine, last_entry, membership, ids_used: [1].into(), ..Applied::default() }
 }
 
-fn header() -> Header {
-    Header {
+fn header() -> BackupHeader {
+    BackupHeader {
         cluster_id: "blue".parse().expect("an id"),
         node_id: 1,
         version: "0.1.0".to_owned(),
@@ -120,7 +120,7 @@ pub(super) fn backup(bytes: &[u8]) {
 }
 
 /// A table that was read is the same after it was written and read once more.
-fn same_again(header: &Header, applied: &Applied) {
+fn same_again(header: &BackupHeader, applied: &Applied) {
     applied.machine.check().expect("a table that was read holds its invariants");
     let mut file = Vec::new();
     backup::write(&mut file, header, applied).expect("written to memory");

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use lockkeeper::{
     raft::{
         fuzzing,
-        identity::Identity,
+        identity::NodeIdentity,
         messages as pb,
         types::{
             AppendRequest, Membership, SnapshotMeta, StoredMembership, TransferLeaderRequest, Vote, VoteRequest,
@@ -139,8 +139,8 @@ fn hello(bytes: &[u8]) {
     let _ = pb::HelloRequest::decode(bytes);
 }
 
-fn identity() -> Identity {
-    Identity::in_memory(&"blue".parse().expect("an id"), 2, &mut StdRng::seed_from_u64(1))
+fn identity() -> NodeIdentity {
+    NodeIdentity::in_memory(&"blue".parse().expect("an id"), 2, &mut StdRng::seed_from_u64(1))
 }
 
 /// The metadata of a call by node 1, one field a line.

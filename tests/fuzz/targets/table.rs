@@ -5,7 +5,7 @@ use lockkeeper::{
     machine::{Machine, Record, Stamp, Time, WallTime},
     raft::{
         fuzzing,
-        types::{CommittedLeaderId, Entry, EntryPayload, LogId, Payload},
+        types::{CommittedLeaderId, EntryPayload, LogEntry, LogId, Payload},
     },
     table::codec::{commands, records},
 };
@@ -83,7 +83,7 @@ fn chunks(mut input: &[u8]) -> Vec<&[u8]> {
 }
 
 pub(super) fn log_entry_seeds() -> Vec<Vec<u8>> {
-    let entry = |payload| Entry { log_id: LogId { leader_id: CommittedLeaderId::new(3), index: INDEX }, payload };
+    let entry = |payload| LogEntry { log_id: LogId { leader_id: CommittedLeaderId::new(3), index: INDEX }, payload };
     let normal = |bytes: usize| EntryPayload::Normal(Payload(vec![7; bytes].into()));
     let seed = |payload| {
         let pairs = fuzzing::write_log_entry(&entry(payload), 2).into_iter();

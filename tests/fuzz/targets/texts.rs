@@ -6,12 +6,12 @@ use lockkeeper::{
     cli::fuzzing::VALUES,
     config::{Config, Overrides},
     machine::{Address, Identity, SessionId},
-    raft::identity::{Acknowledged, ClusterId, Incarnation, Start},
+    raft::identity::{AcknowledgedEntry, ClusterId, Incarnation, Start},
     transport::tls::Subject,
 };
 use lockkeeper_checker::history::History;
 use lockkeeper_dynamodb::Number;
-use lockkeeper_policy::{Policy, Right, Token, TokenHash, Tokens, What};
+use lockkeeper_policy::{BearerToken, Policy, RequestSubject, Right, TokenHash, Tokens};
 use rustls::pki_types::CertificateDer;
 
 use super::{says, with_file};
@@ -23,7 +23,7 @@ fn texts<const N: usize>(texts: [&str; N]) -> Vec<Vec<u8>> {
 
 pub(super) fn tokens_seeds() -> Vec<Vec<u8>> {
     let identity = Identity::new("shop-1").expect("valid");
-    let entry = |byte| Token::from_random([byte; 32]).entry(&identity);
+    let entry = |byte| BearerToken::from_random([byte; 32]).entry(&identity);
     let both = format!("# all\n{}{}", entry(1), entry(2));
     texts([&entry(1), &both, "", "[[token]]\nidentity = \"a\"\nsha256 = \"12\"\n"])
 }
@@ -57,8 +57,8 @@ pub(super) fn policy(bytes: &[u8]) {
         Ok(policy) => {
             let shop = Identity::new("shop-1").expect("valid");
             for who in [None, Some(&shop)] {
-                let under = policy.decide(who, Right::Acquire, What::Under("seats/")).is_ok();
-                match policy.decide(who, Right::Acquire, What::Name("seats/12")) {
+                let under = policy.decide(who, Right::Acquire, RequestSubject::Under("seats/")).is_ok();
+                match policy.decide(who, Right::Acquire, RequestSubject::Name("seats/12")) {
                     Ok(_) => {}
                     Err(denied) => {
                         says(&denied);
@@ -142,7 +142,7 @@ pub(super) fn value(bytes: &[u8]) {
     reads::<Start>(text, false);
     reads::<Incarnation>(text, false);
     reads::<lockkeeper_audit::Hash>(text, false);
-    reads::<Acknowledged>(text, true);
+    reads::<AcknowledgedEntry>(text, true);
     reads::<ClusterId>(text, true);
     reads::<Subject>(text, true);
     reads::<Right>(text, true);

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use futures::future::try_join_all;
-use lockkeeper::bench::{Condition, Figure, Figures, Latencies, Series, Timing, Worker, measure, resident_bytes};
+use lockkeeper::bench::{SeriesCondition, Figure, Figures, Latencies, Series, Timing, Worker, measure, resident_bytes};
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -164,8 +164,8 @@ impl Bench {
         let mut series = measure(renewers, &self.timing, Some(&pids), &stop).await?;
         series.conditions = vec![
             ("sessions", count.into()),
-            ("rate", Condition::Word(rate.map_or("max".to_owned(), |rate| rate.to_string()))),
-            ("at", Condition::Word(if spread { "all nodes" } else { "the leader" }.to_owned())),
+            ("rate", SeriesCondition::Word(rate.map_or("max".to_owned(), |rate| rate.to_string()))),
+            ("at", SeriesCondition::Word(if spread { "all nodes" } else { "the leader" }.to_owned())),
         ];
         Ok(vec![series])
     }

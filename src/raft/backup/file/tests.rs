@@ -17,8 +17,8 @@ use lockkeeper_machine::{
 };
 use lockkeeper_table::{MemberNode, Trail};
 
-fn header() -> Header {
-    Header {
+fn header() -> BackupHeader {
+    BackupHeader {
         cluster_id: "prod".parse().unwrap(),
         node_id: 2,
         version: "0.1.0".into(),
@@ -90,8 +90,11 @@ fn a_backup_comes_back_as_it_was() {
         let applied = applied(sessions);
         let bytes = written(&applied);
         let (_directory, path) = file(&bytes);
-        let summary =
-            Summary { header: header(), log_id: applied.last_entry.map(types::log_id), bytes: bytes.len() as u64 };
+        let summary = BackupSummary {
+            header: header(),
+            log_id: applied.last_entry.map(types::log_id),
+            bytes: bytes.len() as u64,
+        };
         let count = AtomicU64::default();
         assert_eq!(check(&path, &count).unwrap(), summary);
         // All but the magic, which says what the file is.

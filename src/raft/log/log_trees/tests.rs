@@ -65,7 +65,7 @@ fn a_purge_comes_by_each_entry_once() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut disk = Counting::default();
         for index in 0..entries {
-            disk.insert(Tree::Log, &Key::head(index).encode(), vec![7]).expect("inserted");
+            disk.insert(Tree::Log, &EntryKey::head(index).encode(), vec![7]).expect("inserted");
         }
         let journaled = Journaled::open(disk.clone(), directory.path(), 1 << 20).expect("it opens");
         let mut trees = LogTrees::new(journaled);

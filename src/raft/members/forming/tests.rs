@@ -17,8 +17,8 @@ fn incarnation(seed: u64) -> Incarnation {
 }
 
 /// Node 1, whose incarnation is `incarnation(1)`.
-fn identity() -> Identity {
-    Identity::in_memory(&"blue".parse().expect("an id"), 1, &mut StdRng::seed_from_u64(1))
+fn identity() -> NodeIdentity {
+    NodeIdentity::in_memory(&"blue".parse().expect("an id"), 1, &mut StdRng::seed_from_u64(1))
 }
 
 /// A new node, which would found the cluster of `plan`.
