@@ -3,9 +3,9 @@
 //! The access key is the caller's identity. If secrets are configured, the signature must be that key's, over exactly this request.
 //! Otherwise the identity is what the client claims. Source: "Create a signed AWS API request" in the IAM user guide.
 //!
-//! The check has two steps. [`claim`] checks the headers before anything is kept for the client, and [`IdentityClaim::prove`] checks the signature,
-//! which covers the body. The signature must cover the headers that decide what the request does: its host, its time and its operation
-//! ([`SIGNED`]).
+//! The check has two steps. [`claim`] checks the headers before anything is kept for the client, and [`IdentityClaim::prove`] checks the
+//! signature, which covers the body. The signature must cover the headers that decide what the request does: its host, its time and its
+//! operation ([`SIGNED`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

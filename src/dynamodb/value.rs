@@ -1,6 +1,7 @@
 //! Attribute values: their ten types, their JSON, and their sizes.
 //!
-//! JSON is read straight into a [`AttributeValue`], without a generic tree: a body of 16 MiB of tiny values would become a gigabyte of maps.
+//! JSON is read straight into an [`AttributeValue`], without a generic tree: a body of 16 MiB of tiny values would become a gigabyte of
+//! maps.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

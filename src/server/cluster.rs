@@ -18,7 +18,7 @@ use lockkeeper_transport::tls::Tls;
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     pub(crate) cluster_id: Arc<str>,
-    /// Identifies the start of this process: see [`Identity::start`](lockkeeper_raft::identity::NodeIdentity::start).
+    /// Identifies the start of this process: see [`NodeIdentity::start`](lockkeeper_raft::identity::NodeIdentity::start).
     pub(crate) start: Arc<str>,
     pub(crate) replica: Replica,
     /// The node's certificate, if it has one.

@@ -6,7 +6,7 @@
 //!
 //! The limits are [`TEXT_BYTES_MAX`], [`DEPTH_MAX`], [`OPERATORS_MAX`], [`IN_OPERANDS_MAX`], the steps of a path, and the bytes that
 //! placeholders stand for ([`names`]). Reading an expression takes time linear in its text and in what it stands for. Applying it is
-//! charged to the request's [`Work`](crate::work::WorkBudget).
+//! charged to the request's [`WorkBudget`](crate::work::WorkBudget).
 
 pub(crate) mod evaluate;
 pub(crate) mod keys;

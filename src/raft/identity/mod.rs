@@ -20,14 +20,14 @@
 //! in itself, is noticed: see [`NodeIdentity::check_log`].
 //!
 //! A copy that was made since the last start, and is started while no member is there that knows better, cannot be told from the directory
-//! itself. If a majority then goes on without entries that were acknowledged, the member that has them finds out as soon as it is back:
-//! the leader sends other entries in the place of some that it knows to be committed ([`NodeIdentity::mark_disagreeing`]). It ends and says so.
+//! itself. If a majority then goes on without entries that were acknowledged, the member that has them finds out as soon as it is back: the
+//! leader sends other entries in the place of some that it knows to be committed ([`NodeIdentity::mark_disagreeing`]). It ends and says so.
 //! Raft would make it truncate its log, and its table would differ for ever.
 //!
 //! The consequence of a failed write depends on its content.
 //! * *Promises* must be durable before anyone relies on them: the founders ([`NodeIdentity::found`], [`founded`](NodeIdentity::founded),
-//!   [`join`](NodeIdentity::join)), a start of this node ([`NodeIdentity::started`]) or of a peer ([`NodeIdentity::remember_start`]). Without the
-//!   write, the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
+//!   [`join`](NodeIdentity::join)), a start of this node ([`NodeIdentity::started`]) or of a peer ([`NodeIdentity::remember_start`]).
+//!   Without the write, the step that needs it does not happen: the node does not start or ends, or the peer's call is refused.
 //! * *Advice* is how far the log reached and what peers acknowledged ([`NodeIdentity::record_progress`]). It may lag behind, nothing waits
 //!   for it, and an older record is as true as a newer one. It only detects losses that should not happen in the first place. So a failed
 //!   write is logged and retried; ending the node would turn a shortage of file descriptors into the loss of a member.

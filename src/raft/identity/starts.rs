@@ -8,8 +8,8 @@
 //! catch up.
 //!
 //! This does not detect a copy made since the last start: nothing was drawn between the two. For that, a leader also remembers the last
-//! entry that each member acknowledged, and sends it in every call ([`AcknowledgedEntry`]); the member compares. A loss that no reachable peer
-//! remembers cannot be detected.
+//! entry that each member acknowledged, and sends it in every call ([`AcknowledgedEntry`]); the member compares. A loss that no reachable
+//! peer remembers cannot be detected.
 
 use std::{fmt, str::FromStr};
 

@@ -1,7 +1,7 @@
 //! Errors of requests.
 //!
-//! An error has a [`FailureReason`], which adapters translate into the codes of their protocol; a [`Retry`], which says whether the request may
-//! have taken effect; a message for users, which names the thing and the remedy; and the message's values for programs.
+//! An error has a [`FailureReason`], which adapters translate into the codes of their protocol; a [`Retry`], which says whether the request
+//! may have taken effect; a message for users, which names the thing and the remedy; and the message's values for programs.
 //!
 //! The table of reasons for clients is `proto/lockkeeper/v1/errors.proto`.
 

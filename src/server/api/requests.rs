@@ -355,8 +355,8 @@ pub(crate) struct SemaphoreResized {
 }
 
 /// Shows entries of the keyspace, all as of one moment. Linearizable. A revision of the past fails with
-/// [`Reason::RevisionCompacted`](super::FailureReason::RevisionCompacted) if its state is forgotten, and one that is not reached with
-/// [`Reason::RevisionFuture`](super::FailureReason::RevisionFuture).
+/// [`FailureReason::RevisionCompacted`](super::FailureReason::RevisionCompacted) if its state is forgotten, and one that is not reached
+/// with [`FailureReason::RevisionFuture`](super::FailureReason::RevisionFuture).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GetEntries {
     pub(crate) keys: Vec<Key>,
@@ -375,7 +375,7 @@ pub(crate) struct EntriesFound {
 }
 
 /// Lists entries of the keyspace in the order of their keys. Linearizable. Fails as [`GetEntries`] does, and with
-/// [`Reason::InvalidArgument`](super::FailureReason::InvalidArgument) if those of a lease are asked for at a revision.
+/// [`FailureReason::InvalidArgument`](super::FailureReason::InvalidArgument) if those of a lease are asked for at a revision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ListEntries {
     pub(crate) range: KeyRange,
@@ -401,8 +401,8 @@ pub(crate) struct EntryPage {
 }
 
 /// Shows entries of a range, sorted and cut at the node that executes it. Linearizable, unless a stale read is asked for. Fails as
-/// [`GetEntries`] does, and with [`Reason::LimitReached`](super::FailureReason::LimitReached) if the range has too many entries, or the selected
-/// ones too many bytes: list it page by page then.
+/// [`GetEntries`] does, and with [`FailureReason::LimitReached`](super::FailureReason::LimitReached) if the range has too many entries, or
+/// the selected ones too many bytes: list it page by page then.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SelectEntries {
     pub(crate) select: Select,
@@ -420,7 +420,7 @@ pub(crate) struct EntriesSelected {
     pub(crate) revision: Revision,
 }
 
-/// Forgets the events of the keyspace up to a revision. Fails with [`Reason::RevisionFuture`](super::FailureReason::RevisionFuture).
+/// Forgets the events of the keyspace up to a revision. Fails with [`FailureReason::RevisionFuture`](super::FailureReason::RevisionFuture).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CompactEntries {
     pub(crate) revision: Revision,
@@ -434,7 +434,7 @@ pub(crate) struct EntriesCompacted {
 }
 
 /// Watches the entries of a range, at any node: a stream of [`EntriesWatched`], as this node applies the log. It ends with
-/// [`Reason::RevisionCompacted`](super::FailureReason::RevisionCompacted) if an event that it still has to send is forgotten.
+/// [`FailureReason::RevisionCompacted`](super::FailureReason::RevisionCompacted) if an event that it still has to send is forgotten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct WatchEntries {
     pub(crate) range: KeyRange,

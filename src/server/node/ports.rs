@@ -1,7 +1,7 @@
 //! The ports of a node: one listener for each protocol, and the service behind it.
 //!
-//! Ports of clients stop to accept when the node starts to end ([`RunningNode::stopping`]); that of the peers serves until the end, because the
-//! last requests need the peers.
+//! Ports of clients stop to accept when the node starts to end ([`RunningNode::stopping`]); that of the peers serves until the end, because
+//! the last requests need the peers.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! replay goes over into new events, after a restart of the stream at another node, or after a snapshot that this node has installed.
 //!
 //! Nothing is queued for a watcher: one that lags goes on in the history, and one that lags behind the history is told so
-//! ([`Reason::RevisionCompacted`](crate::api::FailureReason::RevisionCompacted)). A message is built when the watcher has room for it. Only events
-//! of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_table::watch_index`].
+//! ([`FailureReason::RevisionCompacted`](crate::api::FailureReason::RevisionCompacted)). A message is built when the watcher has room for
+//! it. Only events of its range wake a watcher that waits, however much happens elsewhere: see [`lockkeeper_table::watch_index`].
 //!
 //! Any node serves a watch, as far as it has applied the log. The stream ends when this node has known no leader for [`LEADERLESS_MAX`]
 //! checks: its copy stands still, and the watcher goes on at another node, after the last complete revision. A change of leader alone

@@ -46,8 +46,8 @@ pub(crate) trait Encode: Sized + Send + 'static {
     /// The message for this value.
     fn encode(self) -> Self::Message;
 
-    /// The value of a message. Fails with [`Reason::InvalidArgument`](super::api::FailureReason::InvalidArgument), which names the field, if the
-    /// message has no valid value.
+    /// The value of a message. Fails with [`FailureReason::InvalidArgument`](super::api::FailureReason::InvalidArgument), which names the
+    /// field, if the message has no valid value.
     fn decode(message: Self::Message) -> Result<Self, Error>;
 }
 
