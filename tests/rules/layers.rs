@@ -101,6 +101,12 @@ const LAYERS: &[Layer] = &[
         &["accept"],
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
+    // The interpreter of its scripts, which compiles C.
+    layer(
+        "lua",
+        &["accept", "redis"],
+        Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
+    ),
     // etcd's API over the same: it speaks in the words of the table.
     layer("etcd", &["machine", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.

@@ -1,0 +1,244 @@
+//! Scripts that want more than their share. Each ends soon, with an error for its caller, and the next run is as if it had not been.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_redis::{Interpreter, RedisReply, ScriptFailure, ScriptLimits};
+
+use super::{Strings, raised, run, text};
+use crate::LuaInterpreter;
+
+/// The time of a run.
+const TIME_MAX: Duration = Duration::from_millis(500);
+
+/// How long after its time a run may go on: it is looked at between instructions and before calls, and single ones can take long.
+const DELAY_MAX: Duration = Duration::from_millis(1500);
+
+fn attack(source: &str) -> Result<RedisReply, ScriptFailure> {
+    let started = Instant::now();
+    let lua = LuaInterpreter::with_time_max(TIME_MAX);
+    let limits = ScriptLimits { instructions_max: u64::MAX, ..ScriptLimits::default() };
+    let result = lua.run(source.as_bytes(), "SHA", &[], &[], &mut Strings::default(), limits);
+
+    let took = started.elapsed();
+    assert!(took < TIME_MAX + DELAY_MAX, "{source}: {took:?}");
+    result
+}
+
+fn assert_over_limit(source: &str) {
+    let result = attack(source);
+    assert!(matches!(result, Err(ScriptFailure::OverLimit(_))), "{source}: {result:?}");
+}
+
+#[test]
+fn loops_end() {
+    for source in [
+        "while true do end",
+        "repeat until false",
+        "for i = 1, 1e300 do local x = i * i end",
+        "local function f() return f() end return f()",
+        "while true do pcall(error) end",
+        "while true do pcall(function() while true do end end) end",
+        "while true do xpcall(function() while true do end end, function() while true do end end) end",
+        "local function f() return pcall(f) end while true do f() end",
+        "while true do pcall(pcall, pcall, pcall, error) end",
+        "while true do redis.pcall('get', 'x') end",
+        "while true do pcall(redis.call, 'nope') end",
+        "while true do pcall(string.rep) end",
+        "local t = setmetatable({}, {__index = function(t, k) return t[k + 1] end}) while true do pcall(function() return t[1] end) end",
+        "setmetatable(_G, {})",
+    ] {
+        let result = attack(source);
+        assert!(matches!(result, Err(ScriptFailure::OverLimit(_) | ScriptFailure::Raised(_))), "{source}: {result:?}");
+    }
+    assert_over_limit("while true do pcall(error) end");
+}
+
+#[test]
+fn coroutines_end() {
+    for source in [
+        "coroutine.wrap(function() while true do end end)()",
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "while true do coroutine.wrap(function() coroutine.yield() end)() end",
+        "local f = coroutine.wrap(function() while true do coroutine.yield() end end) while true do f() end",
+        "while true do pcall(coroutine.wrap(function() while true do end end)) end",
+    ] {
+        assert_over_limit(source);
+    }
+
+    let nested = "local function f() return coroutine.wrap(f)() end return f()";
+    let result = attack(nested);
+    assert!(matches!(result, Err(ScriptFailure::OverLimit(_) | ScriptFailure::Raised(_))), "{result:?}");
+}
+
+#[test]
+fn functions_of_the_library_end() {
+    for source in [
+        "while true do string.rep('', 2147483647) end",
+        "return string.find(string.rep('a', 30000), string.rep('a*', 30) .. 'b')",
+        "return string.find(string.rep('a', 100000), '.-.-.-.-b')",
+        "return string.gsub(string.rep('a', 100000), '.-.-.-.-b', '')",
+        "for w in string.gmatch(string.rep('a', 100000), '.-.-.-b') do end",
+        "return string.find(string.rep('(', 1000000), '%b()')",
+        // An array on which the library's choice of a pivot takes the square of its length.
+        "local n = 60000 local t = {} for i = 1, n do t[i] = i % 2 == 0 and n - i or i end while true do table.sort(t) end",
+        "table.sort({3, 2, 1}, function() while true do end end)",
+        "while true do string.format('%99.99f', 1e308) end",
+        "local s = string.rep('x', 1000000) while true do local b = s < s .. 'y' end",
+        "local s = string.rep('x', 1000000) while true do local b = s:reverse():upper() end",
+        "while true do collectgarbage() end",
+        "string.gsub('x', 'x', function() while true do end end)",
+        "table.foreach({1}, function() while true do end end)",
+        "tostring(setmetatable({}, {__tostring = function() while true do end end}))",
+    ] {
+        assert_over_limit(source);
+    }
+}
+
+#[test]
+fn memory_ends() {
+    for source in [
+        "local t = {} while true do t[#t + 1] = {} end",
+        "local s = 'x' while true do s = s .. s end",
+        "return string.rep('x', 1e9)",
+        "local t = {} for i = 1, 1e9 do t[i] = i end",
+        "local t = {} for i = 1, 1000 do t[i] = string.rep('x', 100000) end return table.concat(t)",
+        "table.insert({}, -2147483648, 1)",
+        "local s = string.rep('x', 4000000) return string.gsub(s, 'x', 'xxxxxxxx')",
+        "local s = string.rep('x', 1000000) local t = {} while true do t[s .. #t] = #t end",
+        "local f = {} for i = 1, 1e9 do f[i] = coroutine.create(function() end) end",
+        "collectgarbage('stop') while true do local t = {} end",
+    ] {
+        assert_over_limit(source);
+    }
+
+    // A script may catch a lack of memory. Then it goes on, within its limits.
+    assert_eq!(
+        text("local ok, e = pcall(string.rep, 'x', 1e9) return tostring(ok) .. ' ' .. e"),
+        "false not enough memory"
+    );
+    assert_over_limit("while true do pcall(string.rep, 'x', 1e9) end");
+}
+
+#[test]
+fn stacks_end() {
+    for source in [
+        "local function f() return 1 + f() end return f()",
+        "local function f(...) return 1 + f(...) end return f(unpack({1, 2, 3}))",
+        "local t = {} for i = 1, 100000 do t[i] = 1 end return unpack(t)",
+        "return string.byte(string.rep('x', 100000), 1, -1)",
+        "local f = function(s) return s end for i = 1, 300 do local g = f f = function(s) return (string.gsub(s, 'x', g)) end end return f('x')",
+        "return string.find(string.rep('a', 100000), string.rep('a?', 100000))",
+        "return string.find('x', string.rep('(', 100))",
+        "local t = {} t[1] = t return t",
+        "local t = setmetatable({}, {}) getmetatable(t).__index = t return t.x",
+        "local function f() error(setmetatable({}, {__index = f})) end f()",
+        "return setmetatable({}, {__tostring = function(t) return tostring(t) end}) .. ''",
+        "xpcall(error, function(e) error(e) end) error(setmetatable({}, {__index = function(t) error(t) end}))",
+    ] {
+        let result = attack(source);
+        assert!(matches!(result, Err(ScriptFailure::OverLimit(_) | ScriptFailure::Raised(_))), "{source}: {result:?}");
+    }
+
+    // The syntax has its limits as well.
+    let deep = format!("return {}1{}", "(".repeat(100_000), ")".repeat(100_000));
+    let deep_result = attack(&deep);
+    assert!(matches!(deep_result, Err(ScriptFailure::Compile(_))), "{deep_result:?}");
+    let blocks = format!("{}{}", "do ".repeat(100_000), "end ".repeat(100_000));
+    assert!(matches!(attack(&blocks), Err(ScriptFailure::Compile(_))));
+    let long = format!("return {}", vec!["1"; 300_000].join(" .. "));
+    assert!(matches!(attack(&long), Err(ScriptFailure::Compile(_) | ScriptFailure::OverLimit(_))));
+}
+
+#[test]
+fn many_arguments_and_results_pass_or_fail_cleanly() {
+    let count = "local t = {} for i = 1, 7000 do t[i] = 'x' .. i end return #redis.call('echo', unpack(t))";
+    assert_eq!(attack(count), Ok(RedisReply::Integer(7000)));
+
+    let result = "local t = {} for i = 1, 100000 do t[i] = i end return t";
+    assert!(matches!(attack(result), Ok(RedisReply::Array(parts)) if parts.len() == 100_000));
+    assert_over_limit("local t = {} local s = string.rep('x', 100000) for i = 1, 100 do t[i] = s end return t");
+}
+
+#[test]
+fn nothing_of_a_run_reaches_the_next() {
+    let before = text(
+        "local names = {} for name in pairs(_G) do names[#names + 1] = name end table.sort(names) return table.concat(names, ' ')",
+    );
+    for source in [
+        "rawset(_G, 'x', 1)",
+        "getmetatable('').__index = nil",
+        "getmetatable(_G).__index = nil",
+        "string.x = 1",
+        "table.insert(_G, 1)",
+        "redis.call = nil",
+        "rawset(string, 'rep', nil)",
+        "KEYS.x = 1 return 1",
+        "setmetatable(KEYS, {__index = function() return 1 end}) return 1",
+        "coroutine.wrap(function() coroutine.yield() end)() return 1",
+        "math.randomseed(7) return 1",
+    ] {
+        // Whether it is refused or changes its own interpreter makes no difference to the next.
+        drop(run(source));
+        let after = text(
+            "local names = {} for name in pairs(_G) do names[#names + 1] = name end table.sort(names) return table.concat(names, ' ')",
+        );
+        assert_eq!(after, before, "{source}");
+        assert_eq!(run("return KEYS.x or ('x'):rep(2)"), Ok(RedisReply::Bulk(b"xx".to_vec())), "{source}");
+        assert_eq!(run("return math.random(1, 1000)"), Ok(RedisReply::Integer(397)), "{source}");
+    }
+}
+
+#[test]
+fn what_reaches_beyond_the_run_is_missing() {
+    for name in [
+        "load",
+        "loadstring",
+        "loadfile",
+        "dofile",
+        "print",
+        "require",
+        "module",
+        "package",
+        "os",
+        "io",
+        "debug",
+        "newproxy",
+        "setfenv",
+        "getfenv",
+    ] {
+        let error = raised(&format!("return {name}"));
+        assert!(error.contains(&format!("nonexistent global variable '{name}'")), "{error}");
+    }
+    assert_eq!(run("return string.dump"), Ok(RedisReply::Nil));
+    assert!(matches!(run("\u{1b}Lua"), Err(ScriptFailure::Compile(_))));
+}
+
+#[test]
+fn no_script_catches_the_end_that_the_host_wants() {
+    for source in [
+        "redis.call('abort')",
+        "redis.pcall('abort') return 1",
+        "pcall(redis.call, 'abort') return 1",
+        "while true do pcall(redis.call, 'abort') end",
+        "coroutine.resume(coroutine.create(function() redis.call('abort') end)) return 1",
+        "xpcall(function() redis.call('abort') end, function() return 1 end) return 1",
+        "string.gsub('x', 'x', function() redis.call('abort') end) return 1",
+        "table.sort({2, 1}, function() redis.call('abort') end) return 1",
+    ] {
+        assert_eq!(attack(source), Err(ScriptFailure::Aborted), "{source}");
+    }
+}
+
+#[test]
+fn instructions_are_counted() {
+    let limits = ScriptLimits { instructions_max: 100_000, ..ScriptLimits::default() };
+    let lua = LuaInterpreter::default();
+    let count_to = |count: u32| {
+        let source = format!("local n = 0 for i = 1, {count} do n = n + 1 end return n");
+        lua.run(source.as_bytes(), "SHA", &[], &[], &mut Strings::default(), limits)
+    };
+
+    assert_eq!(count_to(40_000), Ok(RedisReply::Integer(40_000)));
+    let text = "the script ran more than 100000 instructions; make it shorter, or its loops";
+    assert_eq!(count_to(60_000), Err(ScriptFailure::OverLimit(text.to_owned())));
+}
