@@ -1,8 +1,9 @@
 //! No early expiry: no session ends before its holder stops trusting it.
 //!
 //! The holder counts from the *sending* of its last acknowledged open or renewal, the cluster from a later stamp. So until that sending
-//! plus the TTL, the cluster neither reports the session as over nor grants its locks to another. With one machine and one monotonic clock
-//! this is exact, except for `stamp_ns` of the meta. (A session that the cluster no longer knows is a loss, which `durability` reports.)
+//! plus the TTL, the cluster neither reports the session as over nor grants its locks to another, and the registers with its lease are
+//! there. With one machine and one monotonic clock this is exact, except for `stamp_ns` of the meta. (A session that the cluster no longer
+//! knows is a loss, which `durability` reports.)
 
 use std::fmt;
 
@@ -11,12 +12,14 @@ use super::{
     run::{Acknowledged, Mark, Run},
     show::Ms,
     tenures::Overlap,
+    transactions::EndedEarly,
     verdict::{Evidence, Finding, Investigation, Property},
 };
 
 enum TooEarly<'r> {
     Told { session: &'r str, told: Mark, lease: Acknowledged },
     PassedOn { lock: &'r str, from: &'r Grant<'r>, to: &'r Grant<'r> },
+    Absent(&'r EndedEarly),
 }
 
 impl fmt::Display for TooEarly<'_> {
@@ -32,6 +35,14 @@ impl fmt::Display for TooEarly<'_> {
                 let answered = Ms(to.answered_ns);
                 write!(f, "lock {lock:?}: {from} held it until {until}, and it was granted as {to} by {answered}")
             }
+            Self::Absent(EndedEarly { key, session, lease, told, .. }) => {
+                let told = Ms(told.0);
+                let until = Ms(lease.until_ns);
+                write!(
+                    f,
+                    "register {key:?} was absent by {told}, but the lease of session {session:?} lasts until {until}"
+                )
+            }
         }
     }
 }
@@ -40,12 +51,13 @@ impl Evidence for TooEarly<'_> {
     fn lines(&self) -> Vec<usize> {
         match self {
             Self::Told { told, lease, .. } => vec![lease.line, told.1],
+            Self::Absent(early) => vec![early.put_line, early.lease.line, early.told.1],
             Self::PassedOn { from, to, .. } => vec![from.answered_line, from.until_line, to.answered_line],
         }
     }
 }
 
-pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
+pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>], ended_early: &[EndedEarly]) -> Finding {
     let mut investigation = Investigation::new(Property::NoEarlyExpiry);
     investigation.count("sessions with a lease", 0);
 
@@ -53,6 +65,10 @@ pub(super) fn check(run: &Run<'_>, overlaps: &[Overlap<'_>]) -> Finding {
         if let Some(from) = overlap.silent() {
             investigation.report(&TooEarly::PassedOn { lock: overlap.lock, from, to: overlap.next });
         }
+    }
+
+    for early in ended_early {
+        investigation.report(&TooEarly::Absent(early));
     }
 
     let mut sessions: Vec<_> = run.sessions.iter().collect();

@@ -18,7 +18,10 @@
 //! | no request of one client ends another client's session | `bystander`, on `contact` |
 //! | equal tables at equal indexes, one leader per term | `agreement` |
 //! | after the faults, the cluster serves | `liveness` |
+//! | transactions take effect in one order, watches report all changes once | `transactions` |
 //! | a sequential order explains all answers | `linearizable`, on `wgl`, `lock_model` and `registers` |
+//!
+//! The properties of transactions and watches are checked where a history has any.
 //!
 //! All but the last take one pass over sorted events: a million events take seconds, and memory grows with the history.
 //!
@@ -59,6 +62,7 @@ mod show;
 mod tenures;
 mod tokens;
 mod told;
+mod transactions;
 mod verdict;
 mod waiters;
 mod wgl;
@@ -120,12 +124,13 @@ fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
     let overlaps = tenures::overlaps(&grants);
 
     let locks = occupancy::locks(&run);
-    Ok(vec![
+    let transactions = transactions::examine(&run);
+    let mut findings = vec![
         exclusion::check(&run, &grants, &overlaps),
         order::check(&run, &grants),
         tokens::check(&run, &grants),
         fencing::check(&run),
-        early::check(&run, &overlaps),
+        early::check(&run, &overlaps, &transactions.ended_early),
         expiry::check(&run, &locks),
         waiters::check(&run, &locks),
         queue::check(&run),
@@ -135,6 +140,9 @@ fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
         bystander::check(&run, &grants),
         agreement::check(&run),
         liveness::check(&run),
-        linearizable::check(&run, &grants),
-    ])
+    ];
+    findings.extend(transactions.serializability);
+    findings.extend(transactions.watches);
+    findings.push(linearizable::check(&run, &grants));
+    Ok(findings)
 }

@@ -36,13 +36,17 @@ pub enum Property {
     Agreement,
     /// After the faults, the cluster serves again.
     Liveness,
+    /// Transactions take effect in one order, which agrees with real time.
+    Serializability,
+    /// Watches report each change once, in order, to the end of the run.
+    Watches,
     /// A sequential order explains all answers. A search cross-checks the other properties by this.
     Linearizability,
 }
 
 impl Property {
     /// All properties.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::MutualExclusion,
         Self::TokenOrder,
         Self::NoTokenTwice,
@@ -57,6 +61,8 @@ impl Property {
         Self::Bystander,
         Self::Agreement,
         Self::Liveness,
+        Self::Serializability,
+        Self::Watches,
         Self::Linearizability,
     ];
 
@@ -77,6 +83,8 @@ impl Property {
             Self::Bystander => "bystander",
             Self::Agreement => "agreement",
             Self::Liveness => "liveness",
+            Self::Serializability => "serializability",
+            Self::Watches => "watches",
             Self::Linearizability => "linearizability",
         }
     }
@@ -133,7 +141,7 @@ pub struct Violation {
 }
 
 /// The evidence of one violation, by property. Its text is the sentence.
-pub(super) trait Evidence: fmt::Display {
+pub(crate) trait Evidence: fmt::Display {
     /// The lines of the evidence, in any order.
     fn lines(&self) -> Vec<usize>;
 }
@@ -143,7 +151,7 @@ const SHOWN_MAX: usize = 10;
 
 /// Collects the findings about one property.
 #[derive(Debug)]
-pub(super) struct Investigation {
+pub(crate) struct Investigation {
     property: Property,
     evidence: Vec<(&'static str, u64)>,
     violations: Violations,

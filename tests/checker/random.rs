@@ -43,7 +43,10 @@ fn random_histories_have_evidence_for_all_properties() {
             }
         }
     }
-    let idle: Vec<_> = Property::ALL.into_iter().filter(|property| !held.contains_key(property)).collect();
+    // The random clients have locks alone: the checker's own tests have random transactions and watches.
+    let of_registers = [Property::Serializability, Property::Watches];
+    let expected = Property::ALL.into_iter().filter(|property| !of_registers.contains(property));
+    let idle: Vec<_> = expected.filter(|property| !held.contains_key(property)).collect();
     assert!(idle.is_empty(), "{idle:?} of {held:?}");
 }
 

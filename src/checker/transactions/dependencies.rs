@@ -1,0 +1,327 @@
+//! Transactions of a store without revisions: their dependencies, from values that are put once.
+//!
+//! A value tells which transaction put it. The order of two values of a register is known if a transaction read the one and put the other,
+//! or if the put of the one was answered before that of the other began. From both follow the dependencies of Adya: `ww`, `wr` and `rw`;
+//! `rt` is the order in time. A circle of them has no order, by [`super::cycles`].
+//!
+//! An absent register counts as its first value, unless it may have been deleted or ended with a lease. Values that two transactions put
+//! tell nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::{
+    anomaly::{AnomalyKind, TxnAnomaly},
+    cycles::{DependencyCycle, DependencyGraph, DependencyKind},
+    timeline::final_writes,
+};
+use crate::{
+    history::{
+        Answer, Call, CompareRelation, CompareTarget, Ended, Operation, StepResult, Transaction, TxnAnswer, TxnStep,
+    },
+    run::Run,
+    verdict::Investigation,
+};
+
+/// Up to this number of writers of a register, all come after a read that found it absent. Of more, only the first to be answered does.
+const WRITERS_MAX: usize = 8;
+
+/// A transaction that took effect, or may have.
+struct TxnNode<'r> {
+    operation: &'r Operation<'r>,
+    answer: Option<&'r TxnAnswer>,
+    /// What it read of registers that it had not written: none if they were absent.
+    reads: Vec<(&'r str, Option<&'r str>)>,
+    /// The values that it left.
+    writes: Vec<(&'r str, &'r str)>,
+}
+
+/// The writers of one register.
+#[derive(Default)]
+struct RegisterWriters<'r> {
+    /// The writer of each value, or none if it has several.
+    by_value: HashMap<&'r str, Option<usize>>,
+    /// All of them.
+    nodes: Vec<usize>,
+    /// The transactions that read each value.
+    readers: HashMap<Option<&'r str>, Vec<usize>>,
+    /// Whether it may be absent again after a write.
+    may_end: bool,
+}
+
+pub(super) fn check(run: &Run<'_>, investigation: &mut Investigation) {
+    let keys = keys(run);
+    let nodes = nodes(run, &keys);
+    let registers = registers(run, &nodes);
+    investigation.count("transactions", nodes.iter().filter(|node| node.lacks_revision()).count() as u64);
+    report_reads(run, &nodes, &registers, investigation);
+
+    let mut graph = DependencyGraph::new(nodes.len());
+    for (key, writers) in &registers {
+        add_register(&mut graph, key, writers, &nodes);
+    }
+    let times: Vec<_> = nodes.iter().map(|node| (node.operation.invoked_ns, node.operation.ended_ns)).collect();
+    graph.add_real_time(&times);
+
+    for DependencyCycle { kind, steps } in graph.cycles() {
+        let way = steps.iter().map(|(node, kind, key)| {
+            let line = nodes[*node].operation.invoked_line;
+            let step = DependencyCycle::step_name(*kind);
+            if key.is_empty() { format!("line {line} -{step}-> ") } else { format!("line {line} -{step} {key:?}-> ") }
+        });
+        let first = steps.first().map_or(0, |(node, ..)| nodes[*node].operation.invoked_line);
+        let says = format!("{}line {first}", way.collect::<String>());
+        let lines = steps.iter().flat_map(|(node, ..)| {
+            let operation = nodes[*node].operation;
+            [operation.invoked_line, operation.ended_line]
+        });
+        investigation.report(&TxnAnomaly::new(kind, says, lines));
+    }
+}
+
+impl TxnNode<'_> {
+    fn lacks_revision(&self) -> bool {
+        self.answer.is_some_and(|answer| answer.revision.is_none())
+    }
+}
+
+fn keys<'r>(run: &'r Run<'_>) -> BTreeSet<&'r str> {
+    let transactions = run.operations.iter().filter_map(|operation| {
+        let Call::Txn(transaction) = operation.call else { return None };
+        Some(transaction)
+    });
+    let steps = transactions.flat_map(|transaction| transaction.then.iter().chain(&transaction.otherwise));
+    steps.filter_map(|step| if let TxnStep::Put(put) = step { Some(&*put.key) } else { None }).collect()
+}
+
+fn nodes<'r>(run: &'r Run<'_>, keys: &BTreeSet<&'r str>) -> Vec<TxnNode<'r>> {
+    let mut nodes = Vec::new();
+    for operation in &run.operations {
+        let Call::Txn(transaction) = operation.call else { continue };
+        if transaction.at.is_some() || transaction.stale {
+            continue;
+        }
+
+        let mut node = TxnNode { operation, answer: None, reads: Vec::new(), writes: Vec::new() };
+        match operation.ended {
+            Ended::Ok(Answer::Txn(answer)) => {
+                node.answer = Some(answer);
+                node.reads = reads(transaction, answer, keys);
+                node.add_writes(transaction.branch(answer.succeeded), keys);
+            }
+            // Which branch ran is not known: a value that is read tells it.
+            Ended::Ok(_) | Ended::Info | Ended::Open => {
+                node.add_writes(&transaction.then, keys);
+                node.add_writes(&transaction.otherwise, keys);
+            }
+            Ended::Fail(_) => continue,
+        }
+        nodes.push(node);
+    }
+    nodes
+}
+
+impl<'r> TxnNode<'r> {
+    fn add_writes(&mut self, steps: &'r [TxnStep], keys: &BTreeSet<&'r str>) {
+        let writes = final_writes(steps, None, keys).into_iter();
+        self.writes.extend(writes.filter_map(|(key, (put, _))| Some((key, &*put?.value))));
+    }
+}
+
+/// What a transaction read before it wrote it itself.
+fn reads<'r>(
+    transaction: &'r Transaction,
+    answer: &'r TxnAnswer,
+    keys: &BTreeSet<&'r str>,
+) -> Vec<(&'r str, Option<&'r str>)> {
+    let mut reads = Vec::new();
+    let mut own: HashSet<&str> = HashSet::new();
+    if answer.succeeded {
+        for compare in transaction.compares.iter().filter(|compare| compare.up_to.is_none()) {
+            match (compare.target, compare.is, compare.number) {
+                (CompareTarget::Value, CompareRelation::Equal, _) => {
+                    reads.push((&*compare.key, compare.text.as_deref()))
+                }
+                (CompareTarget::Created | CompareTarget::Version, CompareRelation::Equal, Some(0)) => {
+                    reads.push((&compare.key, None));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    for (step, result) in transaction.branch(answer.succeeded).iter().zip(&answer.results) {
+        match (step, result) {
+            (TxnStep::Get { key }, StepResult::Got(seen)) if !own.contains(&**key) => {
+                let value = seen.as_ref().map(|seen| seen.value.as_deref());
+                // A value that is not shown tells nothing.
+                if value != Some(None) {
+                    reads.push((key, value.flatten()));
+                }
+            }
+            (TxnStep::Range(range), StepResult::Ranged(seen)) => {
+                let shown: HashMap<&str, _> =
+                    seen.registers.iter().map(|(key, seen)| (&**key, seen.value.as_deref())).collect();
+                let from = range.from.as_deref().unwrap_or_default();
+                let of_range = keys.range(from..).copied().take_while(|key| range.contains(key));
+                for key in of_range.filter(|key| !own.contains(key)) {
+                    match shown.get(key) {
+                        Some(value) => reads.extend(value.map(|value| (key, Some(value)))),
+                        None if seen.more || seen.partial => {}
+                        None => reads.push((key, None)),
+                    }
+                }
+            }
+            (TxnStep::Put(put), _) => drop(own.insert(&put.key)),
+            (TxnStep::Delete { key }, _) => drop(own.insert(key)),
+            (TxnStep::DeleteRange(range), _) => own.extend(keys.iter().copied().filter(|key| range.contains(key))),
+            _ => {}
+        }
+    }
+    reads
+}
+
+fn registers<'r>(run: &'r Run<'_>, nodes: &[TxnNode<'r>]) -> BTreeMap<&'r str, RegisterWriters<'r>> {
+    let mut registers: BTreeMap<&str, RegisterWriters<'_>> = BTreeMap::new();
+    for (node, txn) in nodes.iter().enumerate() {
+        for (key, value) in &txn.writes {
+            let register = registers.entry(key).or_default();
+            register.nodes.push(node);
+            register.by_value.entry(value).and_modify(|writer| *writer = None).or_insert(Some(node));
+        }
+        for (key, value) in &txn.reads {
+            registers.entry(key).or_default().readers.entry(*value).or_default().push(node);
+        }
+    }
+
+    for operation in &run.operations {
+        let Call::Txn(transaction) = operation.call else { continue };
+        for step in transaction.then.iter().chain(&transaction.otherwise) {
+            match step {
+                TxnStep::Put(put) if put.lease.is_some() || put.keeps_lease => {
+                    registers.entry(&put.key).or_default().may_end = true;
+                }
+                TxnStep::Delete { key } => registers.entry(key).or_default().may_end = true,
+                TxnStep::DeleteRange(range) => {
+                    let of_range = registers.iter_mut().filter(|(key, _)| range.contains(key));
+                    of_range.for_each(|(_, register)| register.may_end = true);
+                }
+                TxnStep::Put(_) | TxnStep::Get { .. } | TxnStep::Range(_) => {}
+            }
+        }
+    }
+    registers
+}
+
+/// Reports reads of values that had no effect, that their transaction replaced, or that nobody put.
+fn report_reads(
+    run: &Run<'_>,
+    nodes: &[TxnNode<'_>],
+    registers: &BTreeMap<&str, RegisterWriters<'_>>,
+    investigation: &mut Investigation,
+) {
+    let mut others: HashMap<(&str, &str), (AnomalyKind, usize)> = HashMap::new();
+    for operation in &run.operations {
+        let Call::Txn(transaction) = operation.call else { continue };
+        let kind = if matches!(operation.ended, Ended::Ok(_)) { AnomalyKind::G1b } else { AnomalyKind::G1a };
+        for step in transaction.then.iter().chain(&transaction.otherwise) {
+            if let TxnStep::Put(put) = step {
+                others.insert((&put.key, &put.value), (kind, operation.ended_line));
+            }
+        }
+    }
+
+    for node in nodes.iter().filter(|node| node.lacks_revision()) {
+        for (key, value) in &node.reads {
+            let Some(value) = value else { continue };
+            if registers.get(key).is_some_and(|register| register.by_value.contains_key(value)) {
+                continue;
+            }
+
+            let other = others.get(&(*key, *value)).copied();
+            let kind = other.map_or(AnomalyKind::GarbageRead, |(kind, _)| kind);
+            let line = other.map(|(_, line)| line);
+            let says = format!("register {key:?} was read {value:?}, which no transaction left there");
+            let lines = line.into_iter().chain([node.operation.ended_line]);
+            investigation.report(&TxnAnomaly::new(kind, says, lines));
+        }
+    }
+}
+
+fn add_register<'r>(
+    graph: &mut DependencyGraph<'r>,
+    key: &'r str,
+    register: &RegisterWriters<'r>,
+    nodes: &[TxnNode<'r>],
+) {
+    let next_answered = NextAnswered::from_nodes(register, nodes);
+    for (value, readers) in &register.readers {
+        let writer = match value {
+            Some(value) => match register.by_value.get(value) {
+                Some(Some(writer)) => Some(*writer),
+                Some(None) | None => continue,
+            },
+            None if register.may_end => continue,
+            None => None,
+        };
+
+        let mut later: Vec<usize> = readers.iter().copied().filter(|reader| writes(&nodes[*reader], key)).collect();
+        match writer {
+            Some(writer) => later.extend(next_answered.after(nodes[writer].operation.ended_ns)),
+            None if register.nodes.len() <= WRITERS_MAX => later.extend(&register.nodes),
+            None => later.extend(next_answered.after(0)),
+        }
+
+        for reader in readers {
+            if let Some(writer) = writer {
+                graph.add(writer, *reader, DependencyKind::Read, key);
+            }
+            later.iter().for_each(|next| graph.add(*reader, *next, DependencyKind::Anti, key));
+        }
+        if let Some(writer) = writer {
+            later.iter().for_each(|next| graph.add(writer, *next, DependencyKind::Write, key));
+        }
+    }
+
+    // The order of revisions, where a store tells it of some transactions.
+    let revision = |node: &usize| Some((nodes[*node].answer?.revision?, *node));
+    let mut ordered: Vec<_> = register.nodes.iter().filter_map(revision).collect();
+    ordered.sort_unstable();
+    for pair in ordered.windows(2) {
+        graph.add(pair[0].1, pair[1].1, DependencyKind::Write, key);
+    }
+}
+
+fn writes(node: &TxnNode<'_>, key: &str) -> bool {
+    node.answer.is_some() && node.writes.iter().any(|(written, _)| *written == key)
+}
+
+/// The writers of a register by their starts, to find the first to be answered of those that began after a moment.
+struct NextAnswered(Vec<(u64, u64, usize)>);
+
+impl NextAnswered {
+    fn from_nodes(register: &RegisterWriters<'_>, nodes: &[TxnNode<'_>]) -> Self {
+        let answered = register.nodes.iter().filter(|node| nodes[**node].answer.is_some());
+        let mut by_start: Vec<_> = answered
+            .map(|node| {
+                let operation = nodes[*node].operation;
+                (operation.invoked_ns, operation.ended_ns, *node)
+            })
+            .collect();
+        by_start.sort_unstable();
+
+        // The first to be answered among this one and the later ones.
+        for place in (1..by_start.len()).rev() {
+            let (_, ended_ns, node) = by_start[place];
+            if ended_ns < by_start[place - 1].1 {
+                by_start[place - 1].1 = ended_ns;
+                by_start[place - 1].2 = node;
+            }
+        }
+        Self(by_start)
+    }
+
+    fn after(&self, at_ns: u64) -> Option<usize> {
+        let first = self.0.partition_point(|(invoked_ns, ..)| *invoked_ns <= at_ns);
+        self.0.get(first).map(|(_, _, node)| *node)
+    }
+}

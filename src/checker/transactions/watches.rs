@@ -1,0 +1,256 @@
+//! Watches: no gap, no repetition, no reordering, to the end of the run.
+//!
+//! A watch reports each change in its range once, in the order of revisions. When it has reported a revision, it has reported all changes
+//! of earlier ones; when it has claimed progress, all up to that revision. A change that was acknowledged must be reported within the
+//! `watch_bound_ms` of the meta, if the run promises one, without time under faults.
+//!
+//! What a watch reports must also have happened: a value that no transaction can have put is reported by [`super::timeline`].
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
+
+use super::{
+    ends::RegisterEnds,
+    revisions::EndedEarly,
+    timeline::{RegisterChange, Timelines},
+};
+use crate::{
+    history::{Fact, TxnRange, WatchedChange},
+    run::{Run, Told},
+    show::Ms,
+    verdict::{Evidence, Finding, Investigation, Property},
+};
+
+enum WatchAnomaly<'r> {
+    Gap { watch: &'r str, key: &'r str, change: RegisterChange<'r>, until: (u64, usize) },
+    Late { watch: &'r str, key: &'r str, change: RegisterChange<'r>, bound_ns: u64, begun: usize },
+    Repeated { watch: &'r str, key: &'r str, revision: u64, lines: [usize; 2] },
+    Reordered { watch: &'r str, revision: u64, after: u64, lines: [usize; 2] },
+    Outside { watch: &'r str, key: &'r str, lines: [usize; 2] },
+    NotDeleted { watch: &'r str, key: &'r str, revision: u64, lines: [usize; 2] },
+}
+
+impl fmt::Display for WatchAnomaly<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gap { watch, key, change, until } => {
+                let revision = change.revision;
+                write!(
+                    f,
+                    "gap: watch {watch:?} lacks the change of {key:?} at revision {revision}, and went on to {}",
+                    until.0
+                )
+            }
+            Self::Late { watch, key, change, bound_ns, .. } => {
+                let revision = change.revision;
+                let bound = Ms(*bound_ns);
+                write!(
+                    f,
+                    "gap: watch {watch:?} had not reported the change of {key:?} at revision {revision} after {bound}"
+                )
+            }
+            Self::Repeated { watch, key, revision, .. } => {
+                write!(f, "repetition: watch {watch:?} reported the change of {key:?} at revision {revision} twice")
+            }
+            Self::Reordered { watch, revision, after, .. } => {
+                write!(
+                    f,
+                    "reordering: watch {watch:?} reported revision {revision} after it had reported all up to {after}"
+                )
+            }
+            Self::Outside { watch, key, .. } => {
+                write!(f, "watch {watch:?} reported {key:?}, which is not in its range")
+            }
+            Self::NotDeleted { watch, key, revision, .. } => {
+                write!(
+                    f,
+                    "watch {watch:?} reported that {key:?} was deleted at revision {revision}, and nothing did that"
+                )
+            }
+        }
+    }
+}
+
+impl Evidence for WatchAnomaly<'_> {
+    fn lines(&self) -> Vec<usize> {
+        match self {
+            Self::Gap { change, until, .. } => vec![change.line, until.1],
+            Self::Late { change, begun, .. } => vec![change.line, *begun],
+            Self::Repeated { lines, .. } | Self::Reordered { lines, .. } => lines.to_vec(),
+            Self::Outside { lines, .. } | Self::NotDeleted { lines, .. } => lines.to_vec(),
+        }
+    }
+}
+
+/// A watch, as far as the history was read.
+struct WatchState<'r> {
+    range: &'r TxnRange,
+    begun: usize,
+    after: u64,
+    /// The revision below which all is reported, and its line.
+    reached: (u64, usize),
+    /// The revision up to which all is reported, and its line.
+    complete: (u64, usize),
+    /// The line and the time of each change that it reported, by register and revision.
+    reported: HashMap<(&'r str, u64), (usize, u64)>,
+    is_open: bool,
+}
+
+/// Checks all watches. Returns also the registers whose leases ended too early, which are another property's violations.
+pub(super) fn check<'r>(
+    run: &'r Run<'_>,
+    timelines: &'r Timelines<'r>,
+    ends: &RegisterEnds<'_>,
+) -> (Finding, Vec<EndedEarly>) {
+    let mut investigation = Investigation::new(Property::Watches);
+    investigation.count("changes reported", 0);
+    let mut watches: BTreeMap<&str, WatchState<'_>> = BTreeMap::new();
+
+    for told in &run.facts {
+        if let Fact::Watching { watch, range, after } = told.fact {
+            investigation.count("watches", 1);
+            watches.insert(watch, WatchState::begin(range, *after, told.line));
+        } else if let Fact::Watched { watch, revision, changes } = told.fact {
+            // A watch that began before the cluster was restored has no begin here.
+            let Some(state) = watches.get_mut(&**watch) else { continue };
+            investigation.count("changes reported", changes.len() as u64);
+            state.report(watch, *revision, changes, told, &mut investigation);
+        } else if let Fact::WatchProgress { watch, revision } = told.fact
+            && let Some(state) = watches.get_mut(&**watch)
+        {
+            investigation.count("claims of progress", 1);
+            state.complete = state.complete.max((*revision, told.line));
+        } else if let Fact::WatchEnded { watch, .. } = told.fact
+            && let Some(state) = watches.get_mut(&**watch)
+        {
+            state.is_open = false;
+        }
+    }
+
+    let mut ended_early = Vec::new();
+    for (watch, state) in &watches {
+        state.find_gaps(watch, run, (timelines, ends), &mut investigation);
+        let early = state.find_false_ends(watch, run, (timelines, ends), &mut investigation);
+        ended_early.extend(early);
+    }
+    (investigation.close(), ended_early)
+}
+
+impl<'r> WatchState<'r> {
+    fn begin(range: &'r TxnRange, after: u64, line: usize) -> Self {
+        let start = (after, line);
+        let reported = HashMap::new();
+        Self { range, begun: line, after, reached: start, complete: start, reported, is_open: true }
+    }
+
+    fn report(
+        &mut self,
+        watch: &'r str,
+        revision: u64,
+        changes: &'r [WatchedChange],
+        told: &Told<'_>,
+        investigation: &mut Investigation,
+    ) {
+        let line = told.line;
+        let mut is_repeated = false;
+        for WatchedChange { key, .. } in changes {
+            if !self.range.contains(key) {
+                investigation.report(&WatchAnomaly::Outside { watch, key, lines: [self.begun, line] });
+            }
+            if let Some((first, _)) = self.reported.insert((key, revision), (line, told.time_ns)) {
+                is_repeated = true;
+                investigation.report(&WatchAnomaly::Repeated { watch, key, revision, lines: [first, line] });
+            }
+        }
+
+        let (after, after_line) = if self.complete.0 >= revision { self.complete } else { self.reached };
+        if !is_repeated && (self.complete.0 >= revision || self.reached.0 > revision) {
+            let lines = [after_line, line];
+            investigation.report(&WatchAnomaly::Reordered { watch, revision, after, lines });
+        }
+        self.reached = self.reached.max((revision, line));
+    }
+
+    /// Finds the changes that the watch has passed over, or not reported in time.
+    fn find_gaps(
+        &self,
+        watch: &'r str,
+        run: &Run<'_>,
+        (timelines, ends): (&'r Timelines<'r>, &RegisterEnds<'_>),
+        investigation: &mut Investigation,
+    ) {
+        let bound_ns = ends.report_bound_ns().filter(|_| self.is_open && run.end_line.is_some());
+        let from = self.range.from.as_deref().unwrap_or_default();
+        let registers = timelines.registers.range(from..).take_while(|(key, _)| self.range.contains(key));
+
+        for (key, changes) in registers {
+            let first = changes.partition_point(|change| change.revision <= self.after);
+            for place in first..changes.len() {
+                let change = changes[place];
+                let before = place.checked_sub(1).map(|before| changes[before]);
+                if self.reported.contains_key(&(*key, change.revision)) || !is_certain(ends, &change, before) {
+                    continue;
+                }
+
+                let passed = [self.complete, self.reached];
+                let is_passed = change.revision <= self.complete.0 || change.revision < self.reached.0;
+                let is_late = |bound_ns: &u64| run.calm.after(change.acked_ns(), *bound_ns) < run.last_ns;
+                if is_passed {
+                    let until = passed.into_iter().max().unwrap_or(self.complete);
+                    investigation.report(&WatchAnomaly::Gap { watch, key, change, until });
+                } else if let Some(bound_ns) = bound_ns.filter(is_late) {
+                    investigation.report(&WatchAnomaly::Late { watch, key, change, bound_ns, begun: self.begun });
+                }
+            }
+        }
+    }
+
+    /// Finds registers that were reported as deleted, and that nothing can have ended. Returns those whose leases ended too early.
+    fn find_false_ends(
+        &self,
+        watch: &'r str,
+        run: &Run<'_>,
+        (timelines, ends): (&'r Timelines<'r>, &RegisterEnds<'_>),
+        investigation: &mut Investigation,
+    ) -> Vec<EndedEarly> {
+        let reported = self.reported.iter().map(|((key, revision), told)| (*revision, *key, *told));
+        let mut reported: Vec<_> = reported.collect();
+        reported.sort_unstable();
+
+        let mut ended_early = Vec::new();
+        for (revision, key, (line, told_ns)) in reported {
+            let change = timelines.last_change(key, revision).filter(|change| change.revision == revision);
+            if change.is_none_or(|change| change.now.is_some() || change.by.is_some()) {
+                continue;
+            }
+
+            // What the watch did not see come may be older than the history.
+            let Some(below) = revision.checked_sub(1) else { continue };
+            let Some(before) = timelines.last_change(key, below) else { continue };
+            let may_have_ended = before.now.is_none_or(|now| ends.may_have_ended(now.put, told_ns));
+            if may_have_ended || timelines.may_have_deleted(key, revision, told_ns) {
+                continue;
+            }
+
+            match EndedEarly::from_change(run, key, before, (told_ns, line)) {
+                Some(early) => ended_early.push(early),
+                None => {
+                    let lines = [before.line, line];
+                    investigation.report(&WatchAnomaly::NotDeleted { watch, key, revision, lines });
+                }
+            }
+        }
+        ended_early
+    }
+}
+
+/// Whether a register certainly changed: a delete may have found nothing.
+fn is_certain(ends: &RegisterEnds<'_>, change: &RegisterChange<'_>, before: Option<RegisterChange<'_>>) -> bool {
+    let was_there = || {
+        let put = before.and_then(|before| before.now).and_then(|now| now.put);
+        put.is_some_and(|put| !ends.may_have_ended(Some(put), change.acked_ns()))
+    };
+    change.is_certain || was_there()
+}
