@@ -1,4 +1,21 @@
 //! The messages of the API, as generated from `proto/`. What nodes say to each other is in `lockkeeper-raft`.
+//!
+//! A program in Rust has less work with `lockkeeper-client`, which retries, renews sessions and knows when a lock is lost. These messages
+//! are for what it leaves out: a proxy, a test, another client.
+//!
+//! ```
+//! use lockkeeper_proto::v1::{AcquireRequest, RequestId, Want};
+//!
+//! let want = Want { name: "reports/nightly".to_owned(), ..Default::default() };
+//! let request = AcquireRequest {
+//!     session_id: "00000000000000000000000000000001".to_owned(),
+//!     request: Some(RequestId { id: 1, lowest: 1, ..Default::default() }),
+//!     locks: vec![want],
+//!     ..Default::default()
+//! };
+//! // An unset field has the meaning that the .proto file gives it: here an exclusive lock, and no wait.
+//! assert!(request.locks[0].mode.is_none() && request.wait.is_none());
+//! ```
 
 #![allow(missing_docs, reason = "generated code: what the .proto files explain is carried over, the rest is not")]
 

@@ -1,5 +1,25 @@
 //! Checks a history: which properties hold, which are violated, and the lines that show each violation.
 //!
+//! ```
+//! use lockkeeper_checker::{Property, Verdict, check, history::History};
+//!
+//! let lines = r#"{"time_ns":0,"process":"nemesis","type":"info","f":"meta","value":{"format":1}}
+//! {"time_ns":1,"process":"ann","type":"invoke","f":"open","value":{"session":"a","ttl_ms":10000}}
+//! {"time_ns":2,"process":"ann","type":"ok","f":"open"}
+//! {"time_ns":3,"process":"bob","type":"invoke","f":"open","value":{"session":"b","ttl_ms":10000}}
+//! {"time_ns":4,"process":"bob","type":"ok","f":"open"}
+//! {"time_ns":5,"process":"ann","type":"invoke","f":"acquire","lock":"jobs","value":{"session":"a"}}
+//! {"time_ns":6,"process":"ann","type":"ok","f":"acquire","value":{"token":1}}
+//! {"time_ns":7,"process":"bob","type":"invoke","f":"acquire","lock":"jobs","value":{"session":"b"}}
+//! {"time_ns":8,"process":"bob","type":"ok","f":"acquire","value":{"token":2}}"#;
+//! let findings = check(&History::read(lines.as_bytes())?)?;
+//!
+//! // Ann has not released the lock, and her session is not over: Bob must not have it.
+//! let exclusion = findings.iter().find(|finding| finding.property == Property::MutualExclusion).expect("each property is checked");
+//! assert!(matches!(exclusion.verdict, Verdict::Violated(_)));
+//! # Ok::<_, lockkeeper_checker::history::ReadError>(())
+//! ```
+//!
 //! [`check`] checks each property in its own file:
 //!
 //! | property | file |
