@@ -349,19 +349,11 @@ impl<S: Store> Database<S> {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
 
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
-                let kept = once::kept_transaction(&kept.value, body).map_err(|()| {
-                    Error::new(
-                        ErrorType::IdempotentParameterMismatch,
-                        "The request uses the same client token as a previous, but non-identical request.",
-                    )
-                })?;
+                let kept = once::kept_transaction(&kept.value, body).map_err(|()| token_of_another_request())?;
                 return repeated(kept, mark, &located);
             }
 
-            if located.iter().enumerate().any(|(index, one)| located[..index].iter().any(|other| other.key == one.key))
-            {
-                return Err(Error::validation("Transaction request cannot include multiple operations on one item"));
-            }
+            check_items_differ(&located)?;
 
             let read = located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum();
             check_bytes(read)?;
@@ -467,6 +459,22 @@ fn check_count(count: usize) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// A transaction may change an item once: its writes have no order.
+fn check_items_differ(located: &[StoredItem]) -> Result<()> {
+    let is_repeated = |(index, one): (usize, &StoredItem)| located[..index].iter().any(|other| other.key == one.key);
+    if located.iter().enumerate().any(is_repeated) {
+        return Err(Error::validation("Transaction request cannot include multiple operations on one item"));
+    }
+    Ok(())
+}
+
+fn token_of_another_request() -> Error {
+    Error::new(
+        ErrorType::IdempotentParameterMismatch,
+        "The request uses the same client token as a previous, but non-identical request.",
+    )
 }
 
 fn check_bytes(bytes: usize) -> Result<()> {

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::{
-    CommitResult, DynamoCaller, DynamoStoreError, Item, Lease, Store, StoreTxn, Write,
+    CommitResult, DynamoCaller, DynamoStoreError, Item, ItemEntry, Lease, Store, StoreTxn, Write,
     database::{Database, ITEM_BYTES_MAX, ItemRequest, StoredItem, TRIES},
     error::{Error, ErrorType, Result},
     expression::{
@@ -54,6 +54,18 @@ pub(crate) enum WriteKind {
     Check,
 }
 
+/// What is known of a request that may have been sent before.
+enum Recalled {
+    /// It has not taken effect, as far as anything remembers.
+    Nothing,
+    /// Its item has changed since it was read.
+    Stale,
+    /// It took effect, and this was its answer.
+    Answer(Vec<u8>),
+    /// It took effect, and the answer shows its item at most.
+    Item,
+}
+
 /// A change that has been decided.
 pub(crate) struct Planned {
     pub(crate) write: Option<Write>,
@@ -69,6 +81,12 @@ impl Planned {
     /// What it would have cost.
     pub(crate) fn units(&self) -> f64 {
         write_units(self.bytes)
+    }
+
+    /// The item after the write, if the write leaves one, as it is shown with this revision.
+    fn shown_at(&self, modified: u64, rules: Rules<'_>) -> Option<Item> {
+        let record = self.record.as_ref();
+        record.map(|record| recipes::shown_at(record, modified, self.is_over, rules))
     }
 }
 
@@ -306,31 +324,23 @@ impl<S: Store> Database<S> {
             let Some(located) = located.pop() else { break };
             if turn.is_none() {
                 let slot = self.turn_of(&located.key);
-                turn = Some(match slot.try_lock() {
-                    Ok(turn) => turn,
-                    Err(_) => {
-                        turn = Some(slot.lock().await);
-                        // Another writer has changed what was read.
-                        continue;
-                    }
-                });
+                let Ok(free) = slot.try_lock() else {
+                    turn = Some(slot.lock().await);
+                    // Another writer has changed what was read.
+                    continue;
+                };
+                turn = Some(free);
             }
 
             let kept = answers.into_iter().flatten().next();
-
             if let Some(mark) = mark {
-                let answer = kept.as_ref().and_then(|entry| once::kept(&entry.value));
-                let answer = answer.filter(|(repeats, _)| repeats.allows(mark, &located));
-                let is_as_left = located.is_as_left_by(mark);
-                let is_remembered = answer.is_some() || is_as_left && !shows_old;
-
-                if is_remembered && is_as_left && !self.renew(caller, &located).await? {
-                    continue;
-                }
-                if let Some((_, answer)) = answer {
-                    return Ok(answer.to_vec());
-                } else if is_remembered {
-                    return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
+                match self.recall(caller, mark, &located, kept.as_ref(), shows_old).await? {
+                    Recalled::Nothing => {}
+                    Recalled::Stale => continue,
+                    Recalled::Answer(answer) => return Ok(answer),
+                    Recalled::Item => {
+                        return Ok(self.response(request, &prepared, returned, None, located.shown.as_ref(), 0.0));
+                    }
                 }
             }
 
@@ -342,23 +352,15 @@ impl<S: Store> Database<S> {
             let Some(write) = planned.write.clone() else {
                 return Ok(self.response(request, &prepared, returned, old, None, units));
             };
-            let txn = StoreTxn {
-                expected: vec![
-                    (crate::key::table_key(prepared.wanted.table), located.known.modified),
-                    (located.key.clone(), located.modified()),
-                ],
-                writes: vec![write],
-            };
+            // The table is expected as it was read, too: a write must not revive an item of a table that was dropped.
+            let table = (crate::key::table_key(prepared.wanted.table), located.known.modified);
+            let item = (located.key.clone(), located.modified());
+            let txn = StoreTxn { expected: vec![table, item], writes: vec![write] };
 
             let repeats = prepared.repeats(returned, &planned);
-            let shown_at = |modified: u64| {
-                let record = planned.record.as_ref();
-                record.map(|record| recipes::shown_at(record, modified, planned.is_over, rules))
-            };
-
             let memory = mark.zip(answer_key.as_ref()).zip(repeats).map(|((mark, key), repeats)| {
                 // Such an answer shows no token of this very write, whose revision is not known yet.
-                let new = shown_at(located.modified());
+                let new = planned.shown_at(located.modified(), rules);
                 let answer = self.response(request, &prepared, returned, old, new.as_ref(), units);
                 let modified = kept.as_ref().map_or(0, |entry| entry.modified);
                 (once::keep(caller, &mark, repeats, &answer), (key.clone(), modified))
@@ -373,10 +375,36 @@ impl<S: Store> Database<S> {
                 self.note_use(caller, &located.known, [record]).await;
             }
 
-            let new = shown_at(committed.revision);
+            let new = planned.shown_at(committed.revision, rules);
             return Ok(self.response(request, &prepared, returned, old, new.as_ref(), units));
         }
         Err(Error::new(ErrorType::Throttled, "too many writers change this item: try again"))
+    }
+
+    /// Looks whether the request with this mark took effect already. If so, the lease of its item is renewed first.
+    async fn recall(
+        &self,
+        caller: &DynamoCaller,
+        mark: RequestMark,
+        located: &StoredItem,
+        kept: Option<&ItemEntry>,
+        shows_old: bool,
+    ) -> Result<Recalled> {
+        let answer = kept.and_then(|entry| once::kept(&entry.value));
+        let answer = answer.filter(|(repeats, _)| repeats.allows(mark, located));
+
+        // The item says itself that this request wrote it last. That is enough for an answer, unless it shows what was there before.
+        let is_as_left = located.is_as_left_by(mark);
+        let is_remembered = answer.is_some() || is_as_left && !shows_old;
+        if is_remembered && is_as_left && !self.renew(caller, located).await? {
+            return Ok(Recalled::Stale);
+        }
+
+        Ok(match answer {
+            Some((_, answer)) => Recalled::Answer(answer.to_vec()),
+            None if is_remembered => Recalled::Item,
+            None => Recalled::Nothing,
+        })
     }
 
     /// Renews the lease of an item, if it has one, before a request that acquired it is answered again: some clients count their lease from

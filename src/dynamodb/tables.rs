@@ -144,16 +144,7 @@ impl TableProperties {
         check_count(definitions.len(), DEFINITIONS_MAX, "attributeDefinitions")?;
         check_count(request.tags.as_ref().map_or(0, Vec::len), TAGS_MAX, "tags")?;
 
-        for (element, position) in schema.iter().zip(1..) {
-            if !["HASH", "RANGE"].contains(&&*element.key_type) {
-                let at = format!("keySchema.{position}.member.keyType");
-                return Err(Error::constraint(
-                    &element.key_type,
-                    &at,
-                    "Member must satisfy enum value set: [HASH, RANGE]",
-                ));
-            }
-        }
+        check_key_types(schema)?;
 
         let names: Vec<_> = schema.iter().map(|element| &*element.attribute_name).collect();
         let defined: Vec<_> = definitions.iter().map(|definition| &*definition.attribute_name).collect();
@@ -168,52 +159,19 @@ impl TableProperties {
             )));
         }
 
-        let (first, second) = match schema.as_slice() {
-            [first] => (first, None),
-            [first, second] => (first, Some(second)),
-            _ => {
-                return Err(Error::constraint(
-                    format!("{} elements", schema.len()),
-                    "keySchema",
-                    "Member must have length between 1 and 2",
-                ));
-            }
-        };
-
-        if second.is_some_and(|second| second.attribute_name == first.attribute_name) {
-            return Err(Error::validation(
-                "Both the Hash Key and the Range Key element in the KeySchema have the same name",
-            ));
-        } else if first.key_type != "HASH" {
-            return Err(Error::validation("Invalid KeySchema: The first KeySchemaElement is not a HASH key type"));
-        } else if second.is_some_and(|second| second.key_type != "RANGE") {
-            return Err(Error::validation("Invalid KeySchema: The second KeySchemaElement is not a RANGE key type"));
-        } else if names.len() != defined.len() {
+        let (first, second) = partition_and_sort(schema)?;
+        if names.len() != defined.len() {
             return Err(Error::parameters(
                 "Number of attributes in KeySchema does not exactly match number of attributes defined in \
                  AttributeDefinitions",
             ));
         }
 
-        let attribute = |element: &KeyElement| {
-            let name = &element.attribute_name;
-            let position = definitions.iter().position(|definition| definition.attribute_name == *name);
-            let kind = position.map_or_else(String::new, |position| definitions[position].attribute_type.clone());
-            if !["S", "N", "B"].contains(&&*kind) {
-                let at = format!("attributeDefinitions.{}.member.attributeType", position.unwrap_or(0) + 1);
-                return Err(Error::constraint(kind, &at, "Member must satisfy enum value set: [B, N, S]"));
-            }
-            if name.is_empty() || name.len() > 255 {
-                return Err(Error::constraint(name, "keySchema", "Member must have length between 1 and 255"));
-            }
-            Ok(Attribute { name: name.clone(), kind })
-        };
-
         let mut table = Self {
             format: FORMAT,
             name: name.to_owned(),
-            partition: attribute(first)?,
-            sort: second.map(attribute).transpose()?,
+            partition: attribute(definitions, first)?,
+            sort: second.map(|second| attribute(definitions, second)).transpose()?,
             created_ms,
             throughput: throughput(request)?,
             time_to_live: None,
@@ -337,6 +295,57 @@ fn check_count(count: usize, count_max: usize, at: &str) -> Result<()> {
     }
     let constraint = format!("Member must have length less than or equal to {count_max}");
     Err(Error::constraint(format!("{count} elements"), at, &constraint))
+}
+
+/// Checks the kinds of the elements of a key. Their number and order are checked later, as DynamoDB does.
+fn check_key_types(schema: &[KeyElement]) -> Result<()> {
+    for (element, position) in schema.iter().zip(1..) {
+        if !["HASH", "RANGE"].contains(&&*element.key_type) {
+            let at = format!("keySchema.{position}.member.keyType");
+            let constraint = "Member must satisfy enum value set: [HASH, RANGE]";
+            return Err(Error::constraint(&element.key_type, &at, constraint));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the element of the partition key, and that of the sort key if the table has one.
+fn partition_and_sort(schema: &[KeyElement]) -> Result<(&KeyElement, Option<&KeyElement>)> {
+    let (first, second) = match schema {
+        [first] => (first, None),
+        [first, second] => (first, Some(second)),
+        _ => {
+            let elements = format!("{} elements", schema.len());
+            return Err(Error::constraint(elements, "keySchema", "Member must have length between 1 and 2"));
+        }
+    };
+
+    if second.is_some_and(|second| second.attribute_name == first.attribute_name) {
+        return Err(Error::validation(
+            "Both the Hash Key and the Range Key element in the KeySchema have the same name",
+        ));
+    } else if first.key_type != "HASH" {
+        return Err(Error::validation("Invalid KeySchema: The first KeySchemaElement is not a HASH key type"));
+    } else if second.is_some_and(|second| second.key_type != "RANGE") {
+        return Err(Error::validation("Invalid KeySchema: The second KeySchemaElement is not a RANGE key type"));
+    }
+    Ok((first, second))
+}
+
+/// Returns the key attribute of an element, with the type that its definition gives it.
+fn attribute(definitions: &[Definition], element: &KeyElement) -> Result<Attribute> {
+    let name = &element.attribute_name;
+    let position = definitions.iter().position(|definition| definition.attribute_name == *name);
+    let kind = position.map_or_else(String::new, |position| definitions[position].attribute_type.clone());
+
+    if !["S", "N", "B"].contains(&&*kind) {
+        let at = format!("attributeDefinitions.{}.member.attributeType", position.unwrap_or(0) + 1);
+        return Err(Error::constraint(kind, &at, "Member must satisfy enum value set: [B, N, S]"));
+    }
+    if name.is_empty() || name.len() > 255 {
+        return Err(Error::constraint(name, "keySchema", "Member must have length between 1 and 255"));
+    }
+    Ok(Attribute { name: name.clone(), kind })
 }
 
 /// Returns the read and write units, or `None` for a table that is paid for by request.

@@ -378,9 +378,8 @@ impl Default for Metrics {
         let durations: Family<CallLabels, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time of a request at the node that executes it; that of an acquire includes its wait";
         registry.register_with_unit("lockkeeper_call_duration", help, Unit::Seconds, durations.clone());
-        let leaderships = Counter::default();
         let help = "Times that this node came to lead; over all nodes: changes of the leader";
-        registry.register("lockkeeper_leaderships", help, leaderships.clone());
+        let leaderships = counter(&mut registry, "lockkeeper_leaderships", help);
         let waits: Family<WaitLabel, Histogram, fn() -> Histogram> = Family::new_with_constructor(seconds);
         let help = "Time that an acquire waited in queues, at the leader, by how the wait ended";
         registry.register_with_unit("lockkeeper_wait_duration", help, Unit::Seconds, waits.clone());
@@ -393,22 +392,15 @@ impl Default for Metrics {
         registry.register_with_unit("lockkeeper_hold_duration", help, Unit::Seconds, holds.clone());
         let holds = HoldEnd::ALL.map(|end| holds.get_or_create(&HoldLabel { end: end.name() }).clone()).to_vec();
         let connections = PortConnections::register(&mut registry);
-        let limits = Family::<LimitLabel, Counter>::default();
-        // These limits are the ones that operators set or watch. Their series exist from the start, so the rate of the first
-        // refusal is seen.
-        for limit in ["locks", "session_bytes", "sessions", "table_bytes", "waiters"] {
-            drop(limits.get_or_create(&LimitLabel { limit: limit.to_owned() }));
-        }
-        registry.register("lockkeeper_limits_reached", "Requests refused by a limit, by its name", limits.clone());
-        let watch_lags = Counter::default();
+        let limits = refused_by_limits(&mut registry);
+
         let help = "Times that a watcher lagged too far behind and was sent the state again";
-        registry.register("lockkeeper_watch_lags", help, watch_lags.clone());
-        let clock_stalls = Counter::default();
+        let watch_lags = counter(&mut registry, "lockkeeper_watch_lags", help);
         let help = "Times that this leader stood still or was cut off for longer than its clock counts";
-        registry.register("lockkeeper_clock_stalls", help, clock_stalls.clone());
-        let dropped_spans = Counter::default();
+        let clock_stalls = counter(&mut registry, "lockkeeper_clock_stalls", help);
         let help = "Spans of traces that were not sent: the collector is too slow, or gone";
-        registry.register("lockkeeper_dropped_spans", help, dropped_spans.clone());
+        let dropped_spans = counter(&mut registry, "lockkeeper_dropped_spans", help);
+
         let snapshots = seconds();
         let installs = seconds();
         let help = "Time to write a snapshot of the table";
@@ -416,12 +408,11 @@ impl Default for Metrics {
         let help = "Time to install a snapshot from the leader, once it was received";
         registry.register_with_unit("lockkeeper_snapshot_install_duration", help, Unit::Seconds, installs.clone());
         let did = Did::ALL.map(|did| {
-            let counter = Counter::default();
             let (name, help) = did.name_and_help();
-            registry.register(name, help, counter.clone());
-            counter
+            counter(&mut registry, name, help)
         });
         let did = did.to_vec();
+
         Self {
             shared: Arc::new(Instruments {
                 registry,
@@ -444,6 +435,26 @@ impl Default for Metrics {
             }),
         }
     }
+}
+
+/// Registers a counter. The order of the registrations is that of the page.
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    let counter = Counter::default();
+    registry.register(name, help, counter.clone());
+    counter
+}
+
+/// Registers the refusals by limits.
+fn refused_by_limits(registry: &mut Registry) -> Family<LimitLabel, Counter> {
+    let limits = Family::<LimitLabel, Counter>::default();
+
+    // These limits are the ones that operators set or watch. Their series exist from the start, so the rate of the first
+    // refusal is seen.
+    for limit in ["locks", "session_bytes", "sessions", "table_bytes", "waiters"] {
+        drop(limits.get_or_create(&LimitLabel { limit: limit.to_owned() }));
+    }
+    registry.register("lockkeeper_limits_reached", "Requests refused by a limit, by its name", limits.clone());
+    limits
 }
 
 fn seconds() -> Histogram {

@@ -498,84 +498,69 @@ impl Error {
     }
 
     fn limit_reached(limit: Limit) -> Self {
-        let (name, message) = match limit {
-            Limit::Sessions => ("sessions", format!("the cluster has {SESSIONS_MAX} sessions, the limit: close some")),
-            Limit::Waiters => (
-                "waiters",
-                format!("{WAITERS_MAX} acquires wait in the cluster, the limit: try again when some have ended"),
-            ),
-            Limit::Locks => {
-                ("locks", format!("the cluster has {LOCKS_MAX} locks, the limit: release some, or drop kept data"))
-            }
-            Limit::RepliesPerSession => (
-                "replies_per_session",
-                format!(
+        Self::new(FailureReason::LimitReached, Retry::No, limit_message(limit)).with("limit", limit_name(limit))
+    }
+}
+
+/// The name of a limit, for programs.
+fn limit_name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Sessions => "sessions",
+        Limit::Waiters => "waiters",
+        Limit::Locks => "locks",
+        Limit::RepliesPerSession => "replies_per_session",
+        Limit::WaitsPerSession => "waits_per_session",
+        Limit::GrantsPerSession => "grants_per_session",
+        Limit::TableBytes => "table_bytes",
+        Limit::SessionBytes => "session_bytes",
+        Limit::Entries => "entries",
+        Limit::TemporaryEntries => "temporary_entries",
+        Limit::TxnWrites => "txn_writes",
+        Limit::TxnReads => "txn_reads",
+        Limit::TxnBytes => "txn_bytes",
+        Limit::TakenPerSession => "taken_per_session",
+    }
+}
+
+/// What has reached the limit, and what to do.
+fn limit_message(limit: Limit) -> String {
+    match limit {
+        Limit::Sessions => format!("the cluster has {SESSIONS_MAX} sessions, the limit: close some"),
+        Limit::Waiters => format!("{WAITERS_MAX} acquires wait in the cluster, the limit: try again when some have ended"),
+        Limit::Locks => format!("the cluster has {LOCKS_MAX} locks, the limit: release some, or drop kept data"),
+        Limit::RepliesPerSession => format!(
                     "the session remembers the replies of {REPLIES_PER_SESSION_MAX} requests, the limit: raise `lowest`, with the ids \
                      below it that are still open in `kept`, or use several sessions"
                 ),
-            ),
-            Limit::WaitsPerSession => (
-                "waits_per_session",
-                format!(
+        Limit::WaitsPerSession => format!(
                     "{WAITS_PER_SESSION_MAX} acquires of this session wait, the limit: try again when some have ended, or use several \
                      sessions"
                 ),
-            ),
-            Limit::GrantsPerSession => (
-                "grants_per_session",
-                format!(
+        Limit::GrantsPerSession => format!(
                     "the session holds and waits for {GRANTS_PER_SESSION_MAX} grants, the limit: release some, or use several sessions"
                 ),
-            ),
-            Limit::TableBytes => (
-                "table_bytes",
-                "the cluster's table has as many bytes as the setting limits.table_bytes allows: release locks, close sessions, or drop \
+        Limit::TableBytes => "the cluster's table has as many bytes as the setting limits.table_bytes allows: release locks, close sessions, or drop \
                  kept data"
                     .to_owned(),
-            ),
-            Limit::SessionBytes => (
-                "session_bytes",
-                "the session has as many bytes as the setting limits.session_bytes allows: release some of its locks, wait for fewer, or \
+        Limit::SessionBytes => "the session has as many bytes as the setting limits.session_bytes allows: release some of its locks, wait for fewer, or \
                  use several sessions"
                     .to_owned(),
-            ),
-            Limit::Entries => (
-                "entries",
-                format!("the cluster has {ENTRIES_MAX} entries in its keyspace, the limit: delete some"),
-            ),
-            Limit::TemporaryEntries => (
-                "temporary_entries",
-                format!(
+        Limit::Entries => format!("the cluster has {ENTRIES_MAX} entries in its keyspace, the limit: delete some"),
+        Limit::TemporaryEntries => format!(
                     "the cluster remembers answers in {TEMPORARY_ENTRIES_MAX} temporary entries, or in a quarter of the bytes of its table, \
                      the limit: send the request again later, or fewer requests that can be repeated"
                 ),
-            ),
-            Limit::TxnWrites => (
-                "txn_writes",
-                format!(
+        Limit::TxnWrites => format!(
                     "the transaction writes or deletes more than {TXN_WRITES_MAX} entries, the limit: delete a range in parts"
                 ),
-            ),
-            Limit::TxnReads => (
-                "txn_reads",
-                format!(
+        Limit::TxnReads => format!(
                     "the ranges that the transaction compares and shows have more than {TXN_READS_MAX} entries, the limit: take \
                      smaller ranges"
                 ),
-            ),
-            Limit::TxnBytes => (
-                "txn_bytes",
-                format!("the transaction shows more than {TXN_BYTES_MAX} bytes of values, the limit: get fewer entries"),
-            ),
-            Limit::TakenPerSession => (
-                "taken_per_session",
-                format!(
+        Limit::TxnBytes => format!("the transaction shows more than {TXN_BYTES_MAX} bytes of values, the limit: get fewer entries"),
+        Limit::TakenPerSession => format!(
                     "operators revoked {TAKEN_PER_SESSION_MAX} grants of the session that it has not released, the limit: release those \
                      that its renewals name"
                 ),
-            ),
-        };
-
-        Self::new(FailureReason::LimitReached, Retry::No, message).with("limit", name)
     }
 }

@@ -69,12 +69,7 @@ impl<C: Connector> Replication<C> {
     ) -> Result<Self, ServeError> {
         let Foundation { config, environment, identity, .. } = base;
         let versions = Arc::new(PeerVersions::new(versions).with_audit(base.audit.is_some()));
-        let table = Arc::new(
-            Table::new(inspector)
-                .with_versions(Arc::clone(versions.applied()))
-                .with_audit(Audit::new(identity.cluster_id().as_str(), base.audit.clone()))
-                .with_metrics(environment.metrics.clone()),
-        );
+        let table = Arc::new(empty_table(base, &versions, inspector));
 
         let disks = Disks::default();
         let comparison = TableComparison::new(Arc::clone(&table), Arc::clone(identity), environment.blocking);
@@ -145,6 +140,14 @@ impl<C: Connector> Replication<C> {
             start_prober,
         })
     }
+}
+
+/// The table before it applies anything, with what it reports to.
+fn empty_table<C>(base: &Foundation<C>, versions: &PeerVersions, inspector: Option<Arc<dyn Inspect>>) -> Table {
+    Table::new(inspector)
+        .with_versions(Arc::clone(versions.applied()))
+        .with_audit(Audit::new(base.identity.cluster_id().as_str(), base.audit.clone()))
+        .with_metrics(base.environment.metrics.clone())
 }
 
 /// Restores the table from the newest snapshot.

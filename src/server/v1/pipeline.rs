@@ -137,7 +137,7 @@ async fn serve(
                 };
                 match what {
                     Some(Asked::Cancel(_)) => {
-                // Without a handle, the answer is already queued.
+                        // Without a handle, the answer is already queued.
                         if let Some((handle, kind)) = handles.remove(&number) {
                             handle.abort();
                             waits -= usize::from(kind == RequestKind::Waits);
@@ -175,8 +175,7 @@ async fn serve(
             error = &mut withdrawn => return Err(error.into()),
             () = &mut passed => {
                 for (number, (_, kind)) in handles {
-                    let passed = Err(Error::deadline_passed(kind != RequestKind::Reads));
-                    queue.send(answer(number, passed, pipeline.service.leader())).await?;
+                    refuse_late(&pipeline, queue, number, kind).await?;
                 }
                 return Err(Error::deadline_passed(false).into());
             }
@@ -244,6 +243,17 @@ fn answer(number: u64, answered: Result<Answer, Error>, leader: Option<String>) 
         })
     });
     PipelineResponse { number, what: Some(what), leader: leader.unwrap_or_default() }
+}
+
+/// Answers a request whose deadline has passed. One that only reads is safe to send again.
+async fn refuse_late(
+    pipeline: &RequestPipeline,
+    queue: &AnswerQueue,
+    number: u64,
+    kind: RequestKind,
+) -> Result<(), Status> {
+    let passed = Err(Error::deadline_passed(kind != RequestKind::Reads));
+    queue.send(answer(number, passed, pipeline.service.leader())).await
 }
 
 async fn refuse(queue: &AnswerQueue, number: u64) -> Result<(), Status> {

@@ -61,12 +61,9 @@ fn write_record(record: &Record) -> r::Kind {
             temporary: *is_temporary,
         }),
 
-        Record::Lock { name, data, keep_data, closed_until } => r::Kind::Lock(r::Lock {
-            name: name.as_str().into(),
-            data: write_data(data.as_ref()),
-            keep_data: *keep_data,
-            closed_until_ms: closed_until.map(|until| until.0),
-        }),
+        Record::Lock { name, data, keep_data, closed_until } => {
+            write_lock(name, data.as_ref(), *keep_data, *closed_until)
+        }
         Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {
             r::Kind::Grant(r::Grant {
                 token: token.0,
@@ -84,42 +81,56 @@ fn write_record(record: &Record) -> r::Kind {
             reason: reason.as_str().into(),
         }),
 
-        Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => r::Kind::Wait(r::Wait {
-            ticket: ticket.0,
-            session: write_session(*session),
-            request: *request,
-            wants: write_wants(acquire),
-            wait_ms: write_wait(acquire.wait),
-            lock_delay_ms: acquire.lock_delay_ms,
-            deadline_ms: deadline.map(|deadline| deadline.0),
-            since_wall_ms: since.0,
-            repeats: *repeats,
-        }),
+        Record::Wait { ticket, session, request, acquire, deadline, since, repeats } => {
+            let asked = r::Wait { request: *request, repeats: *repeats, ..write_waiting(acquire, *deadline, *since) };
+            r::Kind::Wait(r::Wait { ticket: ticket.0, session: write_session(*session), ..asked })
+        }
 
         Record::Resized { name, permits } => {
             r::Kind::Resized(r::Resized { name: name.as_str().into(), permits: permits.get() })
         }
-        Record::Reply { session, request, asked, reply } => r::Kind::Reply(r::Reply {
-            session: write_session(*session),
-            request: *request,
-            asked: Some(r::Asked { kind: Some(write_asked(asked)) }),
-            answer: Some(r::Answer { kind: write_answer(reply) }),
-        }),
-
+        Record::Reply { session, request, asked, reply } => write_reply(*session, *request, asked, reply),
         Record::Entry { key, entry } => {
             r::Kind::Entry(pb::KeyEntry { key: write_key(key), entry: Some(write_entry(entry)) })
         }
         Record::Closed { until } => r::Kind::ClosedUntilMs(until.0),
         Record::Compacted { revision } => r::Kind::Compacted(revision.0),
-        Record::EntryEvent { revision, key, before } => r::Kind::EntryEvent(pb::EntryEvent {
-            revision: revision.0,
-            key: write_key(key),
-            before: before.as_deref().map(write_entry),
-            after: None,
-        }),
-
+        Record::EntryEvent { revision, key, before } => {
+            let before = before.as_deref().map(write_entry);
+            r::Kind::EntryEvent(pb::EntryEvent { revision: revision.0, key: write_key(key), before, after: None })
+        }
         Record::Work(work) => r::Kind::Work(r::Work { kind: Some(write_work(work)) }),
     }
+}
+
+fn write_lock(name: &LockName, data: Option<&Data>, keep_data: bool, closed_until: Option<Stamp>) -> r::Kind {
+    r::Kind::Lock(r::Lock {
+        name: name.as_str().into(),
+        data: write_data(data),
+        keep_data,
+        closed_until_ms: closed_until.map(|until| until.0),
+    })
+}
+
+/// What a waiter waits for, and until when. The caller says who waits.
+fn write_waiting(acquire: &Acquire, deadline: Option<Stamp>, since: WallTime) -> r::Wait {
+    r::Wait {
+        wants: write_wants(acquire),
+        wait_ms: write_wait(acquire.wait),
+        lock_delay_ms: acquire.lock_delay_ms,
+        deadline_ms: deadline.map(|deadline| deadline.0),
+        since_wall_ms: since.0,
+        ..r::Wait::default()
+    }
+}
+
+fn write_reply(session: SessionId, request: u64, asked: &Asked, reply: &Reply) -> r::Kind {
+    r::Kind::Reply(r::Reply {
+        session: write_session(session),
+        request,
+        asked: Some(r::Asked { kind: Some(write_asked(asked)) }),
+        answer: Some(r::Answer { kind: write_answer(reply) }),
+    })
 }
 
 fn write_revoked((reason, deadline): &(Reason, Stamp)) -> r::Revoked {
@@ -136,19 +147,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
         },
         r::Kind::Version(r::Version { version }) => Record::Version { version: Version(version) },
         r::Kind::Ended(ended) => Record::Ended { session: read_session(&ended.session)?, end: read_end(ended.end())? },
-        r::Kind::Session(session) => Record::Session {
-            session: read_session(&session.session)?,
-            label: read_label(&session.label),
-            ttl: read_ttl(session.ttl_ms)?,
-            deadline: Stamp(session.deadline_ms),
-            opened: WallTime(session.opened_wall_ms),
-            address: read_address(&session.address)?,
-            open: read_open(session.lowest, session.kept)?,
-            owner: read_identity(&session.owner)?,
-            is_of_entries: session.of_entries,
-            is_temporary: session.temporary,
-        },
-
+        r::Kind::Session(session) => read_session_record(session)?,
         r::Kind::Lock(lock) => Record::Lock {
             name: read_name(&lock.name)?,
             data: read_data(lock.data),
@@ -187,17 +186,7 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
         r::Kind::Resized(r::Resized { name, permits }) => {
             Record::Resized { name: read_name(&name)?, permits: read_permits(permits)? }
         }
-        r::Kind::Reply(reply) => {
-            let session = read_session(&reply.session)?;
-            let asked = reply.asked.and_then(|asked| asked.kind).ok_or(Malformed("a reply to nothing"))?;
-            let answer = reply.answer.and_then(|answer| answer.kind).ok_or(Malformed("a reply without an answer"))?;
-            Record::Reply {
-                session,
-                request: reply.request,
-                asked: read_asked(asked)?,
-                reply: read_answer(session, answer)?,
-            }
-        }
+        r::Kind::Reply(reply) => read_reply_record(reply)?,
         r::Kind::Entry(pb::KeyEntry { key, entry }) => {
             let entry = entry.ok_or(Malformed("a key without an entry"))?;
             Record::Entry { key: read_key(&key)?, entry: read_entry(&entry)? }
@@ -211,6 +200,31 @@ fn read_record(record: r::Kind) -> Result<Record, Malformed> {
         },
         r::Kind::Work(work) => Record::Work(read_work(work.kind.ok_or(Malformed("work of an unknown kind"))?)?),
     })
+}
+
+fn read_session_record(session: r::Session) -> Result<Record, Malformed> {
+    Ok(Record::Session {
+        session: read_session(&session.session)?,
+        label: read_label(&session.label),
+        ttl: read_ttl(session.ttl_ms)?,
+        deadline: Stamp(session.deadline_ms),
+        opened: WallTime(session.opened_wall_ms),
+        address: read_address(&session.address)?,
+        open: read_open(session.lowest, session.kept)?,
+        owner: read_identity(&session.owner)?,
+        is_of_entries: session.of_entries,
+        is_temporary: session.temporary,
+    })
+}
+
+fn read_reply_record(reply: r::Reply) -> Result<Record, Malformed> {
+    let session = read_session(&reply.session)?;
+    let asked = reply.asked.and_then(|asked| asked.kind).ok_or(Malformed("a reply to nothing"))?;
+    let answer = reply.answer.and_then(|answer| answer.kind).ok_or(Malformed("a reply without an answer"))?;
+
+    let asked = read_asked(asked)?;
+    let reply_to_it = read_answer(session, answer)?;
+    Ok(Record::Reply { session, request: reply.request, asked, reply: reply_to_it })
 }
 
 fn write_work(work: &Work) -> r::work::Kind {
