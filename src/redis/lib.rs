@@ -1,24 +1,53 @@
 //! Redis' protocol over a keyspace with revisions, deadlines and transactions, for the lock clients that speak it.
 //!
 //! ```text
-//! resp        requests in, replies out
+//! port        accepts connections; the one thing that a program needs
+//! connection  bytes and deadlines of one connection
+//! session     what lasts from one request to the next: who the client is, transactions, watched keys
+//! fast        commands of plain locks as one transaction, without a read before
+//! unit        commands that run at one moment: here or at the leader, and again if something has changed
 //! script      what runs scripts, and how a script meets the keyspace
+//! commands    a table, and a file for each family
+//! view        the keyspace, as the commands of a unit see it
+//! data        values, and how they lie in the store
+//! resp        requests in, replies out
 //! listen      where connections come from: a parameter
 //! store       the keyspace: a parameter
 //! ```
 //!
-//! The store knows nothing of Redis, and this crate knows nothing of replication.
+//! The store knows nothing of Redis, and this crate knows nothing of replication: a program that implements [`RedisStore`] gets the port by
+//! [`Redis::serve`], and gives the units of other nodes to [`Redis::run_unit`].
+//!
+//! What is served, each difference from Redis, and what is left out are in `README.md`.
 
 #![warn(clippy::match_bool)]
 
+mod clients;
+mod commands;
+mod connection;
+mod data;
+mod fast;
+mod key;
 mod listen;
+mod node;
+mod number;
+mod options;
+mod port;
 mod resp;
 mod script;
+mod session;
+mod sha1;
 mod store;
+#[cfg(test)]
+mod tests;
+mod unit;
+mod view;
 
 pub use listen::ClientListener;
 pub use lockkeeper_accept::Refusals;
-pub use resp::RedisReply;
+pub use options::Options;
+pub use port::Redis;
+pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
 pub use store::{
     EntriesPage, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress, RedisStore,

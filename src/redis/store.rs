@@ -18,6 +18,8 @@ pub struct Requester {
     pub address: SocketAddr,
     /// Nobody reads an answer after this time.
     pub deadline: Instant,
+    /// Whether the port asks for itself, about the scripts that it keeps. No right of a client concerns it.
+    pub is_port: bool,
 }
 
 /// The entry of a key. Its deadline, if it has one, has not passed.
@@ -279,9 +281,9 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
         txn: EntryTxn,
     ) -> impl Future<Output = Result<TxnOutcome, StoreFailure>> + Send;
 
-    /// Has the leader's node run a unit of work (`Redis::run_unit`) for the requester, and returns what that returned. `None` means that
-    /// this node leads, and nothing was done: the caller runs the unit itself. A unit reads and commits by the calls above, so it is right
-    /// on any node; the leader's is the one where its reads cost no hop, and where units on the same keys take turns.
+    /// Has the leader's node run a unit of work (`Redis::run_unit`) for the requester, and returns the bytes that it returned. `None` means
+    /// that this node leads, and nothing was done: the caller runs the unit itself. A unit reads and commits by the calls above, so it is
+    /// right on any node; the leader's is the one where its reads cost no hop, and where units on the same keys take turns.
     fn run_at_leader(
         &self,
         requester: &Requester,

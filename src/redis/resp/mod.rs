@@ -1,5 +1,10 @@
 //! Redis' serialization protocol: requests in, replies out.
 
 mod reply;
+mod request;
+mod writer;
 
 pub use reply::RedisReply;
+pub use request::RequestLimits;
+pub(crate) use request::{ProtocolError, RequestReader, RequestWords};
+pub(crate) use writer::{Protocol, write_reply};

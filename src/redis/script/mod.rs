@@ -11,6 +11,12 @@
 //!
 //! The keys that a script declares are loaded before its first run, so the common script runs once.
 
+mod cache;
+mod host;
 mod interpreter;
+mod shape;
 
+pub(crate) use cache::{CachedScript, ScriptCache};
+pub(crate) use host::ViewHost;
 pub use interpreter::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
+pub(crate) use shape::{ScriptShape, ThenDo, ValueComparison};

@@ -1,0 +1,134 @@
+//! The connections of this node, for CLIENT LIST and CLIENT KILL, and as holders of locks.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The connections of a node.
+#[derive(Debug, Default)]
+pub(crate) struct ClientList {
+    /// Ids ascend, and are never given twice by one process.
+    last_id: AtomicU64,
+    /// Those that are open, by their ids.
+    known: Mutex<BTreeMap<u64, Arc<ListedClient>>>,
+}
+
+/// A connection, as others see it.
+#[derive(Debug)]
+pub(crate) struct ListedClient {
+    /// Its id, as CLIENT ID says it.
+    pub(crate) id: u64,
+    /// The client's end of it.
+    pub(crate) address: SocketAddr,
+    /// When it was accepted.
+    pub(crate) since: Instant,
+    /// Ends the connection.
+    pub(crate) kill: CancellationToken,
+    /// What changes while it is open.
+    told: Mutex<ClientFacts>,
+}
+
+/// What a client has told of itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientFacts {
+    /// CLIENT SETNAME.
+    pub(crate) name: String,
+    /// CLIENT SETINFO LIB-NAME.
+    pub(crate) library: String,
+    /// CLIENT SETINFO LIB-VER.
+    pub(crate) library_version: String,
+    /// Whom it has proven to be.
+    pub(crate) identity: Option<String>,
+    /// The database that its last command found selected.
+    pub(crate) database: u8,
+    /// Its last command. Empty before the first one.
+    pub(crate) last_command: &'static str,
+}
+
+/// Removes a connection from the list on drop.
+#[derive(Debug)]
+pub(crate) struct ClientGuard {
+    /// The list that it leaves.
+    clients: Arc<ClientList>,
+    /// The connection.
+    pub(crate) client: Arc<ListedClient>,
+}
+
+impl ClientList {
+    /// Adds a connection.
+    pub(crate) fn enter(self: &Arc<Self>, address: SocketAddr, identity: Option<String>) -> ClientGuard {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let told = ClientFacts { identity, ..ClientFacts::default() };
+        let kill = CancellationToken::new();
+        let client = Arc::new(ListedClient { id, address, since: Instant::now(), kill, told: Mutex::new(told) });
+        self.known().insert(id, Arc::clone(&client));
+        ClientGuard { clients: Arc::clone(self), client }
+    }
+
+    /// All connections, the oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<ListedClient>> {
+        self.known().values().cloned().collect()
+    }
+
+    /// Number of connections.
+    pub(crate) fn count(&self) -> usize {
+        self.known().len()
+    }
+
+    /// The connections. No code panics while it holds the lock.
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<ListedClient>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ListedClient {
+    /// What is known of it.
+    pub(crate) fn told(&self) -> ClientFacts {
+        self.lock_told().clone()
+    }
+
+    /// Notes something of it.
+    pub(crate) fn tell(&self, tell: impl FnOnce(&mut ClientFacts)) {
+        tell(&mut self.lock_told());
+    }
+
+    /// The text that is shown as the holder of its locks: its name, its library, its address.
+    pub(crate) fn label(&self) -> String {
+        let ClientFacts { name, library, library_version, .. } = self.told();
+        let version = if library_version.is_empty() { String::new() } else { format!(" {library_version}") };
+        let library = if library.is_empty() { String::new() } else { format!("{library}{version}") };
+        let parts = [name, library, self.address.to_string()];
+        parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Its line in CLIENT LIST.
+    pub(crate) fn line(&self, version: i64) -> String {
+        let ClientFacts { name, library, library_version, identity, database, last_command } = self.told();
+        let Self { id, address, .. } = self;
+        let age = self.since.elapsed().as_secs();
+        let user = identity.as_deref().unwrap_or("default");
+        format!(
+            "id={id} addr={address} laddr= fd=0 name={name} age={age} idle=0 flags=N db={database} sub=0 psub=0 ssub=0 multi=-1 \
+             cmd={last_command} user={user} redir=-1 resp={version} lib-name={library} lib-ver={library_version}\n"
+        )
+    }
+
+    /// The facts. No code panics while it holds the lock.
+    fn lock_told(&self) -> MutexGuard<'_, ClientFacts> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ClientGuard {
+    fn drop(&mut self) {
+        self.clients.known().remove(&self.client.id);
+    }
+}

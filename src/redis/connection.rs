@@ -1,0 +1,271 @@
+//! A connection: its bytes, its deadlines, and what it may hold.
+//!
+//! One task reads requests, runs them and writes replies. Requests wait in their order while one of them waits for the log. A client that
+//! sends and does not read is read from until its replies have reached a limit; then its requests wait in its own socket. If it reads
+//! nothing for some seconds, the connection is closed.
+
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
+
+use bytes::BytesMut;
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, Slot, TaskOrder, WriteDeadline};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    RedisReply, RedisStore,
+    node::RedisNode,
+    resp::{Protocol, ProtocolError, RequestReader, RequestWords, write_reply},
+    session::{Closes, RedisSession},
+};
+
+/// Number of bytes that are read at a time.
+const READ_BYTES: usize = 16 << 10;
+/// Number of requests that are taken out of the buffer before the first of them has run.
+const REQUESTS_MAX: usize = 128;
+
+/// The budgets of the port for bytes of requests and of replies.
+#[derive(Clone, Debug)]
+pub(crate) struct Budgets {
+    /// Bytes of requests that are not answered.
+    pub(crate) requests: ArrivingBytes,
+    /// Bytes of replies that are not read.
+    pub(crate) replies: ArrivingBytes,
+}
+
+/// A connection that is served.
+pub(crate) struct ServedConnection<T, S> {
+    /// What the client sends.
+    reader: ReadHalf<WriteDeadline<T>>,
+    /// What the client reads.
+    writer: WriteHalf<WriteDeadline<T>>,
+    /// What all connections share.
+    node: Arc<RedisNode<S>>,
+    /// What lasts from one request to the next.
+    session: RedisSession<S>,
+    /// The reader of requests, with the arguments of one that is not whole.
+    requests: RequestReader,
+    /// Bytes that were read from the socket and not from here.
+    input: BytesMut,
+    /// Requests that have arrived and were not run.
+    ready: VecDeque<RequestWords>,
+    /// What is wrong with the request after those that are ready.
+    broken: Option<ProtocolError>,
+    /// Replies.
+    out: Vec<u8>,
+    /// Number of bytes of `out` that are written.
+    written: usize,
+    /// The share of this connection in the budget of requests.
+    held_requests: ArrivingRequest,
+    /// The share of this connection in the budget of replies.
+    held_replies: ArrivingRequest,
+    /// When the rest of a request must have arrived.
+    due: Option<Instant>,
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+enum ConnectionEnd {
+    /// The client has closed it, or it broke.
+    Gone,
+    /// What was written is sent, and then it is closed.
+    AfterReplies,
+    /// It is closed at once.
+    AtOnce,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
+    /// Begins to serve a stream whose handshake is complete.
+    pub(crate) fn new(
+        stream: T,
+        node: Arc<RedisNode<S>>,
+        address: SocketAddr,
+        identity: Option<String>,
+        budgets: &Budgets,
+    ) -> Self {
+        let (reader, writer) = split(WriteDeadline::new(stream));
+        let requests = RequestReader::new(node.options.request_limits);
+        let due = Some(Instant::now() + node.options.arrival_timeout);
+
+        Self {
+            reader,
+            writer,
+            session: RedisSession::new(Arc::clone(&node), address, identity),
+            node,
+            requests,
+            input: BytesMut::new(),
+            ready: VecDeque::new(),
+            broken: None,
+            out: Vec::new(),
+            written: 0,
+            held_requests: budgets.requests.request(address.ip()),
+            held_replies: budgets.replies.request(address.ip()),
+            due,
+        }
+    }
+
+    /// Serves the connection until it ends.
+    pub(crate) async fn serve(mut self, slot: Arc<Slot>, stopping: CancellationToken) {
+        let end = loop {
+            let step = self.step(&slot, &stopping).await;
+            if let Err(end) = step {
+                break end;
+            }
+        };
+        if matches!(end, ConnectionEnd::AfterReplies) {
+            // Somebody who is told why must not wait for another reason; the write deadline bounds this.
+            let rest = self.out.split_off(self.written);
+            let _ = self.writer.write_all(&rest).await;
+            let _ = self.writer.shutdown().await;
+        }
+    }
+
+    /// Runs the requests that are there, or waits for what happens next.
+    async fn step(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
+        self.take_requests()?;
+        let has_room = self.unwritten() < self.node.options.connection_replies_bytes_max;
+        if has_room && !self.ready.is_empty() {
+            self.write_at_once().await?;
+            return self.run_requests(slot, stopping).await;
+        }
+
+        let kill = self.session.client().kill.clone();
+        let due = self.due.unwrap_or_else(|| Instant::now() + self.node.options.request_timeout);
+        let is_reading = self.ready.is_empty();
+        let is_writing = self.unwritten() > 0;
+        tokio::select! {
+            biased;
+            written = self.writer.write(&self.out[self.written..]), if is_writing => self.note_written(written),
+            () = kill.cancelled() => Err(ConnectionEnd::AtOnce),
+            () = stopping.cancelled(), if !is_writing => Err(ConnectionEnd::AfterReplies),
+            order = slot.ordered() => match order {
+                TaskOrder::Stay => Ok(()),
+                TaskOrder::Finish | TaskOrder::GiveWay => Err(ConnectionEnd::AtOnce),
+            },
+            read = self.reader.read_buf(&mut self.input), if is_reading => match read {
+                Ok(bytes) if bytes > 0 => self.note_read(),
+                Ok(_) | Err(_) => Err(ConnectionEnd::Gone),
+            },
+            () = sleep_until(due), if self.due.is_some() => Err(ConnectionEnd::AtOnce),
+        }
+    }
+
+    /// Writes what the socket takes without waiting: the next request may take its time, and these replies do not wait for it.
+    async fn write_at_once(&mut self) -> Result<(), ConnectionEnd> {
+        if self.unwritten() == 0 {
+            return Ok(());
+        }
+        tokio::select! {
+            biased;
+            written = self.writer.write(&self.out[self.written..]) => self.note_written(written),
+            () = std::future::ready(()) => Ok(()),
+        }
+    }
+
+    /// Takes whole requests out of the buffer.
+    fn take_requests(&mut self) -> Result<(), ConnectionEnd> {
+        while self.broken.is_none() && self.ready.len() < REQUESTS_MAX && !self.input.is_empty() {
+            self.requests.set_known(self.session.is_known());
+            match self.requests.read(&mut self.input) {
+                Ok(Some(request)) => self.ready.push_back(request),
+                Ok(None) => break,
+                // The requests before it are served first.
+                Err(error) => self.broken = Some(error),
+            }
+            // What the client may send next depends on whether this one proves who it is.
+            if !self.session.is_known() {
+                break;
+            }
+        }
+
+        if self.ready.is_empty()
+            && let Some(error) = self.broken.take()
+        {
+            return Err(self.refuse(&error));
+        }
+        let is_unfinished = self.requests.is_within_request() || !self.input.is_empty();
+        if self.ready.is_empty() && !is_unfinished && self.is_established() {
+            self.due = None;
+        }
+        if self.ready.is_empty() && is_unfinished && self.due.is_none() {
+            self.due = Some(Instant::now() + self.node.options.request_timeout);
+        }
+        Ok(())
+    }
+
+    /// Whether a request was served.
+    fn is_established(&self) -> bool {
+        !self.session.client().told().last_command.is_empty()
+    }
+
+    /// Tells the client what is wrong with its request, as Redis does before it closes.
+    fn refuse(&mut self, error: &ProtocolError) -> ConnectionEnd {
+        write_reply(&RedisReply::error(format!("ERR {error}")), Protocol::Resp2, &mut self.out);
+        ConnectionEnd::AfterReplies
+    }
+
+    /// Counts what has arrived. A client that sends more than there is room for is told so.
+    fn note_read(&mut self) -> Result<(), ConnectionEnd> {
+        self.input.reserve(READ_BYTES);
+        let bytes = self.input.len() + self.requests.held_bytes() + self.session.queued_bytes();
+        if self.held_requests.hold(bytes).is_err() {
+            let text =
+                "ERR requests that are not answered take all memory for them: send again later, or send smaller ones";
+            write_reply(&RedisReply::error(text), Protocol::Resp2, &mut self.out);
+            return Err(ConnectionEnd::AfterReplies);
+        }
+        Ok(())
+    }
+
+    /// Runs some of the requests that are there.
+    async fn run_requests(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
+        let Ok(_call) = slot.call() else {
+            let text = "ERR max number of clients reached";
+            write_reply(&RedisReply::error(text), Protocol::Resp2, &mut self.out);
+            return Err(ConnectionEnd::AfterReplies);
+        };
+        let kill = self.session.client().kill.clone();
+        let served = tokio::select! {
+            biased;
+            served = self.session.serve_next(&mut self.ready, &mut self.out) => served,
+            () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
+        };
+        if served == Err(Closes) {
+            return Err(ConnectionEnd::AfterReplies);
+        }
+        if stopping.is_cancelled() && self.ready.is_empty() {
+            return Err(ConnectionEnd::AfterReplies);
+        }
+
+        if self.held_replies.hold(self.unwritten()).is_err() {
+            // A reply that cannot wait cannot be replaced, either: what it answers has happened.
+            return Err(ConnectionEnd::AtOnce);
+        }
+        if self.ready.is_empty() && self.input.is_empty() {
+            self.held_requests.hold(self.session.queued_bytes()).map_err(|_| ConnectionEnd::AtOnce)?;
+            self.due = None;
+        }
+        Ok(())
+    }
+
+    /// Number of bytes of replies that wait for room in the socket.
+    fn unwritten(&self) -> usize {
+        self.out.len() - self.written
+    }
+
+    /// Counts what the socket has taken.
+    fn note_written(&mut self, written: std::io::Result<usize>) -> Result<(), ConnectionEnd> {
+        match written {
+            Ok(bytes) if bytes > 0 => self.written += bytes,
+            Ok(_) | Err(_) => return Err(ConnectionEnd::Gone),
+        }
+        if self.unwritten() == 0 {
+            // A large buffer is given back.
+            self.out = Vec::new();
+            self.written = 0;
+        }
+        self.held_replies.hold(self.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
+    }
+}

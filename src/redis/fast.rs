@@ -1,0 +1,150 @@
+//! Commands of plain locks as one transaction, without a read before.
+//!
+//! What such a command decides by is a condition of the transaction: that the key is absent, present, or has a value. If the condition does
+//! not hold, the transaction answers with the entry, and that says what the reply is.
+
+use crate::{
+    EntryCondition, EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, TxnOutcome,
+    commands::{Arguments, SetOptions},
+    data::{encode_text, text_in_entry},
+    key::{lock_name, store_key},
+    number::parse_integer,
+    script::{ScriptShape, ThenDo, ValueComparison},
+};
+
+/// A command as one transaction.
+#[derive(Debug)]
+pub(crate) struct FastTxn {
+    /// The conditions and the writes.
+    pub(crate) txn: EntryTxn,
+    /// What the client is told afterwards.
+    replies: FastReplies,
+}
+
+/// What the outcome of a transaction will mean.
+#[derive(Debug)]
+pub(crate) enum FastReplies {
+    /// One reply if the writes were made, and another one if not.
+    Either(RedisReply, RedisReply),
+    /// Number of entries that were removed.
+    Deleted,
+    /// One reply if the writes were made. Otherwise one for another value and one for no entry, unless the entry is no string.
+    Compared { done: RedisReply, differs: RedisReply, absent: RedisReply },
+}
+
+impl FastTxn {
+    /// Makes a transaction of a command. `None` means that the command needs more than that; or that it is wrong, and is to be run to get
+    /// its error.
+    pub(crate) fn from_command(arguments: &Arguments<'_>, database: u8, holder: &str, now_ms: u64) -> Option<Self> {
+        let key = |key: &[u8]| store_key(database, key);
+
+        match (arguments[0].to_ascii_lowercase().as_slice(), &arguments[1..]) {
+            (b"set", [name, text, options @ ..]) => {
+                let options = SetOptions::read(options, now_ms).ok()?;
+                let is_lock = options.if_absent && !options.gets && !options.keeps_life;
+                let life_ms = options.life_ms.map(u64::try_from).transpose().ok()?;
+                (is_lock && life_ms != Some(0))
+                    .then(|| Self::put_if_absent(key(name), text, life_ms, holder, [RedisReply::ok(), RedisReply::Nil]))
+            }
+            (b"setnx", [name, text]) => {
+                let replies = [RedisReply::Integer(1), RedisReply::Integer(0)];
+                Some(Self::put_if_absent(key(name), text, None, holder, replies))
+            }
+            (b"del" | b"unlink", names) if !names.is_empty() => {
+                let mut keys: Vec<_> = names.iter().map(|name| key(name)).collect();
+                keys.sort();
+                keys.dedup();
+                let writes = keys.into_iter().map(|key| EntryWrite::Delete { key }).collect();
+                Some(Self { txn: EntryTxn { writes, ..EntryTxn::default() }, replies: FastReplies::Deleted })
+            }
+            (b"pexpire", [name, ms]) => Some(Self::expire_if_present(key(name), life_ms(ms, 1, now_ms)?)),
+            (b"expire", [name, seconds]) => Some(Self::expire_if_present(key(name), life_ms(seconds, 1000, now_ms)?)),
+            _ => None,
+        }
+    }
+
+    /// Makes a transaction of a script with a known shape.
+    pub(crate) fn from_shape(
+        shape: &ScriptShape,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+        database: u8,
+        now_ms: u64,
+    ) -> Option<Self> {
+        let ValueComparison { key, value } = shape.comparison;
+        let key = store_key(database, keys.get(key)?);
+        let value = encode_text(arguments.get(value)?);
+        let write = match shape.then_do {
+            ThenDo::Delete => EntryWrite::Delete { key: key.clone() },
+            ThenDo::Expire { unit_ms, argument } => {
+                let expiry = Expiry::AfterMs(life_ms(arguments.get(argument)?, unit_ms, now_ms)?);
+                EntryWrite::Expire { key: key.clone(), expiry }
+            }
+        };
+
+        let txn = EntryTxn {
+            conditions: vec![EntryCondition::Value { key: key.clone(), value }],
+            writes: vec![write],
+            otherwise_get: vec![key],
+        };
+        let ScriptShape { done, differs, absent, .. } = shape.clone();
+        let replies = FastReplies::Compared { done, differs, absent };
+        Some(Self { txn, replies })
+    }
+
+    /// Puts a string under the condition that there is no entry. With a deadline it is a lock.
+    fn put_if_absent(
+        key: Vec<u8>,
+        text: &[u8],
+        life_ms: Option<u64>,
+        holder: &str,
+        [done, refused]: [RedisReply; 2],
+    ) -> Self {
+        let claim = match life_ms {
+            Some(_) => LockClaim::New { name: lock_name(&key), holder: holder.to_owned() },
+            None => LockClaim::None,
+        };
+
+        let expiry = life_ms.map_or(Expiry::None, Expiry::AfterMs);
+        let write = EntryWrite::Put { key: key.clone(), value: encode_text(text), expiry, claim };
+        let conditions = vec![EntryCondition::Modified { key, revision: 0 }];
+        let txn = EntryTxn { conditions, writes: vec![write], otherwise_get: Vec::new() };
+        Self { txn, replies: FastReplies::Either(done, refused) }
+    }
+
+    /// Changes the deadline of an entry that is there.
+    fn expire_if_present(key: Vec<u8>, life_ms: u64) -> Self {
+        let conditions = vec![EntryCondition::Present { key: key.clone() }];
+        let writes = vec![EntryWrite::Expire { key, expiry: Expiry::AfterMs(life_ms) }];
+        let txn = EntryTxn { conditions, writes, otherwise_get: Vec::new() };
+        Self { txn, replies: FastReplies::Either(RedisReply::Integer(1), RedisReply::Integer(0)) }
+    }
+
+    /// The transaction, and what its outcome will mean.
+    pub(crate) fn into_parts(self) -> (EntryTxn, FastReplies) {
+        (self.txn, self.replies)
+    }
+}
+
+impl FastReplies {
+    /// The reply to the command. `None` means that nothing was done, and that only the interpreter knows the error.
+    pub(crate) fn reply(self, outcome: &TxnOutcome) -> Option<RedisReply> {
+        let is_text = |entry: &crate::StoredEntry| text_in_entry(&entry.value).is_some();
+        match self {
+            Self::Deleted => Some(RedisReply::Integer(i64::try_from(outcome.deleted).unwrap_or(i64::MAX))),
+            Self::Either(done, _) | Self::Compared { done, .. } if outcome.succeeded => Some(done),
+            Self::Either(_, refused) => Some(refused),
+            Self::Compared { differs, absent, .. } => match outcome.found.first().and_then(Option::as_ref) {
+                None => Some(absent),
+                Some(entry) => is_text(entry).then_some(differs),
+            },
+        }
+    }
+}
+
+/// Reads a time of life above zero. `None` for any other.
+fn life_ms(argument: &[u8], unit_ms: i64, now_ms: u64) -> Option<u64> {
+    let ms = parse_integer(argument)?.checked_mul(unit_ms)?;
+    ms.checked_add(i64::try_from(now_ms).ok()?)?;
+    u64::try_from(ms).ok().filter(|ms| *ms > 0)
+}

@@ -1,0 +1,113 @@
+//! What all connections of a node share.
+
+use std::sync::Arc;
+
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::{Interpreter, key::script_key};
+use crate::{
+    Options, RedisStore, Requester,
+    clients::ClientList,
+    key::FLUSHED,
+    script::{CachedScript, ScriptCache},
+    unit::{Engine, EngineParts},
+};
+
+/// Time for which a node may run scripts that another node was told to forget.
+const FLUSH_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// The state that all connections of a node share.
+pub(crate) struct RedisNode<S> {
+    /// What runs units, and the store.
+    pub(crate) engine: Engine<S>,
+    /// The settings of the port.
+    pub(crate) options: Options,
+    /// The connections of this node.
+    pub(crate) clients: Arc<ClientList>,
+    /// The scripts that this node remembers.
+    pub(crate) scripts: ScriptCache,
+    /// When the port was made.
+    pub(crate) began: Instant,
+    /// When it was last asked whether scripts are to be forgotten, and the revision of the last time.
+    flushed: Mutex<Option<(Instant, u64)>>,
+}
+
+impl<S: RedisStore> RedisNode<S> {
+    /// Makes the state of a node.
+    pub(crate) fn new(store: S, interpreter: Arc<dyn Interpreter>, options: Options) -> Self {
+        let parts = EngineParts {
+            store,
+            interpreter,
+            script_limits: options.script_limits,
+            wall_us: Arc::clone(&options.wall_us),
+            seed: options.seed,
+        };
+
+        Self {
+            engine: Engine::new(parts),
+            clients: Arc::default(),
+            scripts: ScriptCache::new(options.script_cache_bytes_max),
+            began: Instant::now(),
+            flushed: Mutex::new(None),
+            options,
+        }
+    }
+
+    /// The keyspace.
+    pub(crate) fn store(&self) -> &S {
+        &self.engine.store
+    }
+
+    /// The script with this SHA-1, which may be written in any case: from this node's memory, or from the store. `None` means that there is
+    /// none, or that the store did not answer; then the client sends the script itself.
+    pub(crate) async fn find_script(&self, requester: &Requester, sha1: &[u8]) -> Option<Arc<CachedScript>> {
+        let sha1 = std::str::from_utf8(sha1).ok().filter(|sha1| sha1.len() == 40)?.to_ascii_lowercase();
+        self.forget_flushed(requester).await;
+        if let Some(script) = self.scripts.get(&sha1) {
+            return Some(script);
+        }
+
+        let port = Requester { is_port: true, ..requester.clone() };
+        let found = self.store().get(&port, vec![script_key(&sha1)]).await.ok()?;
+        let entry = found.entries.into_iter().next().flatten()?;
+        let script = Arc::new(CachedScript::new(&entry.value));
+        if script.sha1 != sha1 {
+            return None;
+        }
+        self.scripts.put(&script);
+        Some(script)
+    }
+
+    /// Remembers the text of a script.
+    pub(crate) fn remember_script(&self, source: &[u8]) -> Arc<CachedScript> {
+        let script = Arc::new(CachedScript::new(source));
+        self.scripts.get(&script.sha1).unwrap_or_else(|| {
+            self.scripts.put(&script);
+            script
+        })
+    }
+
+    /// Forgets the scripts if another node was told to: it wrote an entry, whose revision is looked at from time to time.
+    async fn forget_flushed(&self, requester: &Requester) {
+        // Somebody else is looking.
+        let Ok(mut flushed) = self.flushed.try_lock() else { return };
+        let now = Instant::now();
+        if flushed.is_some_and(|(looked, _)| now.duration_since(looked) < FLUSH_CHECK) {
+            return;
+        }
+
+        let port = Requester { is_port: true, ..requester.clone() };
+        let Ok(found) = self.store().get(&port, vec![FLUSHED.to_vec()]).await else { return };
+        let revision = found.entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.modified);
+        if flushed.is_some_and(|(_, before)| before != revision) {
+            self.scripts.clear();
+        }
+        *flushed = Some((now, revision));
+    }
+
+    /// Notes that this node's own memory was emptied at a revision.
+    pub(crate) async fn note_flush(&self, revision: u64) {
+        self.scripts.clear();
+        *self.flushed.lock().await = Some((Instant::now(), revision));
+    }
+}

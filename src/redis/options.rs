@@ -1,0 +1,71 @@
+//! The settings of the port.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{RequestLimits, ScriptLimits};
+
+/// Settings, limits, and the inputs from outside: the time and a seed.
+#[derive(Clone)]
+pub struct Options {
+    /// Returns microseconds since 1970, for TIME and for deadlines that clients give as times.
+    pub wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// A seed that makes the ids of this node, and its random numbers, differ from those of other nodes and runs.
+    pub seed: u64,
+    /// The names under which clients of Sentinel ask for the master. Any other name is answered, too, but not listed.
+    pub master_names: Vec<String>,
+    /// The limits of a request.
+    pub request_limits: RequestLimits,
+    /// The limits of a script.
+    pub script_limits: ScriptLimits,
+    /// Maximum number of bytes of all requests that have not arrived completely or are not answered, beyond the first 4 KiB of each.
+    pub requests_bytes_max: usize,
+    /// Maximum number of bytes of all replies that are not read, beyond the first 4 KiB of each connection.
+    pub replies_bytes_max: usize,
+    /// Maximum number of bytes of the replies of one connection that are not read. Its requests wait meanwhile.
+    pub connection_replies_bytes_max: usize,
+    /// Time limit of a handshake, and of the first request.
+    pub arrival_timeout: Duration,
+    /// Time limit of the rest of a request that has begun to arrive.
+    pub request_timeout: Duration,
+    /// Time limit of a command.
+    pub command_timeout: Duration,
+    /// Maximum number of connections at a time.
+    pub connections_max: usize,
+    /// Bytes of the scripts that this node remembers.
+    pub script_cache_bytes_max: usize,
+}
+
+impl Options {
+    /// Makes options with the usual limits.
+    pub fn new(wall_us: impl Fn() -> u64 + Send + Sync + 'static, seed: u64) -> Self {
+        Self {
+            wall_us: Arc::new(wall_us),
+            seed,
+            master_names: vec!["mymaster".to_owned(), "lockkeeper".to_owned()],
+            request_limits: RequestLimits::default(),
+            script_limits: ScriptLimits::default(),
+            requests_bytes_max: 48 << 20,
+
+            replies_bytes_max: 48 << 20,
+            connection_replies_bytes_max: 1 << 20,
+            arrival_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(30),
+            // Clients wait for as long as 5 s, and an answer that comes with their timeout is none.
+            command_timeout: Duration::from_secs(4),
+            connections_max: 1024,
+            script_cache_bytes_max: 4 << 20,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("master_names", &self.master_names)
+            .field("request_limits", &self.request_limits)
+            .field("script_limits", &self.script_limits)
+            .field("command_timeout", &self.command_timeout)
+            .field("connections_max", &self.connections_max)
+            .finish_non_exhaustive()
+    }
+}

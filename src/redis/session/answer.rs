@@ -1,0 +1,37 @@
+//! What failures become for clients.
+
+use crate::{RedisReply, StoreFailure, view::Stop};
+
+/// The connection has to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closes;
+
+/// The reply for a failure of the store. If it is not known what happened there is none: no text would tell a client so, and a closed
+/// connection does.
+pub(super) fn failure_reply(failure: StoreFailure) -> Result<RedisReply, Closes> {
+    let text = match failure {
+        StoreFailure::Overloaded(text) => format!("ERR Lockkeeper is overloaded, and nothing was done: {text}"),
+        StoreFailure::Denied(text) => format!("NOPERM {text}"),
+        StoreFailure::TooLarge(text) => format!("ERR {text}"),
+        StoreFailure::Full(text) => {
+            format!("OOM command not allowed when used memory > 'maxmemory'. Lockkeeper says: {text}")
+        }
+        // Clients take this for a server that will be ready soon, and try again.
+        StoreFailure::Unavailable(text) => format!("LOADING Lockkeeper has no leader, and nothing was done: {text}"),
+        StoreFailure::Unknown(why) => {
+            tracing::debug!(why, "a connection is closed, since the outcome of its command is not known");
+            return Err(Closes);
+        }
+    };
+
+    Ok(RedisReply::error(text))
+}
+
+/// The reply to a command that was answered here.
+pub(super) fn reply_to_one(result: Result<RedisReply, Stop>) -> RedisReply {
+    match result {
+        Ok(reply) => reply,
+        Err(Stop::Refused(text) | Stop::Over(text)) => RedisReply::error(text),
+        Err(Stop::Missing) => RedisReply::error("ERR the command needs the keyspace"),
+    }
+}

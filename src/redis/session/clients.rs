@@ -1,0 +1,135 @@
+//! CLIENT: what a connection tells of itself, and what it may do with others.
+
+use std::sync::Arc;
+
+use super::{RedisSession, hello::client_name};
+use crate::{
+    RedisReply, RedisStore,
+    clients::ListedClient,
+    commands::{Arguments, CommandResult, wrong_number},
+    number::parse_integer,
+    view::Stop,
+};
+
+impl<S: RedisStore> RedisSession<S> {
+    /// Serves CLIENT with its subcommands.
+    pub(super) fn client_command(&mut self, arguments: &Arguments<'_>) -> CommandResult {
+        let subcommand = arguments[1].to_ascii_lowercase();
+        let client = Arc::clone(self.client());
+
+        match (subcommand.as_slice(), &arguments[2..]) {
+            (b"id", []) => Ok(RedisReply::Integer(i64::try_from(client.id).unwrap_or(i64::MAX))),
+            (b"getname", []) => {
+                let name = client.told().name;
+                Ok(if name.is_empty() { RedisReply::Nil } else { RedisReply::text(name) })
+            }
+            (b"setname", [name]) => {
+                let name = client_name(name)?;
+                client.tell(|told| told.name = name);
+                Ok(RedisReply::ok())
+            }
+            (b"setinfo", [attribute, value]) => self.set_info(attribute, value),
+            (b"info", []) => Ok(RedisReply::Verbatim(client.line(self.protocol.version()).into_bytes())),
+            (b"list", filters) => self.list(filters),
+            (b"kill", filters) if !filters.is_empty() => self.kill(filters),
+            (b"no-evict" | b"no-touch", [_]) => Ok(RedisReply::ok()),
+            (b"reply", [how]) if how.eq_ignore_ascii_case(b"on") => Ok(RedisReply::ok()),
+            (b"id" | b"getname" | b"setname" | b"setinfo" | b"info" | b"kill", _) => {
+                Err(wrong_number(&format!("client|{}", String::from_utf8_lossy(&subcommand))))
+            }
+            _ => Err(unknown_subcommand("CLIENT", arguments[1])),
+        }
+    }
+
+    /// Serves `CLIENT SETINFO attribute value`, which Redis has since 7.2: operators see the library of a holder.
+    fn set_info(&self, attribute: &[u8], value: &[u8]) -> CommandResult {
+        let value = client_name(value)?;
+        let is_library = attribute.eq_ignore_ascii_case(b"LIB-NAME");
+        if !is_library && !attribute.eq_ignore_ascii_case(b"LIB-VER") {
+            let attribute = String::from_utf8_lossy(attribute);
+            return Err(Stop::Refused(format!("ERR Unrecognized option '{attribute}'")));
+        }
+
+        self.client().tell(|told| {
+            if is_library {
+                told.library = value;
+            } else {
+                told.library_version = value;
+            }
+        });
+        Ok(RedisReply::ok())
+    }
+
+    /// The connections that this one may see: where identities are needed, those of its own.
+    fn visible(&self) -> Vec<Arc<ListedClient>> {
+        let mut all = self.node.clients.all();
+        if self.node.store().needs_identity() {
+            all.retain(|client| client.told().identity == self.identity);
+        }
+        all
+    }
+
+    /// Serves `CLIENT LIST`: a line for each connection of this node.
+    fn list(&self, filters: &Arguments<'_>) -> CommandResult {
+        let mut shown = self.visible();
+        match filters {
+            [] => {}
+            [kind, _] if kind.eq_ignore_ascii_case(b"TYPE") => {}
+            [id, ids @ ..] if id.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
+                let ids: Vec<_> = ids.iter().filter_map(|id| u64::try_from(parse_integer(id)?).ok()).collect();
+                shown.retain(|client| ids.contains(&client.id));
+            }
+            _ => return Err(Stop::refused("ERR syntax error")),
+        }
+
+        let version = self.protocol.version();
+        let lines: String = shown.iter().map(|client| client.line(version)).collect();
+        Ok(RedisReply::Verbatim(lines.into_bytes()))
+    }
+
+    /// Serves `CLIENT KILL`: by the address alone, or by filters.
+    fn kill(&self, filters: &Arguments<'_>) -> CommandResult {
+        if let [address] = filters {
+            let killed = self.kill_where(|client| client.address.to_string().as_bytes() == *address);
+            return if killed > 0 { Ok(RedisReply::ok()) } else { Err(Stop::refused("ERR No such client")) };
+        }
+
+        let mut id = None;
+        let mut address = None;
+        let mut skips_own = true;
+        for filter in filters.chunks(2) {
+            let &[name, value] = filter else { return Err(Stop::refused("ERR syntax error")) };
+            match name.to_ascii_uppercase().as_slice() {
+                b"ID" => {
+                    let read = parse_integer(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+                    id = Some(read.ok_or_else(|| Stop::refused("ERR client-id should be greater than 0"))?);
+                }
+                b"ADDR" => address = Some(value),
+                b"SKIPME" => skips_own = !value.eq_ignore_ascii_case(b"no"),
+                _ => return Err(Stop::refused("ERR syntax error")),
+            }
+        }
+
+        let own = self.client().id;
+        let killed = self.kill_where(|client| {
+            let is_chosen = id.is_none_or(|id| client.id == id);
+            let is_there = address.is_none_or(|address| client.address.to_string().as_bytes() == address);
+            is_chosen && is_there && !(skips_own && client.id == own)
+        });
+        Ok(RedisReply::count(killed))
+    }
+
+    /// Ends connections, and returns their number.
+    fn kill_where(&self, is_chosen: impl Fn(&ListedClient) -> bool) -> usize {
+        let chosen: Vec<_> = self.visible().into_iter().filter(|client| is_chosen(client)).collect();
+        chosen.iter().for_each(|client| client.kill.cancel());
+        chosen.len()
+    }
+}
+
+/// The error for a subcommand that there is not.
+pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Stop {
+    let shown = &subcommand[..subcommand.len().min(128)];
+    let shown = String::from_utf8_lossy(shown);
+    Stop::Refused(format!("ERR unknown subcommand '{shown}'. Try {command} HELP."))
+}

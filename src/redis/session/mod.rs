@@ -1,0 +1,371 @@
+//! A connection's conversation: requests in, replies out, in their order.
+//!
+//! The session knows what lasts from one request to the next: the selected database, the version of the protocol, who the client is, a
+//! transaction that is being queued, watched keys. Bytes and sockets are those of `connection`.
+//!
+//! Requests that have arrived together and only touch keys run as one unit, so a pipeline of hundreds of commands is a few entries of the
+//! log. Redis promises less: commands of a pipeline may have those of others between them.
+
+mod answer;
+mod clients;
+mod hello;
+mod info;
+mod scripts;
+mod sentinel;
+mod transaction;
+
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
+
+use tokio::time::Instant;
+
+use crate::{
+    RedisReply, RedisStore, Requester,
+    clients::{ClientGuard, ListedClient},
+    commands::{self, Arguments, CommandRunner, CommandSpec, Flag},
+    fast::FastTxn,
+    node::RedisNode,
+    resp::{Protocol, RequestWords, write_reply},
+    unit::{CommandUnit, UnitCall, UnitOutcome},
+    view::Stop,
+};
+pub(crate) use answer::Closes;
+use answer::{failure_reply, reply_to_one};
+use transaction::QueuedTransaction;
+
+/// Number of requests of a pipeline that run as one unit, and their bytes.
+const TOGETHER_MAX: usize = 100;
+/// Their bytes.
+const TOGETHER_BYTES_MAX: usize = 256 << 10;
+
+/// The conversation with one client.
+pub(crate) struct RedisSession<S> {
+    /// What all connections share.
+    node: Arc<RedisNode<S>>,
+    /// Its place in the list of connections.
+    guard: ClientGuard,
+    /// The client's end of the connection.
+    address: SocketAddr,
+    /// The version that replies are written in.
+    protocol: Protocol,
+    /// The selected database.
+    database: u8,
+    /// Whom the client has proven to be.
+    identity: Option<String>,
+    /// The transaction that is being queued.
+    transaction: Option<QueuedTransaction>,
+    /// Keys in the store, with the revisions that they had.
+    watched: Vec<(Vec<u8>, u64)>,
+}
+
+/// What a session does with a request.
+enum RequestPlan {
+    /// It is answered at once.
+    Answer(RedisReply),
+    /// It is a command of the keyspace, which may run together with others.
+    Data(&'static CommandSpec),
+    /// It is answered by itself.
+    Alone(&'static CommandSpec),
+    /// It is queued.
+    Queue(&'static CommandSpec),
+}
+
+impl<S: RedisStore> RedisSession<S> {
+    /// Begins the conversation with a client. `identity` is what its certificate proves.
+    pub(crate) fn new(node: Arc<RedisNode<S>>, address: SocketAddr, identity: Option<String>) -> Self {
+        let guard = node.clients.enter(address, identity.clone());
+        Self {
+            node,
+            guard,
+            address,
+            protocol: Protocol::default(),
+            database: 0,
+            identity,
+            transaction: None,
+            watched: Vec::new(),
+        }
+    }
+
+    /// The connection, as others see it.
+    pub(crate) fn client(&self) -> &Arc<ListedClient> {
+        &self.guard.client
+    }
+
+    /// Whether the client has proven who it is, or does not have to.
+    pub(crate) fn is_known(&self) -> bool {
+        self.identity.is_some() || !self.node.store().needs_identity()
+    }
+
+    /// Number of bytes of the requests that are queued.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.transaction.as_ref().map_or(0, QueuedTransaction::bytes)
+    }
+
+    /// Serves the first of the requests, or as many of the first ones as can run together, and writes their replies. Fails if the
+    /// connection has to be closed; what was written then is sent before.
+    pub(crate) async fn serve_next(
+        &mut self,
+        requests: &mut VecDeque<RequestWords>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Closes> {
+        let Some(request) = requests.pop_front() else { return Ok(()) };
+        let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+
+        match self.plan(&arguments) {
+            RequestPlan::Answer(reply) => self.write(&reply, out),
+            RequestPlan::Queue(command) => {
+                let reply = self.queue(command, &arguments);
+                self.write(&reply, out);
+            }
+            RequestPlan::Alone(command) => {
+                self.note_command(command);
+                let reply = self.run_alone(command, &arguments, out).await?;
+                self.write(&reply, out);
+            }
+            RequestPlan::Data(command) => {
+                self.note_command(command);
+                let mut together = vec![request];
+                self.take_together(requests, &mut together);
+                self.run_together(together, out).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what the client does, for CLIENT LIST.
+    fn note_command(&self, command: &'static CommandSpec) {
+        let database = self.database;
+        self.client().tell(|told| {
+            told.last_command = command.name;
+            told.database = database;
+        });
+    }
+
+    /// Decides what to do with a request. An error while a transaction is queued is the end of that transaction.
+    fn plan(&mut self, arguments: &Arguments<'_>) -> RequestPlan {
+        let checked = commands::find_checked(arguments);
+        let command = match checked {
+            Ok(command) => command,
+            Err(stop) => return RequestPlan::Answer(self.refuse_queued(stop)),
+        };
+        if !self.is_known() && !command.has(Flag::NoAuth) {
+            return RequestPlan::Answer(self.refuse_queued(Stop::refused("NOAUTH Authentication required.")));
+        }
+
+        let is_queueing = self.transaction.is_some();
+        match command.run {
+            CommandRunner::Connection => RequestPlan::Alone(command),
+            CommandRunner::Data(_) | CommandRunner::Local | CommandRunner::Script if is_queueing => {
+                RequestPlan::Queue(command)
+            }
+            CommandRunner::Data(_) if is_together(command) => RequestPlan::Data(command),
+            CommandRunner::Data(_) | CommandRunner::Local | CommandRunner::Script => RequestPlan::Alone(command),
+        }
+    }
+
+    /// Takes the requests that follow and can run together with the first ones.
+    fn take_together(&mut self, requests: &mut VecDeque<RequestWords>, together: &mut Vec<RequestWords>) {
+        let bytes = |request: &RequestWords| request.iter().map(|argument| argument.len() + 1).sum::<usize>();
+        let mut left = TOGETHER_BYTES_MAX.saturating_sub(bytes(&together[0]));
+
+        while let Some(next) = requests.front()
+            && together.len() < TOGETHER_MAX
+        {
+            let arguments: Vec<&[u8]> = next.iter().map(Vec::as_slice).collect();
+            let known = commands::find_checked(&arguments).ok();
+            let joins =
+                known.is_some_and(|command| matches!(command.run, CommandRunner::Data(_)) && is_together(command));
+            let bytes = bytes(next);
+            if !joins || bytes > left {
+                return;
+            }
+            left -= bytes;
+            together.extend(requests.pop_front());
+        }
+    }
+
+    /// Runs commands of the keyspace as one unit, and writes their replies.
+    async fn run_together(&mut self, together: Vec<RequestWords>, out: &mut Vec<u8>) -> Result<(), Closes> {
+        if let [request] = &together[..] {
+            let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+            let now_ms = self.node.engine.moment().wall_ms();
+            let fast = FastTxn::from_command(&arguments, self.database, &self.client().label(), now_ms);
+            if let Some(fast) = fast
+                && let Some(reply) = self.commit_fast(fast).await?
+            {
+                self.write(&reply, out);
+                return Ok(());
+            }
+        }
+
+        let calls: Vec<_> = together.into_iter().map(UnitCall::Command).collect();
+        let is_one = calls.len() == 1;
+        let outcome = self.run_unit(self.unit(calls.clone())).await;
+        match outcome {
+            UnitOutcome::Done { replies, database } => {
+                self.database = database;
+                replies.iter().for_each(|reply| self.write(reply, out));
+            }
+            UnitOutcome::Failed(failure) if is_one => {
+                let reply = failure_reply(failure)?;
+                self.write(&reply, out);
+            }
+            UnitOutcome::Refused(text) if is_one => self.write(&RedisReply::error(text), out),
+            // Nothing happened: together they were too much, or one of them was. Each by itself shows which one.
+            UnitOutcome::Refused(_) | UnitOutcome::Failed(_) | UnitOutcome::Abandoned => {
+                if let UnitOutcome::Failed(failure) = outcome {
+                    failure_reply(failure)?;
+                }
+                for call in calls {
+                    let outcome = self.run_unit(self.unit(vec![call])).await;
+                    let reply = self.take_reply(outcome)?;
+                    self.write(&reply, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a command that is not a plain one of the keyspace.
+    async fn run_alone(
+        &mut self,
+        command: &'static CommandSpec,
+        arguments: &Arguments<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<RedisReply, Closes> {
+        let result = match command.run {
+            CommandRunner::Connection => self.run_connection(command.name, arguments, out).await?,
+            CommandRunner::Local => self.run_local(command.name, arguments).await?,
+            CommandRunner::Script => return self.run_script(command, arguments).await,
+            CommandRunner::Data(_) if command.name.starts_with("flush") => self.flush(command.name, arguments).await?,
+            CommandRunner::Data(_) => {
+                let call = UnitCall::Command(arguments.iter().map(|argument| argument.to_vec()).collect());
+                let outcome = self.run_unit(self.unit(vec![call])).await;
+                return self.take_reply(outcome);
+            }
+        };
+
+        Ok(reply_to_one(result))
+    }
+
+    /// Runs a command that only a connection has.
+    async fn run_connection(
+        &mut self,
+        name: &str,
+        arguments: &Arguments<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Result<RedisReply, Stop>, Closes> {
+        Ok(match name {
+            "auth" => self.authenticate(arguments),
+            "hello" => self.hello(arguments),
+            "quit" => {
+                self.write(&RedisReply::ok(), out);
+                return Err(Closes);
+            }
+
+            "reset" => Ok(self.reset()),
+            "multi" => self.begin_transaction(),
+            "discard" => self.discard(),
+            "exec" => return self.execute().await.map(Ok),
+            "watch" => return self.watch(arguments).await,
+            "unwatch" => {
+                self.watched.clear();
+                Ok(RedisReply::ok())
+            }
+            _ => Err(Stop::Refused(format!("ERR {name} is not served"))),
+        })
+    }
+
+    /// Runs a command that this node answers, also within a transaction.
+    async fn run_local(&mut self, name: &str, arguments: &Arguments<'_>) -> Result<Result<RedisReply, Stop>, Closes> {
+        Ok(match name {
+            "client" => self.client_command(arguments),
+            "cluster" => info::cluster(arguments),
+            "command" => info::command(arguments),
+            "config" => info::config(arguments),
+            "info" => return self.info(arguments).await.map(Ok),
+            "role" => Ok(info::role()),
+            "script" => return self.script_command(arguments).await,
+            "sentinel" => self.sentinel(arguments),
+            _ => Err(Stop::Refused(format!("ERR {name} is not served"))),
+        })
+    }
+
+    /// Serves RESET: the connection is as new. Who the client is stays proven.
+    fn reset(&mut self) -> RedisReply {
+        self.transaction = None;
+        self.watched.clear();
+        self.database = 0;
+        self.protocol = Protocol::default();
+        self.client().tell(|told| told.name.clear());
+        RedisReply::Status(b"RESET".to_vec())
+    }
+
+    /// Writes a reply in the version of this connection.
+    fn write(&self, reply: &RedisReply, out: &mut Vec<u8>) {
+        write_reply(reply, self.protocol, out);
+    }
+
+    /// The requester of a command that begins now.
+    fn requester(&self) -> Requester {
+        let deadline = Instant::now() + self.node.options.command_timeout;
+        Requester { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
+    }
+
+    /// A unit of some calls that is no transaction for its client.
+    fn unit(&self, calls: Vec<UnitCall>) -> CommandUnit {
+        CommandUnit {
+            database: self.database,
+            holder: self.client().label(),
+            watched: Vec::new(),
+            is_transaction: false,
+            calls,
+        }
+    }
+
+    /// Runs a unit within the time of a command.
+    async fn run_unit(&self, unit: CommandUnit) -> UnitOutcome {
+        self.node.engine.run(&self.requester(), unit).await
+    }
+
+    /// Commits the one transaction of a command. `None` means that nothing was done, and the command has to be run.
+    async fn commit_fast(&self, fast: FastTxn) -> Result<Option<RedisReply>, Closes> {
+        let (txn, replies) = fast.into_parts();
+        match self.node.store().commit(&self.requester(), txn).await {
+            Ok(outcome) => Ok(replies.reply(&outcome)),
+            Err(failure) => failure_reply(failure).map(Some),
+        }
+    }
+
+    /// The reply to the one call of a unit.
+    fn take_reply(&mut self, outcome: UnitOutcome) -> Result<RedisReply, Closes> {
+        match outcome {
+            UnitOutcome::Done { replies, database } => {
+                self.database = database;
+                Ok(replies.into_iter().next().unwrap_or(RedisReply::Nil))
+            }
+            UnitOutcome::Abandoned => Ok(RedisReply::NilArray),
+            UnitOutcome::Refused(text) => Ok(RedisReply::error(text)),
+            UnitOutcome::Failed(failure) => failure_reply(failure),
+        }
+    }
+
+    /// Empties databases. What is too much for one transaction is removed in several.
+    async fn flush(&mut self, name: &str, arguments: &Arguments<'_>) -> Result<Result<RedisReply, Stop>, Closes> {
+        if let Err(stop) = commands::check_flush(arguments) {
+            return Ok(Err(stop));
+        }
+        let databases = if name == "flushall" { 0..crate::key::DATABASES } else { self.database..self.database + 1 };
+        for database in databases {
+            if let Err(failure) = self.node.engine.flush(&self.requester(), database).await {
+                return failure_reply(failure).map(Ok);
+            }
+        }
+        Ok(Ok(RedisReply::ok()))
+    }
+}
+
+/// Whether a command can run together with others of a pipeline: not one that reads ranges, or that may be too large for one transaction.
+fn is_together(command: &CommandSpec) -> bool {
+    !command.has(Flag::Blocking)
+        && !matches!(command.name, "keys" | "scan" | "dbsize" | "randomkey" | "flushdb" | "flushall")
+}

@@ -1,0 +1,177 @@
+//! EVAL, EVALSHA and SCRIPT.
+
+use std::sync::Arc;
+
+use super::{
+    RedisSession,
+    answer::{Closes, failure_reply},
+    clients::unknown_subcommand,
+};
+use crate::{
+    EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, RedisStore, Requester, ScriptFailure, StoreFailure,
+    commands::{Arguments, CommandSpec, Flag, wrong_number},
+    fast::FastTxn,
+    key::{FLUSHED, script_key, script_range},
+    number::parse_integer,
+    script::CachedScript,
+    sha1,
+    unit::{CommandUnit, ScriptInvocation, UnitCall},
+    view::Stop,
+};
+
+/// Number of scripts that are kept in the store, and their bytes. Those that were loaded first are forgotten first.
+const STORED_MAX: usize = 500;
+/// Their bytes.
+const STORED_BYTES_MAX: usize = 4 << 20;
+
+impl<S: RedisStore> RedisSession<S> {
+    /// Serves EVAL and EVALSHA. A script with a known shape is one transaction.
+    pub(super) async fn run_script(
+        &mut self,
+        command: &'static CommandSpec,
+        arguments: &Arguments<'_>,
+    ) -> Result<RedisReply, Closes> {
+        let (call, script) = match self.script_call(command, arguments).await {
+            Ok(call) => call,
+            Err(stop) => return Ok(super::reply_to_one(Err(stop))),
+        };
+        if let Some(shape) = script.shape.as_ref().filter(|_| !call.is_read_only) {
+            let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
+            let given: Vec<&[u8]> = call.arguments.iter().map(Vec::as_slice).collect();
+            let now_ms = self.node.engine.moment().wall_ms();
+            let fast = FastTxn::from_shape(shape, &keys, &given, self.database, now_ms);
+            if let Some(fast) = fast
+                && let Some(reply) = self.commit_fast(fast).await?
+            {
+                return Ok(reply);
+            }
+        }
+
+        let unit = CommandUnit { is_transaction: true, ..self.unit(vec![UnitCall::Script(call)]) };
+        let outcome = self.run_unit(unit).await;
+        self.take_reply(outcome)
+    }
+
+    /// The script that EVAL or EVALSHA names, with its arguments.
+    pub(super) async fn script_call(
+        &self,
+        command: &CommandSpec,
+        arguments: &Arguments<'_>,
+    ) -> Result<(ScriptInvocation, Arc<CachedScript>), Stop> {
+        let rest = &arguments[3..];
+        let count = parse_integer(arguments[2]);
+        let count = count.ok_or_else(|| Stop::refused("ERR value is not an integer or out of range"))?;
+        let count = usize::try_from(count).map_err(|_| Stop::refused("ERR Number of keys can't be negative"))?;
+        if count > rest.len() {
+            return Err(Stop::refused("ERR Number of keys can't be greater than number of args"));
+        }
+
+        let script = if command.name.starts_with("evalsha") {
+            let found = self.node.find_script(&self.requester(), arguments[1]).await;
+            found.ok_or_else(|| Stop::refused("NOSCRIPT No matching script. Please use EVAL."))?
+        } else {
+            self.node.remember_script(arguments[1])
+        };
+        let owned = |arguments: &[&[u8]]| arguments.iter().map(|argument| argument.to_vec()).collect();
+        let call = ScriptInvocation {
+            source: script.source.clone(),
+            sha1: script.sha1.clone(),
+            keys: owned(&rest[..count]),
+            arguments: owned(&rest[count..]),
+            is_read_only: command.has(Flag::ReadOnly),
+        };
+        Ok((call, script))
+    }
+
+    /// Serves SCRIPT with its subcommands.
+    pub(super) async fn script_command(
+        &mut self,
+        arguments: &Arguments<'_>,
+    ) -> Result<Result<RedisReply, Stop>, Closes> {
+        let subcommand = arguments[1].to_ascii_lowercase();
+
+        match (subcommand.as_slice(), &arguments[2..]) {
+            (b"load", [source]) => self.load_script(source).await,
+            (b"exists", hashes) if !hashes.is_empty() => {
+                let requester = self.requester();
+                let mut known = Vec::new();
+                for hash in hashes {
+                    known.push(RedisReply::flag(self.node.find_script(&requester, hash).await.is_some()));
+                }
+                Ok(Ok(RedisReply::Array(known)))
+            }
+            (b"flush", how) => {
+                let is_right = matches!(how, [])
+                    || matches!(how, [how] if how.eq_ignore_ascii_case(b"async") || how.eq_ignore_ascii_case(b"sync"));
+                if !is_right {
+                    return Ok(Err(Stop::refused("ERR SCRIPT FLUSH only support SYNC|ASYNC option")));
+                }
+                self.flush_scripts().await
+            }
+            (b"kill", []) => Ok(Err(Stop::refused("NOTBUSY No scripts in execution right now."))),
+            (b"load" | b"exists" | b"kill", _) => {
+                Ok(Err(wrong_number(&format!("script|{}", String::from_utf8_lossy(&subcommand)))))
+            }
+            _ => Ok(Err(unknown_subcommand("SCRIPT", arguments[1]))),
+        }
+    }
+
+    /// Serves `SCRIPT LOAD source`: the hash. The script is known to all nodes then.
+    async fn load_script(&self, source: &[u8]) -> Result<Result<RedisReply, Stop>, Closes> {
+        if let Err(ScriptFailure::Compile(text)) = self.node.engine.check(source) {
+            return Ok(Err(Stop::Refused(format!("ERR Error compiling script (new function): {text}"))));
+        }
+        match self.store_script(source).await {
+            Ok(()) => {
+                self.node.remember_script(source);
+                Ok(Ok(RedisReply::text(sha1::hexadecimal(source))))
+            }
+            Err(failure) => failure_reply(failure).map(Ok),
+        }
+    }
+
+    /// Keeps a script in the store, where all nodes find it.
+    async fn store_script(&self, source: &[u8]) -> Result<(), StoreFailure> {
+        let port = Requester { is_port: true, ..self.requester() };
+        let store = self.node.store();
+        let key = script_key(&sha1::hexadecimal(source));
+        let found = store.get(&port, vec![key.clone()]).await?;
+        if found.entries.iter().any(Option::is_some) {
+            return Ok(());
+        }
+
+        let (from, to) = script_range();
+        let mut kept = store.range(&port, from, to, STORED_MAX + 1).await?.entries;
+        kept.sort_by_key(|(_, entry)| entry.modified);
+        let mut bytes = source.len() + kept.iter().map(|(_, entry)| entry.value.len()).sum::<usize>();
+        let mut count = kept.len() + 1;
+        let mut writes = Vec::new();
+        for (key, entry) in kept {
+            if bytes <= STORED_BYTES_MAX && count <= STORED_MAX {
+                break;
+            }
+            bytes -= entry.value.len();
+            count -= 1;
+            writes.push(EntryWrite::Delete { key });
+        }
+
+        writes.push(EntryWrite::Put { key, value: source.to_vec(), expiry: Expiry::None, claim: LockClaim::None });
+        store.commit(&port, EntryTxn { writes, ..EntryTxn::default() }).await.map(drop)
+    }
+
+    /// Serves `SCRIPT FLUSH`. Other nodes forget their scripts within a second.
+    async fn flush_scripts(&self) -> Result<Result<RedisReply, Stop>, Closes> {
+        let port = Requester { is_port: true, ..self.requester() };
+        let (from, to) = script_range();
+        let flushed =
+            EntryWrite::Put { key: FLUSHED.to_vec(), value: Vec::new(), expiry: Expiry::None, claim: LockClaim::None };
+        let writes = vec![EntryWrite::DeleteRange { from, to }, flushed];
+        match self.node.store().commit(&port, EntryTxn { writes, ..EntryTxn::default() }).await {
+            Ok(committed) => {
+                self.node.note_flush(committed.revision).await;
+                Ok(Ok(RedisReply::ok()))
+            }
+            Err(failure) => failure_reply(failure).map(Ok),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! MULTI, EXEC, WATCH.
+
+use std::mem;
+
+use super::{
+    RedisSession,
+    answer::{Closes, failure_reply, reply_to_one},
+};
+use crate::{
+    RedisReply, RedisStore,
+    commands::{Arguments, CommandRunner, CommandSpec, Flag},
+    key::store_key,
+    unit::{CommandUnit, UnitCall, UnitOutcome},
+    view::Stop,
+};
+
+/// Maximum number of commands of a transaction, and their bytes.
+const QUEUED_MAX: usize = 16 << 10;
+/// Their bytes.
+const QUEUED_BYTES_MAX: usize = 4 << 20;
+/// Maximum number of watched keys: the keyspace compares no more in a transaction.
+const WATCHED_MAX: usize = 256;
+
+/// A transaction that is being queued.
+#[derive(Debug, Default)]
+pub(super) struct QueuedTransaction {
+    /// The commands with their arguments.
+    queued: Vec<(&'static CommandSpec, Vec<Vec<u8>>)>,
+    /// Number of bytes that they take.
+    bytes: usize,
+    /// A command was refused, so EXEC will be, too.
+    is_broken: bool,
+}
+
+/// A queued command when EXEC runs.
+enum QueuedCommand {
+    /// It has a place in the unit.
+    InUnit,
+    /// This node answers it after the unit.
+    Local(&'static CommandSpec, Vec<Vec<u8>>),
+    /// It is answered already.
+    Answered(RedisReply),
+}
+
+impl QueuedTransaction {
+    /// Number of bytes of the queued commands.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl<S: RedisStore> RedisSession<S> {
+    /// Makes the reply of a refused request. A transaction that is being queued is broken by it.
+    pub(super) fn refuse_queued(&mut self, stop: Stop) -> RedisReply {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.is_broken = true;
+        }
+        reply_to_one(Err(stop))
+    }
+
+    /// Queues a command.
+    pub(super) fn queue(&mut self, command: &'static CommandSpec, arguments: &Arguments<'_>) -> RedisReply {
+        let Some(transaction) = &mut self.transaction else { return RedisReply::error("ERR EXEC without MULTI") };
+        transaction.bytes += arguments.iter().map(|argument| argument.len() + mem::size_of::<Vec<u8>>()).sum::<usize>();
+        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes > QUEUED_BYTES_MAX {
+            return self.refuse_queued(Stop::Refused(format!(
+                "ERR a transaction has at most {QUEUED_MAX} commands and {QUEUED_BYTES_MAX} bytes: make several of it"
+            )));
+        }
+        let arguments = arguments.iter().map(|argument| argument.to_vec()).collect();
+        transaction.queued.push((command, arguments));
+        RedisReply::Status(b"QUEUED".to_vec())
+    }
+
+    /// Serves MULTI.
+    pub(super) fn begin_transaction(&mut self) -> Result<RedisReply, Stop> {
+        if self.transaction.is_some() {
+            return Err(Stop::refused("ERR MULTI calls can not be nested"));
+        }
+        self.transaction = Some(QueuedTransaction::default());
+        Ok(RedisReply::ok())
+    }
+
+    /// Serves DISCARD. Watched keys are watched no more.
+    pub(super) fn discard(&mut self) -> Result<RedisReply, Stop> {
+        if self.transaction.take().is_none() {
+            return Err(Stop::refused("ERR DISCARD without MULTI"));
+        }
+        self.watched.clear();
+        Ok(RedisReply::ok())
+    }
+
+    /// Notes the revisions of keys. Keys that are watched already keep those that they had.
+    pub(super) async fn watch(&mut self, arguments: &Arguments<'_>) -> Result<Result<RedisReply, Stop>, Closes> {
+        if self.transaction.is_some() {
+            return Ok(Err(Stop::refused("ERR WATCH inside MULTI is not allowed")));
+        }
+        let mut keys: Vec<_> = arguments[1..].iter().map(|key| store_key(self.database, key)).collect();
+        keys.sort();
+        keys.dedup();
+        keys.retain(|key| !self.watched.iter().any(|(watched, _)| watched == key));
+        if self.watched.len() + keys.len() > WATCHED_MAX {
+            return Ok(Err(Stop::Refused(format!(
+                "ERR a transaction can watch at most {WATCHED_MAX} keys: watch fewer"
+            ))));
+        }
+
+        match self.node.store().get(&self.requester(), keys.clone()).await {
+            Ok(found) => {
+                let revisions = found.entries.iter().map(|entry| entry.as_ref().map_or(0, |entry| entry.modified));
+                self.watched.extend(keys.into_iter().zip(revisions));
+                Ok(Ok(RedisReply::ok()))
+            }
+            Err(failure) => failure_reply(failure).map(Ok),
+        }
+    }
+
+    /// Runs the queued commands as one unit.
+    pub(super) async fn execute(&mut self) -> Result<RedisReply, Closes> {
+        let Some(transaction) = self.transaction.take() else {
+            return Ok(RedisReply::error("ERR EXEC without MULTI"));
+        };
+        let watched = mem::take(&mut self.watched);
+        if transaction.is_broken {
+            return Ok(RedisReply::error("EXECABORT QueuedTransaction discarded because of previous errors."));
+        }
+
+        let mut calls = Vec::new();
+        let mut queued = Vec::new();
+        for (command, arguments) in transaction.queued {
+            queued.push(self.prepare(command, arguments, &mut calls).await);
+        }
+        let replies = if calls.is_empty() && watched.is_empty() {
+            Vec::new()
+        } else {
+            let unit = CommandUnit { watched, is_transaction: true, ..self.unit(calls) };
+            match self.run_unit(unit).await {
+                UnitOutcome::Done { replies, database } => {
+                    self.database = database;
+                    replies
+                }
+                UnitOutcome::Abandoned => return Ok(RedisReply::NilArray),
+                UnitOutcome::Refused(text) => return Ok(RedisReply::error(text)),
+                UnitOutcome::Failed(failure) => return failure_reply(failure),
+            }
+        };
+        self.merge(queued, replies).await.map(RedisReply::Array)
+    }
+
+    /// Gives a queued command its place: in the unit, or elsewhere.
+    async fn prepare(
+        &self,
+        command: &'static CommandSpec,
+        arguments: Vec<Vec<u8>>,
+        calls: &mut Vec<UnitCall>,
+    ) -> QueuedCommand {
+        match command.run {
+            CommandRunner::Data(_) => {
+                calls.push(UnitCall::Command(arguments));
+                QueuedCommand::InUnit
+            }
+
+            CommandRunner::Script => {
+                let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                match self.script_call(command, &arguments).await {
+                    Ok((script, _)) => {
+                        calls.push(UnitCall::Script(script));
+                        QueuedCommand::InUnit
+                    }
+                    Err(stop) => QueuedCommand::Answered(reply_to_one(Err(stop))),
+                }
+            }
+            CommandRunner::Local | CommandRunner::Connection => QueuedCommand::Local(command, arguments),
+        }
+    }
+
+    /// Brings the replies of a unit and those of this node into the order of the commands.
+    async fn merge(&mut self, queued: Vec<QueuedCommand>, replies: Vec<RedisReply>) -> Result<Vec<RedisReply>, Closes> {
+        let mut replies = replies.into_iter();
+        let mut merged = Vec::with_capacity(queued.len());
+
+        for queued in queued {
+            merged.push(match queued {
+                QueuedCommand::InUnit => replies.next().unwrap_or(RedisReply::Nil),
+                QueuedCommand::Answered(reply) => reply,
+                QueuedCommand::Local(command, arguments) => {
+                    let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                    debug_assert!(!command.has(Flag::Write), "this node answers only what writes nothing");
+                    reply_to_one(self.run_local(command.name, &arguments).await?)
+                }
+            });
+        }
+        Ok(merged)
+    }
+}

@@ -1,0 +1,142 @@
+//! What lock clients do: acquire, refusal, release, extension, tokens, and what operators see.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::{Api, memory::Memory, words};
+use crate::{LockClaim, StoreFailure};
+
+const RELEASE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+const EXTEND: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
+
+fn eval(source: &str, rest: &str) -> Vec<Vec<u8>> {
+    let mut request = vec![b"EVAL".to_vec(), source.as_bytes().to_vec()];
+    request.extend(words(rest));
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pair_of_a_plain_lock_is_two_commits_and_no_read() {
+    let mut api = Api::new();
+    api.call("CLIENT SETNAME worker-7").await;
+    let reads = api.store.reads();
+    assert_eq!(api.call("SET lock mine NX PX 1000").await, "+OK|");
+    assert_eq!(api.call("SET lock other NX PX 1000").await, "$-1|");
+    assert_eq!(api.request(eval(EXTEND, "1 lock other 5000")).await, ":0|");
+    assert_eq!(api.request(eval(EXTEND, "1 lock mine 5000")).await, ":1|");
+    assert_eq!(api.request(eval(RELEASE, "1 lock other")).await, ":0|");
+    assert_eq!(api.request(eval(RELEASE, "1 lock mine")).await, ":1|");
+    assert_eq!(api.request(eval(RELEASE, "1 lock mine")).await, ":0|");
+    assert_eq!((api.store.reads(), api.store.commits()), (reads, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shape_keeps_the_errors_of_the_interpreter() {
+    let mut api = Api::new();
+    api.call("LPUSH lock x").await;
+    // The stub of an interpreter knows no Lua. That it is asked shows that the transaction was not the answer.
+    let reply = api.request(eval(RELEASE, "1 lock x")).await;
+    assert!(reply.starts_with("-ERR Unknown Redis command called from script"), "{reply}");
+    let reply = api.request(eval(EXTEND, "1 none mine soon")).await;
+    assert!(reply.starts_with("-ERR Unknown Redis command called from script"), "{reply}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_free_at_its_deadline() {
+    let mut api = Api::new();
+    api.call("SET lock a NX PX 1000").await;
+    advance(Duration::from_millis(999)).await;
+    assert_eq!(api.call("SET lock b NX PX 1000").await, "$-1|");
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(api.call("SET lock b NX PX 1000").await, "+OK|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_rises_with_each_holder_and_not_with_an_extension() {
+    let mut api = Api::new();
+    assert_eq!(api.call("GET lockkeeper:token:lock").await, "$-1|");
+    let mut tokens = Vec::new();
+    for holder in ["a", "b"] {
+        api.call(&format!("SET lock {holder} NX PX 1000")).await;
+        let token = api.call("GET lockkeeper:token:lock").await;
+        api.call("PEXPIRE lock 5000").await;
+        api.call(&format!("SET lock {holder} XX PX 9000")).await;
+        api.request(eval(EXTEND, &format!("1 lock {holder} 5000"))).await;
+        assert_eq!(api.call("GET lockkeeper:token:lock").await, token);
+        tokens.push(token);
+        api.call("DEL lock").await;
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+
+    // One that is handed over in place has another token, too.
+    api.call("SET lock a NX PX 1000").await;
+    let before = api.call("GET lockkeeper:token:lock").await;
+    api.call("SET lock b XX PX 1000").await;
+    assert!(api.call("GET lockkeeper:token:lock").await > before);
+    assert_eq!(api.call("KEYS *").await, "*1|$4|lock|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_token_is_told_in_the_transaction_that_acquires() {
+    let mut api = Api::new();
+    let acquire = ["MULTI", "SET lock a NX PX 1000", "GET lockkeeper:token:lock", "EXEC"];
+    let replies = api.pipeline(acquire.map(words).to_vec()).await.expect("it goes on");
+    let told = api.call("GET lockkeeper:token:lock").await;
+    assert_eq!(replies, format!("+OK|+QUEUED|+QUEUED|*2|+OK|{told}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operators_see_what_was_created_conditionally_with_a_deadline() {
+    let mut api = Api::new();
+    api.call("HELLO 2 SETNAME worker-7").await;
+    api.call("CLIENT SETINFO LIB-NAME redis-py").await;
+    api.call("CLIENT SETINFO LIB-VER 8.1.0").await;
+    for line in ["SET one v NX PX 1000", "SET two v PX 1000", "SETNX three v", "SET four v", "SET five v NX"] {
+        api.call(line).await;
+    }
+    let holder = "worker-7, redis-py 8.1.0, 127.0.0.1:4000".to_owned();
+    assert_eq!(api.store.claim("redis/0/one"), Some(LockClaim::New { name: "redis/0/one".to_owned(), holder }));
+    for other in ["two", "three", "four", "five"] {
+        assert_eq!(api.store.claim(&format!("redis/0/{other}")), Some(LockClaim::None), "{other}");
+    }
+
+    // A script, and a transaction over a watched key, decide by an absence as well.
+    api.request(eval("exists K1\nset K1 v px 1000", "1 six")).await;
+    assert!(matches!(api.store.claim("redis/0/six"), Some(LockClaim::New { .. })));
+    api.pipeline(["WATCH seven", "MULTI", "SET seven v PX 1000", "EXEC"].map(words).to_vec())
+        .await
+        .expect("it goes on");
+    assert!(matches!(api.store.claim("redis/0/seven"), Some(LockClaim::New { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_closes_and_a_missing_leader_says_so() {
+    let store = Memory::default();
+    let mut api = Api::over(store.clone());
+    for line in ["SET lock a NX PX 1000", "INCR n", "DEL lock"] {
+        store.lose_the_next_answer();
+        assert_eq!(api.call(line).await, "closed", "{line}");
+    }
+    assert_eq!(api.call("GET n").await, "$1|1|", "it has taken effect");
+
+    for (failure, reply) in [
+        (StoreFailure::Unavailable("why".to_owned()), "-LOADING Lockkeeper has no leader, and nothing was done: why|"),
+        (StoreFailure::Overloaded("why".to_owned()), "-ERR Lockkeeper is overloaded, and nothing was done: why|"),
+        (StoreFailure::Denied("why".to_owned()), "-NOPERM why|"),
+        (
+            StoreFailure::Full("why".to_owned()),
+            "-OOM command not allowed when used memory > 'maxmemory'. Lockkeeper says: why|",
+        ),
+    ] {
+        store.fail(Some(failure));
+        for line in ["SET lock a NX PX 1000", "GET lock", "INCR n", "WATCH k", "KEYS *", "FLUSHDB"] {
+            assert_eq!(api.call(line).await, reply, "{line}");
+        }
+    }
+    assert!(api.call("INFO").await.contains("loading:1|"));
+    store.fail(None);
+    assert!(api.call("INFO").await.contains("loading:0|"));
+}

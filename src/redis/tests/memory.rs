@@ -1,0 +1,299 @@
+//! A store in memory, with deadlines by tokio's clock.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::time::Instant;
+
+use super::redis::{
+    EntriesPage, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress, RedisStore,
+    Requester, StoreFailure, StoredEntry, TxnOutcome,
+};
+
+/// Maximum number of conditions, and of writes, as in the keyspace.
+const TXN_MAX: usize = 256;
+/// Number of entries that one range may delete.
+const DELETED_MAX: usize = 1024;
+
+#[derive(Clone, Debug)]
+pub(super) struct Memory(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    began: Instant,
+    revision: u64,
+    entries: BTreeMap<Vec<u8>, (StoredEntry, LockClaim)>,
+    commits: u64,
+    reads: u64,
+    users: BTreeMap<String, String>,
+    /// Answers every call so.
+    failure: Option<StoreFailure>,
+    /// The next commit happens, and its answer is lost.
+    loses_answer: bool,
+    /// Happens before the next commits, so many times.
+    intruder: Option<(EntryTxn, usize)>,
+    /// Units that were given to the leader, if this node does not lead.
+    is_follower: bool,
+    given: Vec<Vec<u8>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            began: Instant::now(),
+            revision: 0,
+            entries: BTreeMap::new(),
+            commits: 0,
+            reads: 0,
+            users: BTreeMap::new(),
+            failure: None,
+            loses_answer: false,
+            intruder: None,
+            is_follower: false,
+            given: Vec::new(),
+        })))
+    }
+}
+
+impl Memory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.0.lock().unwrap();
+        let now_ms = state.now_ms();
+        let over = state.entries.iter().filter(|(_, (entry, _))| entry.deadline_ms.is_some_and(|due| due <= now_ms));
+        let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
+        for key in over {
+            state.revision += 1;
+            state.entries.remove(&key);
+        }
+        state
+    }
+
+    pub(super) fn commits(&self) -> u64 {
+        self.state().commits
+    }
+
+    pub(super) fn reads(&self) -> u64 {
+        self.state().reads
+    }
+
+    pub(super) fn fail(&self, failure: Option<StoreFailure>) {
+        self.state().failure = failure;
+    }
+
+    pub(super) fn lose_the_next_answer(&self) {
+        self.state().loses_answer = true;
+    }
+
+    pub(super) fn intrude(&self, txn: EntryTxn, times: usize) {
+        self.state().intruder = Some((txn, times));
+    }
+
+    pub(super) fn add_user(&self, name: &str, password: &str) {
+        self.state().users.insert(name.to_owned(), password.to_owned());
+    }
+
+    /// From now on another node leads.
+    pub(super) fn follow(&self) {
+        self.state().is_follower = true;
+    }
+
+    pub(super) fn given(&self) -> Vec<Vec<u8>> {
+        self.state().given.clone()
+    }
+
+    pub(super) fn claim(&self, key: &str) -> Option<LockClaim> {
+        self.state().entries.get(key.as_bytes()).map(|(_, claim)| claim.clone())
+    }
+
+    pub(super) fn put(&self, key: &str, value: &[u8]) {
+        let write = EntryWrite::Put {
+            key: key.as_bytes().to_vec(),
+            value: value.to_vec(),
+            expiry: Expiry::None,
+            claim: LockClaim::None,
+        };
+        self.state().commit(EntryTxn { writes: vec![write], ..EntryTxn::default() });
+    }
+}
+
+impl State {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap() + 1
+    }
+
+    fn check(&mut self) -> Result<(), StoreFailure> {
+        self.reads += 1;
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn holds(&self, condition: &EntryCondition) -> bool {
+        match condition {
+            EntryCondition::Modified { key, revision } => {
+                self.entries.get(key).map_or(0, |(entry, _)| entry.modified) == *revision
+            }
+            EntryCondition::Present { key } => self.entries.contains_key(key),
+            EntryCondition::Value { key, value } => {
+                self.entries.get(key).is_some_and(|(entry, _)| entry.value == *value)
+            }
+            EntryCondition::RangeUnwritten { from, to, revision } => {
+                self.entries.range(from.clone()..to.clone()).all(|(_, (entry, _))| entry.modified <= *revision)
+            }
+        }
+    }
+
+    fn commit(&mut self, txn: EntryTxn) -> TxnOutcome {
+        let now_ms = self.now_ms();
+        let succeeded = txn.conditions.iter().all(|condition| self.holds(condition));
+        if !succeeded {
+            let found = txn.otherwise_get.iter().map(|key| self.entries.get(key).map(|(entry, _)| entry.clone()));
+            return TxnOutcome { revision: self.revision, now_ms, found: found.collect(), ..TxnOutcome::default() };
+        }
+
+        let mut deleted = 0;
+        if !txn.writes.is_empty() {
+            self.revision += 1;
+        }
+        for write in txn.writes {
+            deleted += self.write(write, now_ms);
+        }
+        TxnOutcome { succeeded, revision: self.revision, now_ms, deleted, found: Vec::new() }
+    }
+
+    /// Makes a write, and returns the number of entries that it deleted.
+    fn write(&mut self, write: EntryWrite, now_ms: u64) -> u64 {
+        let modified = self.revision;
+        let deadline = |expiry, before: Option<u64>| match expiry {
+            Expiry::None => None,
+            Expiry::Kept => before,
+            Expiry::AfterMs(ms) => Some(now_ms + ms),
+            Expiry::AtMs(at_ms) => Some(at_ms),
+        };
+        match write {
+            EntryWrite::Delete { key } => u64::from(self.entries.remove(&key).is_some()),
+            EntryWrite::DeleteRange { from, to } => {
+                let keys: Vec<_> = self.entries.range(from..to).map(|(key, _)| key.clone()).collect();
+                keys.iter().for_each(|key| drop(self.entries.remove(key)));
+                keys.len() as u64
+            }
+            EntryWrite::Expire { key, expiry } => {
+                if let Some((entry, _)) = self.entries.get_mut(&key) {
+                    entry.deadline_ms = deadline(expiry, entry.deadline_ms);
+                    entry.modified = modified;
+                }
+                0
+            }
+            EntryWrite::Put { key, value, expiry, claim } => {
+                let before = self.entries.get(&key);
+                let created = before.map_or(modified, |(entry, _)| entry.created);
+                let deadline_ms = deadline(expiry, before.and_then(|(entry, _)| entry.deadline_ms));
+                let (token, claim) = match claim {
+                    LockClaim::None => (None, LockClaim::None),
+                    LockClaim::Kept => {
+                        before.map_or((None, LockClaim::None), |(entry, claim)| (entry.token, claim.clone()))
+                    }
+                    new @ LockClaim::New { .. } => (Some(modified), new),
+                };
+                let entry = StoredEntry { created, modified, deadline_ms, token, value };
+                self.entries.insert(key, (entry, claim));
+                0
+            }
+        }
+    }
+}
+
+impl RedisStore for Memory {
+    fn authenticate(&self, user: &str, password: &[u8]) -> Option<String> {
+        let state = self.state();
+        state.users.get(user).filter(|right| right.as_bytes() == password).map(|_| user.to_owned())
+    }
+
+    fn has_users(&self) -> bool {
+        !self.state().users.is_empty()
+    }
+
+    fn needs_identity(&self) -> bool {
+        self.has_users()
+    }
+
+    fn has_leader(&self) -> bool {
+        self.state().failure.is_none()
+    }
+
+    fn nodes(&self) -> Vec<NodeAddress> {
+        let node = |host: &str, leads| NodeAddress { host: host.to_owned(), port: 6379, leads };
+        vec![node("10.0.0.1", false), node("10.0.0.2", true), node("10.0.0.3", false)]
+    }
+
+    async fn get(&self, _requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {
+        let mut state = self.state();
+        state.check()?;
+        let entries = keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect();
+        Ok(FoundEntries { entries, revision: state.revision, now_ms: state.now_ms() })
+    }
+
+    async fn range(
+        &self,
+        _requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        limit: usize,
+    ) -> Result<EntriesPage, StoreFailure> {
+        let mut state = self.state();
+        state.check()?;
+        // Fewer than asked for, so that ranges have more than one page.
+        let limit = limit.min(100);
+        let range = if from < to { Some(state.entries.range(from..to)) } else { None };
+        let shown = |(key, (entry, _)): (&Vec<u8>, &(StoredEntry, LockClaim))| (key.clone(), entry.clone());
+        let mut entries: Vec<_> = range.into_iter().flatten().take(limit + 1).map(shown).collect();
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        Ok(EntriesPage { entries, more, revision: state.revision, now_ms: state.now_ms() })
+    }
+
+    async fn count(&self, _requester: &Requester, from: Vec<u8>, to: Vec<u8>) -> Result<u64, StoreFailure> {
+        let mut state = self.state();
+        state.check()?;
+        Ok(state.entries.range(from..to).count() as u64)
+    }
+
+    async fn commit(&self, _requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+        let mut state = self.state();
+        if let Some(failure) = state.failure.clone() {
+            return Err(failure);
+        }
+        if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX {
+            return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
+        }
+        for write in &txn.writes {
+            if let EntryWrite::DeleteRange { from, to } = write
+                && state.entries.range(from.clone()..to.clone()).count() > DELETED_MAX
+            {
+                return Err(StoreFailure::TooLarge(format!("more than {DELETED_MAX} entries")));
+            }
+        }
+
+        state.commits += 1;
+        if let Some((intruder, times)) = state.intruder.take() {
+            state.commit(intruder.clone());
+            if times > 1 {
+                state.intruder = Some((intruder, times - 1));
+            }
+        }
+        let outcome = state.commit(txn);
+        if std::mem::take(&mut state.loses_answer) {
+            return Err(StoreFailure::Unknown("no answer in time".to_owned()));
+        }
+        Ok(outcome)
+    }
+
+    async fn run_at_leader(&self, _requester: &Requester, unit: Vec<u8>) -> Result<Option<Vec<u8>>, StoreFailure> {
+        let mut state = self.state();
+        if let Some(failure) = state.failure.clone() {
+            return Err(failure);
+        }
+        state.given.push(unit);
+        Ok(None)
+    }
+}

@@ -1,0 +1,194 @@
+//! Connections: bytes in, bytes out, bounds.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Scripted, memory::Memory, options};
+use crate::{Options, Redis};
+
+/// Time within which whatever a test waits for has happened.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A port with a store in memory. It stops when this is dropped.
+struct Port {
+    address: std::net::SocketAddr,
+    store: Memory,
+    stopping: CancellationToken,
+}
+
+impl Port {
+    async fn open(options: Options) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let store = Memory::default();
+        let redis = Redis::new(store.clone(), Arc::new(Scripted), options);
+        let stopping = CancellationToken::new();
+        let stopped = stopping.clone();
+        tokio::spawn(async move { redis.serve(listener, stopped).await });
+        Self { address, store, stopping }
+    }
+
+    async fn connect(&self) -> Client {
+        Client(TcpStream::connect(self.address).await.unwrap())
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.stopping.cancel();
+    }
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.unwrap();
+    }
+
+    /// Reads these bytes.
+    async fn expect(&mut self, expected: &str) {
+        let mut read = vec![0; expected.len()];
+        timeout(PATIENCE, self.0.read_exact(&mut read)).await.expect("in time").expect("not closed");
+        assert_eq!(String::from_utf8_lossy(&read), expected);
+    }
+
+    /// Reads all until the connection is closed.
+    async fn rest(&mut self) -> String {
+        let mut rest = Vec::new();
+        // A reset is an end as well.
+        let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.expect("in time");
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn pipelines_are_answered_in_order_and_half_requests_wait() {
+    let port = Port::open(options()).await;
+    let mut client = port.connect().await;
+    client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\nGET k\r\n*2\r\n$3\r\nGE").await;
+    client.expect("+OK\r\n$1\r\nv\r\n").await;
+    client.send(b"T\r\n$4\r\nnone\r\nPING\r\nQUIT\r\nPING\r\n").await;
+    assert_eq!(client.rest().await, "$-1\r\n+PONG\r\n+OK\r\n");
+}
+
+#[tokio::test]
+async fn a_broken_request_is_told_after_the_replies_before_it() {
+    let port = Port::open(options()).await;
+    for (bytes, error) in [
+        (&b"PING\r\n*1\r\n$9223372036854775808\r\n"[..], "invalid bulk length"),
+        (b"PING\r\n*1000000\r\n", "invalid multibulk length"),
+        (b"PING\r\n*1\r\n+OK\r\n", "expected '$', got '+'"),
+    ] {
+        let mut client = port.connect().await;
+        client.send(bytes).await;
+        assert_eq!(client.rest().await, format!("+PONG\r\n-ERR Protocol error: {error}\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_closes_after_the_replies_before_it() {
+    let port = Port::open(options()).await;
+    let mut client = port.connect().await;
+    port.store.lose_the_next_answer();
+    client.send(b"PING\r\nEVAL 'set k v' 0\r\nPING\r\n").await;
+    assert_eq!(client.rest().await, "+PONG\r\n");
+}
+
+#[tokio::test]
+async fn a_client_that_sends_and_does_not_read_is_bounded_and_harms_nobody() {
+    let port = Port::open(options()).await;
+    port.store.put("redis/0/large", &[&b"s"[..], &[b'x'; 100_000]].concat());
+    let mut greedy = port.connect().await;
+    let flood = b"GET large\r\n".repeat(4_000_000);
+    // It sends as long as the port reads. That ends long before all 400 GB of replies were made.
+    let sent = timeout(Duration::from_secs(2), greedy.0.write_all(&flood)).await;
+    assert!(sent.is_err(), "all of it was read");
+
+    let mut other = port.connect().await;
+    other.send(b"SET lock a NX PX 1000\r\n").await;
+    other.expect("+OK\r\n").await;
+}
+
+#[tokio::test]
+async fn a_pipeline_larger_than_the_sockets_hold_is_answered() {
+    const REQUESTS: usize = 50_000;
+    let port = Port::open(options()).await;
+    let mut client = port.connect().await;
+    // The client sends all before it reads, as many libraries do.
+    timeout(PATIENCE, client.send(&b"SET k v\r\n".repeat(REQUESTS))).await.expect("read in time");
+    client.expect(&"+OK\r\n".repeat(REQUESTS)).await;
+}
+
+#[tokio::test]
+async fn strangers_prove_who_they_are() {
+    let port = Port::open(options()).await;
+    port.store.add_user("ann", "hush");
+    let mut client = port.connect().await;
+    client.send(b"GET k\r\nAUTH ann wrong\r\nAUTH ann hush\r\nGET k\r\n").await;
+    client.expect("-NOAUTH Authentication required.\r\n").await;
+    client.expect("-WRONGPASS invalid username-password pair or user is disabled.\r\n").await;
+    client.expect("+OK\r\n$-1\r\n").await;
+
+    let mut stranger = port.connect().await;
+    stranger.send(b"*1\r\n$20000\r\n").await;
+    assert_eq!(stranger.rest().await, "-ERR Protocol error: unauthenticated bulk length\r\n");
+    let mut greeting = port.connect().await;
+    greeting.send(b"HELLO 3 AUTH ann hush SETNAME worker\r\nCLIENT GETNAME\r\n").await;
+    greeting.expect("%7\r\n").await;
+}
+
+#[tokio::test]
+async fn connections_can_be_listed_and_ended() {
+    let port = Port::open(options()).await;
+    let mut first = port.connect().await;
+    first.send(b"CLIENT SETNAME first\r\nCLIENT ID\r\n").await;
+    first.expect("+OK\r\n:1\r\n").await;
+    let mut second = port.connect().await;
+    second.send(b"CLIENT KILL ID 1\r\nCLIENT LIST\r\n").await;
+    second.expect(":1\r\n").await;
+    assert_eq!(first.rest().await, "");
+    second.send(b"CLIENT KILL ID 99\r\nQUIT\r\n").await;
+    assert!(second.rest().await.ends_with(":0\r\n+OK\r\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_request_ends_in_time_and_an_idle_connection_stays() {
+    let port = Port::open(options()).await;
+    let mut silent = port.connect().await;
+    let mut half = port.connect().await;
+    half.send(b"PING\r\n*1\r\n$4\r\nPI").await;
+    half.expect("+PONG\r\n").await;
+    let mut idle = port.connect().await;
+    idle.send(b"PING\r\n").await;
+    idle.expect("+PONG\r\n").await;
+    assert_eq!((silent.rest().await, half.rest().await), (String::new(), String::new()));
+    idle.send(b"PING\r\n").await;
+    idle.expect("+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn requests_that_take_all_memory_are_refused() {
+    let options = Options { requests_bytes_max: 300_000, ..options() };
+    let port = Port::open(options).await;
+    let mut large = port.connect().await;
+    large.send(&[&b"*2\r\n$4\r\nECHO\r\n$1000000\r\n"[..], &[b'x'; 400_000]].concat()).await;
+    assert!(large.rest().await.starts_with("-ERR requests that are not answered take all memory"));
+    let mut small = port.connect().await;
+    small.send(b"PING\r\n").await;
+    small.expect("+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn clients_of_sentinel_find_the_leader() {
+    let port = Port::open(options()).await;
+    let mut client = port.connect().await;
+    client.send(b"SENTINEL get-master-addr-by-name any\r\nROLE\r\nSENTINEL replicas any\r\nSENTINEL masters\r\n").await;
+    client.expect("*2\r\n$8\r\n10.0.0.2\r\n$4\r\n6379\r\n*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n*0\r\n*2\r\n*26\r\n").await;
+}

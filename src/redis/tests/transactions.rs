@@ -1,0 +1,183 @@
+//! MULTI, WATCH, pipelines, and what happens when others write in between.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::{Api, memory::Memory, words};
+use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, StoreFailure, unit::UnitOutcome};
+
+fn lines(lines: &[&str]) -> Vec<Vec<Vec<u8>>> {
+    lines.iter().map(|line| words(line)).collect()
+}
+
+/// A write of another client.
+fn intrusion(key: &str) -> EntryTxn {
+    let write = EntryWrite::Put {
+        key: format!("redis/0/{key}").into_bytes(),
+        value: b"s100".to_vec(),
+        expiry: Expiry::None,
+        claim: LockClaim::None,
+    };
+    EntryTxn { writes: vec![write], ..EntryTxn::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_are_queued_and_run_together() {
+    let mut api = Api::new();
+    let replies = api.pipeline(lines(&["MULTI", "SET a 1", "INCR a", "LPUSH a x", "GET a", "PING", "EXEC"])).await;
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value|";
+    assert_eq!(replies.as_deref(), Ok(&*format!("+OK|{}*5|+OK|:2|{wrong}$1|2|+PONG|", "+QUEUED|".repeat(5))));
+    assert_eq!(api.store.commits(), 1);
+    api.expect(&[
+        ("EXEC", "-ERR EXEC without MULTI|"),
+        ("DISCARD", "-ERR DISCARD without MULTI|"),
+        ("MULTI", "+OK|"),
+        ("MULTI", "-ERR MULTI calls can not be nested|"),
+        ("WATCH a", "-ERR WATCH inside MULTI is not allowed|"),
+        ("SET a 2", "+QUEUED|"),
+        ("DISCARD", "+OK|"),
+        ("GET a", "$1|2|"),
+        ("MULTI", "+OK|"),
+        ("NONE", "-ERR unknown command 'NONE', with args beginning with: |"),
+        ("SET a 3", "+QUEUED|"),
+        ("EXEC", "-EXECABORT QueuedTransaction discarded because of previous errors.|"),
+        ("GET a", "$1|2|"),
+        ("MULTI", "+OK|"),
+        ("SELECT 3", "+QUEUED|"),
+        ("SET a three", "+QUEUED|"),
+        ("CLIENT GETNAME", "+QUEUED|"),
+        ("EXEC", "*3|+OK|+OK|$-1|"),
+        ("GET a", "$5|three|"),
+        ("MULTI", "+OK|"),
+        ("EXEC", "*0|"),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_watched_key_abandons() {
+    let mut api = Api::new();
+    let mut other = api.other();
+    for change in ["SET k 2", "DEL k", "PEXPIRE k 100000", "SET k 1"] {
+        api.call("SET k 1").await;
+        api.call("WATCH k none").await;
+        other.call(change).await;
+        api.expect(&[("MULTI", "+OK|"), ("SET done x", "+QUEUED|"), ("EXEC", "*-1|"), ("EXISTS done", ":0|")]).await;
+    }
+
+    // One's own change counts, UNWATCH forgets, and EXEC does, too.
+    api.expect(&[
+        ("WATCH k", "+OK|"),
+        ("SET k 5", "+OK|"),
+        ("MULTI", "+OK|"),
+        ("EXEC", "*-1|"),
+        ("MULTI", "+OK|"),
+        ("EXEC", "*0|"),
+        ("WATCH k", "+OK|"),
+        ("SET k 6", "+OK|"),
+        ("UNWATCH", "+OK|"),
+        ("MULTI", "+OK|"),
+        ("GET k", "+QUEUED|"),
+        ("EXEC", "*1|$1|6|"),
+    ])
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_watched_key_is_a_change_and_an_end_before_is_none() {
+    let mut api = Api::new();
+    api.call("SET k 1 PX 100").await;
+    api.call("WATCH k").await;
+    advance(Duration::from_millis(100)).await;
+    api.expect(&[("MULTI", "+OK|"), ("EXEC", "*-1|")]).await;
+    api.call("WATCH k").await;
+    advance(Duration::from_millis(100)).await;
+    api.expect(&[("MULTI", "+OK|"), ("EXEC", "*0|")]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_is_compared_and_run_again() {
+    let mut api = Api::new();
+    api.call("SET n 1").await;
+    api.store.intrude(intrusion("n"), 1);
+    assert_eq!(api.call("INCR n").await, ":101|");
+
+    // An absence is something that was read.
+    api.store.intrude(intrusion("m"), 1);
+    assert_eq!(api.call("INCR m").await, ":101|");
+
+    // So is a range: a script that saw no key of it and then writes.
+    api.store.intrude(intrusion("lock:1"), 1);
+    let script = vec![b"EVAL".to_vec(), b"keys lock:*\nset done x\nkeys lock:*".to_vec(), b"0".to_vec()];
+    assert_eq!(api.request(script).await, "*1|$6|lock:1|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tries_are_bounded_and_nothing_is_done_then() {
+    let mut api = Api::new();
+    api.store.intrude(intrusion("n"), usize::MAX);
+    let reply = api.call("INCR n").await;
+    assert!(reply.starts_with("-ERR other clients changed the same keys"), "{reply}");
+    let mut other = api.other();
+    assert_eq!(other.call("GET n").await, "$3|100|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pipeline_is_one_commit_with_its_replies_in_order() {
+    let mut api = Api::new();
+    let pipeline = ["SET a 1", "LPUSH a x", "NONE", "INCR a", "GET a", "SET b 1 NX PX 1000", "DEL a b"];
+    let replies = api.pipeline(lines(&pipeline)).await.expect("it goes on");
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value|";
+    let unknown = "-ERR unknown command 'NONE', with args beginning with: |";
+    assert_eq!(replies, format!("+OK|{wrong}{unknown}:2|$1|2|+OK|:2|"));
+    assert_eq!(api.store.commits(), 2, "an unknown command is between them");
+
+    let many: Vec<_> = (0..1000).map(|number| words(&format!("SET key:{number} v"))).collect();
+    let commits = api.store.commits();
+    assert_eq!(api.pipeline(many).await.as_deref(), Ok(&*"+OK|".repeat(1000)));
+    assert_eq!(api.store.commits() - commits, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_that_are_too_much_together_run_one_by_one() {
+    let mut api = Api::new();
+    let keys: Vec<_> = (0..200).map(|number| format!("k{number} v")).collect();
+    let set_many = format!("MSET {}", keys.join(" "));
+    let replies = api.pipeline(lines(&[&set_many, &set_many.replace('k', "m"), "GET k199"])).await;
+    assert_eq!(replies.as_deref(), Ok("+OK|+OK|$1|v|"));
+
+    let reply = api.call(&format!("{set_many} {}", keys.join(" ").replace('k', "x"))).await;
+    assert!(reply.starts_with("-ERR more than 256"), "{reply}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_keys_cannot_be_watched() {
+    let mut api = Api::new();
+    let keys: Vec<_> = (0..10_000).map(|number| number.to_string()).collect();
+    let reply = api.call(&format!("WATCH {}", keys.join(" "))).await;
+    assert_eq!(reply, "-ERR a transaction can watch at most 256 keys: watch fewer|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_go_to_the_leader_and_reads_of_keys_do_not() {
+    let store = Memory::default();
+    store.follow();
+    let mut api = Api::over(store.clone());
+    for line in ["GET k", "TTL k", "MGET a b", "PING", "SET k v NX PX 100", "DEL k"] {
+        api.call(line).await;
+    }
+    assert_eq!(store.given().len(), 0);
+
+    api.call("INCR n").await;
+    let given = store.given();
+    let requester = api.requester();
+    let outcome = super::handle(store.clone()).run_unit(&requester, &given[0]).await;
+    assert_eq!(UnitOutcome::decode(&outcome), Some(done(2)));
+    let outcome = super::handle(store).run_unit(&requester, b"?").await;
+    assert!(matches!(UnitOutcome::decode(&outcome), Some(UnitOutcome::Failed(StoreFailure::Unavailable(_)))));
+}
+
+fn done(number: i64) -> UnitOutcome {
+    UnitOutcome::Done { replies: vec![RedisReply::Integer(number)], database: 0 }
+}

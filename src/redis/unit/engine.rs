@@ -1,0 +1,449 @@
+//! Runs units: load, run, commit under what was read, or again.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Semaphore,
+    task::{spawn_blocking, yield_now},
+    time::{sleep, timeout_at},
+};
+
+use super::{CommandUnit, ScriptInvocation, UnitCall, UnitOutcome, turns::UnitTurns};
+use crate::{
+    EntryTxn, EntryWrite, Interpreter, RedisReply, RedisStore, Requester, ScriptFailure, ScriptLimits, StoreFailure,
+    commands::{self, Flag},
+    data::DatumKind,
+    key::{database_end, database_start, store_key, token_key},
+    script::ViewHost,
+    view::{Cursors, Loaded, LoadedKey, LoadedRange, RangeNeed, Stop, UnitMoment, UnitNeeds, UnitView},
+};
+
+/// Runs of a unit whose commits find something changed.
+const TRIES_MAX: usize = 64;
+/// Runs of a unit that need something else each time.
+const LOADS_MAX: usize = 256;
+/// Maximum number of keys that a unit names.
+const KEYS_MAX: usize = 20_000;
+/// Number of scripts that run at the same time.
+const SCRIPTS_MAX: usize = 16;
+/// Maximum number of bytes of the replies of a unit.
+const REPLY_BYTES_MAX: usize = 8 << 20;
+/// Number of entries that are read at a time.
+const PAGE_ENTRIES: usize = 1000;
+/// Number of keys that one transaction removes when a database is emptied.
+const FLUSHED_TOGETHER: usize = 200;
+/// Time after the deadline in which the store may still say why it did not answer.
+const DEADLINE_SLACK: Duration = Duration::from_millis(500);
+/// Tries without a pause between them.
+const EAGER_TRIES: usize = 4;
+/// The longest pause before another try.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// What an engine is made of.
+pub(crate) struct EngineParts<S> {
+    /// The keyspace.
+    pub(crate) store: S,
+    /// What runs scripts.
+    pub(crate) interpreter: Arc<dyn Interpreter>,
+    /// What a run of a script may cost.
+    pub(crate) script_limits: ScriptLimits,
+    /// Microseconds since 1970.
+    pub(crate) wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// A seed of random numbers.
+    pub(crate) seed: u64,
+}
+
+/// Runs the units of a node.
+pub(crate) struct Engine<S> {
+    pub(crate) store: S,
+    /// What runs scripts.
+    interpreter: Arc<dyn Interpreter>,
+    /// What a run of a script may cost.
+    script_limits: ScriptLimits,
+    /// Microseconds since 1970, by the clock of this node.
+    wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// The greatest time that was told.
+    last_wall_us: AtomicU64,
+    /// The seed of the next unit.
+    seeds: AtomicU64,
+    /// Positions of scans.
+    cursors: Arc<Cursors>,
+    /// Who writes which keys.
+    turns: UnitTurns,
+    /// Places for scripts that run.
+    scripts: Arc<Semaphore>,
+}
+
+/// What one run of a unit came to.
+type Ran = (Result<Vec<RedisReply>, Stop>, UnitView);
+
+impl<S: RedisStore> Engine<S> {
+    /// Makes an engine that has run nothing yet.
+    pub(crate) fn new(parts: EngineParts<S>) -> Self {
+        let EngineParts { store, interpreter, script_limits, wall_us, seed } = parts;
+        Self {
+            store,
+            interpreter,
+            script_limits,
+            wall_us,
+            last_wall_us: AtomicU64::new(0),
+            seeds: AtomicU64::new(seed),
+            cursors: Arc::new(Cursors::new(seed)),
+            turns: UnitTurns::default(),
+            scripts: Arc::new(Semaphore::new(SCRIPTS_MAX)),
+        }
+    }
+
+    /// Compiles a script, and runs nothing.
+    pub(crate) fn check(&self, source: &[u8]) -> Result<(), ScriptFailure> {
+        self.interpreter.check(source)
+    }
+
+    /// The time since 1970. It does not go back.
+    pub(crate) fn moment(&self) -> UnitMoment {
+        let now_us = (self.wall_us)();
+        let last_us = self.last_wall_us.fetch_max(now_us, Ordering::Relaxed);
+        // Odd numbers of this sequence meet each seed once.
+        let seed = self.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        UnitMoment { wall_us: now_us.max(last_us), seed }
+    }
+
+    /// Runs a unit where that costs least: one that only reads keys here, and any other at the leader.
+    pub(crate) async fn run(&self, requester: &Requester, unit: CommandUnit) -> UnitOutcome {
+        if unit.is_read_of_keys() {
+            return self.run_here(requester, &unit).await;
+        }
+        let outcome = self.store.run_at_leader(requester, unit.encode());
+
+        match timeout_at(requester.deadline + DEADLINE_SLACK, outcome).await {
+            Ok(Ok(None)) => self.run_here(requester, &unit).await,
+            Ok(Ok(Some(outcome))) => UnitOutcome::decode(&outcome).unwrap_or_else(|| {
+                let why = "the leader's node has another version, and its answer cannot be read";
+                StoreFailure::Unknown(why.to_owned()).into()
+            }),
+            Ok(Err(failure)) => failure.into(),
+            Err(_) => StoreFailure::Unknown("the leader did not answer in time".to_owned()).into(),
+        }
+    }
+
+    /// Runs a unit on this node.
+    pub(crate) async fn run_here(&self, requester: &Requester, unit: &CommandUnit) -> UnitOutcome {
+        let ran = timeout_at(requester.deadline + DEADLINE_SLACK, self.try_to_commit(requester, unit)).await;
+        ran.unwrap_or_else(|_| StoreFailure::Unknown("no answer in time".to_owned()).into())
+    }
+
+    /// Removes all keys of a database: in one transaction, or in several if they are too many for one.
+    pub(crate) async fn flush(&self, requester: &Requester, database: u8) -> Result<(), StoreFailure> {
+        let from = database_start(database);
+        let to = database_end(database);
+        let writes = vec![EntryWrite::DeleteRange { from: from.clone(), to: to.clone() }];
+        match self.store.commit(requester, EntryTxn { writes, ..EntryTxn::default() }).await {
+            Ok(_) => return Ok(()),
+            Err(StoreFailure::TooLarge(_)) => {}
+            Err(failure) => return Err(failure),
+        }
+
+        loop {
+            let page = self.store.range(requester, from.clone(), to.clone(), FLUSHED_TOGETHER).await?;
+            let writes: Vec<_> = page.entries.into_iter().map(|(key, _)| EntryWrite::Delete { key }).collect();
+            if !writes.is_empty() {
+                self.store.commit(requester, EntryTxn { writes, ..EntryTxn::default() }).await?;
+            }
+            if !page.more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs a unit until its commit finds everything as it was read.
+    async fn try_to_commit(&self, requester: &Requester, unit: &CommandUnit) -> UnitOutcome {
+        let mut needs = unit.first_needs();
+        let _turn = if unit.may_write() {
+            let Ok(turn) = timeout_at(requester.deadline, self.turns.take(&needs.keys)).await else {
+                let why = "other units on the same keys took all the time".to_owned();
+                return StoreFailure::Overloaded(why).into();
+            };
+            Some(turn)
+        } else {
+            None
+        };
+
+        for tries in 0..TRIES_MAX {
+            let ran = match self.load_and_run(requester, unit, &mut needs).await {
+                Ok(ran) => ran,
+                Err(outcome) => return outcome,
+            };
+            let LoadedRun { replies, view, is_of_one_moment } = ran;
+
+            let database = view.database;
+            // A transaction that read at several moments needs the store to say that nothing has changed between them.
+            if !view.has_writes() && (is_of_one_moment || !unit.is_transaction) {
+                return UnitOutcome::Done { replies, database };
+            }
+
+            let txn = view.into_txn(&unit.holder);
+            match self.store.commit(requester, txn).await {
+                Ok(committed) if committed.succeeded => {
+                    let replies = replies.into_iter().map(|reply| reply.at_revision(committed.revision)).collect();
+                    return UnitOutcome::Done { replies, database };
+                }
+                Ok(_) => pause(tries).await,
+                Err(failure) => return failure.into(),
+            }
+        }
+        UnitOutcome::Refused(format!(
+            "ERR other clients changed the same keys during each of {TRIES_MAX} tries, and nothing was done: try again"
+        ))
+    }
+
+    /// Loads what a unit needs and runs it, until nothing is missing.
+    async fn load_and_run(
+        &self,
+        requester: &Requester,
+        unit: &CommandUnit,
+        needs: &mut UnitNeeds,
+    ) -> Result<LoadedRun, UnitOutcome> {
+        let moment = self.moment();
+        for _ in 0..LOADS_MAX {
+            let (loaded, is_of_one_moment) = self.load(requester, needs).await?;
+            let is_changed = |(key, revision): &(Vec<u8>, u64)| {
+                let entry = loaded.entries.get(key).and_then(Option::as_ref);
+                entry.map_or(0, |entry| entry.modified) != *revision
+            };
+            if unit.watched.iter().any(is_changed) {
+                return Err(UnitOutcome::Abandoned);
+            }
+
+            let mut view = UnitView::new(Arc::new(loaded), Arc::clone(&self.cursors), moment, unit.database);
+            view.watch(&unit.watched);
+            let (result, view) = self.run_calls(unit, view).await;
+            match result {
+                Ok(replies) => return Ok(LoadedRun { replies, view, is_of_one_moment }),
+                Err(Stop::Refused(text) | Stop::Over(text)) => return Err(UnitOutcome::Refused(text)),
+                Err(Stop::Missing) => needs.add(view.needs()),
+            }
+            if needs.keys.len() > KEYS_MAX {
+                break;
+            }
+        }
+        Err(UnitOutcome::Refused(format!(
+            "ERR the commands read more than {KEYS_MAX} keys, or further keys after each of {LOADS_MAX} reads: read fewer, or declare the \
+             keys of the script"
+        )))
+    }
+
+    /// Loads entries and ranges. Returns whether all of them are of one moment.
+    async fn load(&self, requester: &Requester, needs: &UnitNeeds) -> Result<(Loaded, bool), StoreFailure> {
+        let mut loaded = Loaded::default();
+        let mut calls = 0;
+        for range in &needs.ranges {
+            calls += self.load_range(requester, range, &mut loaded).await?;
+        }
+        for database in &needs.counts {
+            let from = database_start(*database);
+            let to = database_end(*database);
+            loaded.counts.insert(*database, self.store.count(requester, from, to).await?);
+            calls += 1;
+        }
+
+        if !needs.keys.is_empty() || calls == 0 {
+            let keys: Vec<_> = needs.keys.iter().cloned().collect();
+            let found = self.store.get(requester, keys.clone()).await?;
+            loaded.now_ms = found.now_ms;
+            loaded.entries = keys.into_iter().zip(found.entries.into_iter().map(|entry| entry.map(Arc::new))).collect();
+            calls += usize::from(!needs.keys.is_empty());
+        }
+        Ok((loaded, calls <= 1))
+    }
+
+    /// Loads the keys of a range, in pages. Returns their number.
+    async fn load_range(
+        &self,
+        requester: &Requester,
+        range: &RangeNeed,
+        loaded: &mut Loaded,
+    ) -> Result<usize, StoreFailure> {
+        let mut pages = 0;
+        let mut from = range.from.clone();
+        let mut keys = Vec::new();
+        let mut more = true;
+
+        while more && keys.len() < range.limit {
+            let limit = (range.limit - keys.len()).min(PAGE_ENTRIES);
+            let page = self.store.range(requester, from, range.to.clone(), limit).await?;
+            // The writes of others are noticed from the first page on.
+            if loaded.range_revision == 0 {
+                loaded.range_revision = page.revision;
+            }
+            loaded.now_ms = page.now_ms;
+            pages += 1;
+            more = page.more;
+            from = page.entries.last().map_or_else(|| range.to.clone(), |(last, _)| [&last[..], &[0]].concat());
+            keys.extend(page.entries.into_iter().map(|(key, entry)| {
+                let kind = DatumKind::from_entry(&entry.value);
+                LoadedKey { key, modified: entry.modified, kind }
+            }));
+        }
+        loaded.ranges.insert(range.clone(), LoadedRange { keys, more });
+        Ok(pages)
+    }
+
+    /// Runs the calls of a unit over a view. Scripts run on a thread that may be busy for a while.
+    async fn run_calls(&self, unit: &CommandUnit, view: UnitView) -> Ran {
+        if unit.calls.iter().all(|call| matches!(call, UnitCall::Command(_))) {
+            let mut view = view;
+            let result = run_all(&unit.calls, &mut view, &*self.interpreter, self.script_limits);
+            return (result, view);
+        }
+
+        let Ok(permit) = Arc::clone(&self.scripts).acquire_owned().await else {
+            return (Err(Stop::Over("ERR scripts are not run any more".to_owned())), view);
+        };
+        let interpreter = Arc::clone(&self.interpreter);
+        let limits = self.script_limits;
+        let calls = unit.calls.clone();
+        let spare = view.clone();
+        let ran = spawn_blocking(move || {
+            let _permit = permit;
+            let mut view = view;
+            let result = run_all(&calls, &mut view, &*interpreter, limits);
+            (result, view)
+        });
+        ran.await.unwrap_or_else(|_| (Err(Stop::Over("ERR the script ended without a result".to_owned())), spare))
+    }
+}
+
+/// The result of a run for which everything was loaded.
+struct LoadedRun {
+    /// A reply for each call.
+    replies: Vec<RedisReply>,
+    /// What the calls wrote.
+    view: UnitView,
+    /// Whether all that was read is of one moment.
+    is_of_one_moment: bool,
+}
+
+/// Waits a little before another try. The first ones follow at once.
+async fn pause(tries: usize) {
+    if tries < EAGER_TRIES {
+        yield_now().await;
+    } else {
+        let ms = u64::try_from(tries).unwrap_or(u64::MAX);
+        sleep(Duration::from_millis(ms).min(PAUSE_MAX)).await;
+    }
+}
+
+impl CommandUnit {
+    /// Whether it reads keys that its arguments name, and does nothing else. It can run on any node with one read.
+    fn is_read_of_keys(&self) -> bool {
+        self.calls.iter().all(|call| match call {
+            UnitCall::Script(_) => false,
+            UnitCall::Command(arguments) => commands::find(&arguments[0]).is_none_or(|command| {
+                let is_plain = !command.has(Flag::Write) && command.name != "scan";
+                is_plain && !command.has(Flag::Blocking)
+            }),
+        })
+    }
+
+    /// Whether it may write something, as far as its commands say.
+    fn may_write(&self) -> bool {
+        self.calls.iter().any(|call| match call {
+            UnitCall::Script(script) => !script.is_read_only,
+            UnitCall::Command(arguments) => {
+                commands::find(&arguments[0]).is_some_and(|command| command.has(Flag::Write))
+            }
+        })
+    }
+
+    /// What the arguments say that it needs.
+    fn first_needs(&self) -> UnitNeeds {
+        let mut needs = UnitNeeds::default();
+        let mut database = self.database;
+        needs.keys.extend(self.watched.iter().map(|(key, _)| key.clone()));
+
+        for call in &self.calls {
+            match call {
+                UnitCall::Script(script) => needs.keys.extend(script.keys.iter().map(|key| store_key(database, key))),
+                UnitCall::Command(arguments) => {
+                    let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                    let Ok(command) = commands::find_checked(&arguments) else { continue };
+                    let keys = command.keys(&arguments).into_iter().map(|key| token_key(key).unwrap_or(key));
+                    needs.keys.extend(keys.map(|key| store_key(database, key)));
+                    if command.name == "select" {
+                        database = commands::database(arguments[1]).unwrap_or(database);
+                    }
+                }
+            }
+        }
+        needs
+    }
+}
+
+/// Runs all calls over a view. A refused call is a reply, and the others go on.
+fn run_all(
+    calls: &[UnitCall],
+    view: &mut UnitView,
+    interpreter: &dyn Interpreter,
+    limits: ScriptLimits,
+) -> Result<Vec<RedisReply>, Stop> {
+    let mut bytes = 0;
+    let mut replies = Vec::with_capacity(calls.len());
+    for call in calls {
+        let result = match call {
+            UnitCall::Command(arguments) => {
+                let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                commands::run(view, &arguments)
+            }
+            UnitCall::Script(script) => run_script(script, view, interpreter, limits),
+        };
+        let reply = match result {
+            Err(Stop::Refused(text)) => RedisReply::error(text),
+            other => other?,
+        };
+
+        bytes += reply.bytes();
+        if bytes > REPLY_BYTES_MAX {
+            return Err(Stop::Over(format!(
+                "ERR the replies have more than {REPLY_BYTES_MAX} bytes, the limit of a transaction: read less at a time"
+            )));
+        }
+        replies.push(reply);
+    }
+    Ok(replies)
+}
+
+/// Runs a script. What it wrote before it failed is undone.
+fn run_script(
+    script: &ScriptInvocation,
+    view: &mut UnitView,
+    interpreter: &dyn Interpreter,
+    limits: ScriptLimits,
+) -> Result<RedisReply, Stop> {
+    let before = view.clone();
+    let ScriptInvocation { source, sha1, keys, arguments, is_read_only } = script;
+    let mut host = ViewHost::new(view, *is_read_only);
+    let result = interpreter.run(source, sha1, keys, arguments, &mut host, limits);
+    if let Some(stop) = host.finish() {
+        return Err(stop);
+    }
+    // A selected database lasts as long as the script.
+    view.database = before.database;
+
+    let error = match result {
+        Ok(reply) => return Ok(reply),
+        Err(ScriptFailure::Compile(text)) => {
+            RedisReply::error(format!("ERR Error compiling script (new function): {text}"))
+        }
+        Err(ScriptFailure::Raised(text)) => RedisReply::Error(text),
+        Err(ScriptFailure::OverLimit(text)) => RedisReply::error(format!("ERR {text}")),
+        Err(ScriptFailure::Aborted) => RedisReply::error("ERR the script ended without a result"),
+    };
+    *view = before;
+    Ok(error)
+}
