@@ -17,7 +17,7 @@ pub(crate) fn to_lua(lua: &Lua, reply: RedisReply) -> mlua::Result<Value> {
         #[expect(clippy::cast_precision_loss, reason = "Lua 5.1 has no other numbers")]
         RedisReply::Integer(integer) => Ok(Value::Number(integer as f64)),
         RedisReply::Bulk(bytes) | RedisReply::Verbatim(bytes) => lua.create_string(bytes).map(Value::String),
-        RedisReply::Nil | RedisReply::NilArray => Ok(Value::Boolean(false)),
+        RedisReply::Nil | RedisReply::NilArray | RedisReply::OwnRevision => Ok(Value::Boolean(false)),
         RedisReply::Status(text) => {
             let table = lua.create_table_with_capacity(0, 1)?;
             table.raw_set("ok", lua.create_string(text)?)?;
@@ -25,7 +25,9 @@ pub(crate) fn to_lua(lua: &Lua, reply: RedisReply) -> mlua::Result<Value> {
         }
         RedisReply::Error(text) => error_table(lua, &error_text(&text)).map(Value::Table),
         RedisReply::Array(parts) | RedisReply::Set(parts) | RedisReply::Push(parts) => sequence(lua, parts),
-        RedisReply::Map(pairs) => sequence(lua, pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()),
+        RedisReply::Map(pairs) | RedisReply::Pairs(pairs) => {
+            sequence(lua, pairs.into_iter().flat_map(|(key, value)| [key, value]).collect())
+        }
         RedisReply::Double(number) => lua.create_string(number.to_string()).map(Value::String),
     }
 }
