@@ -26,6 +26,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::{LogThrottle, ReadState, Refusals};
+use lockkeeper_planted::Planted;
 
 /// Arrivals have 1 / `ARRIVALS_PART` of all slots, unless the port asks for another number.
 const ARRIVALS_PART: usize = 8;
@@ -243,7 +244,8 @@ fn counts(slots: &BTreeMap<u64, Arc<Slot>>) -> HashMap<IpAddr, usize> {
 }
 
 fn longest_idle(slots: &BTreeMap<u64, Arc<Slot>>, of: Option<IpAddr>) -> Option<u64> {
-    let idle = slots.values().filter(|slot| of.is_none_or(|of| slot.origin == of) && slot.open_calls() == 0);
+    let is_idle = |slot: &Slot| slot.open_calls() == 0 || Planted::BusyConnectionClosed.is_on();
+    let idle = slots.values().filter(|slot| of.is_none_or(|of| slot.origin == of) && is_idle(slot));
     idle.min_by_key(|slot| (slot.idle_since_ms.load(Relaxed), slot.id)).map(|slot| slot.id)
 }
 

@@ -25,6 +25,7 @@ use crate::{
     value::item_size,
     work::WorkBudget,
 };
+use lockkeeper_planted::Planted;
 
 /// A change, read and checked as far as its request goes.
 pub(crate) struct Prepared<'a> {
@@ -190,7 +191,7 @@ impl<'a> Prepared<'a> {
     /// Whether the values that an update writes depend on the old ones, so that it does more when it is executed again.
     fn is_relative(&self) -> bool {
         let actions = if let ItemChange::Update(actions) = &self.change { actions.as_slice() } else { &[] };
-        actions.iter().any(Action::is_relative)
+        actions.iter().any(Action::is_relative) && !Planted::RetryCountsTwice.is_on()
     }
 
     /// Whether the write says something about a lock.
@@ -430,6 +431,7 @@ impl<S: Store> Database<S> {
         memory: Option<(Write, (Vec<u8>, u64))>,
         role: WriteKind,
     ) -> Result<CommitResult> {
+        let txn = if Planted::ReadNotInCommit.is_on() { StoreTxn { expected: Vec::new(), ..txn } } else { txn };
         let Some((write, expected)) = memory else { return Ok(self.store.commit(caller, txn).await?) };
         let mut remembered = txn.clone();
         remembered.writes.push(write);

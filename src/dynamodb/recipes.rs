@@ -49,6 +49,7 @@ use crate::{
     schema::TableProperties,
     store::AtEnd,
 };
+use lockkeeper_planted::Planted;
 
 /// The attribute that shows the token.
 pub(crate) const TOKEN: &str = "fencingToken";
@@ -214,7 +215,7 @@ impl<'a> ItemLock<'a> {
     /// Returns what the store does with the item when its lease ends.
     fn at_end(&self) -> AtEnd {
         let is_deleted = match self.recipe {
-            Recipe::Python | Recipe::DeliveryHero => self.is_bare,
+            Recipe::Python | Recipe::DeliveryHero => self.is_bare || Planted::LookalikeDeleted.is_on(),
             Recipe::Java | Recipe::FailOpen => false,
         };
         if is_deleted { AtEnd::Delete } else { AtEnd::Expire }
@@ -399,6 +400,9 @@ pub(crate) fn written(
         return (fence, Lease::None);
     };
     match &before {
+        Some((_, record, entry)) if entry.expired && Planted::PutHoldsNothing.is_on() => {
+            (kept(record, entry), Lease::Keep)
+        }
         Some((old, record, entry)) if entry.leased && is_held_on(old, entry) && old.has_same_terms(&lock) => {
             (kept(record, entry), if says_tenure { Lease::Renew } else { Lease::Keep })
         }
@@ -407,7 +411,8 @@ pub(crate) fn written(
         Some(_) | None => {
             let owner = lock.owner.to_owned();
             let lease = Lease::Grant { lock: Some(name()), owner, ttl_ms, at_end: lock.at_end() };
-            (ItemFence::ThisRevision, lease)
+            let earlier = before.as_ref().filter(|_| Planted::NewHolderOldToken.is_on());
+            (earlier.map_or(ItemFence::ThisRevision, |(_, record, entry)| kept(record, entry)), lease)
         }
     }
 }

@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::error::{Error, ErrorType, Result};
+use lockkeeper_planted::Planted;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// The headers that a signature must cover, with their names in messages.
@@ -158,7 +159,9 @@ impl<'a> Authorization<'a> {
                 "'SignedHeaders' must name each header once, and no more than {SIGNED_HEADERS_MAX} of them."
             )));
         }
-        if let Some((_, shown)) = SIGNED.into_iter().find(|(name, _)| !signed.contains(name)) {
+        let is_asked_for = |name| name != "x-amz-target" || !Planted::SignatureWithoutTarget.is_on();
+        let mut asked_for = SIGNED.into_iter().filter(|(name, _)| is_asked_for(*name));
+        if let Some((_, shown)) = asked_for.find(|(name, _)| !signed.contains(name)) {
             return Err(mismatch(format!("'{shown}' must be a 'SignedHeader' in the AWS Authorization.")));
         }
 

@@ -31,6 +31,7 @@ use crate::{
     request::{read, required, table_name},
     schema::{Attribute, FORMAT, TableProperties, TableUse, USE_TAG},
 };
+use lockkeeper_planted::Planted;
 
 /// Number of items that are removed at a time, after their table was deleted.
 const SWEEP_ITEMS: usize = 64;
@@ -522,7 +523,8 @@ impl<S: Store> Database<S> {
         if let Some((name, created)) = key::dropped_table(&dropped) {
             let items = key::items_prefix(name, created);
             let page = self.store.range(endpoint, items.clone(), key::after(&items), SWEEP_ITEMS, false).await?;
-            txn.writes.extend(page.entries.into_iter().map(|(key, _)| Write::Delete { key }));
+            let left = page.entries.into_iter().filter(|_| !Planted::DeletedTableKeepsItems.is_on());
+            txn.writes.extend(left.map(|(key, _)| Write::Delete { key }));
 
             if txn.writes.is_empty() {
                 let key = key::table_key(name);

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::Error;
+use lockkeeper_planted::Planted;
 
 /// Number of units of a request.
 pub(crate) const WORK_UNITS_MAX: usize = 2 << 20;
@@ -40,6 +41,9 @@ impl WorkBudget {
 
     /// Spends a unit for each value that is visited.
     pub(crate) fn spend(&self, units: usize) -> Result<(), Exhausted> {
+        if Planted::WorkWithoutBound.is_on() {
+            return Ok(());
+        }
         let left = self.0.load(Ordering::Relaxed);
         let after = left.checked_sub(units);
         self.0.store(after.unwrap_or(0), Ordering::Relaxed);

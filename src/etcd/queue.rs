@@ -18,6 +18,7 @@ use lockkeeper_machine::{
     AtLeaseEnd, Bounds, Compare, Entry, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select,
     Shows, SortBy, Txn, TxnOperation, TxnResult, Value,
 };
+use lockkeeper_planted::Planted;
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep},
@@ -94,7 +95,8 @@ impl<S: Store> Etcd<S> {
             lease: PutLease::Given(Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete }),
             claims: key::queue(&key, lease),
         });
-        let oldest = Select { range, by: SortBy::Created, limit: 1, shows: Shows::Keys, ..Select::default() };
+        let by = if Planted::QueueByKey.is_on() { SortBy::Key } else { SortBy::Created };
+        let oldest = Select { range, by, limit: 1, shows: Shows::Keys, ..Select::default() };
         let oldest = TxnOperation::Select(oldest);
         let then = vec![put.clone(), oldest.clone()];
         let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
@@ -166,7 +168,8 @@ impl<S: Store> Etcd<S> {
         let ahead = selected.entries.into_iter().find(|(_, entry)| entry.created < place.created);
         // Otherwise keys of one transaction, which are of one age, may hide them.
         let is_clear = !selected.more || (is_there && ahead.is_some());
-        if revision < place.written || !is_clear {
+        let is_behind = revision < place.written && !Planted::CopyBehindItsWrite.is_on();
+        if is_behind || !is_clear {
             return self.standing_at_leader(caller, range, place).await;
         }
         let standing = match ahead {
@@ -246,7 +249,12 @@ impl<S: Store> Etcd<S> {
     /// Deletes a key that was written last at this revision, if it is there: its caller is gone, or this node stops.
     async fn withdraw(&self, caller: &S::Caller, key: &Key, written: Revision) {
         let withdrawn = async {
-            let txn = delete_if(is_at(key, Operand::Modified(written)))?;
+            let wrote = if Planted::RetryLosesPlace.is_on() {
+                Compare { relation: Relation::NotEqual, ..is_at(key, Operand::Modified(Revision(0))) }
+            } else {
+                is_at(key, Operand::Modified(written))
+            };
+            let txn = delete_if(wrote)?;
             self.patiently(|| self.store.withdraw(caller, txn.clone())).await
         };
         if let Err(error) = withdrawn.await {

@@ -3,6 +3,7 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Selected, Shows, SortBy};
+use lockkeeper_planted::Planted;
 
 use crate::{
     Etcd, Store, StoreError,
@@ -90,7 +91,8 @@ impl<S: Store> Etcd<S> {
             add(page.entries)?;
             let Some(last) = last else { return Ok(revision) };
             let from = Key::new(&[last.as_bytes(), &[0]].concat()).map_err(|_| Error::TooLarge)?;
-            page = self.store.list(caller, KeyRange { from: Some(from), ..range.clone() }, 0, Some(at)).await?;
+            let at = Some(at).filter(|_| !Planted::PagesOfSeveralRevisions.is_on());
+            page = self.store.list(caller, KeyRange { from: Some(from), ..range.clone() }, 0, at).await?;
         }
     }
 

@@ -18,6 +18,7 @@ use futures::{
     stream::{BoxStream, SelectAll, abortable, unfold},
 };
 use lockkeeper_machine::{EntryEvent, KeyRange, Revision};
+use lockkeeper_planted::Planted;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -252,6 +253,7 @@ impl<S: Store> StreamWatcher<S> {
             Ok(first) if watching.request.start_revision <= 0 => first.complete,
             // Clients take it for the last revision that they have seen: npm's `etcd3`, whose stream breaks before the first events, goes
             // on after it, and would miss them.
+            Ok(_) if Planted::WatchCreatedAtPresent.is_on() => present,
             Ok(_) => present.min(Revision(before)),
             Err(StoreError::Compacted { .. }) => present,
             Err(StoreError::Denied(_)) => {
@@ -291,6 +293,9 @@ impl<S: Store> StreamWatcher<S> {
             Err(error) => error,
         };
         self.watches.remove(&id);
+        if Planted::WatchEndsSilently.is_on() {
+            return Ok(());
+        }
         let canceled = WatchResponse { watch_id: id, canceled: true, ..Default::default() };
         let canceled = if let StoreError::Compacted { compacted } = error {
             // From where a watch is possible.
@@ -367,7 +372,8 @@ impl OpenWatch {
     }
 
     fn shows(&self, event: &EntryEvent) -> bool {
-        let filtered = if event.after.is_some() { FilterType::Noput } else { FilterType::Nodelete };
+        let is_put = event.after.is_some() || Planted::DeletionsUnfiltered.is_on();
+        let filtered = if is_put { FilterType::Noput } else { FilterType::Nodelete };
         !self.request.filters().any(|filter| filter == filtered)
     }
 }

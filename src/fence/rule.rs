@@ -1,5 +1,6 @@
 //! The rule: which tokens come too late.
 
+use lockkeeper_planted::Planted;
 use lockkeeper_types::Token;
 
 /// The mode in which a token's lock is held. Semaphores have none here: the holders of permits hold them concurrently, in no order, so
@@ -28,7 +29,8 @@ impl Seen {
             Hold::Exclusive => self.highest,
             Hold::Shared => self.highest_exclusive,
         };
-        (token < highest).then_some(highest)
+        let is_sharer = hold == Hold::Shared;
+        (token < highest && !(is_sharer && Planted::SharerAlwaysAdmitted.is_on())).then_some(highest)
     }
 
     /// The state after seeing this token too.

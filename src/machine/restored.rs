@@ -130,14 +130,14 @@ impl Machine {
     /// have been of the same clients.
     fn restored_closed_until(&self, restore: &Restore) -> Option<Stamp> {
         let longest = self.sessions.iter().map(|(_, session)| u64::from(session.ttl.as_millis())).max().unwrap_or(0);
-        let closed_ms = restore.closed_ms?.max(longest);
+        let closed_ms = restore.closed_ms.filter(|_| !Planted::RestoredOpensAtOnce.is_on())?.max(longest);
         Some(Stamp(self.now().0.saturating_add(closed_ms)))
     }
 
     fn first_token(&self, restore: &Restore) -> Result<Token, FirstTokenError> {
         let last = self.last_token().0;
         let Some(Token(first)) = restore.first_token else {
-            let now = first_at(restore.at);
+            let now = if Planted::RestoredTwiceAlike.is_on() { last + MARGIN } else { first_at(restore.at) };
             return if now > last { Ok(Token(now)) } else { Err(FirstTokenError::Clock { last, now }) };
         };
 
@@ -155,7 +155,7 @@ impl Machine {
     fn restored_history(&self, first: Token) -> Option<Record> {
         let had_writes = self.version >= Version::KEYSPACE || self.entries.len() > 0 || self.history.len() > 0;
         let revision = Revision(self.restored_last_token(first).0);
-        had_writes.then_some(Record::Compacted { revision })
+        (had_writes && !Planted::RestoredHistoryGoesOn.is_on()).then_some(Record::Compacted { revision })
     }
 
     fn restored_last_token(&self, first: Token) -> Token {
@@ -165,7 +165,8 @@ impl Machine {
     /// The record in the restored table, unless it is dropped.
     fn restored_record(&self, record: Record, first: Token, restore: &Restore) -> Option<Record> {
         // No client may know the new id: the draw is never 0 here.
-        let another = |id: SessionId| SessionId(id.0.wrapping_add(restore.draw.max(1)));
+        let draw = if Planted::RestoredSessionsKeepIds.is_on() { 0 } else { restore.draw.max(1) };
+        let another = |id: SessionId| SessionId(id.0.wrapping_add(draw));
 
         Some(match record {
             Record::Clock { now, last_token: _, last_ticket, is_behind } => Record::Clock {

@@ -33,7 +33,7 @@ impl Machine {
         self.clock.schedule(deadline, Due::Session(id));
         let session = SessionState {
             is_of_entries,
-            is_temporary: is_of_entries && self.batch.opens_temporary(id),
+            is_temporary: is_of_entries && self.batch.opens_temporary(id) && !Planted::MemoriesTakeSessions.is_on(),
             ..SessionState::new(new, deadline, self.clock.wall(), OpenIds::default())
         };
         self.sessions.insert(id, session);

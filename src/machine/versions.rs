@@ -111,6 +111,7 @@ impl Command {
             // A member that does not support the new version must stop here, not at the first command of that version.
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
+            Self::Txn(_) if Planted::CommandBeforeItsVersion.is_on() => Version::FIRST,
             Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
             Self::BeginAudit => Version::AUDIT_ASKED_FOR,
             Self::Probe => Versions::NEXT.highest,
@@ -148,7 +149,7 @@ impl Machine {
 
     /// Never lowers it: a leader that proposed this may have known less than the present one.
     pub(super) fn raise_version(&mut self, to: Version) -> Reply {
-        self.version = self.version.max(to);
+        self.version = if Planted::VersionLowered.is_on() { to } else { self.version.max(to) };
         Reply::VersionRaised(self.version)
     }
 }

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::{IdentityLimits, PolicyFileError, file};
+use lockkeeper_planted::Planted;
 use lockkeeper_types::Identity;
 
 /// A kind of request.
@@ -170,7 +171,7 @@ impl Who {
 
     fn means(&self, who: Option<&Identity>) -> bool {
         match self {
-            Self::Any => who.is_some(),
+            Self::Any => who.is_some() || Planted::AnonymousIsAnybody.is_on(),
             Self::Anonymous => who.is_none(),
             Self::Beginning(beginning) => who.is_some_and(|who| who.as_str().starts_with(beginning)),
             Self::One(one) => who == Some(one),
@@ -212,7 +213,7 @@ fn covers_keys(prefix: &[u8], from: &[u8], to: Option<&[u8]>) -> bool {
     // No byte of UTF-8 is 255, so the last byte can be raised.
     let Some((last, start)) = prefix.split_last() else { return true };
     let end = [start, &[last + 1]].concat();
-    from.starts_with(prefix) && to.is_some_and(|to| to <= &end[..])
+    from.starts_with(prefix) && (to.is_some_and(|to| to <= &end[..]) || Planted::RangeBeyondPrefix.is_on())
 }
 
 /// The beginning of a key that is text, because prefixes in a policy are text.

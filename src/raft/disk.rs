@@ -38,6 +38,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::messages as pb;
 use lockkeeper_environment::Blocking;
+use lockkeeper_planted::Planted;
 pub use lockkeeper_storage::space::{FreeSpace, Space};
 
 /// Time between two readings.
@@ -228,7 +229,7 @@ fn shortage(
     let is_majority = |set: &BTreeSet<u64>| set.iter().filter(has_space).count() > set.len() / 2;
 
     let DiskReport { space: Space { free, .. }, reserve, .. } = worst;
-    (!voters.iter().all(is_majority)).then_some(DiskShortage {
+    (!voters.iter().all(is_majority) || Planted::OneFullDiskRefuses.is_on()).then_some(DiskShortage {
         node_id,
         free,
         reserve,

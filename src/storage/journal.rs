@@ -60,6 +60,7 @@ use std::{
 
 use super::{disk::Tree, files::damaged};
 use crate::files;
+use lockkeeper_planted::Planted;
 
 pub(super) mod first_format;
 
@@ -153,7 +154,9 @@ impl Journal {
             )));
         }
 
-        places.into_iter().try_for_each(|place| contents.must_be_torn(place, last))?;
+        if !Planted::DamageTakenForTear.is_on() {
+            places.into_iter().try_for_each(|place| contents.must_be_torn(place, last))?;
+        }
         Ok(JournalContent { records, spoilt: contents.spoilt() })
     }
 
@@ -218,12 +221,15 @@ impl Journal {
         let after = self.end + self.sectors.len() as u64;
         let space = &mut self.files[self.active];
         // There must be room for the record and for one sector after it, which shows that no other record follows.
-        if after + SECTOR_BYTES as u64 > space.length {
+        let end = if Planted::JournalWithoutEnd.is_on() { 0 } else { SECTOR_BYTES as u64 };
+        if after + end > space.length {
             space.fill_up_to(room(after), self.salt)?;
         }
 
         space.file.write_all_at(&self.sectors, self.end)?;
-        space.file.sync_data()?;
+        if !Planted::JournalNotSynced.is_on() {
+            space.file.sync_data()?;
+        }
 
         self.end = after;
         self.next += 1;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use lockkeeper_machine::{Change, ChangeKind};
+use lockkeeper_planted::Planted;
 
 /// Log entries that a watcher may lag behind before it is sent the whole state again.
 pub(super) const CHANGES_KEPT: usize = 1024;
@@ -71,7 +72,8 @@ impl ChangeHistory {
     pub(super) fn after(&self, index: u64, most: usize) -> Option<Vec<Arc<EntryChanges>>> {
         let kept = self.kept();
         let first = kept.entries.partition_point(|entry| entry.index <= index);
-        (index >= kept.floor).then(|| kept.entries.range(first..).take(most).cloned().collect())
+        (index >= kept.floor || Planted::ChangesWithGap.is_on())
+            .then(|| kept.entries.range(first..).take(most).cloned().collect())
     }
 
     fn kept(&self) -> MutexGuard<'_, KeptChanges> {

@@ -5,6 +5,7 @@
 //! line and its hash cost each node as much as the command itself.
 
 use lockkeeper_audit::{AuditEvent, AuditLine, ChainPlace, Head, Session, Sink};
+use lockkeeper_planted::Planted;
 
 use crate::AppliedMembership;
 use lockkeeper_machine::*;
@@ -237,7 +238,7 @@ impl EntryLines {
                         token: Some(token.0),
                         how: Some(how.into()),
                         reason,
-                        by: name_of(by.as_ref()),
+                        by: name_of(by.as_ref().filter(|_| !Planted::AuditForgetsWho.is_on())),
                         ..line(AuditEvent::Lost)
                     },
                     *session,
@@ -419,7 +420,9 @@ fn act_line<'a>(line: AuditLine<'a>, reply: &Reply) -> Option<AuditLine<'a>> {
         let Reply::DataDropped { dropped, .. } = reply else { return None };
         Some(*dropped)
     };
-    if let Reply::Refused(_) = reply {
+    if let Reply::Refused(_) = reply
+        && !Planted::RefusedActAudited.is_on()
+    {
         return None;
     }
 

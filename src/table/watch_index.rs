@@ -30,6 +30,7 @@ use std::{
 use tokio::{sync::Notify, task::yield_now};
 
 use lockkeeper_machine::{Key, KeyRange};
+use lockkeeper_planted::Planted;
 
 /// Watches of a node, of each kind. Each takes a few kilobytes with its stream.
 const WATCHES_MAX: usize = 131_072;
@@ -155,7 +156,8 @@ impl WatchIndex {
         I: Iterator<Item = (&'a [u8], u64)>,
     {
         let is_taken = self.try_turn().is_some_and(|mut turn| {
-            let is_next = turn.dispatched() >= self.0.left.load(Ordering::Relaxed);
+            let left = self.0.left.load(Ordering::Relaxed);
+            let is_next = turn.dispatched() >= left || Planted::WatchesOutOfOrder.is_on();
             let is_taken = is_next && turn.0.ranges.is_little(events().map(|(key, _)| key));
             if is_taken {
                 events().for_each(|(key, position)| turn.wake(key, position));
@@ -304,7 +306,8 @@ impl Subscription {
     pub fn next(&mut self, complete: u64) -> Next {
         // Under the lock, so that each event up to the dispatched one has rung.
         let state = self.index.state();
-        let first = self.bell.first.swap(NONE, Ordering::Relaxed);
+        let silenced = if Planted::WatchWokenOnce.is_on() { 0 } else { NONE };
+        let first = self.bell.first.swap(silenced, Ordering::Relaxed);
         let next = match first {
             _ if complete < self.since => Next::Look { after: complete },
             NONE => Next::Nothing { up_to: complete.max(state.dispatched) },
@@ -458,7 +461,8 @@ impl WatchedRanges {
 
     /// Shows the watches whose range has this key.
     fn concerned(&self, key: &[u8], show: impl FnMut(&Arc<Bell>)) {
-        let others = self.others.values().filter(|(range, _)| has(range, key)).map(|(_, bell)| bell);
+        let is_concerned = |range| has(range, key) && !Planted::RangeWatchNotWoken.is_on();
+        let others = self.others.values().filter(|(range, _)| is_concerned(range)).map(|(_, bell)| bell);
         self.found(key).flat_map(BTreeMap::values).chain(others).for_each(show);
     }
 

@@ -158,7 +158,7 @@ async fn convicted(case: &Case) -> Option<String> {
 #[ignore = "nightly: twelve runs of chaos"]
 async fn each_planted_bug_is_found_as_a_violation_of_its_property() {
     let is_here = |bug: &Planted| CASES.iter().any(|case| case.bug == *bug);
-    assert!(Planted::ALL.iter().all(|bug| bug.is_staged() || bug.is_seeded() || is_here(bug)));
+    assert!(Planted::FAULTS.iter().all(is_here));
     let escaped: Vec<_> =
         stream::iter(&CASES).map(convicted).buffer_unordered(AT_ONCE).filter_map(async |wrong| wrong).collect().await;
     assert!(escaped.is_empty(), "{}", escaped.join("\n\n"));

@@ -24,7 +24,7 @@ fn convictions(bug: Planted) -> Vec<String> {
 
 #[test]
 fn each_planted_bug_has_a_conviction_and_a_control() {
-    for bug in Planted::ALL {
+    for bug in Planted::ALL.into_iter().filter(|bug| !bug.is_found_by_suites()) {
         let found = convictions(bug);
         assert!(!found.is_empty(), "nothing convicts {}", bug.name());
         found.iter().for_each(|place| println!("{:<30} {place}", bug.name()));

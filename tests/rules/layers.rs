@@ -56,12 +56,16 @@ const LAYERS: &[Layer] = &[
     ),
     layer("certs", &[], Not(&["openraft", "rustls", "sled", "tokio", "tonic"])),
     // No async, no network: the same answer in a node and in `policy explain`.
-    layer("policy", &["types"], Not(&["clap", "futures", "openraft", "prost", "sled", "tokio", "tonic", "tracing"])),
+    layer(
+        "policy",
+        &["planted", "types"],
+        Not(&["clap", "futures", "openraft", "prost", "sled", "tokio", "tonic", "tracing"]),
+    ),
     layer("checker", &[], Only(&["itoa", "memchr", "ryu", "serde", "serde_core", "serde_json", "thiserror", "zmij"])),
     // Lines, hashes and files; nothing of Raft or of the table.
     layer(
         "audit",
-        &[],
+        &["planted"],
         Only(&[
             "block-buffer",
             "cfg-if",
@@ -87,24 +91,28 @@ const LAYERS: &[Layer] = &[
         ]),
     ),
     // Which connections stay; not what they speak.
-    layer("accept", &[], Not(&["axum", "clap", "hyper", "openraft", "prost", "rand", "sled", "tonic"])),
+    layer("accept", &["planted"], Not(&["axum", "clap", "hyper", "openraft", "prost", "rand", "sled", "tonic"])),
     // DynamoDB's API over a keyspace that is a parameter: nothing of the cluster, and of randomness and clocks only what it is given.
-    layer("http1", &["accept"], Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"])),
+    layer(
+        "http1",
+        &["accept", "planted"],
+        Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"]),
+    ),
     layer(
         "dynamodb",
-        &["accept", "http1"],
+        &["accept", "http1", "planted"],
         Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // Redis' protocol over the same.
     layer(
         "redis",
-        &["accept"],
+        &["accept", "planted"],
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // The interpreter of its scripts, which compiles C.
     layer(
         "lua",
-        &["accept", "redis"],
+        &["accept", "planted", "redis"],
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // etcd's API over the same: it speaks in the words of the table.
@@ -116,8 +124,8 @@ const LAYERS: &[Layer] = &[
     layer("environment", &["metrics"], Not(&["openraft", "prost", "sled", "tonic"])),
     layer("proto", &[], Not(&["axum", "clap", "openraft", "sled"])),
     layer("transport", &[], Not(&["axum", "clap", "openraft", "prost", "sled"])),
-    layer_with("serve", "transport", &["accept"], Not(&["clap", "openraft", "prost", "sled"])),
-    layer("fence", &["types"], Only(&["pin-project-lite", "thiserror", "tokio"])),
+    layer_with("serve", "transport", &["accept", "planted"], Not(&["clap", "openraft", "prost", "sled"])),
+    layer("fence", &["planted", "types"], Only(&["pin-project-lite", "thiserror", "tokio"])),
     layer_with("disk", "fence", &["planted", "storage", "types"], Not(&["openraft", "prost", "tonic"])),
     // A client program links no server, no log, no command line, and no definition of a C symbol (`storage`).
     layer(

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use lockkeeper_machine::{
     AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutLease, Select, TXN_OPERATIONS_MAX, TxnOperation, Value,
 };
+use lockkeeper_planted::Planted;
 
 use super::{analyze::operations, decide::Decided};
 use crate::{
@@ -155,7 +156,8 @@ impl<'a> Branch<'a> {
         };
 
         if request.ignore_lease {
-            return Ok(Put { key, value, lease: PutLease::Kept, claims: None });
+            let lease = if Planted::KeptLeaseDropped.is_on() { PutLease::None } else { PutLease::Kept };
+            return Ok(Put { key, value, lease, claims: None });
         }
         if request.lease == 0 {
             return Ok(Put { key, value, lease: PutLease::None, claims: None });

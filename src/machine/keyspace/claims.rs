@@ -43,7 +43,8 @@ impl Machine {
         before: Option<&Entry>,
         revision: Revision,
     ) -> Option<Arc<Claim>> {
-        let kept = before.filter(|before| before.lease.is_some_and(|before| before.session == lease.session));
+        let is_kept = |before: &Lease| before.session == lease.session || Planted::ClaimOutlivesLease.is_on();
+        let kept = before.filter(|before| before.lease.as_ref().is_some_and(is_kept));
         let kept = kept.and_then(|before| before.claim.clone()).filter(|claim| claim.lock == lock);
         if kept.is_some() || self.locks.contains(&lock) {
             return kept;
@@ -107,7 +108,8 @@ impl Machine {
             return;
         }
 
-        let is_held = self.claims.holder(&claim.lock).is_none() && !self.backlog.contains_lock(&claim.lock);
+        let is_held = self.claims.holder(&claim.lock).is_none() && !self.backlog.contains_lock(&claim.lock)
+            || Planted::ClaimsShareLock.is_on();
         let claim = Claim { is_held, ..Claim::clone(claim) };
         self.claims.insert(&claim.lock, ClaimPlace::from(&claim), key.clone());
         let label = self.sessions.begin_claim(session, !is_held);
@@ -132,7 +134,7 @@ impl Machine {
         };
         let (place, key, session) = loop {
             let Some((place, key, session)) = first(self) else { return };
-            if !self.is_over(session) {
+            if !self.is_over(session) || Planted::DeadClaimGranted.is_on() {
                 break (place, key, session);
             }
             if self.batch.is_spent() {

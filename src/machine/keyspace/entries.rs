@@ -22,7 +22,7 @@ impl Machine {
 
     /// The entry as it is for everybody, whether or not the end of its lease was handled.
     pub(super) fn in_force(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
-        let over = entry.lease.filter(|lease| self.is_over(lease.session));
+        let over = entry.lease.filter(|lease| self.is_over(lease.session) && !Planted::EndedLeaseInForce.is_on());
         over.map_or_else(|| Some(Arc::clone(entry)), |lease| without_lease(entry, lease))
     }
 
@@ -75,7 +75,7 @@ impl Machine {
         let modified = Revision(self.issued.issue_token().0);
         let left = self.entries.get(&key).and_then(|entry| without_lease(entry, entry.lease?));
         let left = left.map(|entry| {
-            let is_revoked = forced.is_some();
+            let is_revoked = forced.is_some() && !Planted::ForcedClaimUnmarked.is_on();
             Arc::new(Entry { modified, is_revoked, ..Entry::clone(&entry) })
         });
         self.set_entry(key, left, forced, events);

@@ -54,7 +54,8 @@ impl Machine {
 
     /// The entry under a key at a revision that is not the present one; `now` is the present entry.
     fn entry_before(&self, key: &Key, now: Option<&Arc<Entry>>, revision: Revision) -> Option<Arc<Entry>> {
-        match self.history.first_of_key(key, revision) {
+        let first = self.history.first_of_key(key, revision);
+        match first.filter(|_| !Planted::PastReadsPresent.is_on()) {
             // The first event since tells what was there.
             Some(event) => event.before.clone(),
             None => now.map(unclaimed),
@@ -91,7 +92,8 @@ impl Machine {
         let before = before.map(unclaimed);
         let after = after.map(unclaimed);
         // A transaction may put a key and delete it again.
-        if before.is_some() || after.is_some() {
+        let is_left_out = after.is_none() && Planted::DeletionWithoutEvent.is_on();
+        if !is_left_out && (before.is_some() || after.is_some()) {
             self.history.push(EntryEvent { revision: self.revision(), key: key.clone(), before, after });
             self.trim_history();
         }

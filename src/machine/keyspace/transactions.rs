@@ -85,10 +85,16 @@ impl Machine {
 
         let mut left: BTreeSet<_> = draft.openings.iter().map(|new| new.session).collect();
         for new in draft.openings {
+            if Planted::TxnJudgedAgain.is_on() {
+                let bytes = new_session_bytes(&new.label, new.owner.as_ref());
+                self.ensure_room_in_table(bytes).expect("the transaction was judged");
+            }
             self.open_or_renew(new, true);
         }
         for session in draft.renewals {
-            self.extend(session);
+            if !Planted::RenewingPutExtendsNothing.is_on() {
+                self.extend(session);
+            }
         }
         for (key, entry) in draft.writes {
             left.extend(self.entries.get(&key).and_then(|before| before.lease).map(|lease| lease.session));
@@ -114,7 +120,8 @@ impl Machine {
                 let mut entries = self.entries(&range).peekable();
                 if entries.peek().is_some() { entries.all(|(_, entry)| holds(Some(&entry))) } else { holds(None) }
             } else {
-                holds(self.entry(&compare.key).as_deref())
+                let entry = self.entry(&compare.key);
+                entry.is_none() && Planted::CompareOfAbsentHolds.is_on() || holds(entry.as_deref())
             };
 
             if !does_hold {
@@ -174,7 +181,7 @@ impl Machine {
     fn plan_select(&self, select: &Select, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let range = &select.range;
         self.count_read(range, &mut draft.read)?;
-        let is_written = draft.writes.keys().any(|key| range.contains(key));
+        let is_written = draft.writes.keys().any(|key| range.contains(key)) && !Planted::SelectMissesOwnWrites.is_on();
         let present = self.entries(range).map(|(key, entry)| (key, draft.with_end(key, entry)));
 
         // The usual case is read without a copy of the range.
@@ -258,6 +265,9 @@ impl Machine {
 
         let put = draft.writes.iter().filter(|(key, entry)| entry.is_some() && range.contains(key));
         let mut keys: Vec<Key> = put.map(|(key, _)| key.clone()).collect();
+        if Planted::DeleteSparesOwnPuts.is_on() {
+            keys.clear();
+        }
         let present = self.entries(range).filter(|(key, _)| !draft.writes.contains_key(*key));
         keys.extend(present.map(|(key, _)| key.clone()));
         let deleted = keys.len() as u64;
@@ -380,6 +390,7 @@ impl Draft {
     /// The entry that a put leaves, without what it keeps of the lease before.
     fn bare_entry(&self, put: &Put, before: Option<&Entry>) -> Entry {
         let modified = self.revision;
+        let before = before.filter(|_| !Planted::CreatedByEachPut.is_on());
         Entry {
             created: before.map_or(modified, |before| before.created),
             modified,

@@ -4,6 +4,8 @@ use std::{cmp::Ordering, collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
 use imbl::{OrdMap, Vector};
 
+use lockkeeper_planted::Planted;
+
 use super::{capacity::TableCapacity, entries::EntryTable, weights::event_bytes};
 use crate::types::*;
 
@@ -47,6 +49,7 @@ impl EntryHistory {
 
         let begins = |event: &EntryEvent| match key {
             Some(key) => (event.revision, &event.key) > (revision, key),
+            None if Planted::HistoryRepeatsEvent.is_on() => event.revision >= revision,
             None => event.revision > revision,
         };
         Ok(self.events.focus().narrow(self.first(begins)..).into_iter())
@@ -139,6 +142,9 @@ impl EntryHistory {
             self.events.pop_front();
             self.by_key.remove(&(event.key.clone(), revision));
             dropped += 1;
+            if Planted::HistorySplitsRevision.is_on() {
+                break;
+            }
         }
         self.compacted = self.compacted.max(revision);
         dropped

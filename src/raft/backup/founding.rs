@@ -23,6 +23,7 @@ use crate::{
     types::{CommittedLeaderId, LogId, Membership, SnapshotMeta, StoredMembership, Vote},
 };
 use lockkeeper_machine::{Machine, WallTime, first_at};
+use lockkeeper_planted::Planted;
 use lockkeeper_table::{MemberNode, Trail, codec::records};
 
 /// A cluster to be made.
@@ -122,6 +123,9 @@ const INDEX_STEP: u64 = 1 << 32;
 
 /// Where the log of a cluster goes on that is made at this time from a copy with this last entry.
 fn first_index(at: WallTime, copied: u64) -> u64 {
+    if Planted::FoundedAtOldIndex.is_on() {
+        return copied + 1;
+    }
     let by_time = first_at(at) / TOKENS_PER_INDEX;
     if by_time > copied { by_time } else { copied.saturating_add(INDEX_STEP) }
 }

@@ -31,6 +31,7 @@ use crate::{
     replica::Replica,
     types::TypeConfig,
 };
+use lockkeeper_planted::Planted;
 
 /// Time between two samples.
 pub(super) const INTERVAL: Duration = Duration::from_millis(250);
@@ -179,7 +180,8 @@ fn note_acknowledgements(
     let replication = metrics.replication.as_ref()?;
     let mut others = 0;
 
-    for voter in metrics.membership_config.voter_ids().filter(|voter| *voter != metrics.id) {
+    let learners = metrics.membership_config.membership().learner_ids().filter(|_| Planted::LearnerMeasured.is_on());
+    for voter in metrics.membership_config.voter_ids().chain(learners).filter(|voter| *voter != metrics.id) {
         others += 1;
         let matched = replication.get(&voter).and_then(Option::as_ref);
         if matched.is_some_and(|matched| matched.index >= target) {
@@ -204,7 +206,8 @@ impl Window {
         if self.0.len() < SAMPLES {
             return None;
         }
-        let here = median(self.0.iter().map(|sample| sample.here));
+        let slowest = self.0.iter().map(|sample| sample.here).max().filter(|_| Planted::SlowByOneSample.is_on());
+        let here = slowest.unwrap_or_else(|| median(self.0.iter().map(|sample| sample.here)));
         let peers = self.0.back()?.peers.keys().map(|peer| {
             let times = self.0.iter().map(|sample| sample.peers.get(peer).copied().unwrap_or(TIME_MAX));
             (median(times), *peer)

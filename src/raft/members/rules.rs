@@ -4,6 +4,7 @@ use openraft::ChangeMembers;
 
 use super::{Candidate, MEMBERS_MAX, MemberError};
 use crate::types::Membership;
+use lockkeeper_planted::Planted;
 use lockkeeper_table::MemberNode;
 
 /// A change, as openraft takes it. Voters that it removes leave the membership altogether.
@@ -52,6 +53,7 @@ impl MembershipView<'_> {
 
     fn no_candidate_but(&self, subject: Option<u64>) -> Result<(), MemberError> {
         match self.candidates().find(|candidate| Some(*candidate) != subject) {
+            Some(_) if Planted::SeveralLearnersAtOnce.is_on() => Ok(()),
             None => Ok(()),
             Some(candidate) => {
                 Err(MemberError::under_way(format!("node {candidate} is catching up, to become a voter")))
@@ -71,7 +73,7 @@ impl MembershipView<'_> {
     /// Refuses a set of voters of which no majority answers: the cluster would stop.
     fn serves(&self, voters: &[u64]) -> Result<(), MemberError> {
         let silent: Vec<u64> = voters.iter().copied().filter(|voter| !(self.is_alive)(*voter)).collect();
-        if voters.len() - silent.len() > voters.len() / 2 {
+        if voters.len() - silent.len() > voters.len() / 2 || Planted::RemovalLosesQuorum.is_on() {
             Ok(())
         } else {
             Err(MemberError::LosesQuorum { voters: voters.len(), silent })
@@ -108,7 +110,7 @@ pub(super) fn add(view: &MembershipView<'_>, candidate: &Candidate) -> Result<Ca
         return Ok(CandidateAdmission::Change(MembershipChange::SetNodes([(node_id, moved)].into())));
     }
 
-    if (view.was_removed)(node_id) {
+    if (view.was_removed)(node_id) && !Planted::RemovedIdComesBack.is_on() {
         return Err(MemberError::IdUsedBefore { node_id });
     }
 

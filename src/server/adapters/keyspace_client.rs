@@ -13,6 +13,7 @@ use crate::{
     service::{Serve, Service},
     wire::Form,
 };
+use lockkeeper_planted::Planted;
 
 /// Pause between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -72,7 +73,7 @@ where
 
 /// Whether the request had no effect since no leader was known.
 fn is_leaderless(error: &Error) -> bool {
-    error.reason == FailureReason::NoLeader && error.retry == Retry::Safe
+    error.reason == FailureReason::NoLeader && error.retry == Retry::Safe || Planted::UnknownTriedAgain.is_on()
 }
 
 #[cfg(test)]
