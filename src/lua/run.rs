@@ -106,6 +106,7 @@ fn compile(
     if let Some(environment) = environment {
         chunk = chunk.set_environment(environment);
     }
+
     chunk.into_function().map_err(|error| match error {
         mlua::Error::SyntaxError { message, .. } => ScriptFailure::Compile(message),
         other => over_memory(&other, memory_bytes_max),
@@ -268,6 +269,7 @@ fn is_memory_error(error: &mlua::Error) -> bool {
 
 fn text_of(lua: &Lua, value: &Value) -> mlua::Result<Vec<u8>> {
     let with_word = |text: &[u8]| [b"ERR ", text].concat();
+
     match value {
         Value::Error(error) => match error.downcast_ref::<Raised>() {
             Some(Raised::Reply(text)) => Ok(text.clone()),

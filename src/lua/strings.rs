@@ -161,6 +161,7 @@ fn next_match(
     let text = text.as_bytes();
     let pattern = pattern.as_bytes();
     let mut matcher = Matcher::new(&text, &pattern, budget);
+
     for start in next_start.get()..=text.len() {
         let end = matcher.match_at(start, 0).map_err(|failure| match_failed(lua, failure))?;
         if let Some(end) = end {
@@ -286,6 +287,7 @@ fn append_template(
             to.push(byte);
             continue;
         }
+
         match bytes.next() {
             Some(b'0') => to.extend_from_slice(&text[start..end]),
             Some(digit @ b'1'..=b'9') => {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     RedisReply, RedisStore,
+    commands::{self, CommandSpec},
     node::RedisNode,
     resp::{Protocol, ProtocolError, RequestReader, RequestWords, write_reply},
     session::{Closes, RedisSession},
@@ -125,7 +126,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
     /// Runs the requests that are there, or waits for what happens next.
     async fn step(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
         self.take_requests()?;
-        let has_room = self.unwritten() < self.node.options.connection_replies_bytes_max;
+        let bytes_max = self.node.options.connection_replies_bytes_max;
+        self.session.write_messages(&mut self.out, self.written + bytes_max);
+        let has_room = self.unwritten() < bytes_max;
         if has_room && !self.ready.is_empty() {
             self.write_at_once().await?;
             return self.run_requests(slot, stopping).await;
@@ -139,6 +142,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             biased;
             written = self.writer.write(&self.out[self.written..]), if is_writing => self.note_written(written),
             () = kill.cancelled() => Err(ConnectionEnd::AtOnce),
+            message = self.session.next_message(), if has_room => {
+                self.session.write_message(&message, &mut self.out);
+                self.held_replies.hold(self.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
+            }
             () = stopping.cancelled(), if !is_writing => Err(ConnectionEnd::AfterReplies),
             order = slot.ordered() => match order {
                 TaskOrder::Stay => Ok(()),
@@ -227,10 +234,26 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             return Err(ConnectionEnd::AfterReplies);
         };
         let kill = self.session.client().kill.clone();
-        let served = tokio::select! {
-            biased;
-            served = self.session.serve_next(&mut self.ready, &mut self.out) => served,
-            () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
+        // A client that waits for an item and goes away must not be given one.
+        let first = self.ready.front().and_then(|request| commands::find(&request[0]));
+        let may_wait = first.is_some_and(CommandSpec::may_wait);
+        let served = {
+            let serve = self.session.serve_next(&mut self.ready, &mut self.out);
+            tokio::pin!(serve);
+            loop {
+                let reads_ahead = may_wait && self.input.len() < READ_BYTES;
+                tokio::select! {
+                    biased;
+                    served = &mut serve => break served,
+                    () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
+                    () = stopping.cancelled(), if may_wait => return Err(ConnectionEnd::AtOnce),
+                    read = self.reader.read_buf(&mut self.input), if reads_ahead => {
+                        if !read.is_ok_and(|bytes| bytes > 0) {
+                            return Err(ConnectionEnd::Gone);
+                        }
+                    }
+                }
+            }
         };
         if served == Err(Closes) {
             return Err(ConnectionEnd::AfterReplies);

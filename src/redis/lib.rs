@@ -6,6 +6,7 @@
 //! session     what lasts from one request to the next: who the client is, transactions, watched keys
 //! fast        commands of plain locks as one transaction, without a read before
 //! unit        commands that run at one moment: here or at the leader, and again if something has changed
+//! signals     clients that wait, over all nodes: blocking pops, channels
 //! script      what runs scripts, and how a script meets the keyspace
 //! commands    a table, and a file for each family
 //! view        the keyspace, as the commands of a unit see it
@@ -37,6 +38,7 @@ mod resp;
 mod script;
 mod session;
 mod sha1;
+mod signals;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -50,6 +52,6 @@ pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
 pub use store::{
-    EntriesPage, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress, RedisStore,
-    Requester, StoreFailure, StoredEntry, TxnOutcome,
+    EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress,
+    RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
 };

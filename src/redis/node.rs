@@ -10,6 +10,7 @@ use crate::{
     clients::ClientList,
     key::FLUSHED,
     script::{CachedScript, ScriptCache},
+    signals::NodeSignals,
     unit::{Engine, EngineParts},
 };
 
@@ -27,6 +28,7 @@ pub(crate) struct RedisNode<S> {
     /// The scripts that this node remembers.
     pub(crate) scripts: ScriptCache,
     /// When the port was made.
+    pub(crate) signals: NodeSignals<S>,
     pub(crate) began: Instant,
     /// When it was last asked whether scripts are to be forgotten, and the revision of the last time.
     flushed: Mutex<Option<(Instant, u64)>>,
@@ -35,6 +37,7 @@ pub(crate) struct RedisNode<S> {
 impl<S: RedisStore> RedisNode<S> {
     /// Makes the state of a node.
     pub(crate) fn new(store: S, interpreter: Arc<dyn Interpreter>, options: Options) -> Self {
+        let signals = NodeSignals::new(store.clone(), options.seed);
         let parts = EngineParts {
             store,
             interpreter,
@@ -47,6 +50,7 @@ impl<S: RedisStore> RedisNode<S> {
             engine: Engine::new(parts),
             clients: Arc::default(),
             scripts: ScriptCache::new(options.script_cache_bytes_max),
+            signals,
             began: Instant::now(),
             flushed: Mutex::new(None),
             options,

@@ -7,7 +7,7 @@
 use std::{fmt, net::SocketAddr};
 
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
 
 /// The client for which the store is asked, and the time until which the answer is of use.
 #[derive(Clone, Debug)]
@@ -195,6 +195,15 @@ pub struct TxnOutcome {
     pub found: Vec<Option<StoredEntry>>,
 }
 
+/// A write of the keyspace, as a node has applied it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryChange {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value that it has now. `None` means that the entry is gone: deleted, or past its deadline.
+    pub value: Option<Vec<u8>>,
+}
+
 /// A node, as clients of this protocol reach it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeAddress {
@@ -280,6 +289,16 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
         requester: &Requester,
         txn: EntryTxn,
     ) -> impl Future<Output = Result<TxnOutcome, StoreFailure>> + Send;
+
+    /// The writes of `from..to` as this node applies them, from now on: all of them, in the order of the log, also those of entries that
+    /// have ended again meanwhile. Writes that were acknowledged before the call are not among them. The channel is closed when the store
+    /// cannot promise this any longer, for instance since the receiver was too slow; a change of leader does not close it.
+    fn watch(
+        &self,
+        requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+    ) -> impl Future<Output = Result<mpsc::Receiver<Vec<EntryChange>>, StoreFailure>> + Send;
 
     /// Has the leader's node run a unit of work (`Redis::run_unit`) for the requester, and returns the bytes that it returned. `None` means
     /// that this node leads, and nothing was done: the caller runs the unit itself. A unit reads and commits by the calls above, so it is

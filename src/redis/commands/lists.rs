@@ -335,7 +335,7 @@ fn move_between(view: &mut UnitView, source: &[u8], target: &[u8], from: ListEnd
 }
 
 /// Checks the timeout of a command that waits: seconds, with a fraction. Zero waits for ever.
-pub(super) fn timeout_seconds(argument: &[u8]) -> Result<f64, Stop> {
+pub(crate) fn timeout_seconds(argument: &[u8]) -> Result<f64, Stop> {
     let seconds = double(argument).ok().filter(|seconds| seconds.is_finite() && *seconds < 9.2e15);
     let seconds = seconds.ok_or_else(|| Stop::refused("ERR timeout is not a float or out of range"))?;
     if seconds < 0.0 { Err(Stop::refused("ERR timeout is negative")) } else { Ok(seconds) }

@@ -16,6 +16,7 @@ mod table;
 
 pub(crate) use arguments::{Arguments, CommandResult, wrong_number};
 pub(crate) use keys::check_flush;
+pub(crate) use lists::timeout_seconds;
 pub(crate) use server::database;
 pub(crate) use strings::SetOptions;
 pub(crate) use table::{CommandRunner, CommandSpec, Flag, KeyPlaces, all, find};

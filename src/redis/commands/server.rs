@@ -34,6 +34,12 @@ pub(super) fn select(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
     Ok(RedisReply::ok())
 }
 
+/// Serves `PUBLISH channel message` within a transaction or a script. The message goes out after the commit.
+pub(super) fn publish(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
+    view.publish(arguments[1], arguments[2])
+        .map(|receivers| RedisReply::Integer(i64::try_from(receivers).unwrap_or(i64::MAX)))
+}
+
 /// Reads the number of a database.
 pub(crate) fn database(argument: &[u8]) -> Result<u8, Stop> {
     let number = integer(argument)?;

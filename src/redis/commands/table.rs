@@ -90,6 +90,11 @@ impl CommandSpec {
         self.flags.contains(&flag)
     }
 
+    /// Whether it may wait for what others do.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.has(Flag::Blocking)
+    }
+
     /// The keys among the arguments. Arguments that are wrong name no keys.
     pub(crate) fn keys<'a>(&self, arguments: &[&'a [u8]]) -> Vec<&'a [u8]> {
         let counted = |count_at: usize| {
@@ -152,7 +157,7 @@ const WRITE: &[Flag] = &[Flag::Write];
 /// One that changes a part of a value.
 const WRITE_FAST: &[Flag] = &[Flag::Write, Flag::Fast];
 /// A command that waits for an item.
-const WAITS: &[Flag] = &[Flag::Write, Flag::Blocking];
+const WAITS: &[Flag] = &[Flag::Write, Flag::Blocking, Flag::NoScript];
 /// A command without keys.
 const PLAIN: &[Flag] = &[Flag::Fast];
 /// A command about the connection.
@@ -300,6 +305,7 @@ const COMMANDS: &[CommandSpec] = &[
     // The server, as transactions and scripts may ask it.
     data("echo", 2, PLAIN, NO_KEYS, server::echo),
     data("ping", -1, PLAIN, NO_KEYS, server::ping),
+    data("publish", 3, PLAIN, NO_KEYS, server::publish),
     data("select", 2, PLAIN, NO_KEYS, server::select),
     data("time", 1, PLAIN, NO_KEYS, server::time),
     // Scripts.
@@ -325,10 +331,15 @@ const COMMANDS: &[CommandSpec] = &[
     other("hello", -1, BEFORE_AUTH, NO_KEYS, CommandRunner::Connection),
     other("info", -1, PLAIN, NO_KEYS, CommandRunner::Local),
     other("multi", 1, CONNECTION, NO_KEYS, CommandRunner::Connection),
+    other("psubscribe", -2, CONNECTION, NO_KEYS, CommandRunner::Connection),
+    other("pubsub", -2, CONNECTION, NO_KEYS, CommandRunner::Local),
+    other("punsubscribe", -1, CONNECTION, NO_KEYS, CommandRunner::Connection),
     other("quit", -1, BEFORE_AUTH, NO_KEYS, CommandRunner::Connection),
     other("reset", 1, BEFORE_AUTH, NO_KEYS, CommandRunner::Connection),
     other("role", 1, CONNECTION, NO_KEYS, CommandRunner::Local),
     other("sentinel", -2, CONNECTION, NO_KEYS, CommandRunner::Local),
+    other("subscribe", -2, CONNECTION, NO_KEYS, CommandRunner::Connection),
+    other("unsubscribe", -1, CONNECTION, NO_KEYS, CommandRunner::Connection),
     other("unwatch", 1, CONNECTION, NO_KEYS, CommandRunner::Connection),
     other("watch", -2, CONNECTION, ALL, CommandRunner::Connection),
 ];

@@ -7,12 +7,14 @@
 //! log. Redis promises less: commands of a pipeline may have those of others between them.
 
 mod answer;
+mod channels;
 mod clients;
 mod hello;
 mod info;
 mod scripts;
 mod sentinel;
 mod transaction;
+mod waiting;
 
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
@@ -30,6 +32,7 @@ use crate::{
 };
 pub(crate) use answer::Closes;
 use answer::{failure_reply, reply_to_one};
+use channels::Subscriptions;
 use transaction::QueuedTransaction;
 
 /// Number of requests of a pipeline that run as one unit, and their bytes.
@@ -55,6 +58,7 @@ pub(crate) struct RedisSession<S> {
     transaction: Option<QueuedTransaction>,
     /// Keys in the store, with the revisions that they had.
     watched: Vec<(Vec<u8>, u64)>,
+    subscriptions: Option<Subscriptions>,
 }
 
 /// What a session does with a request.
@@ -82,6 +86,7 @@ impl<S: RedisStore> RedisSession<S> {
             identity,
             transaction: None,
             watched: Vec::new(),
+            subscriptions: None,
         }
     }
 
@@ -118,6 +123,9 @@ impl<S: RedisStore> RedisSession<S> {
             }
             RequestPlan::Alone(command) => {
                 self.note_command(command);
+                if command.name.ends_with("subscribe") {
+                    return self.serve_subscription(command.name, &arguments, out).await;
+                }
                 let reply = self.run_alone(command, &arguments, out).await?;
                 self.write(&reply, out);
             }
@@ -149,6 +157,12 @@ impl<S: RedisStore> RedisSession<S> {
         };
         if !self.is_known() && !command.has(Flag::NoAuth) {
             return RequestPlan::Answer(self.refuse_queued(Stop::refused("NOAUTH Authentication required.")));
+        }
+
+        if self.is_subscriber_only()
+            && let Some(reply) = self.answer_as_subscriber(command, arguments)
+        {
+            return RequestPlan::Answer(reply);
         }
 
         let is_queueing = self.transaction.is_some();
@@ -237,6 +251,8 @@ impl<S: RedisStore> RedisSession<S> {
             CommandRunner::Local => self.run_local(command.name, arguments).await?,
             CommandRunner::Script => return self.run_script(command, arguments).await,
             CommandRunner::Data(_) if command.name.starts_with("flush") => self.flush(command.name, arguments).await?,
+            CommandRunner::Data(_) if command.may_wait() => return self.wait_for_item(command, arguments).await,
+            CommandRunner::Data(_) if command.name == "publish" => return self.publish(arguments).await,
             CommandRunner::Data(_) => {
                 let call = UnitCall::Command(arguments.iter().map(|argument| argument.to_vec()).collect());
                 let outcome = self.run_unit(self.unit(vec![call])).await;
@@ -283,6 +299,7 @@ impl<S: RedisStore> RedisSession<S> {
             "command" => info::command(arguments),
             "config" => info::config(arguments),
             "info" => return self.info(arguments).await.map(Ok),
+            "pubsub" => return self.pubsub(arguments).await,
             "role" => Ok(info::role()),
             "script" => return self.script_command(arguments).await,
             "sentinel" => self.sentinel(arguments),
@@ -294,6 +311,7 @@ impl<S: RedisStore> RedisSession<S> {
     fn reset(&mut self) -> RedisReply {
         self.transaction = None;
         self.watched.clear();
+        self.drop_subscriptions();
         self.database = 0;
         self.protocol = Protocol::default();
         self.client().tell(|told| told.name.clear());
@@ -367,5 +385,5 @@ impl<S: RedisStore> RedisSession<S> {
 /// Whether a command can run together with others of a pipeline: not one that reads ranges, or that may be too large for one transaction.
 fn is_together(command: &CommandSpec) -> bool {
     !command.has(Flag::Blocking)
-        && !matches!(command.name, "keys" | "scan" | "dbsize" | "randomkey" | "flushdb" | "flushall")
+        && !matches!(command.name, "keys" | "publish" | "scan" | "dbsize" | "randomkey" | "flushdb" | "flushall")
 }

@@ -5,11 +5,11 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
 
 use super::redis::{
-    EntriesPage, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress, RedisStore,
-    Requester, StoreFailure, StoredEntry, TxnOutcome,
+    EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress,
+    RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
 };
 
 /// Maximum number of conditions, and of writes, as in the keyspace.
@@ -18,7 +18,9 @@ const TXN_MAX: usize = 256;
 const DELETED_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
-pub(super) struct Memory(Arc<Mutex<State>>);
+pub(crate) struct Memory(Arc<Mutex<State>>);
+
+type FeedSender = mpsc::Sender<Vec<EntryChange>>;
 
 #[derive(Debug)]
 struct State {
@@ -37,6 +39,8 @@ struct State {
     /// Units that were given to the leader, if this node does not lead.
     is_follower: bool,
     given: Vec<Vec<u8>>,
+    /// Feeds, with their ranges.
+    feeds: Vec<(std::ops::Range<Vec<u8>>, FeedSender)>,
 }
 
 impl Default for Memory {
@@ -53,6 +57,7 @@ impl Default for Memory {
             intruder: None,
             is_follower: false,
             given: Vec::new(),
+            feeds: Vec::new(),
         })))
     }
 }
@@ -66,6 +71,7 @@ impl Memory {
         for key in over {
             state.revision += 1;
             state.entries.remove(&key);
+            state.tell(&[EntryChange { key, value: None }]);
         }
         state
     }
@@ -103,8 +109,18 @@ impl Memory {
         self.state().given.clone()
     }
 
+    /// Ends all feeds.
+    pub(super) fn end_feeds(&self) {
+        self.state().feeds.clear();
+    }
+
     pub(super) fn claim(&self, key: &str) -> Option<LockClaim> {
         self.state().entries.get(key.as_bytes()).map(|(_, claim)| claim.clone())
+    }
+
+    pub(super) fn delete(&self, key: &str) {
+        let write = EntryWrite::Delete { key: key.as_bytes().to_vec() };
+        self.state().commit(EntryTxn { writes: vec![write], ..EntryTxn::default() });
     }
 
     pub(super) fn put(&self, key: &str, value: &[u8]) {
@@ -121,6 +137,13 @@ impl Memory {
 impl State {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap() + 1
+    }
+
+    fn tell(&mut self, changes: &[EntryChange]) {
+        self.feeds.retain(|(range, feed)| {
+            let own: Vec<_> = changes.iter().filter(|change| range.contains(&change.key)).cloned().collect();
+            own.is_empty() || feed.try_send(own).is_ok()
+        });
     }
 
     fn check(&mut self) -> Result<(), StoreFailure> {
@@ -155,9 +178,21 @@ impl State {
         if !txn.writes.is_empty() {
             self.revision += 1;
         }
+        let mut changes = Vec::new();
         for write in txn.writes {
+            let written = match &write {
+                EntryWrite::Put { key, value, .. } => {
+                    Some(EntryChange { key: key.clone(), value: Some(value.clone()) })
+                }
+                EntryWrite::Delete { key } => {
+                    self.entries.contains_key(key).then(|| EntryChange { key: key.clone(), value: None })
+                }
+                EntryWrite::Expire { .. } | EntryWrite::DeleteRange { .. } => None,
+            };
+            changes.extend(written);
             deleted += self.write(write, now_ms);
         }
+        self.tell(&changes);
         TxnOutcome { succeeded, revision: self.revision, now_ms, deleted, found: Vec::new() }
     }
 
@@ -286,6 +321,19 @@ impl RedisStore for Memory {
             return Err(StoreFailure::Unknown("no answer in time".to_owned()));
         }
         Ok(outcome)
+    }
+
+    async fn watch(
+        &self,
+        _requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+    ) -> Result<mpsc::Receiver<Vec<EntryChange>>, StoreFailure> {
+        let mut state = self.state();
+        state.check()?;
+        let (sender, receiver) = mpsc::channel(1000);
+        state.feeds.push((from..to, sender));
+        Ok(receiver)
     }
 
     async fn run_at_leader(&self, _requester: &Requester, unit: Vec<u8>) -> Result<Option<Vec<u8>>, StoreFailure> {

@@ -6,6 +6,7 @@ mod memory;
 mod port;
 mod scripted;
 mod scripts;
+mod signals;
 mod transactions;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -20,13 +21,13 @@ use crate::{
     resp::RequestWords,
     session::{Closes, RedisSession},
 };
-use memory::Memory;
-use scripted::Scripted;
+pub(crate) use memory::Memory;
+pub(crate) use scripted::Scripted;
 
 /// 2025-01-01, in microseconds.
 const NOW_US: u64 = 1_735_689_600_000_000;
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options::new(|| NOW_US, 7)
 }
 

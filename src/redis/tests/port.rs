@@ -10,7 +10,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Scripted, memory::Memory, options};
-use crate::{Options, Redis};
+use crate::{Options, Redis, RedisStore as _};
 
 /// Time within which whatever a test waits for has happened.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -191,4 +191,63 @@ async fn clients_of_sentinel_find_the_leader() {
     let mut client = port.connect().await;
     client.send(b"SENTINEL get-master-addr-by-name any\r\nROLE\r\nSENTINEL replicas any\r\nSENTINEL masters\r\n").await;
     client.expect("*2\r\n$8\r\n10.0.0.2\r\n$4\r\n6379\r\n*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n*0\r\n*2\r\n*26\r\n").await;
+}
+
+/// Waits until there are so many clients that wait for an item.
+async fn until_waiting(store: &Memory, count: u64) {
+    let (from, to) = (b"redis/wait/".to_vec(), b"redis/wait0".to_vec());
+    let reached = timeout(PATIENCE, async {
+        while store.count(&crate::signals::port(), from.clone(), to.clone()).await != Ok(count) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    reached.await.expect("in time");
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_connection_while_it_waits_gets_nothing() {
+    let port = Port::open(options()).await;
+    let mut gone = port.connect().await;
+    gone.send(b"BLPOP queue 0\r\n").await;
+    until_waiting(&port.store, 1).await;
+    let mut stays = port.connect().await;
+    stays.send(b"BLPOP queue 0\r\nPING\r\n").await;
+    until_waiting(&port.store, 2).await;
+    drop(gone);
+    until_waiting(&port.store, 1).await;
+
+    let mut pusher = port.connect().await;
+    pusher.send(b"RPUSH queue a\r\n").await;
+    pusher.expect(":1\r\n").await;
+    stays.expect("*2\r\n$5\r\nqueue\r\n$1\r\na\r\n+PONG\r\n").await;
+    until_waiting(&port.store, 0).await;
+}
+
+#[tokio::test]
+async fn messages_reach_a_connection_that_sends_nothing() {
+    let port = Port::open(options()).await;
+    let mut subscriber = port.connect().await;
+    subscriber.send(b"SUBSCRIBE news\r\n").await;
+    subscriber.expect("*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n").await;
+
+    let mut publisher = port.connect().await;
+    publisher.send(b"PUBLISH news a\r\nPUBLISH news b\r\n").await;
+    publisher.expect(":1\r\n:1\r\n").await;
+    for text in ["a", "b"] {
+        subscriber.expect(&format!("*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\n{text}\r\n")).await;
+    }
+    drop(subscriber);
+    timeout(PATIENCE, async {
+        loop {
+            publisher.send(b"PUBSUB NUMPAT\r\nPUBLISH news c\r\n").await;
+            publisher.expect(":0\r\n:").await;
+            let mut count = [0; 3];
+            publisher.0.read_exact(&mut count).await.unwrap();
+            if count == *b"0\r\n" {
+                break;
+            }
+        }
+    })
+    .await
+    .expect("the end of a connection is the end of its subscriptions");
 }

@@ -6,7 +6,7 @@
 use super::redis::{CallAborted, Interpreter, RedisReply, ScriptFailure, ScriptHost, ScriptLimits};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scripted;
+pub(crate) struct Scripted;
 
 impl Interpreter for Scripted {
     fn check(&self, source: &[u8]) -> Result<(), ScriptFailure> {

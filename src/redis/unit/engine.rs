@@ -21,6 +21,7 @@ use crate::{
     data::DatumKind,
     key::{database_end, database_start, store_key, token_key},
     script::ViewHost,
+    signals,
     view::{Cursors, Loaded, LoadedKey, LoadedRange, RangeNeed, Stop, UnitMoment, UnitNeeds, UnitView},
 };
 
@@ -179,17 +180,20 @@ impl<S: RedisStore> Engine<S> {
                 Ok(ran) => ran,
                 Err(outcome) => return outcome,
             };
-            let LoadedRun { replies, view, is_of_one_moment } = ran;
+            let LoadedRun { replies, mut view, is_of_one_moment } = ran;
+            let published = view.take_published();
 
             let database = view.database;
             // A transaction that read at several moments needs the store to say that nothing has changed between them.
             if !view.has_writes() && (is_of_one_moment || !unit.is_transaction) {
+                self.publish_all(published).await;
                 return UnitOutcome::Done { replies, database };
             }
 
             let txn = view.into_txn(&unit.holder);
             match self.store.commit(requester, txn).await {
                 Ok(committed) if committed.succeeded => {
+                    self.publish_all(published).await;
                     let replies = replies.into_iter().map(|reply| reply.at_revision(committed.revision)).collect();
                     return UnitOutcome::Done { replies, database };
                 }
@@ -200,6 +204,15 @@ impl<S: RedisStore> Engine<S> {
         UnitOutcome::Refused(format!(
             "ERR other clients changed the same keys during each of {TRIES_MAX} tries, and nothing was done: try again"
         ))
+    }
+
+    /// Sends the messages of a unit whose writes are committed. One that cannot be sent is lost, as those of a Redis that fails over.
+    async fn publish_all(&self, published: Vec<(Vec<u8>, Vec<u8>)>) {
+        for (channel, message) in published {
+            if let Err(failure) = signals::publish(&self.store, &channel, &message).await {
+                tracing::debug!(%failure, "a message of a transaction is lost");
+            }
+        }
     }
 
     /// Loads what a unit needs and runs it, until nothing is missing.
@@ -250,6 +263,11 @@ impl<S: RedisStore> Engine<S> {
             let to = database_end(*database);
             loaded.counts.insert(*database, self.store.count(requester, from, to).await?);
             calls += 1;
+        }
+
+        for channel in &needs.receivers {
+            let receivers = signals::count_receivers(&self.store, channel).await?;
+            loaded.receivers.insert(channel.clone(), receivers);
         }
 
         if !needs.keys.is_empty() || calls == 0 {

@@ -16,6 +16,8 @@ pub(crate) struct Loaded {
     pub(crate) ranges: BTreeMap<RangeNeed, LoadedRange>,
     /// Number of keys of databases.
     pub(crate) counts: BTreeMap<u8, u64>,
+    /// Number of subscribers that a message of a channel reaches.
+    pub(crate) receivers: BTreeMap<Vec<u8>, u64>,
     /// The cluster time.
     pub(crate) now_ms: u64,
     /// The revision of the first range that was read.
@@ -62,6 +64,8 @@ pub(crate) struct UnitNeeds {
     pub(crate) ranges: BTreeSet<RangeNeed>,
     /// Databases whose keys are counted.
     pub(crate) counts: BTreeSet<u8>,
+    /// Channels whose subscribers are counted.
+    pub(crate) receivers: BTreeSet<Vec<u8>>,
 }
 
 impl UnitNeeds {
@@ -70,5 +74,6 @@ impl UnitNeeds {
         self.keys.extend(other.keys.iter().cloned());
         self.ranges.extend(other.ranges.iter().cloned());
         self.counts.extend(other.counts.iter().copied());
+        self.receivers.extend(other.receivers.iter().cloned());
     }
 }

@@ -30,6 +30,8 @@ pub(crate) use slot::{Life, LockToken};
 const WORK_UNITS_MAX: usize = 2 << 20;
 /// Bytes that are read or copied for one unit of work.
 const WORK_UNIT_BYTES: usize = 32;
+/// Maximum number of messages that a unit publishes.
+const PUBLISHED_MAX: usize = 100;
 /// Maximum number of bytes that the commands of a unit write, all together.
 const WRITTEN_BYTES_MAX: usize = 3 << 20;
 
@@ -95,6 +97,8 @@ pub(crate) struct UnitView {
     seen: BTreeSet<(Vec<u8>, u64)>,
     /// What was asked for and is not loaded.
     needs: UnitNeeds,
+    /// Messages for channels, in their order.
+    published: Vec<(Vec<u8>, Vec<u8>)>,
     /// Work that was done.
     work: usize,
     /// Bytes that were written.
@@ -127,6 +131,7 @@ impl UnitView {
             ranges_read: BTreeSet::new(),
             seen: BTreeSet::new(),
             needs: UnitNeeds::default(),
+            published: Vec::new(),
             work: 0,
             written_bytes: 0,
             random: moment.seed,
@@ -152,6 +157,29 @@ impl UnitView {
     /// Whether something is written.
     pub(crate) fn has_writes(&self) -> bool {
         !self.flushed.is_empty() || self.slots.values().any(|slot| slot.change != SlotChange::None)
+    }
+
+    /// Has a message sent after the commit. Returns the number of its receivers now.
+    pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> Result<u64, Stop> {
+        let Some(receivers) = self.loaded.receivers.get(channel).copied() else {
+            self.needs.receivers.insert(channel.to_vec());
+            return Err(Stop::Missing);
+        };
+
+        self.count_written(channel.len() + message.len())?;
+        if self.published.len() == PUBLISHED_MAX {
+            let text = format!("ERR a transaction publishes at most {PUBLISHED_MAX} messages: make several of it");
+            return Err(Stop::Over(text));
+        }
+        if receivers > 0 {
+            self.published.push((channel.to_vec(), message.to_vec()));
+        }
+        Ok(receivers)
+    }
+
+    /// The messages that are to be sent after the commit.
+    pub(crate) fn take_published(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        std::mem::take(&mut self.published)
     }
 
     /// Spends work. Fails if the unit has none left.

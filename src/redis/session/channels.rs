@@ -1,0 +1,241 @@
+//! SUBSCRIBE, PUBLISH and PUBSUB. How nodes hear of messages: `signals`.
+
+use std::collections::BTreeSet;
+
+use super::{
+    RedisSession,
+    answer::{Closes, failure_reply},
+    clients::unknown_subcommand,
+};
+use crate::{
+    RedisReply, RedisStore,
+    commands::{Arguments, CommandSpec, glob, wrong_number},
+    resp::Protocol,
+    signals::{self, Inbox, Outbox, Topic},
+    view::Stop,
+};
+
+/// Maximum number of channels and patterns of a connection.
+const TOPICS_MAX: usize = 1024;
+
+/// The subscriptions of a connection.
+pub(super) struct Subscriptions {
+    topics: BTreeSet<Topic>,
+    outbox: Outbox,
+    inbox: Inbox,
+}
+
+impl<S: RedisStore> RedisSession<S> {
+    /// Whether only commands about subscriptions may follow: RESP2 cannot tell messages from replies.
+    pub(super) fn is_subscriber_only(&self) -> bool {
+        self.protocol == Protocol::Resp2 && self.topics_count() > 0
+    }
+
+    /// The error or the reply of a command that comes on a connection which is for messages.
+    pub(super) fn answer_as_subscriber(&self, command: &CommandSpec, arguments: &Arguments<'_>) -> Option<RedisReply> {
+        match command.name {
+            "subscribe" | "psubscribe" | "unsubscribe" | "punsubscribe" | "quit" | "reset" => None,
+            "ping" => {
+                let message = arguments.get(1).map(|message| message.to_vec()).unwrap_or_default();
+                Some(RedisReply::bulks([b"pong".to_vec(), message]))
+            }
+            name => Some(RedisReply::error(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+            ))),
+        }
+    }
+
+    fn topics_count(&self) -> usize {
+        self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.topics.len())
+    }
+
+    /// The next message for this connection. Dropping the future loses none.
+    pub(crate) async fn next_message(&mut self) -> RedisReply {
+        match &mut self.subscriptions {
+            Some(subscriptions) => subscriptions.inbox.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Writes a message.
+    pub(crate) fn write_message(&self, message: &RedisReply, out: &mut Vec<u8>) {
+        self.write(message, out);
+    }
+
+    /// Writes messages that are there, up to a number of bytes.
+    pub(crate) fn write_messages(&mut self, out: &mut Vec<u8>, bytes_max: usize) {
+        while out.len() < bytes_max
+            && let Some(message) = self.subscriptions.as_mut().and_then(|subscriptions| subscriptions.inbox.try_next())
+        {
+            self.write(&message, out);
+        }
+    }
+
+    /// Serves SUBSCRIBE and the others, and writes a reply for each name.
+    pub(super) async fn serve_subscription(
+        &mut self,
+        command: &str,
+        arguments: &Arguments<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Closes> {
+        if self.transaction.is_some() {
+            let text = format!("ERR {command} has no place in a transaction");
+            let reply = self.refuse_queued(Stop::Refused(text));
+            self.write(&reply, out);
+            return Ok(());
+        }
+
+        if command.ends_with("unsubscribe") {
+            self.unsubscribe(command, arguments, out).await;
+            return Ok(());
+        }
+        self.subscribe(command, arguments, out).await
+    }
+
+    async fn subscribe(&mut self, command: &str, arguments: &Arguments<'_>, out: &mut Vec<u8>) -> Result<(), Closes> {
+        let is_pattern = command == "psubscribe";
+        let topics: Vec<_> = arguments[1..].iter().map(|name| Topic { is_pattern, name: name.to_vec() }).collect();
+        let client = self.client().clone();
+        let subscriptions = self.subscriptions.get_or_insert_with(|| {
+            let (outbox, inbox) = Outbox::new(client);
+            Subscriptions { topics: BTreeSet::new(), outbox, inbox }
+        });
+        let new: BTreeSet<_> = topics.iter().filter(|topic| !subscriptions.topics.contains(topic)).cloned().collect();
+        if subscriptions.topics.len() + new.len() > TOPICS_MAX {
+            let text = format!(
+                "ERR a connection has at most {TOPICS_MAX} subscriptions: use patterns, or several connections"
+            );
+            self.write(&RedisReply::error(text), out);
+            return Ok(());
+        }
+
+        // They are noted before they are made, so that whatever happens meanwhile, the end of the connection ends them.
+        let before = subscriptions.topics.len();
+        subscriptions.topics.extend(new.iter().cloned());
+        let outbox = subscriptions.outbox.clone();
+        let deadline = self.requester().deadline;
+        let new: Vec<_> = new.into_iter().collect();
+        if let Err(failure) = self.node.signals.subscribe(&new, &outbox, deadline).await {
+            // There is no reply for a part of the names.
+            tracing::debug!(%failure, "a connection is closed, since its subscriptions could not be made");
+            return Err(Closes);
+        }
+
+        let mut count = before;
+        let mut acknowledged = BTreeSet::new();
+        for topic in topics {
+            count += usize::from(new.contains(&topic) && acknowledged.insert(topic.clone()));
+            let reply = note(command, Some(topic.name), count);
+            self.write(&reply, out);
+        }
+        Ok(())
+    }
+
+    /// Without names, all subscriptions end.
+    async fn unsubscribe(&mut self, command: &str, arguments: &Arguments<'_>, out: &mut Vec<u8>) {
+        let is_pattern = command == "punsubscribe";
+        let subscribed = self.subscriptions.as_ref().map(|subscriptions| &subscriptions.topics);
+        let own = || subscribed.into_iter().flatten().filter(|topic| topic.is_pattern == is_pattern).cloned();
+        let topics: Vec<_> = if arguments.len() == 1 {
+            own().collect()
+        } else {
+            arguments[1..].iter().map(|name| Topic { is_pattern, name: name.to_vec() }).collect()
+        };
+
+        let left: Vec<_> = topics.iter().filter(|topic| own().any(|own| own == **topic)).cloned().collect();
+        let client = self.client().id;
+        let deadline = self.requester().deadline;
+        if let Err(failure) = self.node.signals.unsubscribe(&left, client, deadline).await {
+            // This node sends no more messages; others may count it until its entry ends.
+            tracing::debug!(%failure, "a subscription is counted for some seconds after its end");
+        }
+
+        if topics.is_empty() {
+            let reply = note(command, None, self.topics_count());
+            self.write(&reply, out);
+        }
+        for topic in topics {
+            if let Some(subscriptions) = &mut self.subscriptions {
+                subscriptions.topics.remove(&topic);
+            }
+            let reply = note(command, Some(topic.name), self.topics_count());
+            self.write(&reply, out);
+        }
+    }
+
+    /// PUBLISH outside of a transaction.
+    pub(super) async fn publish(&self, arguments: &Arguments<'_>) -> Result<RedisReply, Closes> {
+        let store = self.node.store();
+        let receivers = match signals::count_receivers(store, arguments[1]).await {
+            Ok(receivers) => receivers,
+            Err(failure) => return failure_reply(failure),
+        };
+        // Whoever subscribes from now on is acknowledged later, and does not expect this message.
+        if receivers > 0
+            && let Err(failure) = signals::publish(store, arguments[1], arguments[2]).await
+        {
+            return failure_reply(failure);
+        }
+        Ok(RedisReply::Integer(i64::try_from(receivers).unwrap_or(i64::MAX)))
+    }
+
+    /// PUBSUB: what is subscribed to, over all nodes.
+    pub(super) async fn pubsub(&self, arguments: &Arguments<'_>) -> Result<Result<RedisReply, Stop>, Closes> {
+        let store = self.node.store();
+        let reply = match (arguments[1].to_ascii_lowercase().as_slice(), &arguments[2..]) {
+            (b"channels", patterns @ ([] | [_])) => signals::list_topics(store, false).await.map(|channels| {
+                let is_asked = |name: &Vec<u8>| patterns.first().is_none_or(|pattern| glob::matches(pattern, name));
+                RedisReply::bulks(channels.into_keys().filter(is_asked))
+            }),
+            (b"numsub", channels) => self.count_subscribers(channels).await,
+            (b"numpat", []) => {
+                signals::list_topics(store, true).await.map(|patterns| RedisReply::count(patterns.len()))
+            }
+            (b"channels" | b"numpat", _) => {
+                let name = String::from_utf8_lossy(arguments[1]).to_ascii_lowercase();
+                return Ok(Err(wrong_number(&format!("pubsub|{name}"))));
+            }
+            _ => return Ok(Err(unknown_subcommand("PUBSUB", arguments[1]))),
+        };
+
+        match reply {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(failure) => failure_reply(failure).map(Ok),
+        }
+    }
+
+    async fn count_subscribers(&self, channels: &[&[u8]]) -> Result<RedisReply, crate::StoreFailure> {
+        let mut counts = Vec::new();
+        for channel in channels {
+            let topic = Topic { is_pattern: false, name: channel.to_vec() };
+            let count = signals::count_subscribers(self.node.store(), &topic).await?;
+            counts.push((
+                RedisReply::Bulk(channel.to_vec()),
+                RedisReply::Integer(i64::try_from(count).unwrap_or(i64::MAX)),
+            ));
+        }
+        Ok(RedisReply::Array(counts.into_iter().flat_map(|(channel, count)| [channel, count]).collect()))
+    }
+
+    /// Ends all subscriptions.
+    pub(super) fn drop_subscriptions(&mut self) {
+        if let Some(subscriptions) = self.subscriptions.take() {
+            let topics: Vec<_> = subscriptions.topics.into_iter().collect();
+            self.node.signals.drop_subscriptions(&topics, self.client().id);
+        }
+    }
+}
+
+impl<S> Drop for RedisSession<S> {
+    fn drop(&mut self) {
+        if let Some(subscriptions) = self.subscriptions.take() {
+            let topics: Vec<_> = subscriptions.topics.into_iter().collect();
+            self.node.signals.drop_subscriptions(&topics, self.guard.client.id);
+        }
+    }
+}
+
+/// The reply to a subscription, or to its end.
+fn note(command: &str, name: Option<Vec<u8>>, count: usize) -> RedisReply {
+    RedisReply::Push(vec![RedisReply::text(command), RedisReply::bulk_or_nil(name), RedisReply::count(count)])
+}

@@ -1,0 +1,164 @@
+//! Entries that live as long as this node holds them: it renews them, and they end soon after it has stopped.
+//!
+//! One task writes them, several in a transaction, so that a thousand waiting clients cost a few transactions a second.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until, timeout_at},
+};
+
+use super::{SharedSignals, port};
+use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, StoreFailure};
+
+/// How long an entry lives without a renewal.
+const LIFE_MS: u64 = 5000;
+const RENEWAL: Duration = Duration::from_millis(1500);
+/// Number of entries that one transaction writes.
+const TOGETHER_MAX: usize = 200;
+/// Pause after a write that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// An entry that is to be written, or without a value deleted.
+type LeaseChange = (Vec<u8>, Option<Vec<u8>>);
+
+/// The entries that a node holds.
+pub(super) struct Leases {
+    state: Mutex<HeldEntries>,
+    /// Something is to be written.
+    changed: Notify,
+    /// The last generation of which everything is written.
+    settled: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct HeldEntries {
+    /// The entries, with their values.
+    held: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Those that are to be written, and those that are to be deleted.
+    unwritten: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// Rises with each change.
+    generation: u64,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changed: Notify::new(), settled: watch::Sender::new(0) }
+    }
+}
+
+impl Leases {
+    /// Has an entry written and kept. Returns the generation for [`Self::settled`].
+    pub(super) fn hold(&self, key: Vec<u8>, value: Vec<u8>) -> u64 {
+        self.change(|state| {
+            state.held.insert(key.clone(), value.clone());
+            state.unwritten.insert(key, Some(value));
+        })
+    }
+
+    /// Has an entry deleted.
+    pub(super) fn release(&self, key: Vec<u8>) -> u64 {
+        self.change(|state| {
+            state.held.remove(&key);
+            state.unwritten.insert(key, None);
+        })
+    }
+
+    /// Waits until everything up to a generation is committed.
+    pub(super) async fn settled(&self, generation: u64, deadline: Instant) -> Result<(), StoreFailure> {
+        let mut settled = self.settled.subscribe();
+        match timeout_at(deadline, settled.wait_for(|settled| *settled >= generation)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                Err(StoreFailure::Unavailable("the client's place could not be noted in time".to_owned()))
+            }
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HeldEntries)) -> u64 {
+        let mut state = self.state();
+        change(&mut state);
+        state.generation += 1;
+        self.changed.notify_one();
+        state.generation
+    }
+
+    /// The state. No code panics while it holds the lock.
+    fn state(&self) -> MutexGuard<'_, HeldEntries> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Some of what is to be written, and the generation that is settled after it.
+    fn take(&self) -> (Vec<LeaseChange>, u64) {
+        let mut state = self.state();
+        let mut taken = Vec::new();
+        while taken.len() < TOGETHER_MAX
+            && let Some(change) = state.unwritten.pop_first()
+        {
+            taken.push(change);
+        }
+        let settled = if state.unwritten.is_empty() { state.generation } else { 0 };
+        (taken, settled)
+    }
+
+    /// Takes back what could not be written. Changes that came meanwhile stay.
+    fn put_back(&self, changes: Vec<LeaseChange>) {
+        let mut state = self.state();
+        for (key, value) in changes {
+            state.unwritten.entry(key).or_insert(value);
+        }
+    }
+
+    fn renew_all(&self) {
+        let mut state = self.state();
+        let held = state.held.clone();
+        for (key, value) in held {
+            state.unwritten.entry(key).or_insert(Some(value));
+        }
+    }
+}
+
+/// Writes the entries of a node, and renews them. Never returns.
+pub(super) async fn keep<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
+    let leases = &shared.leases;
+    let mut renewal = Instant::now() + RENEWAL;
+    loop {
+        tokio::select! {
+            () = leases.changed.notified() => {}
+            () = sleep_until(renewal) => {
+                renewal = Instant::now() + RENEWAL;
+                leases.renew_all();
+            }
+        }
+        write_all(&store, leases).await;
+    }
+}
+
+async fn write_all<S: RedisStore>(store: &S, leases: &Leases) {
+    loop {
+        let (changes, settled) = leases.take();
+        if !changes.is_empty() {
+            let writes = changes.iter().cloned().map(|(key, value)| match value {
+                Some(value) => EntryWrite::Put { key, value, expiry: Expiry::AfterMs(LIFE_MS), claim: LockClaim::None },
+                None => EntryWrite::Delete { key },
+            });
+            let txn = EntryTxn { writes: writes.collect(), ..EntryTxn::default() };
+
+            if let Err(failure) = store.commit(&port(), txn).await {
+                tracing::debug!(%failure, "waiting clients could not be noted");
+                leases.put_back(changes);
+                sleep(PAUSE).await;
+                continue;
+            }
+        }
+        if settled > 0 {
+            leases.settled.send_if_modified(|before| std::mem::replace(before, (*before).max(settled)) < settled);
+            return;
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Clients that wait for something: for an item of a list or a sorted set, or for a message of a channel. Over all nodes.
+//!
+//! ```text
+//! names       the port's own entries: waiting clients, subscriptions, messages
+//! leases      entries that live as long as this node holds them
+//! places      the clients of this node that wait for items
+//! topics      the clients of this node that have subscribed
+//! feed        the writes of the keyspace, as this node applies them, for both
+//! publish     messages, and the number of their receivers
+//! ```
+//!
+//! Everything that nodes must agree on is an entry of the keyspace, so it survives a change of leader by itself, and the only thing that a
+//! node asks of the store beyond entries is a feed of the writes that it applies ([`RedisStore::watch`]).
+//!
+//! **Blocking pops.** A client that finds nothing gets an entry `redis/wait/LENGTH/KEY/ID` for each of its keys. The entries of a key
+//! stand in the order of their creation, and that is the order of arrival over all nodes: whoever is the oldest may pop. Its node hears by
+//! the feed that the key was written or that an older waiter has left, looks whether its client is the first now, and then runs the plain
+//! command as a unit of its own. So a pop is one transaction, and no element is taken for a client of another node. If the client goes
+//! away meanwhile, the element is put back. A client that comes while others wait is no exception: it waits behind them. The timeout is
+//! answered a little early, since clients of Redis give up at the same moment.
+//!
+//! **Channels.** A node that has subscribers of a channel has an entry `redis/channel/LENGTH/NAME/NODE` with their number
+//! (`redis/pattern/…` for a pattern), and a subscription is acknowledged after that entry is committed. PUBLISH adds up the numbers, which
+//! are those of all nodes. If there are any, it writes the message as an entry that ends at once; each node finds it in its feed. So all
+//! subscribers get the messages in the order of the log, and a message that was published after an acknowledgement arrives. A node that
+//! loses its feed loses the messages of that time, as a client of Redis does that has to connect again.
+//!
+//! **Leases.** These entries end by themselves a few seconds after their node has stopped to renew them: waiters of a dead node hold up
+//! the others for that long, and its subscribers are counted for that long. During an election cluster time stands still, and they stay.
+//!
+//! **Left out:** a plain LPOP takes an item before the clients that wait for it have heard of it (in Redis it cannot come between); an item
+//! that is put back has the list's place, but a key that was gone with its last item comes back without its time to live; sharded channels
+//! and keyspace notifications; BLMPOP and BZMPOP.
+
+mod feed;
+mod leases;
+mod names;
+mod places;
+mod publish;
+mod topics;
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{RedisStore, Requester, StoreFailure};
+use feed::WriteFeed;
+use leases::Leases;
+pub(crate) use places::{LocalPlace, WaiterStanding};
+pub(crate) use publish::{count_receivers, count_subscribers, list_topics, publish};
+pub(crate) use topics::{Inbox, Outbox, Topic};
+use {places::LocalPlaces, topics::Topics};
+
+/// Time limit of a call of the store that the port makes for itself.
+const CALL_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The clients of a node that wait, and what is done for them.
+pub(crate) struct NodeSignals<S> {
+    store: S,
+    /// The name of this node among the entries: of this process only.
+    node: String,
+    shared: Arc<SharedSignals>,
+    /// What runs while the node runs, from the first client on that waits.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// What the tasks of a node share.
+struct SharedSignals {
+    feed: WriteFeed,
+    leases: Leases,
+    places: LocalPlaces,
+    topics: Topics,
+}
+
+impl<S: RedisStore> NodeSignals<S> {
+    pub(crate) fn new(store: S, seed: u64) -> Self {
+        let shared = SharedSignals {
+            feed: WriteFeed::default(),
+            leases: Leases::default(),
+            places: LocalPlaces::default(),
+            topics: Topics::default(),
+        };
+        Self { store, node: format!("{seed:016x}"), shared: Arc::new(shared), tasks: Mutex::default() }
+    }
+
+    /// Waits until this node hears of all writes that are made from now on.
+    async fn listen(&self, deadline: Instant) -> Result<(), StoreFailure> {
+        {
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            if tasks.is_empty() {
+                tasks.spawn(feed::follow(self.store.clone(), Arc::clone(&self.shared)));
+                tasks.spawn(leases::keep(self.store.clone(), Arc::clone(&self.shared)));
+            }
+        }
+        self.shared.feed.live(deadline).await
+    }
+
+    /// Has a client wait for these keys, which are named as in the store. It has its place in the queue of each when this returns.
+    pub(crate) async fn enter(&self, keys: &[Vec<u8>], deadline: Instant) -> Result<LocalPlace, StoreFailure> {
+        self.listen(deadline).await?;
+        let place = LocalPlace::enter(&self.shared, &self.node, keys);
+        self.shared.leases.settled(place.generation(), deadline).await?;
+        Ok(place)
+    }
+
+    /// Whether clients wait for one of these keys already. Fails if they are too many.
+    pub(crate) async fn has_waiters(&self, keys: &[Vec<u8>]) -> Result<bool, StoreFailure> {
+        let mut has_some = false;
+        for key in keys {
+            let count = places::waiters(&self.store, key).await?.len();
+            if count >= places::WAITERS_MAX {
+                return Err(StoreFailure::TooLarge(format!(
+                    "{count} clients wait for the same key, and no more may: have fewer wait, or use several keys"
+                )));
+            }
+            has_some |= count > 0;
+        }
+        Ok(has_some)
+    }
+
+    /// Which of its keys a waiting client may take from: those for which it is the first.
+    pub(crate) async fn standing(&self, place: &LocalPlace) -> Result<WaiterStanding, StoreFailure> {
+        place.standing(&self.store).await
+    }
+
+    /// Adds a subscriber. Returns after all nodes can count it.
+    pub(crate) async fn subscribe(
+        &self,
+        topics: &[Topic],
+        outbox: &Outbox,
+        deadline: Instant,
+    ) -> Result<(), StoreFailure> {
+        self.listen(deadline).await?;
+        let mut generation = 0;
+        for topic in topics {
+            let count = self.shared.topics.add(topic, outbox);
+            generation = self.note_count(topic, count);
+        }
+        self.shared.leases.settled(generation, deadline).await
+    }
+
+    /// Removes a subscriber. Returns after no node counts it any more.
+    pub(crate) async fn unsubscribe(
+        &self,
+        topics: &[Topic],
+        client: u64,
+        deadline: Instant,
+    ) -> Result<(), StoreFailure> {
+        let generation = self.drop_subscriptions(topics, client);
+        self.shared.leases.settled(generation, deadline).await
+    }
+}
+
+impl<S> NodeSignals<S> {
+    /// Ends what runs for waiting clients, as the end of the process does.
+    #[cfg(test)]
+    pub(crate) fn stop(&self) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+
+    /// Removes a subscriber, and has it no longer counted soon.
+    pub(crate) fn drop_subscriptions(&self, topics: &[Topic], client: u64) -> u64 {
+        let mut generation = 0;
+        for topic in topics {
+            let count = self.shared.topics.remove(topic, client);
+            generation = self.note_count(topic, count);
+        }
+        generation
+    }
+
+    fn note_count(&self, topic: &Topic, count: usize) -> u64 {
+        let key = names::receiver(topic, &self.node);
+        if count == 0 {
+            self.shared.leases.release(key)
+        } else {
+            self.shared.leases.hold(key, count.to_string().into_bytes())
+        }
+    }
+}
+
+/// The port itself, as a requester of the store.
+pub(crate) fn port() -> Requester {
+    let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+    Requester { identity: None, address, deadline: Instant::now() + CALL_TIMEOUT, is_port: true }
+}

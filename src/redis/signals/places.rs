@@ -1,0 +1,169 @@
+//! The clients of this node that wait for items, and their places in the queues of all nodes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::Notify;
+
+use super::{SharedSignals, names, port};
+use crate::{RedisStore, StoreFailure};
+
+/// Maximum number of clients that wait for a key.
+pub(super) const WAITERS_MAX: usize = 1000;
+
+/// The waiting clients of a node, by the keys for which they wait. The keys are named as in the store.
+#[derive(Default)]
+pub(super) struct LocalPlaces {
+    queues: Mutex<BTreeMap<Vec<u8>, LocalQueue>>,
+    last_id: AtomicU64,
+}
+
+/// Those of one key in the order of their places. One that has not seen its place yet stands at the end.
+type LocalQueue = BTreeMap<(u64, u64), Arc<Notify>>;
+
+impl LocalPlaces {
+    /// Wakes the first client of this node that waits for a key. If it is not the first of all, nobody behind it is.
+    pub(super) fn wake(&self, key: &[u8]) {
+        if let Some(first) = self.queues().get(key).and_then(|queue| queue.values().next()) {
+            first.notify_one();
+        }
+    }
+
+    pub(super) fn wake_all(&self) {
+        self.queues().values().flat_map(BTreeMap::values).for_each(|client| client.notify_one());
+    }
+
+    /// The queues. No code panics while it holds the lock.
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, LocalQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether it is a client's turn.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct WaiterStanding {
+    /// The keys for which it is the first, by their numbers.
+    pub(crate) first_for: Vec<usize>,
+}
+
+/// A client that waits. On drop it leaves all queues.
+pub(crate) struct LocalPlace {
+    shared: Arc<SharedSignals>,
+    keys: Vec<Vec<u8>>,
+    id: u64,
+    node: String,
+    woken: Arc<Notify>,
+    generation: u64,
+    /// The places that it has seen, by the numbers of the keys.
+    seen: Mutex<Vec<u64>>,
+}
+
+impl LocalPlace {
+    pub(super) fn enter(shared: &Arc<SharedSignals>, node: &str, keys: &[Vec<u8>]) -> Self {
+        let id = shared.places.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let woken = Arc::new(Notify::new());
+        let mut place = Self {
+            shared: Arc::clone(shared),
+            keys: keys.to_vec(),
+            id,
+            node: node.to_owned(),
+            woken: Arc::clone(&woken),
+            generation: 0,
+            seen: Mutex::new(vec![u64::MAX; keys.len()]),
+        };
+
+        for key in keys {
+            shared.places.queues().entry(key.clone()).or_default().insert((u64::MAX, id), Arc::clone(&woken));
+            place.generation = shared.leases.hold(place.entry(key), Vec::new());
+        }
+        place
+    }
+
+    /// When this generation of leases is settled, the client has its places.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Waits until it may be the client's turn. A turn that came since the last call is not missed.
+    pub(crate) async fn woken(&self) {
+        self.woken.notified().await;
+    }
+
+    fn entry(&self, key: &[u8]) -> Vec<u8> {
+        names::waiter(key, &format!("{}-{}", self.node, self.id))
+    }
+
+    /// Looks for which keys the client is the first of all nodes.
+    pub(super) async fn standing<S: RedisStore>(&self, store: &S) -> Result<WaiterStanding, StoreFailure> {
+        let mut first_for = Vec::new();
+        for (number, key) in self.keys.iter().enumerate() {
+            let own = self.entry(key);
+            let waiters = waiters(store, key).await?;
+            // Without an entry the lease has ended, and it is written anew with the next renewal: at the end of the queue.
+            let Some(created) = waiters.iter().find(|(entry, _)| *entry == own).map(|(_, created)| *created) else {
+                continue;
+            };
+            self.note_place(number, created);
+
+            // Those that one transaction has created stand in the order of their keys.
+            let is_first = waiters.iter().all(|(entry, other)| (created, &own) <= (*other, entry));
+            if is_first {
+                first_for.push(number);
+            }
+        }
+        Ok(WaiterStanding { first_for })
+    }
+
+    /// Gives the client its place among those of this node.
+    fn note_place(&self, number: usize, created: u64) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut seen[number], created);
+        let mut queues = self.shared.places.queues();
+        if before != created
+            && let Some(queue) = queues.get_mut(&self.keys[number])
+            && let Some(client) = queue.remove(&(before, self.id))
+        {
+            queue.insert((created, self.id), client);
+        }
+    }
+}
+
+impl Drop for LocalPlace {
+    fn drop(&mut self) {
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        for (key, place) in self.keys.iter().zip(seen) {
+            let mut queues = self.shared.places.queues();
+            if let Some(queue) = queues.get_mut(key) {
+                queue.remove(&(place, self.id));
+                if queue.is_empty() {
+                    queues.remove(key);
+                }
+            }
+            drop(queues);
+
+            // The others hear by the feed that it has left.
+            self.shared.leases.release(self.entry(key));
+        }
+    }
+}
+
+/// The clients of all nodes that wait for a key, each with the revision at which it came.
+pub(super) async fn waiters<S: RedisStore>(store: &S, key: &[u8]) -> Result<Vec<(Vec<u8>, u64)>, StoreFailure> {
+    let (mut from, to) = names::waiters(key);
+    let mut waiters = Vec::new();
+    loop {
+        let page = store.range(&port(), from.clone(), to.clone(), WAITERS_MAX).await?;
+        if let Some((last, _)) = page.entries.last() {
+            from = [&last[..], &[0]].concat();
+        }
+        waiters.extend(page.entries.into_iter().map(|(entry, stored)| (entry, stored.created)));
+        if !page.more || waiters.len() > 2 * WAITERS_MAX {
+            return Ok(waiters);
+        }
+    }
+}

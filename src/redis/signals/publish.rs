@@ -1,0 +1,80 @@
+//! Messages, and the number of their receivers over all nodes.
+
+use std::collections::BTreeMap;
+
+use super::{Topic, names, port};
+use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, StoreFailure, commands::glob};
+
+/// Number of entries that are read at a time.
+const PAGE_ENTRIES: usize = 1000;
+/// Maximum number of entries that are read: nodes with subscribers, for each channel or pattern.
+const ENTRIES_MAX: usize = 100_000;
+
+/// The number of subscribers that a message of a channel would reach, patterns included.
+pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) -> Result<u64, StoreFailure> {
+    let own = Topic { is_pattern: false, name: channel.to_vec() };
+    let mut count = count_subscribers(store, &own).await?;
+    for (pattern, subscribers) in list_topics(store, true).await? {
+        if glob::matches(&pattern, channel) {
+            count += subscribers;
+        }
+    }
+    Ok(count)
+}
+
+/// The number of subscribers of a topic.
+pub(crate) async fn count_subscribers<S: RedisStore>(store: &S, topic: &Topic) -> Result<u64, StoreFailure> {
+    let entries = read(store, names::receivers(topic)).await?;
+    Ok(entries.iter().map(|(_, value)| number(value)).sum())
+}
+
+/// All channels with subscribers, or all patterns, each with their number.
+pub(crate) async fn list_topics<S: RedisStore>(
+    store: &S,
+    are_patterns: bool,
+) -> Result<BTreeMap<Vec<u8>, u64>, StoreFailure> {
+    let mut topics = BTreeMap::new();
+    for (key, value) in read(store, names::all_receivers(are_patterns)).await? {
+        if let Some(name) = names::topic_name(&key, are_patterns) {
+            *topics.entry(name.to_vec()).or_default() += number(&value);
+        }
+    }
+    Ok(topics)
+}
+
+/// Sends a message to the subscribers of all nodes.
+pub(crate) async fn publish<S: RedisStore>(store: &S, channel: &[u8], message: &[u8]) -> Result<(), StoreFailure> {
+    // The write is what the nodes hear of, and nobody reads the entry.
+    let write = EntryWrite::Put {
+        key: names::message(channel),
+        value: message.to_vec(),
+        expiry: Expiry::AfterMs(1),
+        claim: LockClaim::None,
+    };
+    store.commit(&port(), EntryTxn { writes: vec![write], ..EntryTxn::default() }).await.map(drop)
+}
+
+fn number(value: &[u8]) -> u64 {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+async fn read<S: RedisStore>(
+    store: &S,
+    (mut from, to): (Vec<u8>, Vec<u8>),
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreFailure> {
+    let mut entries = Vec::new();
+    loop {
+        let page = store.range(&port(), from.clone(), to.clone(), PAGE_ENTRIES).await?;
+        if let Some((last, _)) = page.entries.last() {
+            from = [&last[..], &[0]].concat();
+        }
+        entries.extend(page.entries.into_iter().map(|(key, entry)| (key, entry.value)));
+
+        if !page.more {
+            return Ok(entries);
+        }
+        if entries.len() > ENTRIES_MAX {
+            return Err(StoreFailure::TooLarge(format!("there are more than {ENTRIES_MAX} subscriptions")));
+        }
+    }
+}

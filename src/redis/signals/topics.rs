@@ -1,0 +1,128 @@
+//! The clients of this node that have subscribed to channels and patterns.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::sync::mpsc;
+
+use crate::{RedisReply, clients::ListedClient, commands::glob};
+
+/// Messages that wait for a client to read them, and their bytes.
+const WAITING_MAX: usize = 1024;
+const WAITING_BYTES_MAX: usize = 1 << 20;
+
+/// A channel, or a pattern of channels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Topic {
+    pub(crate) is_pattern: bool,
+    pub(crate) name: Vec<u8>,
+}
+
+/// The subscribers of a node.
+#[derive(Default)]
+pub(super) struct Topics(Mutex<BTreeMap<Topic, BTreeMap<u64, Outbox>>>);
+
+/// The way of messages to a client.
+#[derive(Clone)]
+pub(crate) struct Outbox {
+    client: Arc<ListedClient>,
+    sender: mpsc::Sender<RedisReply>,
+    bytes: Arc<AtomicUsize>,
+}
+
+/// The end of that way.
+pub(crate) struct Inbox {
+    receiver: mpsc::Receiver<RedisReply>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Topics {
+    /// Adds a subscriber, and returns the number of those of the topic.
+    pub(super) fn add(&self, topic: &Topic, outbox: &Outbox) -> usize {
+        let mut topics = self.topics();
+        let subscribers = topics.entry(topic.clone()).or_default();
+        subscribers.insert(outbox.client.id, outbox.clone());
+        subscribers.len()
+    }
+
+    /// Removes a subscriber, and returns the number of those that are left.
+    pub(super) fn remove(&self, topic: &Topic, client: u64) -> usize {
+        let mut topics = self.topics();
+        let Some(subscribers) = topics.get_mut(topic) else { return 0 };
+        subscribers.remove(&client);
+        let count = subscribers.len();
+        if count == 0 {
+            topics.remove(topic);
+        }
+        count
+    }
+
+    /// Gives a message to all subscribers of its channel: first to those of the channel itself.
+    pub(super) fn deliver(&self, channel: &[u8], message: &[u8]) {
+        let topics = self.topics();
+        let own = topics.get(&Topic { is_pattern: false, name: channel.to_vec() });
+        for outbox in own.into_iter().flat_map(BTreeMap::values) {
+            outbox.send(&[b"message", channel, message]);
+        }
+
+        let patterns = Topic { is_pattern: true, name: Vec::new() }..;
+        for (topic, subscribers) in topics.range(patterns).filter(|(topic, _)| glob::matches(&topic.name, channel)) {
+            subscribers.values().for_each(|outbox| outbox.send(&[b"pmessage", &topic.name, channel, message]));
+        }
+    }
+
+    /// The subscribers. No code panics while it holds the lock.
+    fn topics(&self) -> MutexGuard<'_, BTreeMap<Topic, BTreeMap<u64, Outbox>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outbox {
+    /// The way of messages to a client.
+    pub(crate) fn new(client: Arc<ListedClient>) -> (Self, Inbox) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        (Self { client, sender, bytes: Arc::clone(&bytes) }, Inbox { receiver, bytes })
+    }
+
+    fn send(&self, parts: &[&[u8]]) {
+        let message = RedisReply::Push(parts.iter().map(|part| RedisReply::Bulk(part.to_vec())).collect());
+        let bytes = message.bytes();
+        let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if waiting <= WAITING_BYTES_MAX && self.sender.try_send(message).is_ok() {
+            return;
+        }
+
+        // As in Redis: a subscriber that does not read would hold up the others, or take all memory.
+        if !self.client.kill.is_cancelled() {
+            tracing::info!(
+                client = %self.client.address,
+                messages_max = WAITING_MAX,
+                bytes_max = WAITING_BYTES_MAX,
+                "a subscriber is disconnected, since it does not read its messages"
+            );
+            self.client.kill.cancel();
+        }
+    }
+}
+
+impl Inbox {
+    /// The next message. Dropping the future loses none.
+    pub(crate) async fn next(&mut self) -> RedisReply {
+        let Some(message) = self.receiver.recv().await else { return std::future::pending().await };
+        self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
+        message
+    }
+
+    /// The next message, if it is there.
+    pub(crate) fn try_next(&mut self) -> Option<RedisReply> {
+        let message = self.receiver.try_recv().ok()?;
+        self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
+        Some(message)
+    }
+}

@@ -1,0 +1,387 @@
+//! Blocking pops and channels, at several nodes over one store.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{Api, Memory, Scripted, options};
+use crate::{Options, RedisStore as _, StoreFailure, node::RedisNode, signals::port};
+
+/// More than anything here takes, in the time of a test, which is not real.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// SeveralNodes over one store.
+struct SeveralNodes {
+    store: Memory,
+    nodes: Vec<Arc<RedisNode<Memory>>>,
+}
+
+impl SeveralNodes {
+    fn new(count: u64) -> Self {
+        let store = Memory::default();
+        let node = |seed| {
+            let options = Options { seed, ..options() };
+            Arc::new(RedisNode::new(store.clone(), Arc::new(Scripted), options))
+        };
+        let nodes = (1..=count).map(node).collect();
+        Self { store, nodes }
+    }
+
+    fn client(&self, node: usize) -> Api {
+        Api::at(self.store.clone(), Arc::clone(&self.nodes[node]))
+    }
+
+    /// Number of the entries that begin so.
+    async fn count(&self, prefix: &str) -> u64 {
+        let mut end = prefix.as_bytes().to_vec();
+        end.push(0xff);
+        self.store.count(&port(), prefix.as_bytes().to_vec(), end).await.unwrap_or(u64::MAX)
+    }
+
+    async fn until_count(&self, prefix: &str, count: u64) {
+        let reached = timeout(PATIENCE, async {
+            while self.count(prefix).await != count {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(reached.await.is_ok(), "{} entries of {prefix}, not {count}", self.count(prefix).await);
+    }
+
+    /// Has a client wait, and returns after it has its place.
+    async fn waits(&self, node: usize, line: &str) -> JoinHandle<(String, Duration)> {
+        let before = self.count("redis/wait/").await;
+        let mut client = self.client(node);
+        let line = line.to_owned();
+        let began = Instant::now();
+        let waiting = tokio::spawn(async move { (client.call(&line).await, began.elapsed()) });
+        let keys = self.count("redis/wait/");
+        let placed = timeout(PATIENCE, async {
+            while self.count("redis/wait/").await == before {
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        drop(keys);
+        assert!(placed.await.is_ok(), "no place");
+        waiting
+    }
+}
+
+async fn reply(waiting: JoinHandle<(String, Duration)>) -> String {
+    timeout(PATIENCE, waiting).await.expect("a reply in time").expect("no panic").0
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_go_to_clients_in_the_order_of_their_arrival_over_all_nodes() {
+    let nodes = SeveralNodes::new(3);
+    let mut waiting = Vec::new();
+    for node in [0, 1, 0, 2, 1] {
+        waiting.push(nodes.waits(node, "blpop queue 0").await);
+    }
+
+    let mut pusher = nodes.client(2);
+    for item in ["a", "b", "c", "d", "e"] {
+        pusher.call(&format!("rpush queue {item}")).await;
+    }
+    for (waiting, item) in waiting.into_iter().zip(["a", "b", "c", "d", "e"]) {
+        assert_eq!(reply(waiting).await, format!("*2|$5|queue|$1|{item}|"));
+    }
+    assert_eq!(pusher.call("llen queue").await, ":0|");
+    nodes.until_count("redis/wait/", 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_write_of_several_items_serves_several_clients() {
+    let nodes = SeveralNodes::new(2);
+    let mut waiting = Vec::new();
+    for node in [0, 1, 1] {
+        waiting.push(nodes.waits(node, "brpop queue 0").await);
+    }
+    nodes.client(0).call("rpush queue a b c").await;
+    for (waiting, item) in waiting.into_iter().zip(["c", "b", "a"]) {
+        assert_eq!(reply(waiting).await, format!("*2|$5|queue|$1|{item}|"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_command_that_waits_is_served() {
+    let nodes = SeveralNodes::new(2);
+    let mut pusher = nodes.client(1);
+    for (line, push, expected) in [
+        ("blpop a b 0", "rpush b x", "*2|$1|b|$1|x|"),
+        ("brpop a b 0", "lpush a x", "*2|$1|a|$1|x|"),
+        ("blmove a c left right 0", "rpush a x", "$1|x|"),
+        ("brpoplpush a c 0", "rpush a y", "$1|y|"),
+        ("bzpopmin z 0", "zadd z 2 two 1 one", "*3|$1|z|$3|one|$1|1|"),
+        ("bzpopmax z 0", "zadd z 3 three", "*3|$1|z|$3|two|$1|2|"),
+    ] {
+        let waits_already = line.starts_with("bzpopmax");
+        let mut client = nodes.client(0);
+        let waiting = if waits_already {
+            assert_eq!(client.call(line).await, expected);
+            continue;
+        } else {
+            nodes.waits(0, line).await
+        };
+        pusher.call(push).await;
+        assert_eq!(reply(waiting).await, expected, "{line}");
+    }
+    assert_eq!(pusher.call("lrange c 0 -1").await, "*2|$1|y|$1|x|");
+    nodes.until_count("redis/wait/", 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_is_answered_a_little_early() {
+    let nodes = SeveralNodes::new(1);
+    for (timeout, from_ms, to_ms) in [("5", 4950, 4980), ("1", 950, 980), ("0.1", 70, 80), ("0.01", 5, 10)] {
+        let began = Instant::now();
+        assert_eq!(nodes.client(0).call(&format!("blpop none {timeout}")).await, "*-1|");
+        let took_ms = began.elapsed().as_millis();
+        assert!((from_ms..=to_ms).contains(&took_ms), "{timeout} s: {took_ms} ms");
+    }
+    nodes.until_count("redis/wait/", 0).await;
+
+    let mut client = nodes.client(0);
+    client
+        .expect(&[
+            ("blpop none -1", "-ERR timeout is negative|"),
+            ("blpop none x", "-ERR timeout is not a float or out of range|"),
+        ])
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_gone_gets_nothing_and_holds_up_nobody() {
+    let nodes = SeveralNodes::new(2);
+    let gone = nodes.waits(0, "blpop queue 0").await;
+    let stays = nodes.waits(1, "blpop queue 0").await;
+    gone.abort();
+    nodes.until_count("redis/wait/", 1).await;
+
+    let mut pusher = nodes.client(0);
+    pusher.call("rpush queue a").await;
+    assert_eq!(reply(stays).await, "*2|$5|queue|$1|a|");
+    pusher.expect(&[("rpush queue b", ":1|"), ("lrange queue 0 -1", "*1|$1|b|")]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clients_of_a_dead_node_hold_up_others_for_some_seconds() {
+    let mut nodes = SeveralNodes::new(2);
+    let dead = nodes.waits(0, "blpop queue 0").await;
+    // A node that dies leaves its entries as they are.
+    let stays = nodes.waits(1, "blpop queue 0").await;
+    nodes.nodes[0].signals.stop();
+    dead.abort();
+    nodes.nodes.remove(0);
+
+    let began = Instant::now();
+    nodes.client(0).call("rpush queue a").await;
+    assert_eq!(reply(stays).await, "*2|$5|queue|$1|a|");
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(7), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_keep_their_places_while_there_is_no_leader() {
+    let nodes = SeveralNodes::new(2);
+    let first = nodes.waits(0, "blpop queue 0").await;
+    let second = nodes.waits(1, "blpop queue 0").await;
+
+    nodes.store.fail(Some(StoreFailure::Unavailable("no leader".to_owned())));
+    nodes.store.end_feeds();
+    sleep(Duration::from_secs(3)).await;
+    let mut pusher = nodes.client(1);
+    assert!(pusher.call("rpush queue a").await.starts_with("-LOADING"));
+    nodes.store.fail(None);
+
+    pusher.call("rpush queue a").await;
+    pusher.call("rpush queue b").await;
+    assert_eq!(reply(first).await, "*2|$5|queue|$1|a|");
+    assert_eq!(reply(second).await, "*2|$5|queue|$1|b|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_without_a_leader_is_no_nil() {
+    let nodes = SeveralNodes::new(1);
+    let waiting = nodes.waits(0, "blpop queue 3").await;
+    nodes.store.fail(Some(StoreFailure::Unavailable("no leader".to_owned())));
+    assert!(reply(waiting).await.starts_with("-LOADING"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_does_not_wait() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    client.expect(&[("multi", "+OK|"), ("blpop none 0", "+QUEUED|"), ("exec", "*1|*-1|")]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_clients_are_bounded() {
+    let nodes = SeveralNodes::new(1);
+    for number in 0..1000 {
+        nodes.store.put(&format!("redis/wait/12/redis/0/full/{number:04}"), b"");
+    }
+    let mut client = nodes.client(0);
+    let text = client.call("blpop full 1").await;
+    assert!(text.starts_with("-ERR 1000 clients wait for the same key"), "{text}");
+    let keys = vec!["k"; 65].join(" ");
+    let text = client.call(&format!("blpop {keys} 1")).await;
+    assert!(text.starts_with("-ERR a client waits for at most 64 keys"), "{text}");
+}
+
+/// The next message of a client.
+async fn message(client: &mut Api) -> String {
+    let message = timeout(PATIENCE, client.session.next_message()).await.expect("a message in time");
+    let mut out = Vec::new();
+    client.session.write_message(&message, &mut out);
+    String::from_utf8_lossy(&out).replace("\r\n", "|")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_reaches_the_subscribers_of_all_nodes_in_order() {
+    let nodes = SeveralNodes::new(3);
+    let mut one = nodes.client(0);
+    let mut two = nodes.client(1);
+    let mut by_pattern = nodes.client(1);
+    assert_eq!(one.call("subscribe news other").await, "*3|$9|subscribe|$4|news|:1|*3|$9|subscribe|$5|other|:2|");
+    assert_eq!(two.call("subscribe news").await, "*3|$9|subscribe|$4|news|:1|");
+    assert_eq!(by_pattern.call("psubscribe n*").await, "*3|$10|psubscribe|$2|n*|:1|");
+
+    let mut publisher = nodes.client(2);
+    publisher
+        .expect(&[
+            ("pubsub numsub news other none", "*6|$4|news|:2|$5|other|:1|$4|none|:0|"),
+            ("pubsub channels", "*2|$4|news|$5|other|"),
+            ("pubsub channels n*", "*1|$4|news|"),
+            ("pubsub numpat", ":1|"),
+            ("publish news hello", ":3|"),
+            ("publish news again", ":3|"),
+            ("publish zero hello", ":0|"),
+        ])
+        .await;
+    for text in ["hello", "again"] {
+        let expected = format!("*3|$7|message|$4|news|$5|{text}|");
+        assert_eq!(message(&mut one).await, expected);
+        assert_eq!(message(&mut two).await, expected);
+        assert_eq!(message(&mut by_pattern).await, format!("*4|$8|pmessage|$2|n*|$4|news|$5|{text}|"));
+    }
+
+    assert_eq!(one.call("unsubscribe news").await, "*3|$11|unsubscribe|$4|news|:1|");
+    publisher.expect(&[("pubsub numsub news", "*2|$4|news|:1|"), ("publish news x", ":2|")]).await;
+    assert_eq!(one.call("unsubscribe").await, "*3|$11|unsubscribe|$5|other|:0|");
+    assert_eq!(one.call("get key").await, "$-1|");
+
+    // The end of a connection ends its subscriptions.
+    drop((one, two, by_pattern));
+    nodes.until_count("redis/channel/", 0).await;
+    nodes.until_count("redis/pattern/", 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_that_subscribe_at_once_never_both_believe_to_be_alone() {
+    let nodes = SeveralNodes::new(2);
+    for round in 0..20 {
+        let mut tasks = Vec::new();
+        for node in [0, 1] {
+            let mut client = nodes.client(node);
+            let mut asks = nodes.client(node);
+            tasks.push(tokio::spawn(async move {
+                client.call(&format!("subscribe lock{round}")).await;
+                let alone = asks.call(&format!("pubsub numsub lock{round}")).await.ends_with(":1|");
+                (client, alone)
+            }));
+        }
+        let mut holders = 0;
+        for task in tasks {
+            holders += u32::from(task.await.expect("no panic").1);
+        }
+        assert!(holders <= 1, "round {round}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_of_a_transaction_comes_after_its_writes() {
+    let nodes = SeveralNodes::new(2);
+    let mut subscriber = nodes.client(0);
+    subscriber.call("subscribe done").await;
+    let mut writer = nodes.client(1);
+    writer
+        .expect(&[
+            ("multi", "+OK|"),
+            ("set key value", "+QUEUED|"),
+            ("publish done key", "+QUEUED|"),
+            ("exec", "*2|+OK|:1|"),
+        ])
+        .await;
+    assert_eq!(message(&mut subscriber).await, "*3|$7|message|$4|done|$3|key|");
+    assert_eq!(nodes.client(0).call("get key").await, "$5|value|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_does_not_read_is_disconnected_and_the_others_get_all() {
+    let nodes = SeveralNodes::new(1);
+    let mut slow = nodes.client(0);
+    let mut quick = nodes.client(0);
+    slow.call("subscribe news").await;
+    quick.call("subscribe news").await;
+    let mut publisher = nodes.client(0);
+    for number in 0..1100 {
+        publisher.call(&format!("publish news {number:04}")).await;
+        assert_eq!(message(&mut quick).await, format!("*3|$7|message|$4|news|$4|{number:04}|"));
+    }
+    assert!(slow.session.client().kill.is_cancelled());
+    assert!(!quick.session.client().kill.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_of_resp2_runs_no_other_commands() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    client.call("subscribe news").await;
+    let text = client.call("get key").await;
+    assert!(text.starts_with("-ERR Can't execute 'get': only (P|S)SUBSCRIBE"), "{text}");
+    client
+        .expect(&[
+            ("ping", "*2|$4|pong|$0||"),
+            ("ping x", "*2|$4|pong|$1|x|"),
+            ("reset", "+RESET|"),
+            ("get key", "$-1|"),
+        ])
+        .await;
+    nodes.until_count("redis/channel/", 0).await;
+
+    client.call("hello 3").await;
+    assert_eq!(client.call("subscribe news").await, ">3|$9|subscribe|$4|news|:1|");
+    assert_eq!(client.call("get key").await, "_|");
+    client.call("publish news x").await;
+    assert_eq!(message(&mut client).await, ">3|$7|message|$4|news|$1|x|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscriptions_of_a_connection_are_bounded() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    let names: Vec<_> = (0..1024).map(|number| format!("c{number}")).collect();
+    let acknowledged = client.call(&format!("subscribe {}", names.join(" "))).await;
+    assert!(acknowledged.ends_with("|$5|c1023|:1024|"), "{acknowledged}");
+    let text = client.call("subscribe more").await;
+    assert!(text.starts_with("-ERR a connection has at most 1024 subscriptions"), "{text}");
+    drop(client);
+    nodes.until_count("redis/channel/", 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_comes_while_another_waits_waits_behind_it() {
+    let nodes = SeveralNodes::new(1);
+    // It waits at another node, and has not heard of the item yet.
+    nodes.store.put("redis/wait/13/redis/0/queue/other", b"");
+    let mut client = nodes.client(0);
+    client.expect(&[("rpush queue a", ":1|"), ("blpop queue 2", "*-1|"), ("llen queue", ":1|")]).await;
+
+    nodes.until_count("redis/wait/", 1).await;
+    let behind = nodes.waits(0, "blpop queue 0").await;
+    nodes.store.delete("redis/wait/13/redis/0/queue/other");
+    assert_eq!(reply(behind).await, "*2|$5|queue|$1|a|");
+}
