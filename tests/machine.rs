@@ -18,7 +18,8 @@
 //! compact REVISION
 //! txn ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
 //!     properties: created, modified, version, value, lease (a session, or none)
-//!     operations: put KEY VALUE [LEASE [kept] [as LOCK]], get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
+//!     operations: put KEY VALUE [LEASE [kept] [as LOCK]], put KEY VALUE for MS [as LOCK LABEL], put KEY VALUE extended MS,
+//!         put KEY VALUE at STAMP, expire KEY for MS|at STAMP|never, get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
 //! entries [FROM] [TO]: the entries from one key up to another, last of all the revision of the keyspace
 //! events REVISION: those after it            past REVISION: the entries as they were at it
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
@@ -415,11 +416,24 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
         ["put", name, value, session] => put(name, value, lease(session, AtLeaseEnd::Delete))?,
         ["put", name, value, session, "kept"] => put(name, value, lease(session, AtLeaseEnd::Keep))?,
         ["put", name, value, session, "as", lock] => {
-            put_as(name, value, lease(session, AtLeaseEnd::Delete), Some(LockName::new(lock)?))?
+            put_as(name, value, lease(session, AtLeaseEnd::Delete), Some(LockName::new(lock)?.into()))?
         }
         ["put", name, value, session, "kept", "as", lock] => {
-            put_as(name, value, lease(session, AtLeaseEnd::Keep), Some(LockName::new(lock)?))?
+            put_as(name, value, lease(session, AtLeaseEnd::Keep), Some(LockName::new(lock)?.into()))?
         }
+        ["put", name, value, "for", ms] => put(name, value, PutLease::Until(after(ms)?))?,
+        ["put", name, value, "for", ms, "as", lock, label] => {
+            let claims = PutClaim { lock: LockName::new(lock)?, label: Label::new(label)? };
+            put_as(name, value, PutLease::Until(after(ms)?), Some(claims))?
+        }
+        ["put", name, value, "extended", ms] => put(name, value, PutLease::Extended(after(ms)?))?,
+        ["put", name, value, "at", at] => put(name, value, PutLease::Until(EntryDeadline::At(Stamp(at.parse()?))))?,
+        ["expire", name, "for", ms] => TxnOperation::Expire(Expire { key: key(name)?, deadline: Some(after(ms)?) }),
+        ["expire", name, "at", at] => {
+            let deadline = Some(EntryDeadline::At(Stamp(at.parse()?)));
+            TxnOperation::Expire(Expire { key: key(name)?, deadline })
+        }
+        ["expire", name, "never"] => TxnOperation::Expire(Expire { key: key(name)?, deadline: None }),
         ["delete", name] => TxnOperation::Delete(key(name)?),
         ["clear", from, to] => TxnOperation::DeleteRange(KeyRange { from: end(from)?, to: end(to)? }),
         ["open", session, ttl] => TxnOperation::Open(NewSession {
@@ -441,6 +455,10 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
         }),
         _ => return Err(format!("{text:?} is no operation").into()),
     })
+}
+
+fn after(ms: &str) -> Result<EntryDeadline> {
+    Ok(EntryDeadline::After(Lifetime::from_millis(ms.parse()?)?))
 }
 
 fn sort_by(text: &str) -> Result<SortBy> {

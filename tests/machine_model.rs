@@ -34,7 +34,7 @@ use self::{
 };
 
 /// Counts over all histories. A run in which one of these never happened has not tested it.
-static HAPPENED: [(&str, AtomicU64); 43] = [
+static HAPPENED: [(&str, AtomicU64); 44] = [
     ("grants", AtomicU64::new(0)),
     ("grants of several locks", AtomicU64::new(0)),
     ("grants after a wait", AtomicU64::new(0)),
@@ -71,6 +71,7 @@ static HAPPENED: [(&str, AtomicU64); 43] = [
     ("entries that expired with their lease", AtomicU64::new(0)),
     ("entries that claimed a free lock", AtomicU64::new(0)),
     ("entries that waited for a lock", AtomicU64::new(0)),
+    ("locks lost at the deadline of an entry", AtomicU64::new(0)),
     ("entries that were granted a lock after a wait", AtomicU64::new(0)),
     ("entries that lost a lock by force", AtomicU64::new(0)),
     ("acquires of a claimed name", AtomicU64::new(0)),
@@ -485,13 +486,21 @@ impl Hurried {
         if let Command::Txn(txn) = command {
             lived.extend(txn.opens().into_iter().flatten().map(|new| new.session));
         }
+        let everything = KeyRange::default();
+        let claims = self.machine.entries(&everything).filter_map(|(_, entry)| Some(entry.claim.as_ref()?.token));
+        let claims: BTreeSet<_> = claims.collect();
+        let last_token = self.machine.last_token();
         let mut replies = self.machine.apply_batch(time, Self::LIMITS, [command.clone()], &mut events);
         assert_eq!(self.replica.apply_batch(time, Self::LIMITS, [command.clone()], &mut again), replies);
         assert_eq!(again, events);
         self.machine.check().unwrap();
         for event in events {
-            if let Event::Changed(Change { kind: ChangeKind::Granted { session, .. }, .. }) = &event {
-                assert!(lived.contains(session), "{event:?} to a session that was over");
+            if let Event::Changed(Change { kind: ChangeKind::Granted { session, token, .. }, .. }) = &event {
+                let has_lived = match *session {
+                    SessionId::NONE => claims.contains(token) || *token > last_token,
+                    session => lived.contains(&session),
+                };
+                assert!(has_lived, "{event:?} to a session or an entry that was over");
             }
             watch(&mut self.watcher, event);
         }
@@ -544,7 +553,7 @@ impl Hurried {
 
 /// Whether a client opened the session. Those of entries end with them, and revisions differ here: so other branches run.
 fn is_of_client(session: SessionId) -> bool {
-    session.0 < OF_ENTRIES
+    session != SessionId::NONE && session.0 < OF_ENTRIES
 }
 
 /// A cluster that is restored from this table has all its grants and entries, none of its acquires that wait, and issues tokens far above.
@@ -565,12 +574,13 @@ fn check_restored(machine: &Machine) {
     let known = |session: SessionView| machine.session(session.session).is_some();
     assert!(!restored.sessions(None).any(known), "a client has its session back");
     let late = Time { stamp: Stamp(machine.now().0 + u64::from(TTL_MS_MAX)), wall: WallTime(0) };
-    while restored.counts().sessions > 0 {
+    restored.apply(late, Command::Tick, &mut Vec::new());
+    while restored.has_work() {
         restored.apply(late, Command::Tick, &mut Vec::new());
-        assert!(restored.has_work() || restored.counts().sessions == 0, "a session without a client goes on");
     }
+    assert_eq!(restored.counts().sessions, 0, "a session without a client goes on");
     assert_eq!(restored.counts().grants, 0);
-    assert!(restored.entries(&KeyRange::default()).all(|(_, entry)| entry.lease.is_none()));
+    assert!(restored.entries(&KeyRange::default()).all(|(_, entry)| entry.claimant().is_none()));
     happened("clusters restored");
 }
 
@@ -766,6 +776,9 @@ impl Test {
         for event in events {
             match event {
                 Event::Changed(Change { of: LockKind::Entry, kind, .. }) => match kind {
+                    ChangeKind::Lost { session: SessionId::NONE, reason: None, .. } => {
+                        happened("locks lost at the deadline of an entry");
+                    }
                     ChangeKind::Granted { ticket: None, .. } => happened("entries that claimed a free lock"),
                     ChangeKind::Granted { .. } => happened("entries that were granted a lock after a wait"),
                     ChangeKind::Queued { .. } => happened("entries that waited for a lock"),

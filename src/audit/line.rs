@@ -56,6 +56,11 @@ pub enum AuditEvent {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Session(pub u128);
 
+impl Session {
+    /// Of a lock that is held without a session: by an entry with a deadline of its own.
+    pub const NONE: Self = Self(0);
+}
+
 /// How the members of a cluster are listed.
 pub type MemberIds = Vec<u64>;
 

@@ -15,8 +15,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use lockkeeper_machine::{
-    AtLeaseEnd, Bounds, Compare, Entry, Key, KeyRange, Lease, Operand, Put, PutLease, Relation, Revision, Select,
-    Shows, SortBy, Txn, TxnOperation, TxnResult, Value,
+    AtLeaseEnd, Bounds, Compare, Entry, Key, KeyRange, Lease, Operand, Put, PutClaim, PutLease, Relation, Revision,
+    Select, Shows, SortBy, Txn, TxnOperation, TxnResult, Value,
 };
 use lockkeeper_planted::Planted;
 use tokio::{
@@ -93,7 +93,7 @@ impl<S: Store> Etcd<S> {
             key: key.clone(),
             value,
             lease: PutLease::Given(Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete }),
-            claims: key::queue(&key, lease),
+            claims: key::queue(&key, lease).map(PutClaim::from),
         });
         let by = if Planted::QueueByKey.is_on() { SortBy::Key } else { SortBy::Created };
         let oldest = Select { range, by, limit: 1, shows: Shows::Keys, ..Select::default() };
@@ -109,7 +109,8 @@ impl<S: Store> Etcd<S> {
             match result {
                 TxnResult::Got(Some(found)) => created = found.created,
                 TxnResult::Selected(selected) => oldest = selected.entries.first().map(|(_, oldest)| oldest.created),
-                TxnResult::Got(None) | TxnResult::Put | TxnResult::Deleted(_) | TxnResult::Opened(_) => {}
+                TxnResult::Got(None) | TxnResult::Put | TxnResult::Expires(_) => {}
+                TxnResult::Deleted(_) | TxnResult::Opened(_) => {}
             }
         }
         let is_new = committed.succeeded;
@@ -219,7 +220,7 @@ impl<S: Store> Etcd<S> {
         value: &Value,
     ) -> Result<Revision, Error> {
         let lease_of = Lease { session: key::session(lease), at_end: AtLeaseEnd::Delete };
-        let claims = key::queue(key, lease);
+        let claims = key::queue(key, lease).map(PutClaim::from);
         let put = Put { key: key.clone(), value: value.clone(), lease: PutLease::Given(lease_of), claims };
         let txn = Txn::new(vec![is_at(key, Operand::Created(created))], vec![TxnOperation::Put(put)], Vec::new());
         let txn = txn.map_err(|_| Error::TooLarge)?;

@@ -277,7 +277,8 @@ impl Machine {
 
     fn check_entries(&self) -> Result<(), BrokenInvariant> {
         for (key, entry) in self.entries.iter() {
-            let Entry { created, modified, version, lease, claim: _, is_expired, is_revoked, value: _ } = &**entry;
+            let Entry { created, modified, version, lease, until, claim: _, is_expired, is_revoked, value: _ } =
+                &**entry;
             let in_order = *created > Revision(0) && created <= modified && *modified <= self.revision();
             ensure(in_order && *version > 0, || {
                 format!("{key:?} was created at {created:?} and modified at {modified:?}, as version {version} (M10)")
@@ -285,6 +286,8 @@ impl Machine {
 
             let is_leased = lease.is_none_or(|lease| !is_expired && self.sessions.contains(lease.session));
             ensure(is_leased, || format!("{key:?} has a lease that is over (M10)"))?;
+            let is_double = until.is_some() && (lease.is_some() || *is_expired);
+            ensure(!is_double, || format!("{key:?} has a deadline beside a lease (M10)"))?;
             ensure(!is_revoked || *is_expired, || format!("the lease of {key:?} was ended, and is not over (M10)"))?;
         }
         let leased = self.entries.iter().filter_map(|(key, entry)| Some((entry.lease?.session, key.clone())));
@@ -358,7 +361,9 @@ impl Machine {
         let delays =
             self.locks.iter().filter_map(|(name, lock)| Some((lock.closed_until()?, Due::Delay(name.clone()))));
         let waits = self.waits.iter().filter_map(|(ticket, waiting)| Some((waiting.deadline?, Due::Wait(ticket))));
-        sessions.chain(revoked).chain(delays).chain(waits).collect()
+        let entries = self.entries.iter();
+        let entries = entries.filter_map(|(key, entry)| Some((entry.until?, Due::Entry(key.clone()))));
+        sessions.chain(entries).chain(revoked).chain(delays).chain(waits).collect()
     }
 }
 

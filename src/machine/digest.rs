@@ -105,8 +105,6 @@ digest_structs! {
     Version { 0 }
     Revision { 0 }
     Lease { session, at_end }
-    Claim { lock, token, since, is_held }
-    Entry { created, modified, version, lease, claim, is_expired, is_revoked, value }
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
     HolderView { token, session, label, mode, since, remaining_ms, revoked }
@@ -209,6 +207,30 @@ impl Digest for OpenIds {
     fn digest(&self, into: &mut Fnv) {
         self.lowest().digest(into);
         self.kept().digest(into);
+    }
+}
+
+impl Digest for Entry {
+    fn digest(&self, into: &mut Fnv) {
+        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, value } = self;
+        let fields: [&dyn Digest; 8] = [created, modified, version, lease, claim, is_expired, is_revoked, value];
+        fields.iter().for_each(|field| field.digest(into));
+        // Only when set, so that the digest equals that of versions without the field.
+        if until.is_some() {
+            into.variant(0, &[until]);
+        }
+    }
+}
+
+impl Digest for Claim {
+    fn digest(&self, into: &mut Fnv) {
+        let Self { lock, token, since, is_held, label } = self;
+        let fields: [&dyn Digest; 4] = [lock, token, since, is_held];
+        fields.iter().for_each(|field| field.digest(into));
+        // As above.
+        if !label.as_str().is_empty() {
+            into.variant(0, &[label]);
+        }
     }
 }
 

@@ -44,7 +44,7 @@
 //! * **M8** A session remembers replies only to open request ids, and a reply "queued" only for a wait that goes on.
 //! * **M9** A grant that was taken from its session is not held, and no remembered reply grants it.
 //! * **M10** An entry of the keyspace was created and modified at revisions that were issued, in this order; its lease is a session of the
-//!   table, and an expired one has none.
+//!   table, and an expired one has none. One with a deadline of its own has no lease.
 //! * **M11** The history of the keyspace is in the order of its revisions; each event follows the one before it of the same key, the last
 //!   one leads to the table, and each entry that was modified after the compacted revision has one.
 //! * **M12** A lock that entries claim is no lock of the table, and one of its claims at most is held. If none is, the leases of all are

@@ -320,6 +320,9 @@ impl Machine {
                 if let Some(lease) = entry.lease {
                     self.known(lease.session)?;
                 }
+                if let Some(until) = entry.until {
+                    self.clock.schedule(until, Due::Entry(key.clone()));
+                }
                 self.restore_claim(&key, &entry)?;
                 self.entries.insert(key, entry)
             }

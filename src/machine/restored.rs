@@ -20,8 +20,9 @@
 //!
 //! * **Entries of the keyspace keep their revisions.** The old cluster may have written them again after the copy, at revisions above the
 //!   last one of the copy and below the first one of the new cluster. So a compare with what a client read after the copy never holds by
-//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do.
-//!   Their history begins with the new cluster, since nothing tells what the old one wrote after the copy.
+//!   chance, and every later write has a higher revision than any that a resource has seen. A lease lasts a full TTL, as grants do. An
+//!   entry with a deadline of its own lives until locks are granted again at least: how long its client gave it is not in the copy. Their
+//!   history begins with the new cluster, since nothing tells what the old one wrote after the copy.
 //!
 //! Cluster time continues from the copy. Data of locks, lock-delays and sizes of semaphores in use are kept.
 
@@ -134,6 +135,14 @@ impl Machine {
         Some(Stamp(self.now().0.saturating_add(closed_ms)))
     }
 
+    /// When an entry ends in the restored cluster that has a deadline of its own: not before locks are granted again, since its client may
+    /// have put it anew after the copy.
+    fn restored_until(&self, until: Stamp, restore: &Restore) -> Stamp {
+        let is_over = until <= self.now();
+        let closed_until = self.restored_closed_until(restore).filter(|_| !is_over);
+        closed_until.map_or(until, |closed_until| until.max(closed_until))
+    }
+
     fn first_token(&self, restore: &Restore) -> Result<Token, FirstTokenError> {
         let last = self.last_token().0;
         let Some(Token(first)) = restore.first_token else {
@@ -211,7 +220,8 @@ impl Machine {
             }
             Record::Entry { key, entry } => {
                 let lease = entry.lease.map(|lease| Lease { session: another(lease.session), ..lease });
-                Record::Entry { key, entry: Arc::new(Entry { lease, ..Entry::clone(&entry) }) }
+                let until = entry.until.map(|until| self.restored_until(until, restore));
+                Record::Entry { key, entry: Arc::new(Entry { lease, until, ..Entry::clone(&entry) }) }
             }
             Record::Resized { ref name, .. } => {
                 let is_used = |lock: &ActiveLock| lock.is_held() || lock.data().is_some();

@@ -29,7 +29,7 @@ impl Machine {
             return;
         }
 
-        let deadline = self.clock.after_ms(lease_ms(new.ttl));
+        let deadline = self.clock.after_ms(lease_ms(new.ttl.as_millis().into()));
         self.clock.schedule(deadline, Due::Session(id));
         let session = SessionState {
             is_of_entries,
@@ -110,7 +110,7 @@ impl Machine {
 
     /// Gives a session its whole TTL again, from now, if it is alive.
     pub(super) fn extend(&mut self, id: SessionId) -> Option<Ttl> {
-        let extension = self.sessions.extend(id, self.clock.now(), lease_ms)?;
+        let extension = self.sessions.extend(id, self.clock.now(), |ttl| lease_ms(ttl.as_millis().into()))?;
         if extension.deadline != extension.before {
             self.clock.cancel(extension.before, Due::Session(id));
             self.clock.schedule(extension.deadline, Due::Session(id));
@@ -168,9 +168,8 @@ impl Machine {
     }
 }
 
-/// How long a session lives after its last renewal.
-fn lease_ms(ttl: Ttl) -> u64 {
-    let ms = u64::from(ttl.as_millis());
+/// How long a session lives after its last renewal, or an entry after the write that gave it this lifetime.
+pub(crate) fn lease_ms(ms: u64) -> u64 {
     if Planted::EarlyExpiry.is_on() {
         ms * 3 / 4
     } else if Planted::NoExpiry.is_on() {

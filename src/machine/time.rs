@@ -7,7 +7,8 @@
 //! When a batch does, time advances all the same, since leases are counted by it; the deadlines that were not reached stay, *late*. These
 //! promises still hold:
 //! * late deadlines are handled in their order, before later ones;
-//! * a session whose deadline has passed is over for everybody from that stamp on, handled or not: see [`Machine::alive`];
+//! * a session whose deadline has passed is over for everybody from that stamp on, handled or not: see [`Machine::alive`]; so is an entry
+//!   with a deadline of its own: see [`Machine::entry`];
 //! * the effects of a late deadline count from that deadline: a lock-delay ends as early as it would have.
 //!
 //! These do not: a wait may time out though the holder had lost the lock earlier, and its reply then names that holder; and tokens may be
@@ -21,6 +22,11 @@ impl Machine {
         if self.has_work() { Some(self.clock.now()) } else { self.clock.next_deadline() }
     }
 
+    /// Whether a deadline falls due after the present stamp and up to this one.
+    pub fn is_due_by(&self, stamp: Stamp) -> bool {
+        self.clock.is_due_by(stamp)
+    }
+
     /// Advances time, handling the deadlines up to `stamp`. A stamp from the past changes nothing: time does not run back.
     pub(super) fn advance(&mut self, stamp: Stamp, events: &mut Vec<Event>) {
         let until = self.clock.now().max(stamp);
@@ -32,6 +38,7 @@ impl Machine {
             self.clock.reach(deadline);
             match due {
                 Due::Session(id) => self.end_session(id, SessionEnd::Expired, events),
+                Due::Entry(key) => self.end_lease(key, None, events),
                 Due::Revocation(token) => self.end_revocation(token, events),
                 Due::Delay(name) => self.end_delay(&name, events),
                 Due::Wait(ticket) => self.time_out(ticket, events),

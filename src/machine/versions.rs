@@ -10,7 +10,7 @@
 //! | 1 | all from before versions: [`Command::Open`] to [`Command::Tick`], [`Command::Resize`] among them; [`Record::Clock`] to [`Record::Resized`] |
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
-//! | 4 | [`Record::Closed`]; [`Command::BeginAudit`] |
+//! | 4 | [`Record::Closed`]; [`Command::BeginAudit`]; entries with a deadline of their own, in [`Command::Txn`], [`Record::Entry`] and [`Record::EntryEvent`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -53,10 +53,17 @@ impl Version {
     pub const AUDIT_ASKED_FOR: Self = Self(4);
     /// The first version whose members know that a restored cluster grants nothing for some time.
     const CLOSING: Self = Self(4);
+    /// The first version whose members know entries of the keyspace with a deadline of their own.
+    pub const LIFETIMES: Self = Self(4);
 
     /// The version that a command or a record needs for this field.
     fn for_identity(identity: Option<&Identity>) -> Self {
         identity.map_or(Self::FIRST, |_| Self::IDENTITIES)
+    }
+
+    /// The version that a record needs for this entry.
+    fn for_entry(entry: &Entry) -> Self {
+        if entry.until.is_some() { Self::LIFETIMES } else { Self::KEYSPACE }
     }
 }
 
@@ -112,6 +119,7 @@ impl Command {
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
             Self::Txn(_) if Planted::CommandBeforeItsVersion.is_on() => Version::FIRST,
+            Self::Txn(txn) if txn.has_deadlines() => Version::LIFETIMES,
             Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
             Self::BeginAudit => Version::AUDIT_ASKED_FOR,
             Self::Probe => Versions::NEXT.highest,
@@ -127,7 +135,8 @@ impl Record {
             Self::Session { owner: identity, .. } | Self::Grant { revoked_by: identity, .. } => {
                 Version::for_identity(identity.as_ref())
             }
-            Self::Entry { .. } | Self::Compacted { .. } | Self::EntryEvent { .. } => Version::KEYSPACE,
+            Self::Entry { entry, .. } | Self::EntryEvent { before: Some(entry), .. } => Version::for_entry(entry),
+            Self::Compacted { .. } | Self::EntryEvent { before: None, .. } => Version::KEYSPACE,
             Self::Closed { .. } => Version::CLOSING,
             Self::Clock { .. }
             | Self::Ended { .. }

@@ -20,7 +20,7 @@ use crate::{
     reads::read_rounds::{self, ReadRounds},
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, Limits, Note, Renewal, SessionId, Version};
+use lockkeeper_machine::{Command, Limits, Note, Renewal, SessionId, Stamp, Version};
 use lockkeeper_planted::Planted;
 use lockkeeper_table::{Applied, Delivery, MemberNode, Table};
 
@@ -219,6 +219,40 @@ impl Replica {
             return Err(NoReply::NoQuorum);
         }
         self.reads.read_index(patience).await?;
+        Ok(self.table.read(look))
+    }
+
+    /// Reads the table as [`Self::read`] does, and as of the leader's present clock: `look` is told the cluster time to count from.
+    ///
+    /// What ends is decided by the log, and a deadline that has passed by the leader's clock is not in the log yet. To show it as passed
+    /// would be wrong: the clock of a next leader begins at the last stamp of the log, so that a later read could show it as not passed. So
+    /// if there is such a deadline, this waits until a tick is applied. Otherwise the table is what it would be after that tick.
+    ///
+    /// Fails as `read` does, and if the tick cannot be proposed. Waits for at most twice `patience`. Cancel safe.
+    pub async fn read_on_time<T>(
+        &self,
+        patience: Duration,
+        look: impl FnOnce(&Applied, Stamp) -> T,
+    ) -> Result<T, NoReply> {
+        if self.cut_off() {
+            return Err(NoReply::NoQuorum);
+        }
+        self.reads.read_index(patience).await?;
+
+        // The clock is read after the quorum has confirmed the leadership: a leader that is cut off must not read it.
+        let stamp = self.proposer.stamp().ok_or(NoReply::NotLeader)?;
+        let mut look = Some(look);
+        let mut look = move |applied: &Applied| {
+            look.take().map(|look| look(applied, stamp.max(applied.machine.now()))).expect("it looks once")
+        };
+        let seen = self.table.read(|applied| (!applied.machine.is_due_by(stamp)).then(|| look(applied)));
+        if let Some(seen) = seen {
+            return Ok(seen);
+        }
+
+        // A tick that was not answered has no effect that matters here.
+        let ticked = self.proposer.propose(Command::Tick, patience).await;
+        ticked.map_err(|why| if matches!(why, NoReply::Unknown) { NoReply::NotLeader } else { why })?;
         Ok(self.table.read(look))
     }
 

@@ -55,6 +55,8 @@ pub const KEY_BYTES_MAX: usize = 2 * 1024;
 pub const VALUE_BYTES_MAX: usize = 400 * 1024;
 /// Entries of the keyspace at one time.
 pub const ENTRIES_MAX: usize = 10_000_000;
+/// Maximum lifetime of an entry with a deadline of its own, milliseconds: 2^53 - 1, which readers of JSON keep exactly.
+pub const LIFETIME_MS_MAX: u64 = (1 << 53) - 1;
 /// Temporary entries of the keyspace at one time: what adapters remember for a time. They may have a quarter of [`TABLE_BYTES_MAX`]
 /// together, in addition to it.
 pub const TEMPORARY_ENTRIES_MAX: usize = 250_000;

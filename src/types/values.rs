@@ -17,6 +17,11 @@ use crate::limits::*;
 #[repr(Rust, packed(8))]
 pub struct SessionId(pub u128);
 
+impl SessionId {
+    /// Of what holds or awaits a lock without a session: an entry of the keyspace with a deadline of its own. No client draws it.
+    pub const NONE: Self = Self(0);
+}
+
 /// The id of a grant, which is also its fencing token. It strictly increases over all grants of the cluster, from 1 on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Token(pub u64);

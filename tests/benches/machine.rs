@@ -2,7 +2,8 @@
 //!
 //! The machine runs on one thread of every replica: the inverse of its time is the upper bound of a cluster's throughput. Costs should
 //! grow with the logarithm of the table, and a snapshot's clone should take constant time. The work that one command causes is unbounded,
-//! but one batch does a bounded part of it: the last figures are the longest batch, with and without that limit.
+//! but one batch does a bounded part of it: the last figures are the longest batch, with and without that limit. The first figures are the
+//! memory of keys with a time to live.
 
 #![expect(
     clippy::disallowed_methods,
@@ -167,6 +168,64 @@ fn code(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// How a key gets its time to live, and the operations that give it to the key with a number.
+type Way<'a> = (&'a str, &'a dyn Fn(u64) -> Vec<TxnOperation>);
+
+/// Keys with a time to live, each in a transaction of its own, and what they take of this process: with a deadline of their own, with such
+/// a deadline as locks of operators, and with a session for each. The history of the keyspace is measured apart: it has a limit of its own.
+fn memory(_: &mut Criterion) {
+    let label = || Label::new("worker-17 redis-py/8.1.0 10.0.0.7:40000").expect("short");
+    let put = |number: u64, lease, claims| {
+        let key = Key::new(format!("redis/0/{}", name(number)).as_bytes()).expect("short");
+        let value = Value::new(&[7; 37]).expect("short");
+        TxnOperation::Put(Put { key, value, lease, claims })
+    };
+    let until = || PutLease::Until(EntryDeadline::After(Lifetime::from_millis(600_000).expect("in bounds")));
+    let claims = |number: u64| {
+        let lock = LockName::new(&format!("redis/0/{}", name(number))).expect("a fine name");
+        Some(PutClaim { lock, label: label() })
+    };
+
+    let deadline = |number| vec![put(number, until(), None)];
+    let lock = |number| vec![put(number, until(), claims(number))];
+    let leased = |number: u64| {
+        let session = SessionId(u128::from(number) + 1);
+        let ttl = Ttl::from_millis(600_000).expect("in bounds");
+        let new = NewSession { session, ttl, label: label(), address: None, owner: None };
+        let lease = PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete });
+        vec![TxnOperation::Open(new), put(number, lease, None)]
+    };
+
+    // All stay until the end, so that none reuses the memory of another.
+    let mut machines = Vec::new();
+    let ways: [Way<'_>; 3] =
+        [("a deadline", &deadline), ("a deadline, and claimed as a lock", &lock), ("a session", &leased)];
+    for (what, operations) in ways {
+        let before = resident_bytes();
+        let mut machine = Machine::default();
+
+        for number in 0..CROWD {
+            let txn = Txn::new(vec![], operations(number), vec![]).expect("in bounds");
+            let reply = machine.apply_batch(Time::default(), Limits::NONE, [Command::Txn(txn)], &mut Vec::new());
+            assert!(matches!(reply[..], [Reply::Committed(_)]), "{reply:?}");
+            // Without its history.
+            let revision = machine.revision();
+            machine.apply(Time::default(), Command::Compact { revision }, &mut Vec::new());
+        }
+        let each = (resident_bytes() - before) / CROWD;
+        let counted = machine.bytes() / CROWD;
+        println!("{CROWD} keys with {what}: {each} bytes each of memory, {counted} as the limits count them");
+        machines.push(machine);
+    }
+}
+
+/// The memory of this process in bytes.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
+    let pages = statm.split(' ').nth(1).expect("it has several numbers");
+    pages.parse::<u64>().expect("a number") * 4096
+}
+
 /// Number of sessions that expire at once, and of sharers that wait for one lock.
 const CROWD: u64 = 100_000;
 /// Locks of one session, from before there was a limit.
@@ -244,5 +303,5 @@ fn many_who_wait() -> Machine {
     client.machine
 }
 
-criterion_group!(machine, apply, code, worst);
+criterion_group!(machine, memory, apply, code, worst);
 criterion_main!(machine);

@@ -197,6 +197,7 @@ fn entries() -> Vec<Record> {
             modified: Revision(1 << 40),
             version: 2,
             lease,
+            until: None,
             claim: None,
             is_expired: lease.is_none(),
             is_revoked: false,

@@ -213,21 +213,24 @@ impl Show for Key {
 
 impl Show for Entry {
     fn show(&self) -> String {
-        let Self { created, modified, version, lease, claim, is_expired, is_revoked, value } = self;
+        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, value } = self;
         let lease = lease.map(|Lease { session, at_end }| {
             let kept = if at_end == AtLeaseEnd::Keep { " kept" } else { "" };
             format!(" lease={}{kept}", show(&session))
         });
         let claim = claim.as_ref().map(|claim| {
             let what = if claim.is_held { "holds" } else { "awaits" };
-            format!(" {what} {} token={} since={}", claim.lock, claim.token.0, claim.since.0)
+            let label = claim.label.as_str();
+            let label = if label.is_empty() { String::new() } else { format!(" label={label:?}") };
+            format!(" {what} {} token={} since={}{label}", claim.lock, claim.token.0, claim.since.0)
         });
         format!(
-            "{:?} created={} modified={} version={version}{}{}{}{}",
+            "{:?} created={} modified={} version={version}{}{}{}{}{}",
             String::from_utf8_lossy(value.as_bytes()),
             created.0,
             modified.0,
             lease.unwrap_or_default(),
+            until.map_or_else(String::new, |until| format!(" until={}", until.0)),
             claim.unwrap_or_default(),
             if *is_expired { " expired" } else { "" },
             if *is_revoked { " revoked" } else { "" }
@@ -249,6 +252,8 @@ impl Show for TxnResult {
             Self::Got(None) => "no entry".into(),
             Self::Got(Some(entry)) => show(&**entry),
             Self::Put => "put".into(),
+            Self::Expires(true) => "expires".into(),
+            Self::Expires(false) => "no entry expires".into(),
             Self::Deleted(count) => format!("deleted {count}"),
             Self::Opened(ttl) => format!("opened ttl={}", ttl.as_millis()),
             Self::Selected(Selected { entries, count, more }) => {
@@ -291,7 +296,7 @@ impl Show for Reply {
             Self::Resized { before, holders, waiters } => {
                 format!("resized from {} holders={holders} queue={waiters}", before.get())
             }
-            Self::Committed(Committed { succeeded, revision, results }) => {
+            Self::Committed(Committed { succeeded, revision, results, now: _ }) => {
                 let branch = if *succeeded { "succeeded" } else { "failed" };
                 let results: String = results.iter().map(|result| format!("\n  {}", show(result))).collect();
                 format!("{branch} revision={}{results}", revision.0)

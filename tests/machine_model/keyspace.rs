@@ -33,9 +33,24 @@ fn compare(model: &Model) -> impl Strategy<Value = Compare> + use<> {
     )
 }
 
-fn put_lease(session: BoxedStrategy<SessionId>) -> impl Strategy<Value = PutLease> {
+fn put_lease(session: BoxedStrategy<SessionId>, now: u64) -> impl Strategy<Value = PutLease> {
     let given = (session, at_end()).prop_map(|(session, at_end)| PutLease::Given(Lease { session, at_end }));
-    prop_oneof![6 => given, 2 => Just(PutLease::None), 1 => Just(PutLease::Kept), 1 => Just(PutLease::Renewed)]
+    prop_oneof![
+        6 => given,
+        2 => Just(PutLease::None),
+        1 => Just(PutLease::Kept),
+        1 => Just(PutLease::Renewed),
+        3 => deadline(now).prop_map(PutLease::Until),
+        2 => deadline(now).prop_map(PutLease::Extended),
+    ]
+}
+
+/// Mostly short ones, so that several end in the same millisecond, as sessions do.
+fn deadline(now: u64) -> impl Strategy<Value = EntryDeadline> {
+    let after = prop_oneof![Just(1u64), Just(100), Just(300)]
+        .prop_map(|ms| EntryDeadline::After(Lifetime::from_millis(ms).unwrap()));
+    let at = (0..=400u64).prop_map(move |ms| EntryDeadline::At(Stamp((now + ms).saturating_sub(100))));
+    prop_oneof![2 => after, 1 => at]
 }
 
 fn at_end() -> impl Strategy<Value = AtLeaseEnd> {
@@ -43,8 +58,10 @@ fn at_end() -> impl Strategy<Value = AtLeaseEnd> {
 }
 
 /// Mostly for one name, and seldom for that of other locks.
-fn claims() -> impl Strategy<Value = Option<LockName>> {
-    option::weighted(0.8, prop_oneof![8 => Just(claimed()), 1 => proptest::sample::select(names())])
+fn claims() -> impl Strategy<Value = Option<PutClaim>> {
+    let label = proptest::sample::select(vec!["", "ann", "bob"]).prop_map(|label| Label::new(label).unwrap());
+    let lock = prop_oneof![8 => Just(claimed()), 1 => proptest::sample::select(names())];
+    option::weighted(0.8, (lock, label).prop_map(|(lock, label)| PutClaim { lock, label }))
 }
 
 fn range() -> impl Strategy<Value = KeyRange> {
@@ -82,8 +99,8 @@ fn leased(now: u64) -> impl Strategy<Value = Vec<TxnOperation>> {
 }
 
 fn operations(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value = Vec<TxnOperation>> + use<> {
-    let put = (key(), value(), put_lease(session), claims()).prop_map(|(key, value, lease, claims)| {
-        let claims = claims.filter(|_| matches!(lease, PutLease::Given(_)));
+    let put = (key(), value(), put_lease(session, model.now), claims()).prop_map(|(key, value, lease, claims)| {
+        let claims = claims.filter(|_| matches!(lease, PutLease::Given(_) | PutLease::Until(_)));
         TxnOperation::Put(Put { key, value, lease, claims })
     });
     let one = prop_oneof![
@@ -91,6 +108,8 @@ fn operations(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy
         2 => select(model.last_token()),
         6 => put,
         1 => key().prop_map(TxnOperation::Delete),
+        1 => (key(), option::of(deadline(model.now)))
+            .prop_map(|(key, deadline)| TxnOperation::Expire(Expire { key, deadline })),
         1 => range().prop_map(TxnOperation::DeleteRange),
     ];
     prop_oneof![5 => one.prop_map(|operation| vec![operation]), 1 => leased(model.now)]

@@ -167,6 +167,7 @@ impl Model {
         for id in self.sessions.iter().filter_map(over).collect::<Vec<_>>() {
             self.end_session(id, SessionEnd::Expired);
         }
+        self.end_lifetimes();
         let revoked =
             |held: &Held| held.revoked.clone().filter(|(_, at)| *at == now).map(|(reason, _)| (held.token, reason));
         for (token, reason) in self.grants.iter().filter_map(revoked).collect::<Vec<_>>() {

@@ -132,9 +132,8 @@ impl BranchOutcome<'_> {
     fn selected(&self, place: usize) -> Selected {
         match self.committed.results.get(place) {
             Some(TxnResult::Selected(selected)) => selected.clone(),
-            Some(TxnResult::Got(_) | TxnResult::Put | TxnResult::Deleted(_) | TxnResult::Opened(_)) | None => {
-                Selected::default()
-            }
+            Some(TxnResult::Got(_) | TxnResult::Put | TxnResult::Expires(_)) => Selected::default(),
+            Some(TxnResult::Deleted(_) | TxnResult::Opened(_)) | None => Selected::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use lockkeeper_machine::{
-    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutLease, Select, TXN_OPERATIONS_MAX, TxnOperation, Value,
+    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutClaim, PutLease, Select, TXN_OPERATIONS_MAX, TxnOperation, Value,
 };
 use lockkeeper_planted::Planted;
 
@@ -166,6 +166,6 @@ impl<'a> Branch<'a> {
         // Claims of one revision have no order: the first one stands for all.
         let lease = Lease { session: key::session(request.lease), at_end: AtLeaseEnd::Delete };
         let claims = claims.lock(&key, request.lease).filter(|lock| self.claimed.insert(lock.clone()));
-        Ok(Put { key, value, lease: PutLease::Given(lease), claims })
+        Ok(Put { key, value, lease: PutLease::Given(lease), claims: claims.map(PutClaim::from) })
     }
 }

@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Txn, TxnOperation, TxnResult};
+use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Stamp, Txn, TxnOperation, TxnResult};
 
 use self::{
     analyze::{Deciding, needs_decision, past_of_request},
@@ -114,7 +114,9 @@ impl<S: Store> Etcd<S> {
         let branch = Branch::compile(&Claims::collect(request), &operations)?;
         if !branch.writes() {
             let results = self.read_all(caller, &branch.operations, snapshot.revision).await?;
-            let committed = Committed { succeeded, revision: snapshot.revision, results };
+            // What was read shows no time, and no answer of etcd's has one.
+            let now = Stamp::default();
+            let committed = Committed { succeeded, revision: snapshot.revision, now, results };
             return Ok(Some(self.answer(caller, &branch, &committed).await?));
         }
 

@@ -1,13 +1,13 @@
 //! Locks that are held by entries, under the names that their adapters give them.
 //!
 //! Protocols that lock by writing have no lock but what their clients agree to see in their entries. So the machine decides nothing about
-//! such a lock: the protocol says who may write an entry. A claim *reports* it: a put names the lock that its entry stands for
-//! while its lease lasts. One entry claims a lock of DynamoDB's clients; several may claim one of etcd's, where the oldest is the holder
-//! and the others are its queue.
+//! such a lock: the protocol says who may write an entry. A claim *reports* it: a put names the lock that its entry stands for while its
+//! lease lasts, or until its own deadline. One entry claims a lock of DynamoDB's clients; several may claim one of etcd's, where the oldest
+//! is the holder and the others are its queue.
 //!
-//! * **Order**: by token, which is the revision at which the lease and the lock came together on the entry. The first claim holds the
-//!   lock; when it ends, the next one does. So the tokens of a lock's holders rise, though one of them may be lower than a token that
-//!   another lock was granted meanwhile.
+//! * **Order**: by token, which is the revision at which the lease, or a deadline, and the lock came together on the entry. The first claim
+//!   holds the lock; when it ends, the next one does. So the tokens of a lock's holders rise, though one of them may be lower than a token
+//!   that another lock was granted meanwhile.
 //! * **A claim lasts** as long as the entry has the same lease and is put for the same lock. An entry that is put with another lease, or
 //!   for another lock, begins anew: at the end of the queue, with a new token.
 //! * **A claim whose lease is over** is granted nothing. It leaves when its session is cleared away, its entry is written, or it is first
@@ -16,9 +16,13 @@
 //! * **No lock of the table has a name that is claimed**: an acquire of such a name is refused, and a put claims nothing under the name
 //!   of a lock in the table. The put takes effect all the same: the protocol does not depend on its claim.
 //!
+//! * **An entry with a deadline of its own** claims without a session ([`SessionId::NONE`]), under the label of its claim. It keeps the
+//!   claim while each put for the same lock gives it a deadline, or extends the one that it has.
+//!
 //! **A forced release** ends the lease of the holder's entry, and of no other entry with the same lease, at once. The entry is deleted or
-//! kept, as its put said, and is marked as revoked if it is kept: its adapter then refuses what the former holder does by its right as the
-//! holder, such as a heartbeat. The lease itself lives on if its client opened it as a session, or other entries have it.
+//! kept, as its put said, and is marked as revoked if it is kept; an entry with a deadline of its own is deleted. Its adapter then refuses
+//! what the former holder does by its right as the holder, such as a heartbeat. The lease itself lives on if its client opened it as a
+//! session, or other entries have it.
 
 use std::sync::Arc;
 
@@ -38,20 +42,23 @@ impl Machine {
     /// The claim of an entry that is put at a revision: the one that it has, or a new one that waits until the entry is in the table.
     pub(super) fn plan_claim(
         &self,
-        lock: LockName,
-        lease: Lease,
+        PutClaim { lock, label }: PutClaim,
+        planned: &Entry,
         before: Option<&Entry>,
-        revision: Revision,
     ) -> Option<Arc<Claim>> {
-        let is_kept = |before: &Lease| before.session == lease.session || Planted::ClaimOutlivesLease.is_on();
-        let kept = before.filter(|before| before.lease.as_ref().is_some_and(is_kept));
+        let outlives = |before: &Entry| before.lease.is_some() && planned.lease.is_some();
+        let is_kept = |before: &&Entry| {
+            before.claimant() == planned.claimant() || outlives(before) && Planted::ClaimOutlivesLease.is_on()
+        };
+        let kept = before.filter(is_kept);
         let kept = kept.and_then(|before| before.claim.clone()).filter(|claim| claim.lock == lock);
         if kept.is_some() || self.locks.contains(&lock) {
             return kept;
         }
 
-        let token = Token(revision.0);
-        Some(Arc::new(Claim { lock, token, since: self.clock.wall(), is_held: false }))
+        let token = Token(planned.modified.0);
+        let label = if planned.lease.is_none() { label } else { Label::default() };
+        Some(Arc::new(Claim { lock, token, since: self.clock.wall(), is_held: false, label }))
     }
 
     /// The claim of an entry ends, unless the entry after it has the same one.
@@ -62,15 +69,17 @@ impl Machine {
         forced: Option<&ForceRelease>,
         events: &mut Vec<Event>,
     ) {
-        let (Some(claim), Some(Lease { session, .. })) = (&before.claim, before.lease) else { return };
+        let (Some(claim), Some(session)) = (&before.claim, before.claimant()) else { return };
         if is_same(before, after) {
             return;
         }
 
-        let Claim { lock: name, token, since, is_held: _ } = &**claim;
+        let Claim { lock: name, token, since, is_held: _, label: _ } = &**claim;
         let place = ClaimPlace::from(&**claim);
         self.claims.remove(name, place).expect("each claim has its place");
-        self.sessions.end_claim(session, place.is_waiting);
+        if before.lease.is_some() {
+            self.sessions.end_claim(session, place.is_waiting);
+        }
         if place.is_waiting {
             if !self.claims.contains(name) {
                 self.backlog.remove_lock(name);
@@ -79,7 +88,11 @@ impl Machine {
         }
 
         let lost = |reason, by| ChangeKind::Lost { token: *token, session, since: *since, reason, by };
-        let kind = match (self.over(session), forced) {
+        let over = match before.lease {
+            Some(_) => self.over(session),
+            None => self.is_end_due(before).then_some(SessionEnd::Expired),
+        };
+        let kind = match (over, forced) {
             (Some(SessionEnd::Expired | SessionEnd::Unknown), _) => lost(None, None),
             (None, Some(force)) => lost(Some(force.reason.clone()), force.by.clone()),
             (Some(SessionEnd::Closed), _) | (None, None) => {
@@ -99,7 +112,7 @@ impl Machine {
         entry: &mut Arc<Entry>,
         events: &mut Vec<Event>,
     ) {
-        let (Some(claim), Some(Lease { session, .. })) = (&entry.claim, entry.lease) else { return };
+        let (Some(claim), Some(session)) = (&entry.claim, entry.claimant()) else { return };
         if let Some(before) = before.filter(|before| is_same(before, Some(entry))) {
             // An earlier write of the transaction may have granted it the lock since the entry was planned.
             if before.claim != entry.claim {
@@ -112,7 +125,10 @@ impl Machine {
             || Planted::ClaimsShareLock.is_on();
         let claim = Claim { is_held, ..Claim::clone(claim) };
         self.claims.insert(&claim.lock, ClaimPlace::from(&claim), key.clone());
-        let label = self.sessions.begin_claim(session, !is_held);
+        let label = match entry.lease {
+            Some(_) => self.sessions.begin_claim(session, !is_held),
+            None => claim.label.clone(),
+        };
 
         let mode = Mode::Exclusive;
         let kind = if is_held {
@@ -129,25 +145,28 @@ impl Machine {
     pub(crate) fn grant_claim(&mut self, name: &LockName, events: &mut Vec<Event>) {
         let first = |machine: &Self| {
             let (place, key) = machine.claims.waiting_from(name, Token(0)).next()?;
-            let Lease { session, .. } = machine.entries.existing(key).lease?;
-            Some((place, key.clone(), session))
+            Some((place, key.clone(), Arc::clone(machine.entries.existing(key))))
         };
-        let (place, key, session) = loop {
-            let Some((place, key, session)) = first(self) else { return };
-            if !self.is_over(session) || Planted::DeadClaimGranted.is_on() {
-                break (place, key, session);
+        let (place, key, entry) = loop {
+            let Some((place, key, entry)) = first(self) else { return };
+            if !self.is_end_due(&entry) || Planted::DeadClaimGranted.is_on() {
+                break (place, key, entry);
             }
             if self.batch.is_spent() {
                 self.backlog.push(BacklogKey::Lock(name.clone()));
                 return;
             }
-            self.leave_queue(name, place, &key, session, events);
+            self.leave_queue(name, place, &key, events);
         };
         self.batch.spend(1);
 
         self.claims.remove(name, place);
         self.claims.insert(name, ClaimPlace { is_waiting: false, ..place }, key.clone());
-        let label = self.sessions.grant_claim(session);
+        let session = entry.claimant().unwrap_or(SessionId::NONE);
+        let label = match (entry.lease, &entry.claim) {
+            (None, Some(claim)) => claim.label.clone(),
+            (Some(_), _) | (None, None) => self.sessions.grant_claim(session),
+        };
         let since = self.clock.wall();
         self.entries.set_claim(&key, |claim| Some(Claim { is_held: true, since, ..claim.clone() }));
 
@@ -157,24 +176,21 @@ impl Machine {
         events.push(claim_changed(name, kind));
     }
 
-    /// Takes a claim out of the queue whose lease is over. Its entry stays until the end of its session is handled.
-    fn leave_queue(
-        &mut self,
-        name: &LockName,
-        place: ClaimPlace,
-        key: &Key,
-        session: SessionId,
-        events: &mut Vec<Event>,
-    ) {
+    /// Takes a claim out of the queue whose lease is over. Its entry stays until the end of its session, or its deadline, is handled.
+    fn leave_queue(&mut self, name: &LockName, place: ClaimPlace, key: &Key, events: &mut Vec<Event>) {
         self.batch.spend(1);
         self.claims.remove(name, place);
-        self.sessions.end_claim(session, true);
 
-        // The session was charged for the claim with its entry.
-        let claiming = Weight::for_entry(key, self.entries.existing(key));
+        let before = Arc::clone(self.entries.existing(key));
+        let session = before.claimant().unwrap_or(SessionId::NONE);
         self.entries.set_claim(key, |_| None);
-        let bare = Weight::for_entry(key, self.entries.existing(key));
-        self.sessions.refund(session, Weight { own: claiming.own - bare.own, all: claiming.all - bare.all });
+        if before.lease.is_some() {
+            self.sessions.end_claim(session, true);
+            // The session was charged for the claim with its entry.
+            let claiming = Weight::for_entry(key, &before);
+            let bare = Weight::for_entry(key, self.entries.existing(key));
+            self.sessions.refund(session, Weight { own: claiming.own - bare.own, all: claiming.all - bare.all });
+        }
 
         events.push(claim_changed(name, ChangeKind::Left { ticket: Ticket(place.token.0), session }));
     }
@@ -195,13 +211,14 @@ impl Machine {
     /// A record's claim. Fails on one that contradicts others.
     pub(crate) fn restore_claim(&mut self, key: &Key, entry: &Entry) -> Result<(), BrokenInvariant> {
         let Some(claim) = &entry.claim else { return Ok(()) };
-        let lease = entry.lease.filter(|lease| self.sessions.contains(lease.session));
-        let Some(Lease { session, .. }) = lease else {
+        if entry.claimant().is_none() || entry.lease.is_some_and(|lease| !self.sessions.contains(lease.session)) {
             return Err(BrokenInvariant::new(format!("{key:?} claims a lock and has no lease (M12)")));
-        };
+        }
 
         let place = ClaimPlace::from(&**claim);
-        self.sessions.begin_claim(session, place.is_waiting);
+        if let Some(Lease { session, .. }) = entry.lease {
+            self.sessions.begin_claim(session, place.is_waiting);
+        }
         if self.claims.insert(&claim.lock, place, key.clone()) {
             return Err(BrokenInvariant::new(format!("{key:?} claims a lock as another entry does (M12)")));
         }
@@ -214,16 +231,18 @@ impl Machine {
         let mut counts: OrdMap<SessionId, ClaimCount> = OrdMap::new();
         for (key, entry) in self.entries.iter() {
             let Some(claim) = &entry.claim else { continue };
-            let Some(Lease { session, .. }) = entry.lease else {
+            if entry.claimant().is_none() {
                 return Err(BrokenInvariant::new(format!("{key:?} claims a lock and has no lease (M12)")));
-            };
+            }
             let is_written = (entry.created.0..=entry.modified.0).contains(&claim.token.0);
             if !is_written || self.locks.contains(&claim.lock) {
                 return Err(BrokenInvariant::new(format!("{key:?} claims what it cannot: {claim:?} (M12)")));
             }
             let place = ClaimPlace::from(&**claim);
             expected.insert(&claim.lock, place, key.clone());
-            *counts.entry(session).or_default().get_mut(place.is_waiting) += 1;
+            if let Some(Lease { session, .. }) = entry.lease {
+                *counts.entry(session).or_default().get_mut(place.is_waiting) += 1;
+            }
         }
 
         if self.claims != expected {
@@ -239,9 +258,7 @@ impl Machine {
 
     /// Checks that at most one claim of a lock holds it, and that none waits that could have it.
     fn check_claim_queue(&self, name: &LockName) -> Result<(), BrokenInvariant> {
-        let waits = |(_, key): (ClaimPlace, &Key)| {
-            self.entries.existing(key).lease.is_some_and(|lease| !self.is_over(lease.session))
-        };
+        let waits = |(_, key): (ClaimPlace, &Key)| !self.is_end_due(self.entries.existing(key));
         let holders = self.claims.places(name).filter(|(place, _)| !place.is_waiting).count();
         let is_broken = match holders {
             0 => self.claims.places(name).any(waits) && !self.backlog.contains_lock(name),
@@ -287,31 +304,39 @@ impl Machine {
     pub(crate) fn claim_holder(&self, name: &LockName) -> Option<HolderView> {
         let entry = self.entries.existing(self.claims.holder(name)?);
         let claim = entry.claim.as_ref()?;
-        let id = entry.lease?.session;
-        let session = self.sessions.existing(id);
-
+        let (label, remaining_ms) = self.claimant_view(entry, claim);
         Some(HolderView {
             token: claim.token,
-            session: id,
-            label: session.label.clone(),
+            session: entry.claimant()?,
+            label,
             mode: Mode::Exclusive,
             since: claim.since,
-            remaining_ms: if session.ending.is_some() { 0 } else { self.clock.remaining_ms(session.deadline) },
+            remaining_ms,
             revoked: None,
         })
+    }
+
+    /// Who claims, and how long the claim lasts at the least, milliseconds.
+    fn claimant_view(&self, entry: &Entry, claim: &Claim) -> (Label, u64) {
+        let Some(Lease { session, .. }) = entry.lease else {
+            let remaining_ms = entry.until.map_or(0, |until| self.clock.remaining_ms(until));
+            return (claim.label.clone(), remaining_ms);
+        };
+        let session = self.sessions.existing(session);
+        let remaining_ms = if session.ending.is_some() { 0 } else { self.clock.remaining_ms(session.deadline) };
+        (session.label.clone(), remaining_ms)
     }
 
     fn claim_waiter(&self, key: &Key) -> Option<WaiterView> {
         let entry = self.entries.existing(key);
         let claim = entry.claim.as_ref()?;
-        let session = entry.lease?.session;
         Some(WaiterView {
             ticket: Ticket(claim.token.0),
-            session,
-            label: self.sessions.existing(session).label.clone(),
+            session: entry.claimant()?,
+            label: self.claimant_view(entry, claim).0,
             mode: Mode::Exclusive,
             since: claim.since,
-            remaining_ms: None,
+            remaining_ms: entry.until.map(|until| self.clock.remaining_ms(until)),
         })
     }
 }
@@ -320,7 +345,7 @@ impl Machine {
 fn is_same(before: &Entry, after: Option<&Entry>) -> bool {
     let claim = |entry: &Entry| {
         let claim = entry.claim.as_ref()?;
-        Some((claim.token, claim.lock.clone(), entry.lease?.session))
+        Some((claim.token, claim.lock.clone(), entry.claimant()?))
     };
     after.and_then(claim).is_some_and(|after| claim(before) == Some(after))
 }
@@ -350,7 +375,7 @@ mod tests {
 
     fn put(name: &str, session: SessionId) -> TxnOperation {
         let lease = PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete });
-        TxnOperation::Put(Put { key: key(name), value: Value::default(), lease, claims: Some(jobs()) })
+        TxnOperation::Put(Put { key: key(name), value: Value::default(), lease, claims: Some(jobs().into()) })
     }
 
     fn apply(machine: &mut Machine, at: u64, work: usize, command: Command, events: &mut Vec<Event>) {

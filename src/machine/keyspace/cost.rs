@@ -71,7 +71,8 @@ impl Machine {
                         self.count_range(&select.range, select.by == SortBy::Value, limit, &mut cost);
                     }
                     TxnOperation::DeleteRange(range) => self.count_range(range, false, limit, &mut cost),
-                    TxnOperation::Get(_) | TxnOperation::Put(_) | TxnOperation::Delete(_) | TxnOperation::Open(_) => {}
+                    TxnOperation::Get(_) | TxnOperation::Put(_) | TxnOperation::Expire(_) => {}
+                    TxnOperation::Delete(_) | TxnOperation::Open(_) => {}
                 }
             }
             cost

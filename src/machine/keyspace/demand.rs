@@ -8,6 +8,7 @@
 //! A transaction is judged by the branch that would run now, and asks for nothing more if each of its writes
 //! * deletes an entry;
 //! * puts an entry over one that has the same lease, or renews that lease, and claims no other lock;
+//! * puts an entry with a deadline of its own over one that has such a deadline, and claims no other lock, or changes a deadline;
 //! * puts an entry without a lease over one that has a lease, or had one until it ended: a release;
 //!
 //! and none of them makes its value longer than by [`GROWTH_MAX`]. A temporary entry ([`Txn::temporaries`]) is left out if there is
@@ -82,6 +83,7 @@ impl Machine {
                     continue;
                 }
                 TxnOperation::Put(put) if self.renews_or_gives_back(put) => &put.key,
+                TxnOperation::Expire(expire) => &expire.key,
                 TxnOperation::Delete(key) => key,
                 TxnOperation::Open(_) | TxnOperation::Put(_) | TxnOperation::DeleteRange(_) => return true,
             };
@@ -99,11 +101,14 @@ impl Machine {
         if put.value.as_bytes().len() > before.value.as_bytes().len() + GROWTH_MAX {
             return false;
         }
-        let is_other_claim = before.claim.as_ref().is_some_and(|claim| put.claims.as_ref() != Some(&claim.lock));
+        let claimed = put.claims.as_ref().map(|claims| &claims.lock);
+        let is_other_claim = before.claim.as_ref().is_some_and(|claim| claimed != Some(&claim.lock));
         let claims_another = put.claims.is_some() && is_other_claim;
         match put.lease {
             PutLease::None => before.lease.is_some() || before.is_expired,
-            PutLease::Kept | PutLease::Renewed => before.lease.is_some(),
+            PutLease::Kept | PutLease::Renewed => before.lease.is_some() || before.until.is_some(),
+            PutLease::Extended(_) => before.until.is_some(),
+            PutLease::Until(_) => before.until.is_some() && !claims_another,
             PutLease::Given(lease) => before.lease.is_some_and(|kept| kept.session == lease.session) && !claims_another,
         }
     }
@@ -157,6 +162,7 @@ mod tests {
     }
 
     fn put(name: &str, bytes: usize, lease: PutLease, claims: Option<LockName>) -> TxnOperation {
+        let claims = claims.map(PutClaim::from);
         TxnOperation::Put(Put { key: key(name), value: Value::new(&vec![7; bytes]).unwrap(), lease, claims })
     }
 

@@ -1,8 +1,11 @@
-//! The entries, the index of their leases, and the end of a lease.
+//! The entries, the index of their leases, and the end of a lease or of a lifetime.
 
 use std::sync::Arc;
 
-use crate::{table::Weight, *};
+use crate::{
+    table::{Due, Weight},
+    *,
+};
 
 impl Machine {
     /// What the keyspace has under a key now.
@@ -22,14 +25,25 @@ impl Machine {
 
     /// The entry as it is for everybody, whether or not the end of its lease was handled.
     pub(super) fn in_force(&self, entry: &Arc<Entry>) -> Option<Arc<Entry>> {
+        if self.is_past(entry.until) {
+            return None;
+        }
         let over = entry.lease.filter(|lease| self.is_over(lease.session) && !Planted::EndedLeaseInForce.is_on());
         over.map_or_else(|| Some(Arc::clone(entry)), |lease| without_lease(entry, lease))
     }
 
-    /// Whether a key has an entry whose lease is over, and whose end was not handled yet.
+    /// Whether a key has an entry whose lease is over, or whose deadline has passed, and whose end was not handled yet.
     pub(super) fn is_lease_over(&self, key: &Key) -> bool {
-        let lease = self.entries.get(key).and_then(|entry| entry.lease);
-        lease.is_some_and(|lease| self.is_over(lease.session))
+        self.entries.get(key).is_some_and(|entry| self.is_end_due(entry))
+    }
+
+    /// Whether the lease of an entry is over, or its deadline has passed.
+    pub(super) fn is_end_due(&self, entry: &Entry) -> bool {
+        entry.lease.is_some_and(|lease| self.is_over(lease.session)) || self.is_past(entry.until)
+    }
+
+    fn is_past(&self, until: Option<Stamp>) -> bool {
+        until.is_some_and(|until| until <= self.now())
     }
 
     /// Replaces what is under a key, as of the revision that was issued last. If an operator ends its lease, `forced` is the command.
@@ -47,12 +61,18 @@ impl Machine {
             if let Some(Lease { session, .. }) = before.lease {
                 self.sessions.refund(session, Weight::for_entry(&key, before));
             }
+            if let Some(until) = before.until {
+                self.clock.cancel(until, Due::Entry(key.clone()));
+            }
         }
 
         let Some(mut entry) = entry else { return };
         self.make_claim(&key, before.as_deref(), &mut entry, events);
         if let Some(Lease { session, .. }) = entry.lease {
             self.sessions.charge(session, Weight::for_entry(&key, &entry));
+        }
+        if let Some(until) = entry.until {
+            self.clock.schedule(until, Due::Entry(key.clone()));
         }
         self.entries.insert(key, entry);
     }
@@ -69,7 +89,7 @@ impl Machine {
         leased.filter_map(|key| Some((key, self.entry(key).filter(|entry| entry.lease.is_some())?)))
     }
 
-    /// Deletes or marks an entry whose lease is over, or is ended by an operator.
+    /// Deletes or marks an entry whose lease is over, or is ended by an operator. Deletes one whose deadline has passed.
     pub(crate) fn end_lease(&mut self, key: Key, forced: Option<&ForceRelease>, events: &mut Vec<Event>) {
         self.batch.spend(1);
         let modified = Revision(self.issued.issue_token().0);

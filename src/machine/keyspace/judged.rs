@@ -91,7 +91,7 @@ fn a_repeated_open_needs_no_room() {
 
 fn reply_of_put(machine: &Machine) -> Reply {
     let (succeeded, results) = (true, vec![TxnResult::Put]);
-    Reply::Committed(Committed { succeeded, revision: machine.revision(), results })
+    Reply::Committed(Committed { succeeded, revision: machine.revision(), now: machine.now(), results })
 }
 
 /// A new session counts with all that it then has.
@@ -116,7 +116,7 @@ fn leases_that_are_over_end_before_the_operations_see_their_entries() {
     let keep = |name, bytes| {
         let value = Value::new(&vec![7; bytes]).unwrap();
         let lease = PutLease::Given(Lease { session: ANN, at_end: AtLeaseEnd::Keep });
-        TxnOperation::Put(Put { key: key(name), value, lease, claims: LockName::new(name).ok() })
+        TxnOperation::Put(Put { key: key(name), value, lease, claims: LockName::new(name).ok().map(PutClaim::from) })
     };
     let before = with(vec![opens(ANN), keep("a", 900), keep("b", 900), put("c", 900, Some(ANN))]);
     let revision = before.revision();

@@ -5,7 +5,7 @@
 //! sessions and of bytes away from all others. They have limits of their own instead, [`TEMPORARY_ENTRIES_MAX`] and 1 / [`PART`] of the
 //! table's bytes, in addition to those. A transaction that would exceed these is refused; all else goes on.
 //!
-//! Left out: a deadline of an entry without a session.
+//! Left out: entries with a deadline of their own count as all others, not as these.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ impl Machine {
                     new.bytes += FIXED + put.key.as_bytes().len() + put.value.as_bytes().len();
                 }
                 TxnOperation::Put(_) | TxnOperation::Open(_) | TxnOperation::Get(_) | TxnOperation::Select(_) => {}
-                TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => {}
+                TxnOperation::Expire(_) | TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => {}
             }
         }
         new
@@ -93,7 +93,7 @@ mod tests {
     /// Puts an entry with a session of its own.
     fn put(id: u128, bytes: usize, at_end: AtLeaseEnd, claims: Option<&str>) -> Command {
         let lease = PutLease::Given(Lease { session: SessionId(id), at_end });
-        let claims = claims.map(|lock| LockName::new(lock).unwrap());
+        let claims = claims.map(|lock| LockName::new(lock).unwrap().into());
         let put = Put { key: key(id), value: Value::new(&vec![7; bytes]).unwrap(), lease, claims };
         Command::Txn(Txn::new(vec![], vec![TxnOperation::Open(opens(id)), TxnOperation::Put(put)], vec![]).unwrap())
     }

@@ -72,6 +72,7 @@ fn a_transaction_out_of_its_limits_cannot_be_made() {
     assert_eq!(make(&gets[1..]), Ok(()));
     let count = gets.len();
     assert_eq!(make(&gets), Err(InvalidTxn::TooManyOperations { what: "operations", count }));
+
     let compare = Compare { key: key("a"), up_to: None, relation: Relation::Equal, operand: Operand::Version(0) };
     let compares = Txn::new(vec![compare; count], vec![], vec![]).map(|_| ());
     assert_eq!(compares, Err(InvalidTxn::TooManyOperations { what: "compares", count }));
@@ -81,11 +82,18 @@ fn a_transaction_out_of_its_limits_cannot_be_made() {
     let opened = |count| vec![open_for_entries(ANN); count];
     assert_eq!(make(&opened(1)), Err(InvalidTxn::NothingLeased { session: ANN }));
     assert_eq!(make(&opened(2)), Err(InvalidTxn::OpenedTwice { session: ANN }));
-    let kept = Put { key: key("a"), value: value(1), lease: PutLease::Kept, claims: LockName::new("l").ok() };
+
+    let kept = Put {
+        key: key("a"),
+        value: value(1),
+        lease: PutLease::Kept,
+        claims: LockName::new("l").ok().map(PutClaim::from),
+    };
     let lock = LockName::new("l").unwrap();
     assert_eq!(make(&[TxnOperation::Put(kept)]), Err(InvalidTxn::ClaimWithoutLease { key: key("a"), lock }));
     let either = Txn::new(vec![], vec![put("a", 0, None)], vec![put("a", 1, None)]);
     assert!(either.is_ok(), "only one of them runs");
+
     assert!(Key::new(b"").is_err() && Key::new(&[0; KEY_BYTES_MAX + 1]).is_err());
     assert!(Key::new(&[0; KEY_BYTES_MAX]).is_ok() && Value::new(&vec![0; VALUE_BYTES_MAX + 1]).is_err());
 }
@@ -109,11 +117,13 @@ fn a_transaction_deletes_a_bounded_number_of_entries_or_none() {
     let before = machine.revision();
     assert_eq!(run(&mut machine, all()), Reply::Refused(Refusal::Limit(Limit::TxnWrites)));
     assert_eq!((machine.counts().entries, machine.revision()), (TXN_WRITES_MAX + 1, before));
+
     let first = TxnOperation::Delete(key("000000"));
     let range = KeyRange { from: Some(key("000001")), to: None };
     let both = txn(vec![first.clone(), TxnOperation::DeleteRange(range)]);
     assert_eq!(run(&mut machine, both), Reply::Refused(Refusal::Limit(Limit::TxnWrites)), "of all its operations");
     run(&mut machine, txn(vec![first]));
+
     let half = KeyRange { from: Some(key("000001")), to: Some(key("000513")) };
     let thrice = txn(vec![TxnOperation::DeleteRange(half); 3]);
     assert_eq!(
@@ -208,6 +218,7 @@ fn entries_of_a_lease_are_found_by_it() {
     let mut then: Vec<_> = others.into_iter().flat_map(other).collect();
     then.push(put("000005-", 1, None));
     assert!(matches!(run(&mut machine, txn(then)), Reply::Committed(_)));
+
     let some = KeyRange { from: Some(key("000002")), to: Some(key("000007")) };
     for range in [KeyRange::default(), some] {
         let all = machine.entries(&range).filter(|(_, entry)| entry.lease == lease).collect::<Vec<_>>();
@@ -216,6 +227,7 @@ fn entries_of_a_lease_are_found_by_it() {
         let backwards: Vec<_> = all.into_iter().rev().collect();
         assert_eq!(machine.entries_leased_by(ANN, &range).rev().collect::<Vec<_>>(), backwards);
     }
+
     // The lease is over, and no entry's end is handled yet.
     apply(&mut machine, Limits { work: 1, ..Limits::NONE }, 1000, Command::Tick);
     assert!(machine.has_work());
@@ -266,13 +278,15 @@ fn damaged_entries_are_refused() {
         });
         Machine::from_records(records).map(|restored| restored.hash()).map_err(|broken| broken.to_string())
     };
+
     assert_eq!(restored(&|_| {}), Ok(machine.hash()));
-    let spoils: [&dyn Fn(&mut Entry); 6] = [
+    let spoils: [&dyn Fn(&mut Entry); 7] = [
         &|entry| entry.created = Revision(0),
         &|entry| entry.created = Revision(2),
         &|entry| entry.modified = Revision(2),
         &|entry| entry.version = 0,
         &|entry| entry.is_expired = true,
+        &|entry| entry.until = Some(Stamp(2000)),
         &|entry| entry.lease = Some(Lease { session: SessionId(2), at_end: AtLeaseEnd::Keep }),
     ];
     for (number, spoil) in spoils.into_iter().enumerate() {
@@ -312,6 +326,7 @@ fn each_change_of_an_entry_is_an_event_at_the_revision_of_its_transaction() {
     run(&mut machine, txn(vec![put("passes", 1, None), delete("passes")]));
     run(&mut machine, txn(vec![put("c", 1, leased(AtLeaseEnd::Delete))]));
     run(&mut machine, Command::Close { session: ANN, by: None, reason: None });
+
     let first = [event(1, "a", 0, 1), event(1, "b", 0, 1)];
     let then = [
         event(2, "a", 1, 2),
@@ -321,9 +336,11 @@ fn each_change_of_an_entry_is_an_event_at_the_revision_of_its_transaction() {
         event(5, "a", 2, 2),
         event(6, "c", 1, 0),
     ];
+
     assert_eq!(events(&machine, 1), then);
     assert_eq!(events(&machine, 0), [first.as_slice(), then.as_slice()].concat());
     assert_eq!(events(&machine, 6), []);
+
     let history = machine.history();
     let after_a: Vec<_> =
         history.after(Revision(1), Some(&key("a"))).expect("known").map(|it| it.key.clone()).collect();
@@ -451,6 +468,7 @@ fn the_history_drops_whole_revisions_and_keeps_the_last_one() {
         assert!(known <= EVENTS && known.is_multiple_of(keys.len()), "{known} events");
         assert_eq!(machine.history().compacted().0 as usize, round.saturating_sub(EVENTS / keys.len()));
     }
+
     // By bytes, before the number: the entries before are kept by the history alone.
     run(&mut machine, txn(vec![put("a", 1000, None)]));
     run(&mut machine, txn(vec![put("a", 1500, None)]));
@@ -459,6 +477,7 @@ fn the_history_drops_whole_revisions_and_keeps_the_last_one() {
     assert!(machine.history().len() < before && machine.history().bytes() <= 4000, "{:?}", machine.history());
     let bytes = machine.history().count_bytes();
     assert_eq!(machine.history().bytes(), bytes);
+
     // A revision that exceeds the limit alone.
     let many: Vec<_> = (0..3 * EVENTS).map(|number| put(&format!("many/{number}"), 1, None)).collect();
     run(&mut machine, txn(many));
@@ -477,6 +496,7 @@ fn a_compaction_is_spread_over_batches() {
     for _ in 0..ROUNDS {
         run(&mut machine, txn(vec![put("a", 1, None)]));
     }
+
     let last = ROUNDS as u64;
     apply(&mut machine, LIMITS, 0, Command::Compact { revision: Revision(last - 1) });
     let mut batches = 0;
@@ -493,6 +513,7 @@ fn a_compaction_is_spread_over_batches() {
         batches += 1;
         assert!(batches < ROUNDS, "it does not end");
     }
+
     assert!(batches >= ROUNDS / LIMITS.work / 16, "{batches} batches");
     assert_eq!(machine.history().len(), 1);
 }
@@ -506,6 +527,7 @@ fn a_lease_ends_before_its_entry_is_replaced() {
         apply(&mut machine, LITTLE, 1000, Command::Tick);
         let (name, before) = ("000099", machine.revision().0);
         assert!(machine.is_lease_over(&key(name)), "it is in the backlog");
+
         let write = txn(vec![put(name, 1, None), TxnOperation::Get(key(name))]);
         // In the same batch: the next one would go on with the backlog.
         let reply = machine.step(write, &mut Vec::new());
@@ -559,15 +581,17 @@ fn no_entry_claims_a_lock_while_a_restored_cluster_is_closed() {
     let mut restored = with_entries(1, None).restored(&restore).expect("above the last one");
     let lease = Lease { session: BOB, at_end: AtLeaseEnd::Delete };
     let claim = |name: &str| {
-        let claims = Some(LockName::new(name).unwrap());
+        let claims = Some(LockName::new(name).unwrap().into());
         let put = Put { key: key(name), value: value(1), lease: PutLease::Given(lease), claims };
         txn(vec![open_for_entries(BOB), TxnOperation::Put(put)])
     };
+
     let (now, opens) = (restored.now().0, restored.now().0 + CLOSED_MS);
     for at in [now, opens - 1] {
         let refused = apply(&mut restored, Limits::NONE, at, claim("a"));
         assert_eq!(refused, Reply::Refused(Refusal::Closed { remaining_ms: opens - at }));
     }
+
     // What claims nothing goes on, with and without a lease.
     let plain = txn(vec![open_for_entries(BOB), put("b", 1, Some(lease)), put("c", 1, None)]);
     assert!(matches!(apply(&mut restored, Limits::NONE, opens - 1, plain), Reply::Committed(_)));
@@ -582,6 +606,7 @@ fn a_damaged_history_is_refused() {
     }
     run(&mut machine, txn(vec![delete("b")]));
     compact(&mut machine, 1);
+
     let records: Vec<_> = machine.records().collect();
     let places: Vec<_> = (0..records.len()).filter(|at| matches!(records[*at], Record::EntryEvent { .. })).collect();
     assert_eq!(places.len(), 5);
@@ -592,6 +617,7 @@ fn a_damaged_history_is_refused() {
         spoil(&mut spoilt);
         assert!(restored(spoilt).is_err(), "{what} was taken");
     };
+
     for at in &places {
         refused("an event twice", &|records| records.insert(*at, records[*at].clone()));
         refused("an event with another entry", &|records| {
@@ -602,6 +628,7 @@ fn a_damaged_history_is_refused() {
             }
         });
     }
+
     refused("events in another order", &|records| records.swap(places[0], places[1]));
     refused("no event of a deletion", &|records| _ = records.remove(places[4]));
     refused("a later compaction than revisions", &|records| {
@@ -613,7 +640,12 @@ fn a_damaged_history_is_refused() {
 
 fn claim(name: &str, session: SessionId, lock: &str) -> TxnOperation {
     let lease = Some(Lease { session, at_end: AtLeaseEnd::Keep });
-    TxnOperation::Put(Put { key: key(name), value: value(1), lease: lease.into(), claims: LockName::new(lock).ok() })
+    TxnOperation::Put(Put {
+        key: key(name),
+        value: value(1),
+        lease: lease.into(),
+        claims: LockName::new(lock).ok().map(PutClaim::from),
+    })
 }
 
 /// A table with a holder and one that waits.
@@ -630,8 +662,12 @@ fn with_claims() -> Machine {
 fn a_claim_that_would_never_end_or_has_no_order_cannot_be_made() {
     let make = |then: Vec<TxnOperation>| Txn::new(vec![], then, vec![]).map(|_| ());
     let lock = LockName::new("l").unwrap();
-    let put =
-        TxnOperation::Put(Put { key: key("a"), value: value(1), lease: PutLease::None, claims: Some(lock.clone()) });
+    let put = TxnOperation::Put(Put {
+        key: key("a"),
+        value: value(1),
+        lease: PutLease::None,
+        claims: Some(lock.clone().into()),
+    });
     assert_eq!(make(vec![put]), Err(InvalidTxn::ClaimWithoutLease { key: key("a"), lock: lock.clone() }));
     assert_eq!(make(vec![claim("a", ANN, "l"), claim("b", ANN, "l")]), Err(InvalidTxn::ClaimedTwice { lock }));
     assert_eq!(make(vec![claim("a", ANN, "l"), claim("b", ANN, "m")]), Ok(()));
@@ -658,12 +694,15 @@ fn names_are_listed_once_between_those_of_locks() {
         keep_data: false,
         must_exist: false,
     };
+
     let acquire = Acquire::new(vec![want("k"), want("la"), want("m"), want("o")], Wait::Never, 0).unwrap();
     run(&mut machine, Command::Session { session: ANN, request: None, operation: Operation::Acquire(acquire) });
+
     let names = |prefix: &str, after: Option<&str>| {
         let after = after.map(|after| LockName::new(after).unwrap());
         machine.locks(prefix, after.as_ref()).map(ToString::to_string).collect::<Vec<_>>()
     };
+
     assert_eq!(names("", None), ["k", "l", "la", "m", "n", "o"]);
     assert_eq!(names("", Some("l")), ["la", "m", "n", "o"]);
     assert_eq!(names("l", None), ["l", "la"]);
@@ -688,6 +727,7 @@ fn damaged_claims_are_refused() {
         });
         Machine::from_records(records).map(|restored| restored.hash()).map_err(|broken| broken.to_string())
     };
+
     assert_eq!(restored(&|_, _| {}), Ok(machine.hash()));
     type Spoil = dyn Fn(&str, &mut Claim);
     let spoils: [&Spoil; 5] = [
@@ -700,7 +740,146 @@ fn damaged_claims_are_refused() {
     for (number, spoil) in spoils.into_iter().enumerate() {
         assert!(restored(spoil).is_err(), "number {number} was taken");
     }
+
     let mut other = with_claims();
     run(&mut other, txn(vec![claim("b", ANN, "l")]));
     assert_ne!(other.hash(), machine.hash());
+}
+
+fn after(ms: u64) -> EntryDeadline {
+    EntryDeadline::After(Lifetime::from_millis(ms).unwrap())
+}
+
+fn put_until(name: &str, deadline: EntryDeadline, lock: Option<&str>) -> TxnOperation {
+    let claims = lock.map(|lock| PutClaim { lock: LockName::new(lock).unwrap(), label: Label::new("ann").unwrap() });
+    TxnOperation::Put(Put { key: key(name), value: value(1), lease: PutLease::Until(deadline), claims })
+}
+
+/// A table with so many entries that end at 1000, one in ten of which claims a lock.
+fn with_deadlines(count: usize) -> Machine {
+    let mut machine = Machine::default();
+    let names: Vec<_> = (0..count).map(|number| format!("{number:06}")).collect();
+    for some in names.chunks(TXN_OPERATIONS_MAX) {
+        let puts = some.iter().map(|name| put_until(name, after(1000), name.ends_with('0').then_some(name)));
+        assert!(matches!(run(&mut machine, txn(puts.collect())), Reply::Committed(_)));
+    }
+    machine
+}
+
+/// However many entries end in one millisecond, each batch does a bounded part, and all are gone for everybody at once.
+#[test]
+fn a_hundred_thousand_entries_end_in_one_millisecond_and_in_many_batches() {
+    const COUNT: usize = 100_000;
+    const WORK: usize = 5000;
+    let mut machine = with_deadlines(COUNT);
+    assert_eq!((machine.entries(&KeyRange::default()).count(), machine.counts().grants), (COUNT, COUNT / 10));
+    assert_eq!(machine.next_deadline(), Some(Stamp(1000)));
+    assert!(!machine.is_due_by(Stamp(999)) && machine.is_due_by(Stamp(1000)));
+
+    let limits = Limits { work: WORK, ..Limits::NONE };
+    let mut batches = 0;
+    while batches == 0 || machine.has_work() {
+        let before = machine.counts().entries;
+        let reply = apply(&mut machine, limits, 1000, txn(vec![put(&format!("other {batches}"), 1, None)]));
+        assert!(matches!(reply, Reply::Committed(_)), "{reply:?}");
+        batches += 1;
+        assert!(before + 1 - machine.counts().entries <= 2 * WORK, "{before} entries, {:?}", machine.counts());
+        assert_eq!(machine.entries(&KeyRange::default()).count(), batches, "the others are over");
+        // The late ones are no reason to wait for a tick.
+        assert!(!machine.is_due_by(Stamp(5000)));
+    }
+    assert!((COUNT / (2 * WORK)..=2 * COUNT / WORK).contains(&batches), "{batches}");
+    assert_eq!((machine.counts().entries, machine.counts().grants), (batches, 0));
+    machine.check().unwrap();
+}
+
+/// An entry with a deadline takes no more of the table than it leaves: neither bytes nor places.
+#[test]
+fn what_an_entry_with_a_deadline_takes_is_given_back_at_its_end() {
+    let mut machine = Machine::default();
+    let empty = machine.bytes();
+    let then = vec![put_until("a", after(10), Some("a")), put_until("b", after(10), Some("queue"))];
+    run(&mut machine, txn(then));
+    // One that waits behind it, and leaves the queue as the lock is handed on: its claim ends before it.
+    run(&mut machine, txn(vec![put_until("c", after(20), Some("queue"))]));
+    run(&mut machine, txn(vec![put_until("d", after(10_000), Some("queue"))]));
+    assert!(machine.bytes() > empty);
+
+    let limits = Limits { work: 1, ..Limits::NONE };
+    apply(&mut machine, limits, 20, Command::Tick);
+    while machine.has_work() {
+        machine.check().unwrap();
+        apply(&mut machine, limits, 20, Command::Tick);
+    }
+
+    let holder = machine.claim_holder(&LockName::new("queue").unwrap()).map(|holder| holder.remaining_ms);
+    assert_eq!(holder, Some(9_980));
+    apply(&mut machine, Limits::NONE, 20, txn(vec![TxnOperation::Delete(key("d"))]));
+    assert_eq!((machine.bytes(), machine.counts().entries, machine.next_deadline()), (empty, 0, None));
+}
+
+#[test]
+fn a_full_table_goes_on_to_extend_and_to_end_entries() {
+    let mut machine = Machine::default();
+    run(&mut machine, txn(vec![put_until("a", after(1000), Some("a"))]));
+    let full = Limits { table_bytes: machine.table_bytes(), ..Limits::NONE };
+    let refused = Reply::Refused(Refusal::Limit(Limit::TableBytes));
+    assert_eq!(apply(&mut machine, full, 1, txn(vec![put_until("b", after(1000), None)])), refused);
+
+    let extend = |deadline| TxnOperation::Expire(Expire { key: key("a"), deadline });
+    for then in [extend(Some(after(2000))), put_until("a", after(2000), Some("a")), extend(None)] {
+        let then = vec![then];
+        let Command::Txn(asked) = txn(then.clone()) else { panic!("it is one") };
+        assert!(!machine.txn_asks_for_more(&asked), "{then:?}");
+        assert!(matches!(apply(&mut machine, full, 1, txn(then)), Reply::Committed(_)));
+    }
+    assert_eq!(machine.entry(&key("a")).unwrap().until, None);
+}
+
+/// What a copy has of a lock that is held by an entry says nothing of how its client extended it since.
+#[test]
+fn an_entry_with_a_deadline_lives_until_a_restored_cluster_opens() {
+    let mut machine = Machine::default();
+    let then = vec![put_until("a", after(100), Some("a")), put_until("b", after(60_000), Some("b"))];
+    run(&mut machine, txn(then));
+    let restore = |closed_ms| Restore { at: WallTime(0), draw: 7, first_token: Some(Token(50)), closed_ms };
+    let until = |restored: &Machine, name: &str| restored.entry(&key(name)).and_then(|entry| entry.until);
+
+    let mut restored = machine.restored(&restore(Some(5000))).unwrap();
+    assert_eq!((until(&restored, "a"), until(&restored, "b")), (Some(Stamp(5000)), Some(Stamp(60_000))));
+    let refused = apply(&mut restored, Limits::NONE, 4999, txn(vec![put_until("c", after(1), Some("c"))]));
+    assert_eq!(refused, Reply::Refused(Refusal::Closed { remaining_ms: 1 }));
+    let token = restored.claim_holder(&LockName::new("a").unwrap()).map(|holder| holder.token);
+    assert_eq!(token, Some(Token(1)));
+    assert_eq!(until(&machine.restored(&restore(None)).unwrap(), "a"), Some(Stamp(100)));
+}
+
+#[test]
+fn deadlines_wait_until_all_members_know_them() {
+    let since = |then| txn(then).since();
+    assert_eq!(since(vec![put("a", 1, None)]), Version::KEYSPACE);
+    let expire = |deadline| TxnOperation::Expire(Expire { key: key("a"), deadline });
+    for then in [put_until("a", after(1), None), expire(None), expire(Some(after(1)))] {
+        let Command::Txn(either) = txn(vec![then]) else { panic!("it is one") };
+        let otherwise = Txn::new(vec![], vec![], either.then().to_vec()).unwrap();
+        assert_eq!([Command::Txn(either), Command::Txn(otherwise)].map(|it| it.since()), [Version::LIFETIMES; 2]);
+    }
+
+    let mut machine = Machine::default();
+    run(&mut machine, txn(vec![put_until("a", after(1), None)]));
+    run(&mut machine, txn(vec![TxnOperation::Delete(key("a"))]));
+    let newest = machine.records().map(|record| record.since()).max();
+    assert_eq!(newest, Some(Version::LIFETIMES), "also in the history alone");
+}
+
+#[test]
+fn a_lifetime_has_bounds() {
+    assert!(Lifetime::from_millis(0).is_err() && Lifetime::from_millis(LIFETIME_MS_MAX + 1).is_err());
+    let longest = EntryDeadline::After(Lifetime::from_millis(LIFETIME_MS_MAX).unwrap());
+    let mut machine = Machine::default();
+    apply(&mut machine, Limits::NONE, 1 << 60, txn(vec![put_until("a", longest, None)]));
+    assert_eq!(machine.entry(&key("a")).unwrap().until, Some(Stamp((1 << 60) + LIFETIME_MS_MAX)));
+
+    let twice = [put_until("a", longest, None), TxnOperation::Expire(Expire { key: key("a"), deadline: None })];
+    assert_eq!(Txn::new(vec![], twice.to_vec(), vec![]), Err(InvalidTxn::PutTwice { key: key("a") }));
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
+    sessions::lease_ms,
     table::{Weight, new_session_bytes},
     *,
 };
@@ -53,7 +54,7 @@ impl Machine {
         let operations = if succeeded { txn.then() } else { txn.otherwise() };
         let (draft, results) = self.judge(operations)?;
         let revision = self.carry_out(draft, events);
-        Ok(Reply::Committed(Committed { succeeded, revision, results }))
+        Ok(Reply::Committed(Committed { succeeded, revision, now: self.now(), results }))
     }
 
     /// Plans the operations, and refuses them if the table that they leave is beyond a limit. Changes nothing.
@@ -154,6 +155,7 @@ impl Machine {
         match operation {
             TxnOperation::Get(key) => self.plan_get(key, draft),
             TxnOperation::Put(put) => self.plan_put(put, draft),
+            TxnOperation::Expire(expire) => self.plan_expire(expire, draft),
             TxnOperation::Delete(key) => {
                 let is_there = self.drafted(key, draft).is_some();
                 if is_there {
@@ -211,8 +213,23 @@ impl Machine {
         Ok(TxnResult::Opened(new.ttl))
     }
 
+    /// A put of the same value, with another deadline.
+    fn plan_expire(&self, Expire { key, deadline }: &Expire, draft: &mut Draft) -> Result<TxnResult, Refusal> {
+        let Some(entry) = self.drafted(key, draft) else { return Ok(TxnResult::Expires(false)) };
+        let lease = deadline.map_or(PutLease::None, PutLease::Extended);
+        self.plan_put(&Put { key: key.clone(), value: entry.value.clone(), lease, claims: None }, draft)?;
+        Ok(TxnResult::Expires(true))
+    }
+
     fn plan_put(&self, put: &Put, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let before = self.drafted(&put.key, draft);
+        if put.lease.deadline().is_some_and(|deadline| self.end_of(deadline) <= self.now()) {
+            if before.is_some() {
+                draft.write(put.key.clone(), None)?;
+            }
+            return Ok(TxnResult::Put);
+        }
+
         let bare = draft.bare_entry(put, before.as_deref());
         let entry = match (put.lease, before) {
             (PutLease::None, _) | (PutLease::Kept | PutLease::Renewed, None) => bare,
@@ -220,14 +237,25 @@ impl Machine {
                 let claim = self.plan_lease(put, lease, before.as_deref(), draft)?;
                 Entry { lease: Some(lease), claim, ..bare }
             }
+            (PutLease::Until(deadline), before) => {
+                self.ensure_grants(put)?;
+                let until = Some(self.end_of(deadline));
+                let planned = Entry { until, ..bare };
+                let claim = put.claims.clone().and_then(|claims| self.plan_claim(claims, &planned, before.as_deref()));
+                Entry { claim, ..planned }
+            }
+            (PutLease::Extended(deadline), before) => {
+                let claim = before.filter(|before| before.until.is_some()).and_then(|before| before.claim.clone());
+                Entry { until: Some(self.end_of(deadline)), claim, ..bare }
+            }
             (PutLease::Kept | PutLease::Renewed, Some(before)) => {
-                let Entry { lease, claim, is_expired, is_revoked, .. } = Entry::clone(&before);
+                let Entry { lease, until, claim, is_expired, is_revoked, .. } = Entry::clone(&before);
                 if let Some(Lease { session, .. }) = lease.filter(|_| put.lease == PutLease::Renewed)
                     && self.sessions.get(session).is_some_and(|session| session.is_of_entries)
                 {
                     draft.renewals.push(session);
                 }
-                Entry { lease, claim, is_expired, is_revoked, ..bare }
+                Entry { lease, until, claim, is_expired, is_revoked, ..bare }
             }
         };
 
@@ -243,17 +271,29 @@ impl Machine {
         before: Option<&Entry>,
         draft: &Draft,
     ) -> Result<Option<Arc<Claim>>, Refusal> {
-        if put.claims.is_some()
-            && let Some(until) = self.closed_until()
-        {
-            return Err(Refusal::Closed { remaining_ms: self.clock.remaining_ms(until) });
-        }
+        self.ensure_grants(put)?;
 
         // A lease that the transaction itself opens is not in the table yet.
         if !draft.opens(lease.session) {
             self.alive(lease.session)?;
         }
-        Ok(put.claims.clone().and_then(|lock| self.plan_claim(lock, lease, before, draft.revision)))
+        let planned = Entry { lease: Some(lease), ..draft.bare_entry(put, before) };
+        Ok(put.claims.clone().and_then(|claims| self.plan_claim(claims, &planned, before)))
+    }
+
+    /// Refuses a put that claims a lock while the table grants none.
+    fn ensure_grants(&self, put: &Put) -> Result<(), Refusal> {
+        match self.closed_until().filter(|_| put.claims.is_some()) {
+            Some(until) => Err(Refusal::Closed { remaining_ms: self.clock.remaining_ms(until) }),
+            None => Ok(()),
+        }
+    }
+
+    fn end_of(&self, deadline: EntryDeadline) -> Stamp {
+        match deadline {
+            EntryDeadline::After(lifetime) => self.clock.after_ms(lease_ms(lifetime.as_millis())),
+            EntryDeadline::At(stamp) => stamp,
+        }
     }
 
     /// Entries of the range whose lease is over count for the limit, since they are visited; they are left to the end of their session.
@@ -396,6 +436,7 @@ impl Draft {
             modified,
             version: before.map_or(1, |before| before.version.saturating_add(1)),
             lease: None,
+            until: None,
             claim: None,
             is_expired: false,
             is_revoked: false,

@@ -19,18 +19,25 @@ pub(crate) struct TableClock {
     closed_until: Option<Stamp>,
 }
 
-/// A deadline's subject. At the same stamp, sessions end first, so that a session that is over is granted nothing; waits end last, so
+/// A deadline's subject. At the same stamp, sessions and entries end first, so that one that is over is granted nothing; waits end last, so
 /// that a wait that ends as its lock opens is granted it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Due {
     /// The session was not renewed.
     Session(SessionId),
+    /// The entry lives until then.
+    Entry(Key),
     /// The revoked grant was not released.
     Revocation(Token),
     /// The lock-delay is over.
     Delay(LockName),
     /// The time limit of the wait has passed.
     Wait(Ticket),
+}
+
+impl Due {
+    /// Before all others at its stamp.
+    const FIRST: Self = Self::Session(SessionId::NONE);
 }
 
 impl TableClock {
@@ -87,6 +94,13 @@ impl TableClock {
 
     pub(crate) fn next_deadline(&self) -> Option<Stamp> {
         self.due.get_min().map(|(deadline, _)| *deadline)
+    }
+
+    /// Whether a deadline falls due after now and up to this stamp. Those that are late are not among them.
+    pub(crate) fn is_due_by(&self, stamp: Stamp) -> bool {
+        let after_now = (Stamp(self.now.0.saturating_add(1)), Due::FIRST);
+        let next = if self.is_behind { self.due.range(after_now..).next() } else { self.due.get_min() };
+        next.is_some_and(|(deadline, _)| *deadline <= stamp)
     }
 
     /// The earliest deadline that has passed at this stamp.

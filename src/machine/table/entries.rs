@@ -110,11 +110,15 @@ impl EntryTable {
         Some(entry)
     }
 
-    /// Changes the claim of an entry that has one, and so has a lease: its bytes are not counted here.
+    /// Changes the claim of an entry that has one. The bytes of an entry with a lease are not counted here.
     pub(crate) fn set_claim(&mut self, key: &Key, claim: impl FnOnce(&Claim) -> Option<Claim>) {
         let entry = self.by_key.get_mut(key).expect("each claim is that of an entry");
-        let entry = Arc::make_mut(entry);
-        entry.claim = entry.claim.as_deref().and_then(claim).map(Arc::new);
+        let before = Weight::for_entry(key, entry).all;
+        let changed = Arc::make_mut(entry);
+        changed.claim = changed.claim.as_deref().and_then(claim).map(Arc::new);
+        if entry.lease.is_none() {
+            self.bytes = self.bytes - before + Weight::for_entry(key, entry).all;
+        }
     }
 
     /// Entries by their lease, as the index has them, for the check of invariants.

@@ -1,5 +1,7 @@
 //! How many bytes each record takes: see `bytes`.
 
+use std::sync::Arc;
+
 use crate::types::*;
 
 /// A session: its entry with its client's address, its deadline, its place in other indexes. Counted the same with and without an
@@ -29,7 +31,7 @@ const ENTRY: usize = 200;
 const EVENT: usize = 80;
 /// Added to an event that keeps an entry, without the entry's value.
 const PAST: usize = 136;
-/// Added to an entry with a lease, without its key: its place in the index of leases.
+/// Added to an entry with a lease or a deadline, without its key: its place in the index of leases, or among the deadlines.
 const LEASED: usize = 64;
 /// Added to an entry that claims a lock, without the lock's name: the claim, and its place in the index of claims.
 const CLAIMED: usize = 160;
@@ -68,8 +70,10 @@ impl Weight {
     }
 
     pub(crate) fn for_entry(key: &Key, entry: &Entry) -> Self {
-        let leased = entry.lease.map_or(0, |_| LEASED);
-        let claimed = entry.claim.as_ref().map_or(0, |claim| CLAIMED + claim.lock.as_str().len());
+        // An entry has one of both at the most, and the place among deadlines takes as much as that among leases.
+        let leased = if entry.lease.is_some() || entry.until.is_some() { LEASED } else { 0 };
+        let claimed = |claim: &Arc<Claim>| CLAIMED + claim.lock.as_str().len() + claim.label.as_str().len();
+        let claimed = entry.claim.as_ref().map_or(0, claimed);
         Self::same(ENTRY + leased + claimed + key.as_bytes().len() + entry.value.as_bytes().len())
     }
 

@@ -1,6 +1,6 @@
 //! The keyspace: its keys, its entries, and their changes.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, num::NonZeroU64, sync::Arc};
 
 use super::*;
 
@@ -35,18 +35,24 @@ pub struct Lease {
     pub at_end: AtLeaseEnd,
 }
 
-/// How an entry with a lease takes part in a lock: it holds it, or waits for it.
+/// How long an entry lives that has a deadline of its own, milliseconds from the write on: 1 to [`LIFETIME_MS_MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Lifetime(NonZeroU64);
+
+/// How an entry with a lease or a deadline takes part in a lock: it holds it, or waits for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The lock.
     pub lock: LockName,
-    /// Its token: the revision of the write that brought this lease and this lock together on the entry. Later writes that name both again
-    /// keep it.
+    /// Its token: the revision of the write that brought this lease, or a deadline, and this lock together on the entry. Later writes that
+    /// name both again keep it.
     pub token: Token,
     /// When it was granted the lock; until then, when it was made.
     pub since: WallTime,
     /// Whether it holds the lock.
     pub is_held: bool,
+    /// Who holds it, for people, if the entry has a deadline of its own: a lease has the label of its session.
+    pub label: Label,
 }
 
 /// What the keyspace has under a key.
@@ -60,7 +66,9 @@ pub struct Entry {
     pub version: u64,
     /// Its lease, until that ends.
     pub lease: Option<Lease>,
-    /// The lock that it holds or waits for, while its lease lasts.
+    /// The moment of cluster time at which it is deleted, if it has a deadline of its own. Then it has no lease.
+    pub until: Option<Stamp>,
+    /// The lock that it holds or waits for, while its lease lasts or until its deadline.
     pub claim: Option<Arc<Claim>>,
     /// Its lease ended, and nothing was written since.
     pub is_expired: bool,
@@ -181,6 +189,42 @@ impl Value {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl Entry {
+    /// Who claims a lock by this entry: the session of its lease, or [`SessionId::NONE`] if it has a deadline of its own. An entry without
+    /// both can claim none.
+    pub fn claimant(&self) -> Option<SessionId> {
+        self.lease.map(|lease| lease.session).or_else(|| self.until.map(|_| SessionId::NONE))
+    }
+}
+
+impl Lifetime {
+    /// Fails on 0, and over [`LIFETIME_MS_MAX`].
+    pub fn from_millis(ms: u64) -> Result<Self, Invalid> {
+        let lifetime = Self::from_log(ms)?;
+        lifetime.check_limits().map(|()| lifetime)
+    }
+
+    /// The same of any length: for what the log has. Fails on 0.
+    pub fn from_log(ms: u64) -> Result<Self, Invalid> {
+        let invalid = || Invalid::new(format!("an entry lives for 0 ms: give it 1 to {LIFETIME_MS_MAX} ms"));
+        NonZeroU64::new(ms).map(Self).ok_or_else(invalid)
+    }
+
+    /// Fails over [`LIFETIME_MS_MAX`].
+    pub fn check_limits(self) -> Result<(), Invalid> {
+        let ms = self.as_millis();
+        if ms > LIFETIME_MS_MAX {
+            return Err(Invalid::new(format!("an entry lives for {ms} ms: the limit is {LIFETIME_MS_MAX} ms")));
+        }
+        Ok(())
+    }
+
+    /// Milliseconds.
+    pub fn as_millis(self) -> u64 {
+        self.0.get()
     }
 }
 

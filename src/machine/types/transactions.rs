@@ -61,8 +61,17 @@ pub struct Put {
     pub value: Value,
     /// Its lease from now on.
     pub lease: PutLease,
-    /// The lock that it holds or waits for while a given lease lasts.
-    pub claims: Option<LockName>,
+    /// The lock that it holds or waits for while a given lease lasts, or until its deadline.
+    pub claims: Option<PutClaim>,
+}
+
+/// The lock that a put claims.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutClaim {
+    /// The lock.
+    pub lock: LockName,
+    /// Who claims it, for people. Of an entry with a lease, the label of its session is shown instead.
+    pub label: Label,
 }
 
 /// The lease of an entry after a put.
@@ -73,10 +82,24 @@ pub enum PutLease {
     None,
     /// This one.
     Given(Lease),
-    /// As it was, and so what it claims: if the lease is over it remains over.
+    /// As it was, and so its deadline and what it claims: if the lease is over it remains over.
     Kept,
-    /// As it was, and as long again from now, if its session was opened by a transaction. Other sessions are renewed by their clients.
+    /// As it was, and as long again from now, if its session was opened by a transaction. Other sessions are renewed by their clients, and
+    /// a deadline stays as it was.
     Renewed,
+    /// None, but a deadline of its own.
+    Until(EntryDeadline),
+    /// The same, and the entry goes on to claim what it claims, if it had a deadline of its own.
+    Extended(EntryDeadline),
+}
+
+/// The moment of cluster time at which an entry is deleted that has a deadline of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EntryDeadline {
+    /// This long after the operation takes effect.
+    After(Lifetime),
+    /// This moment. If it has passed when the operation takes effect, the operation deletes the entry.
+    At(Stamp),
 }
 
 /// A session for the entries of a transaction. It is closed when the last entry that has it as its lease is deleted, or gets another one;
@@ -171,12 +194,24 @@ pub enum TxnOperation {
     Select(Select),
     /// Writes an entry.
     Put(Put),
+    /// Changes when an entry ends, and nothing else.
+    Expire(Expire),
     /// Deletes an entry.
     Delete(Key),
     /// Deletes all entries of a range.
     DeleteRange(KeyRange),
     /// Opens a session. A repeat renews it while it lives. Puts that have it as their lease come later.
     Open(NewSession),
+}
+
+/// A change of the end of an entry. Its value stays, and what it claims, as long as it had a deadline of its own and gets one. Without an
+/// entry nothing happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Expire {
+    /// The key.
+    pub key: Key,
+    /// The deadline from now on. Without one, the entry lives until it is deleted.
+    pub deadline: Option<EntryDeadline>,
 }
 
 /// A transaction: operations that take effect at one moment, depending on what the keyspace has then.
@@ -210,14 +245,16 @@ pub enum InvalidTxn {
     /// A value in it is beyond a limit of its own.
     #[error(transparent)]
     Value(#[from] Invalid),
-    /// A branch puts a key more than once: one revision has one value.
+    /// A branch puts a key more than once, or changes its end beside: one revision has one value.
     #[error("a transaction puts the key {key:?} twice: put each key once")]
     PutTwice {
         /// The key.
         key: Key,
     },
-    /// A put claims a lock and gives no lease: the claim would never end, or it has it already.
-    #[error("a transaction puts the key {key:?} to claim the lock {lock:?}, and gives it no lease: give it one")]
+    /// A put claims a lock and gives neither a lease nor a deadline: the claim would never end, or it has it already.
+    #[error(
+        "a transaction puts the key {key:?} to claim the lock {lock:?}, and gives it no lease: give it one, or a deadline"
+    )]
     ClaimWithoutLease {
         /// The key.
         key: Key,
@@ -253,6 +290,8 @@ pub enum TxnResult {
     Selected(Selected),
     /// To [`TxnOperation::Put`].
     Put,
+    /// To [`TxnOperation::Expire`]: whether there was an entry.
+    Expires(bool),
     /// To [`TxnOperation::Delete`] and [`TxnOperation::DeleteRange`]: the number of entries.
     Deleted(u64),
     /// To [`TxnOperation::Open`]: it lives this long, from now.
@@ -266,6 +305,8 @@ pub struct Committed {
     pub succeeded: bool,
     /// The revision of all that it wrote and deleted; without any, the present one of the keyspace.
     pub revision: Revision,
+    /// Cluster time as it took effect: deadlines are counted from here.
+    pub now: Stamp,
     /// A result for each operation of the branch that ran.
     pub results: Vec<TxnResult>,
 }
@@ -304,14 +345,27 @@ impl Compare {
 }
 
 impl TxnOperation {
+    /// The key of the entry that it changes and does not delete.
+    fn written(&self) -> Option<&Key> {
+        match self {
+            Self::Put(Put { key, .. }) | Self::Expire(Expire { key, .. }) => Some(key),
+            Self::Get(_) | Self::Select(_) | Self::Delete(_) | Self::DeleteRange(_) | Self::Open(_) => None,
+        }
+    }
+
     fn check_limits(&self) -> Result<(), Invalid> {
         match self {
             Self::Get(key) | Self::Delete(key) => key.check_limits(),
             Self::Select(Select { range, .. }) | Self::DeleteRange(range) => range.check_limits(),
-            Self::Put(Put { key, value, claims, .. }) => {
+            Self::Put(Put { key, value, lease, claims }) => {
                 key.check_limits()?;
                 value.check_limits()?;
-                claims.as_ref().map_or(Ok(()), LockName::check_limits)
+                lease.deadline().map_or(Ok(()), EntryDeadline::check_limits)?;
+                claims.as_ref().map_or(Ok(()), PutClaim::check_limits)
+            }
+            Self::Expire(Expire { key, deadline }) => {
+                key.check_limits()?;
+                deadline.map_or(Ok(()), EntryDeadline::check_limits)
             }
             Self::Open(NewSession { ttl, label, owner, .. }) => {
                 ttl.check_limits()?;
@@ -325,6 +379,43 @@ impl TxnOperation {
 impl PutLease {
     pub(crate) fn given(self) -> Option<Lease> {
         if let Self::Given(lease) = self { Some(lease) } else { None }
+    }
+
+    /// The entry's own deadline, if it is given one.
+    pub fn deadline(self) -> Option<EntryDeadline> {
+        match self {
+            Self::Until(deadline) | Self::Extended(deadline) => Some(deadline),
+            Self::None | Self::Given(_) | Self::Kept | Self::Renewed => None,
+        }
+    }
+
+    /// Whether a put may claim a lock with it.
+    fn can_claim(self) -> bool {
+        matches!(self, Self::Given(_) | Self::Until(_))
+    }
+}
+
+impl EntryDeadline {
+    fn check_limits(self) -> Result<(), Invalid> {
+        if let Self::After(lifetime) = self { lifetime.check_limits() } else { Ok(()) }
+    }
+}
+
+impl PutClaim {
+    fn check_limits(&self) -> Result<(), Invalid> {
+        self.lock.check_limits()?;
+        self.label.check_limits()
+    }
+
+    fn bytes(&self) -> usize {
+        self.lock.as_str().len() + self.label.as_str().len()
+    }
+}
+
+impl From<LockName> for PutClaim {
+    /// A claim without a label.
+    fn from(lock: LockName) -> Self {
+        Self { lock, label: Label::default() }
     }
 }
 
@@ -420,13 +511,14 @@ impl Txn {
         let txn = Self { compares, then, otherwise };
         for branch in [&txn.then, &txn.otherwise] {
             let mut keys = BTreeSet::new();
-            if let Some(put) = puts(branch).find(|put| !keys.insert(&put.key)) {
-                return Err(InvalidTxn::PutTwice { key: put.key.clone() });
+            if let Some(key) = branch.iter().filter_map(TxnOperation::written).find(|key| !keys.insert(*key)) {
+                return Err(InvalidTxn::PutTwice { key: key.clone() });
             }
 
             let mut locks = BTreeSet::new();
             for (put, lock) in puts(branch).filter_map(|put| Some((put, put.claims.as_ref()?))) {
-                if put.lease.given().is_none() {
+                let lock = &lock.lock;
+                if !put.lease.can_claim() {
                     return Err(InvalidTxn::ClaimWithoutLease { key: put.key.clone(), lock: lock.clone() });
                 }
                 if !locks.insert(lock) {
@@ -538,13 +630,23 @@ impl Txn {
         Ok(self)
     }
 
+    /// Whether it has to do with deadlines of entries, in either branch.
+    pub fn has_deadlines(&self) -> bool {
+        self.operations().any(|operation| match operation {
+            TxnOperation::Put(put) => put.lease.deadline().is_some(),
+            TxnOperation::Expire(_) => true,
+            TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Open(_) => false,
+            TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => false,
+        })
+    }
+
     /// Whether it puts something, in either branch.
     pub fn puts(&self) -> bool {
         puts(&self.then).chain(puts(&self.otherwise)).next().is_some()
     }
 
-    /// Bytes of its keys and values, of the names of locks that it claims, and of the labels and owners of the sessions that it opens. What
-    /// else it has takes a bounded number of bytes for each operation.
+    /// Bytes of its keys and values, of the names of locks that it claims, and of the labels and owners of those claims and of the sessions
+    /// that it opens. What else it has takes a bounded number of bytes for each operation.
     pub fn bytes(&self) -> usize {
         let compare = |compare: &Compare| {
             let value = if let Operand::Value(value) = &compare.operand { value.as_bytes().len() } else { 0 };
@@ -552,9 +654,11 @@ impl Txn {
         };
 
         let operation = |operation: &TxnOperation| match operation {
-            TxnOperation::Get(key) | TxnOperation::Delete(key) => key.as_bytes().len(),
+            TxnOperation::Get(key) | TxnOperation::Delete(key) | TxnOperation::Expire(Expire { key, .. }) => {
+                key.as_bytes().len()
+            }
             TxnOperation::Put(Put { key, value, claims, .. }) => {
-                key.as_bytes().len() + value.as_bytes().len() + claims.as_ref().map_or(0, |lock| lock.as_str().len())
+                key.as_bytes().len() + value.as_bytes().len() + claims.as_ref().map_or(0, PutClaim::bytes)
             }
             TxnOperation::DeleteRange(range) | TxnOperation::Select(Select { range, .. }) => range.bytes(),
             TxnOperation::Open(NewSession { label, owner, .. }) => {

@@ -80,7 +80,7 @@ impl Times {
         let lease = |session, at_end| PutLease::Given(Lease { session, at_end });
         let put = |first, session, at_end| {
             let (value, claims) =
-                (Value::from_log(&vec![7; VALUE_BYTES_MAX * self.0]), Some(self.name(usize::from(first))));
+                (Value::from_log(&vec![7; VALUE_BYTES_MAX * self.0]), Some(self.name(usize::from(first)).into()));
             TxnOperation::Put(Put { key: self.key(first), value, lease: lease(session, at_end), claims })
         };
         let new = |session| NewSession { session, ttl: self.ttl(), label: self.label(), address: None, owner: None };

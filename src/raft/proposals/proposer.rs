@@ -29,7 +29,7 @@ use crate::{
     types::*,
 };
 use lockkeeper_environment::Environment;
-use lockkeeper_machine::{Command, Limits, Time, Version, WallTime};
+use lockkeeper_machine::{Command, Limits, Stamp, Time, Version, WallTime};
 use lockkeeper_metrics::{CommandStage, Metrics};
 use lockkeeper_planted::Planted;
 use lockkeeper_table::{Deliveries, Delivery, Table, Times, codec::commands};
@@ -151,6 +151,12 @@ impl Proposer {
 
     fn is_nearly_full(&self) -> bool {
         self.queue.capacity() <= RESERVED
+    }
+
+    /// The present cluster time, by the leader's clock. `None` if this node does not lead.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        let leadership = self.led.borrow().clone();
+        leadership.map(|leadership| leadership.stamp())
     }
 
     /// Commands in the queue.

@@ -96,6 +96,7 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
         TxnOperation::Get(key) => (Right::Read, RequestSubject::Key(key.as_bytes())),
         TxnOperation::Select(select) => (Right::Read, keys_of(&select.range)),
         TxnOperation::Put(put) => (Right::Acquire, RequestSubject::Key(put.key.as_bytes())),
+        TxnOperation::Expire(expire) => (Right::Acquire, RequestSubject::Key(expire.key.as_bytes())),
         TxnOperation::Delete(key) => (Right::Acquire, RequestSubject::Key(key.as_bytes())),
         TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
         TxnOperation::Open(_) => (Right::Acquire, RequestSubject::Anywhere),
@@ -110,9 +111,9 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
 /// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of
 /// the queue: a rule for less would let a client hold a lock that the rule does not name.
 fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>)> {
-    let TxnOperation::Put(Put { key, claims: Some(lock), .. }) = operation else { return None };
+    let TxnOperation::Put(Put { key, claims: Some(claims), .. }) = operation else { return None };
     let key = key.as_bytes();
-    let lock = lock.as_str();
+    let lock = claims.lock.as_str();
 
     if key == lock.as_bytes() || is_of_item(key, lock) {
         return None;
@@ -281,7 +282,7 @@ mod tests {
     /// The rights that a put of this key with this claim needs.
     fn rights_to_put(key: &[u8], lock: &str) -> Vec<String> {
         let key = Key::new(key).expect("a key");
-        let claims = Some(LockName::new(lock).expect("a name"));
+        let claims = Some(LockName::new(lock).expect("a name").into());
         let lease = PutLease::Given(Lease { session: SessionId(1), at_end: AtLeaseEnd::Delete });
         let put = Put { key, value: Value::new(b"").expect("a value"), lease, claims };
         let txn = Txn::new(Vec::new(), vec![TxnOperation::Put(put)], Vec::new()).expect("a transaction");

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_config::DynamodbConfig;
 use lockkeeper_environment::{Environment, Random};
 use lockkeeper_machine::{
-    AtLeaseEnd, Compare, Entry, Identity, Key, KeyRange, Label, Lease, LockName, NewSession, Operand, Put, PutLease,
-    Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
+    AtLeaseEnd, Compare, Entry, Identity, Key, KeyRange, Label, Lease, LockName, NewSession, Operand, Put, PutClaim,
+    PutLease, Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
@@ -116,8 +116,14 @@ impl dynamodb::Store for Keyspace {
     ) -> Result<dynamodb::StoredPage, dynamodb::DynamoStoreError> {
         let from = if from.is_empty() { None } else { Some(key(&from)?) };
         let to = to.map(|to| key(&to)).transpose()?;
-        let request =
-            ListEntries { range: KeyRange { from, to }, backwards, page_size: limit, at: None, leased_by: None };
+        let request = ListEntries {
+            range: KeyRange { from, to },
+            backwards,
+            page_size: limit,
+            at: None,
+            leased_by: None,
+            on_time: false,
+        };
 
         let page = self.client.call(&self.caller(caller), request).await;
         let page = page.map_err(|error| failed(&error))?;
@@ -171,7 +177,7 @@ impl Keyspace {
         let mut entries = Vec::with_capacity(keys.len());
         let mut bytes = 0;
         while !keys.is_empty() {
-            let request = GetEntries { keys: keys.clone(), at: None };
+            let request = GetEntries { keys: keys.clone(), at: None, on_time: false };
             let found = self.client.call(caller, request).await.map_err(|error| failed(&error))?;
 
             bytes += found.entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
@@ -238,7 +244,7 @@ impl Plan {
                 }));
 
                 let lock = lock.as_deref().map(LockName::new).transpose().map_err(too_large)?;
-                (PutLease::Given(Lease { session, at_end }), lock)
+                (PutLease::Given(Lease { session, at_end }), lock.map(PutClaim::from))
             }
         };
         self.operations.push(TxnOperation::Put(Put { key, value, lease, claims }));
@@ -255,7 +261,7 @@ fn too_large(invalid: impl fmt::Display) -> dynamodb::DynamoStoreError {
 }
 
 fn shown(entry: &Entry) -> dynamodb::ItemEntry {
-    let Entry { created, modified, version, lease, claim: _, is_expired, is_revoked, value } = entry;
+    let Entry { created, modified, version, lease, until: _, claim: _, is_expired, is_revoked, value } = entry;
     dynamodb::ItemEntry {
         created: created.0,
         modified: modified.0,

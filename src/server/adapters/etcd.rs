@@ -250,7 +250,7 @@ impl Store for Keyspace {
 
         let mut at = at;
         loop {
-            let page = self.call(caller, GetEntries { keys: keys.clone(), at }).await?;
+            let page = self.call(caller, GetEntries { keys: keys.clone(), at, on_time: false }).await?;
             // Read all pages at the revision of the first one.
             at = at.or(Some(page.revision));
             if found.entries.is_empty() {
@@ -273,7 +273,7 @@ impl Store for Keyspace {
         limit: usize,
         at: Option<Revision>,
     ) -> Result<RangePage, StoreError> {
-        let request = ListEntries { range, backwards: false, page_size: limit, at, leased_by: None };
+        let request = ListEntries { range, backwards: false, page_size: limit, at, leased_by: None, on_time: false };
         let page = self.call(caller, request).await?;
         Ok(RangePage { entries: page.entries, more: page.more, revision: page.revision })
     }
@@ -284,12 +284,12 @@ impl Store for Keyspace {
         select: Select,
         at: Option<Revision>,
     ) -> Result<(Selected, Revision), StoreError> {
-        let found = self.call(caller, SelectEntries { select, at, stale: false }).await?;
+        let found = self.call(caller, SelectEntries { select, at, stale: false, on_time: false }).await?;
         Ok((found.selected, found.revision))
     }
 
     async fn select_from_copy(&self, caller: &Caller, select: Select) -> Result<(Selected, Revision), StoreError> {
-        let found = self.call(caller, SelectEntries { select, at: None, stale: true }).await?;
+        let found = self.call(caller, SelectEntries { select, at: None, stale: true, on_time: false }).await?;
         Ok((found.selected, found.revision))
     }
 
@@ -423,7 +423,14 @@ impl Keyspace {
         let mut range = lockkeeper_etcd::all_keys();
         loop {
             let leased_by = Some(session);
-            let request = ListEntries { range: range.clone(), backwards: false, page_size: 0, at: None, leased_by };
+            let request = ListEntries {
+                range: range.clone(),
+                backwards: false,
+                page_size: 0,
+                at: None,
+                leased_by,
+                on_time: false,
+            };
             let page = self.call(&this_node(), request).await?;
             let last = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockkeeper_machine::{
     Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, GrantView, HolderView, Key,
     KeyRange, Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation,
-    Select, Selected, SessionEnd, SessionId, SessionView, Target, Ticket, Token, Ttl, Txn, Update, WaitView,
+    Select, Selected, SessionEnd, SessionId, SessionView, Stamp, Target, Ticket, Token, Ttl, Txn, Update, WaitView,
     WaiterView,
 };
 use lockkeeper_raft::identity::Incarnation;
@@ -362,6 +362,8 @@ pub(crate) struct GetEntries {
     pub(crate) keys: Vec<Key>,
     /// The revision at which to show the entries. Without one, the present entries are shown.
     pub(crate) at: Option<Revision>,
+    /// Whether every deadline counts that has passed by the leader's clock, and the reply shows this clock: see `Replica::read_on_time`.
+    pub(crate) on_time: bool,
 }
 
 /// The entries.
@@ -372,6 +374,8 @@ pub(crate) struct EntriesFound {
     pub(crate) entries: Vec<Option<Arc<Entry>>>,
     /// The present revision of the keyspace: the one that the reply shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
+    /// Cluster time, from which the remaining time of the entries is counted. A reply on time is exact; another one may be a second behind.
+    pub(crate) now: Stamp,
 }
 
 /// Lists entries of the keyspace in the order of their keys. Linearizable. Fails as [`GetEntries`] does, and with
@@ -387,6 +391,8 @@ pub(crate) struct ListEntries {
     pub(crate) at: Option<Revision>,
     /// Lists only entries whose lease is this session.
     pub(crate) leased_by: Option<SessionId>,
+    /// As in [`GetEntries`].
+    pub(crate) on_time: bool,
 }
 
 /// A page of entries.
@@ -398,6 +404,8 @@ pub(crate) struct EntryPage {
     pub(crate) more: bool,
     /// The present revision of the keyspace: the one that the page shows, unless an earlier one was asked for.
     pub(crate) revision: Revision,
+    /// As in [`EntriesFound`].
+    pub(crate) now: Stamp,
 }
 
 /// Shows entries of a range, sorted and cut at the node that executes it. Linearizable, unless a stale read is asked for. Fails as
@@ -410,6 +418,8 @@ pub(crate) struct SelectEntries {
     pub(crate) at: Option<Revision>,
     /// From the table of the node that is asked, as far as it has applied the log. Such a request is not forwarded, and has no message.
     pub(crate) stale: bool,
+    /// As in [`GetEntries`], unless it is stale.
+    pub(crate) on_time: bool,
 }
 
 /// The entries.

@@ -20,8 +20,8 @@ use crate::{
     wire::{Form, MESSAGE_BYTES_MAX},
 };
 use lockkeeper_machine::{
-    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Refusal, Reply, SortBy, TXN_BYTES_MAX,
-    TXN_READS_MAX, Txn, VALUE_BYTES_MAX,
+    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Refusal, Reply, Select, Selected, Shows, SortBy,
+    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, VALUE_BYTES_MAX,
 };
 use lockkeeper_planted::Planted;
 
@@ -55,17 +55,17 @@ impl Serve for GetEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesFound>, Error> {
         // A clone of the table costs more than to look at a few keys does.
         let found = if self.at.is_none() && self.keys.len() <= KEYS_IN_PLACE {
-            node.read(false, |applied| self.find(&applied.machine)).await?
+            node.read_at(self.on_time, |applied, now| self.find(&applied.machine, now)).await?
         } else {
-            let (machine, _) = node.frozen(false).await?;
-            self.find(&machine)
+            let (machine, now) = node.read_at(self.on_time, |applied, now| (applied.machine.clone(), now)).await?;
+            self.find(&machine, now)
         };
         Ok(Form::Typed(found?))
     }
 }
 
 impl GetEntries {
-    fn find(self, machine: &Machine) -> Result<EntriesFound, Error> {
+    fn find(self, machine: &Machine, now: Stamp) -> Result<EntriesFound, Error> {
         let revision = machine.revision();
         let at = self.at.unwrap_or(revision);
         machine.ensure_known(at).map_err(Error::revision)?;
@@ -81,13 +81,13 @@ impl GetEntries {
             }
         }
 
-        Ok(EntriesFound { entries, revision })
+        Ok(EntriesFound { entries, revision, now })
     }
 }
 
 impl Serve for ListEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntryPage>, Error> {
-        let (machine, _) = node.frozen(false).await?;
+        let (machine, now) = node.read_at(self.on_time, |applied, now| (applied.machine.clone(), now)).await?;
         let mut page = PageRoom::with_room_for(page_size(self.page_size, PAGE_MAX));
         let revision = machine.revision();
 
@@ -109,18 +109,32 @@ impl Serve for ListEntries {
             }
         };
 
-        Ok(Form::Typed(EntryPage { entries, more, revision }))
+        Ok(Form::Typed(EntryPage { entries, more, revision, now }))
     }
 }
 
 impl Serve for SelectEntries {
     async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<EntriesSelected>, Error> {
-        let Self { select, at, stale } = self;
-        let (machine, _) = node.frozen(stale).await?;
+        let Self { select, at, stale, on_time } = self;
+        let machine = if stale {
+            node.frozen(true).await?.0
+        } else {
+            node.read_at(on_time, |applied, _| applied.machine.clone()).await?
+        };
         let at = at.unwrap_or_else(|| machine.revision());
         let range = machine.entries_at(&select.range, at).map_err(Error::revision)?;
 
         let mut turns = Turns::new(&node.long_reads);
+        if is_count_of_all(&select) {
+            let mut count = 0;
+            for visit in range.visits(false) {
+                turns.visit().await?;
+                count += u64::from(visit.is_some());
+            }
+            let selected = Selected { count, ..Selected::default() };
+            return Ok(Form::Typed(EntriesSelected { selected, revision: machine.revision() }));
+        }
+
         let mut entries = Vec::new();
         let mut sorted_bytes = 0;
         for visit in range.visits(false) {
@@ -144,6 +158,12 @@ impl Serve for SelectEntries {
 
         Ok(Form::Typed(EntriesSelected { selected, revision: machine.revision() }))
     }
+}
+
+/// Whether only the number of a range's entries is asked for: that has no limit, since none of them is kept meanwhile.
+fn is_count_of_all(select: &Select) -> bool {
+    let count = Select { shows: Shows::Count, range: select.range.clone(), ..Select::default() };
+    *select == count
 }
 
 impl Serve for CompactEntries {

@@ -21,7 +21,7 @@ use crate::{
     wire::{Form, Forward, status::outcome},
 };
 use lockkeeper_environment::Random;
-use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId};
+use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId, Stamp};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_raft::{NoReply, Replica, members::Members};
@@ -337,6 +337,15 @@ impl Local {
             Ok(self.replica.table().read(look))
         } else {
             self.replica.read(PATIENCE, look).await.map_err(Error::no_reply)
+        }
+    }
+
+    /// Reads the table, and cluster time: see [`Replica::read_on_time`]. Otherwise the time is that of the table.
+    pub(super) async fn read_at<T>(&self, on_time: bool, look: impl FnOnce(&Applied, Stamp) -> T) -> Result<T, Error> {
+        if on_time {
+            self.replica.read_on_time(PATIENCE, look).await.map_err(Error::no_reply)
+        } else {
+            self.read(false, |applied| look(applied, applied.machine.now())).await
         }
     }
 

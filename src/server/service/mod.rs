@@ -224,7 +224,10 @@ impl Service {
             }
             // This node may lag behind, so it asks the leader which revision is acknowledged by now.
             None => {
-                let now = self.call(caller, Form::Typed(GetEntries { keys: Vec::new(), at: None })).await?.typed()?;
+                let now = self
+                    .call(caller, Form::Typed(GetEntries { keys: Vec::new(), at: None, on_time: false }))
+                    .await?
+                    .typed()?;
                 Revision(now.revision.0 + 1)
             }
         };

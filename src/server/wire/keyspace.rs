@@ -7,7 +7,7 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
 use crate::api::{Error, requests::*};
-use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, Revision, Selected, Ttl, Txn, TxnResult, Version};
+use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, Revision, Selected, Stamp, Ttl, Txn, TxnResult, Version};
 use lockkeeper_raft::messages::keyspace_client::KeyspaceClient;
 use lockkeeper_table::{
     Malformed,
@@ -66,12 +66,13 @@ impl Encode for Committed {
         let result = |result| match result {
             TxnResult::Got(entry) => txn_result::Kind::Got(show_found(entry.as_deref())),
             TxnResult::Put => txn_result::Kind::Put(true),
+            TxnResult::Expires(is_there) => txn_result::Kind::Expires(is_there),
             TxnResult::Deleted(count) => txn_result::Kind::Deleted(count),
             TxnResult::Selected(selected) => txn_result::Kind::Selected(show_selected(&selected)),
             TxnResult::Opened(ttl) => txn_result::Kind::OpenedTtlMs(ttl.as_millis()),
         };
         let results = self.results.into_iter().map(|it| pb::TxnResult { kind: Some(result(it)) }).collect();
-        pb::Committed { succeeded: self.succeeded, revision: self.revision.0, results }
+        pb::Committed { succeeded: self.succeeded, revision: self.revision.0, results, now_ms: self.now.0 }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
@@ -79,6 +80,7 @@ impl Encode for Committed {
             Ok(match result.kind.ok_or_else(|| not_set("results"))? {
                 txn_result::Kind::Got(entry) => TxnResult::Got(found(&entry)?),
                 txn_result::Kind::Put(_) => TxnResult::Put,
+                txn_result::Kind::Expires(is_there) => TxnResult::Expires(is_there),
                 txn_result::Kind::Deleted(count) => TxnResult::Deleted(count),
                 txn_result::Kind::Selected(selected) => TxnResult::Selected(read_selected(&selected)?),
                 txn_result::Kind::OpenedTtlMs(ms) => {
@@ -90,6 +92,7 @@ impl Encode for Committed {
         Ok(Self {
             succeeded: message.succeeded,
             revision: Revision(message.revision),
+            now: Stamp(message.now_ms),
             results: message.results.into_iter().map(result).collect::<Result<_, Error>>()?,
         })
     }
@@ -129,6 +132,7 @@ impl Encode for GetEntries {
         pb::GetEntries {
             keys: self.keys.iter().map(write_key).collect(),
             at_revision: self.at.map(|revision| revision.0),
+            on_time: self.on_time,
         }
     }
 
@@ -136,7 +140,7 @@ impl Encode for GetEntries {
         let keys = message.keys.iter().map(|key| read_key(key)).collect::<Result<Vec<_>, _>>();
         let keys = keys.map_err(malformed("keys"))?;
         bounded("keys", keys.iter().try_for_each(Key::check_limits))?;
-        Ok(Self { keys, at: message.at_revision.map(Revision) })
+        Ok(Self { keys, at: message.at_revision.map(Revision), on_time: message.on_time })
     }
 }
 
@@ -149,12 +153,12 @@ impl Encode for EntriesFound {
 
     fn encode(self) -> Self::Message {
         let entries = self.entries.iter().map(|entry| show_found(entry.as_deref())).collect();
-        pb::EntriesFound { entries, revision: self.revision.0 }
+        pb::EntriesFound { entries, revision: self.revision.0, now_ms: self.now.0 }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let entries = message.entries.iter().map(found).collect::<Result<_, _>>()?;
-        Ok(Self { entries, revision: Revision(message.revision) })
+        Ok(Self { entries, revision: Revision(message.revision), now: Stamp(message.now_ms) })
     }
 }
 
@@ -163,23 +167,25 @@ impl Encode for ListEntries {
 
     fn encode(self) -> Self::Message {
         let page_size = self.page_size.try_into().unwrap_or(u32::MAX);
-        let Self { range, backwards, at, leased_by, .. } = self;
+        let Self { range, backwards, at, leased_by, on_time, .. } = self;
         pb::ListEntries {
             range: Some(write_range(&range)),
             backwards,
             page_size,
             at_revision: at.map(|revision| revision.0),
             leased_by: leased_by.map(write_session).unwrap_or_default(),
+            on_time,
         }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let range = read_range(&message.range.unwrap_or_default()).map_err(malformed("range"))?;
         bounded("range", range.check_limits())?;
-        let pb::ListEntries { backwards, page_size, at_revision, leased_by, .. } = message;
+        let pb::ListEntries { backwards, page_size, at_revision, leased_by, on_time, .. } = message;
         let leased_by = (!leased_by.is_empty()).then(|| read_session(&leased_by)).transpose();
         let leased_by = leased_by.map_err(malformed("leased_by"))?;
-        Ok(Self { range, backwards, page_size: page_size as usize, at: at_revision.map(Revision), leased_by })
+        let page_size = page_size as usize;
+        Ok(Self { range, backwards, page_size, at: at_revision.map(Revision), leased_by, on_time })
     }
 }
 
@@ -195,12 +201,14 @@ impl Encode for EntryPage {
             entries: self.entries.iter().map(show_entry).collect(),
             more: self.more,
             revision: self.revision.0,
+            now_ms: self.now.0,
         }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let entries = message.entries.iter().map(shown_entry).collect::<Result<_, _>>()?;
-        Ok(Self { entries, more: message.more, revision: Revision(message.revision) })
+        let now = Stamp(message.now_ms);
+        Ok(Self { entries, more: message.more, revision: Revision(message.revision), now })
     }
 }
 
@@ -208,13 +216,17 @@ impl Encode for SelectEntries {
     type Message = pb::SelectEntries;
 
     fn encode(self) -> Self::Message {
-        pb::SelectEntries { select: Some(write_select(&self.select)), at_revision: self.at.map(|revision| revision.0) }
+        pb::SelectEntries {
+            select: Some(write_select(&self.select)),
+            at_revision: self.at.map(|revision| revision.0),
+            on_time: self.on_time,
+        }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
         let select = read_select(&message.select.unwrap_or_default()).map_err(malformed("select"))?;
         bounded("select", select.range.check_limits())?;
-        Ok(Self { select, at: message.at_revision.map(Revision), stale: false })
+        Ok(Self { select, at: message.at_revision.map(Revision), stale: false, on_time: message.on_time })
     }
 }
 
@@ -337,7 +349,7 @@ mod tests {
         let short = Key::from_log(&[7]).expect("a key");
         assert!(Txn::decode(txn(vec![short.clone()])).is_ok());
         let range = lockkeeper_machine::KeyRange { from: Some(long.clone()), to: None };
-        let get = pb::GetEntries { keys: vec![write_key(&short), write_key(&long)], at_revision: None };
+        let get = pb::GetEntries { keys: vec![write_key(&short), write_key(&long)], ..Default::default() };
         let list = pb::ListEntries { range: Some(write_range(&range)), ..Default::default() };
         let refused =
             [Txn::decode(txn(vec![long])).err(), GetEntries::decode(get).err(), ListEntries::decode(list).err()];

@@ -243,11 +243,13 @@ fn key() -> Key {
 fn entry(is_expired: bool) -> Arc<Entry> {
     let lease = (!is_expired).then_some(Lease { session: SESSION, at_end: AtLeaseEnd::Keep });
     let value = Value::new(b"\0value").expect("a value");
-    let claim = lease.map(|_| Arc::new(Claim { lock: name("a"), token: Token(3), since: WallTime(5), is_held: true }));
+    let label = Label::default();
+    let claim = Claim { lock: name("a"), token: Token(3), since: WallTime(5), is_held: true, label };
+    let claim = lease.map(|_| Arc::new(claim));
     let created = Revision(3);
     let modified = Revision(4);
     let is_revoked = is_expired;
-    Arc::new(Entry { created, modified, version: 2, lease, claim, is_expired, is_revoked, value })
+    Arc::new(Entry { created, modified, version: 2, lease, until: None, claim, is_expired, is_revoked, value })
 }
 
 #[test]
@@ -259,7 +261,7 @@ fn requests_about_the_keyspace() {
         key: key(),
         value: Value::new(b"v").expect("a value"),
         lease: lease.into(),
-        claims: Some(name("a")),
+        claims: Some(name("a").into()),
     });
     let label = Label::default();
     let address = None;
@@ -267,7 +269,11 @@ fn requests_about_the_keyspace() {
     let open = TxnOperation::Open(NewSession { session: SESSION, ttl: ttl(), label, address, owner });
     let then = vec![open, put, TxnOperation::Get(key()), TxnOperation::Select(Select::default())];
     survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
-    survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries { keys: vec![key(), Key::first()], at }));
+    survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries {
+        keys: vec![key(), Key::first()],
+        at,
+        on_time: at.is_none(),
+    }));
     let range = |to: &Option<Key>| KeyRange { from: Some(Key::first()).filter(|_| to.is_some()), to: to.clone() };
     survives([None, Some(key())].map(|to| ListEntries {
         range: range(&to),
@@ -275,11 +281,13 @@ fn requests_about_the_keyspace() {
         page_size: 7,
         at: to.is_some().then_some(Revision(6)),
         leased_by: to.is_some().then_some(SESSION),
+        on_time: to.is_none(),
     }));
     survives([None, Some(Revision(6))].map(|at| SelectEntries {
         select: Select { range: range(&Some(key())), limit: 3, is_descending: true, ..Select::default() },
         at,
         stale: false,
+        on_time: at.is_none(),
     }));
     survives([CompactEntries { revision: Revision(6) }]);
     survives([None, Some(key())].map(|to| WatchEntries {
@@ -295,17 +303,29 @@ fn replies_about_the_keyspace() {
         TxnResult::Got(None),
         TxnResult::Got(Some(entry(true))),
         TxnResult::Put,
+        TxnResult::Expires(true),
         TxnResult::Deleted(0),
         TxnResult::Opened(ttl()),
         TxnResult::Selected(Selected { entries: vec![(key(), entry(false))], count: 2, more: true }),
     ];
-    survives([true, false].map(|succeeded| Committed { succeeded, revision: Revision(5), results: results.clone() }));
+    let now = Stamp(7);
+    survives([true, false].map(|succeeded| Committed {
+        succeeded,
+        revision: Revision(5),
+        now,
+        results: results.clone(),
+    }));
     survives([EntriesCompacted { revision: Revision(5) }]);
     let event = |before, after| EntryEvent { revision: Revision(5), key: key(), before, after };
     let events = vec![event(None, Some(entry(true))), event(Some(entry(false)), None)];
     survives([EntriesWatched { events, complete: Revision(4) }]);
-    survives([EntriesFound { entries: vec![None, Some(entry(true)), Some(entry(false))], revision: Revision(5) }]);
-    survives([true, false].map(|more| EntryPage { entries: vec![(key(), entry(more))], more, revision: Revision(6) }));
+    survives([EntriesFound { entries: vec![None, Some(entry(true)), Some(entry(false))], revision: Revision(5), now }]);
+    survives([true, false].map(|more| EntryPage {
+        entries: vec![(key(), entry(more))],
+        more,
+        revision: Revision(6),
+        now,
+    }));
 }
 
 #[test]

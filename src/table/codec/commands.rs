@@ -374,8 +374,23 @@ mod tests {
         })
     }
 
+    fn label() -> impl Strategy<Value = Label> {
+        ".{0,8}".prop_map(|label| Label::new(&label).unwrap())
+    }
+
     fn put_lease() -> impl Strategy<Value = PutLease> {
-        prop_oneof![lease().prop_map(PutLease::from), Just(PutLease::Kept), Just(PutLease::Renewed)]
+        prop_oneof![
+            lease().prop_map(PutLease::from),
+            Just(PutLease::Kept),
+            Just(PutLease::Renewed),
+            deadline().prop_map(PutLease::Until),
+            deadline().prop_map(PutLease::Extended),
+        ]
+    }
+
+    fn deadline() -> impl Strategy<Value = EntryDeadline> {
+        let lifetime = (1..=LIFETIME_MS_MAX).prop_map(|ms| Lifetime::from_millis(ms).unwrap());
+        prop_oneof![lifetime.prop_map(EntryDeadline::After), any::<u64>().prop_map(|at| EntryDeadline::At(Stamp(at))),]
     }
 
     fn select() -> impl Strategy<Value = Select> {
@@ -433,10 +448,12 @@ mod tests {
         prop_oneof![
             key().prop_map(TxnOperation::Get),
             select().prop_map(TxnOperation::Select),
-            (key(), value(), put_lease(), option::of(name())).prop_map(|(key, value, lease, claims)| {
-                let claims = claims.filter(|_| matches!(lease, PutLease::Given(_)));
+            (key(), value(), put_lease(), option::of((name(), label()))).prop_map(|(key, value, lease, claims)| {
+                let claims = claims.map(|(lock, label)| PutClaim { lock, label });
+                let claims = claims.filter(|_| matches!(lease, PutLease::Given(_) | PutLease::Until(_)));
                 TxnOperation::Put(Put { key, value, lease, claims })
             }),
+            (key(), option::of(deadline())).prop_map(|(key, deadline)| TxnOperation::Expire(Expire { key, deadline })),
             key().prop_map(TxnOperation::Delete),
             (option::of(key()), option::of(key()))
                 .prop_map(|(from, to)| TxnOperation::DeleteRange(KeyRange { from, to })),

@@ -59,7 +59,7 @@ pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
 
 /// An entry as its message.
 pub fn write_entry(entry: &Entry) -> key_entry::Entry {
-    let Entry { created, modified, version, lease, claim, is_expired, is_revoked, value } = entry;
+    let Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, value } = entry;
     key_entry::Entry {
         created: created.0,
         modified: modified.0,
@@ -69,6 +69,7 @@ pub fn write_entry(entry: &Entry) -> key_entry::Entry {
         value: write_value(value),
         claim: claim.as_deref().map(write_claim),
         revoked: *is_revoked,
+        until: until.map_or(0, |until| until.0),
     }
 }
 
@@ -79,6 +80,7 @@ pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
         modified: Revision(entry.modified),
         version: entry.version,
         lease: entry.lease.as_ref().map(read_lease).transpose()?,
+        until: (entry.until > 0).then_some(Stamp(entry.until)),
         claim: entry.claim.as_ref().map(read_claim).transpose()?,
         is_expired: entry.expired,
         is_revoked: entry.revoked,
@@ -87,14 +89,21 @@ pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
 }
 
 fn write_claim(claim: &Claim) -> key_entry::Claim {
-    let Claim { lock, token, since, is_held } = claim;
-    key_entry::Claim { lock: lock.to_string(), token: token.0, since_unix_ms: since.0, held: *is_held }
+    let Claim { lock, token, since, is_held, label } = claim;
+    key_entry::Claim {
+        lock: lock.to_string(),
+        token: token.0,
+        since_unix_ms: since.0,
+        held: *is_held,
+        label: label.as_str().to_owned(),
+    }
 }
 
 fn read_claim(claim: &key_entry::Claim) -> Result<Arc<Claim>, Malformed> {
     let token = Token(claim.token);
     let since = WallTime(claim.since_unix_ms);
-    Ok(Arc::new(Claim { lock: read_name(&claim.lock)?, token, since, is_held: claim.held }))
+    let label = read_label(&claim.label);
+    Ok(Arc::new(Claim { lock: read_name(&claim.lock)?, token, since, is_held: claim.held, label }))
 }
 
 fn write_value(value: &Value) -> Bytes {
@@ -176,9 +185,17 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
             lease: if let PutLease::Given(lease) = lease { Some(write_lease(*lease)) } else { None },
             keeps_lease: matches!(lease, PutLease::Kept | PutLease::Renewed),
             renews_lease: *lease == PutLease::Renewed,
-            claims: claims.as_ref().map(LockName::to_string).unwrap_or_default(),
+            lifetime_ms: write_deadline(lease.deadline()).0,
+            until: write_deadline(lease.deadline()).1,
+            keeps_claim: matches!(lease, PutLease::Extended(_)),
+            claims: claims.as_ref().map(|claims| claims.lock.to_string()).unwrap_or_default(),
+            label: claims.as_ref().map(|claims| claims.label.as_str().to_owned()).unwrap_or_default(),
         }),
 
+        TxnOperation::Expire(Expire { key, deadline }) => {
+            let (lifetime_ms, until) = write_deadline(*deadline);
+            Kind::Expire(pb::Expire { key: write_key(key), lifetime_ms, until })
+        }
         TxnOperation::Delete(key) => Kind::Delete(write_key(key)),
         TxnOperation::DeleteRange(range) => Kind::DeleteRange(write_range(range)),
         TxnOperation::Select(select) => Kind::Select(write_select(select)),
@@ -201,16 +218,13 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
         Kind::Put(put) => TxnOperation::Put(Put {
             key: read_key(&put.key)?,
             value: read_value(&put.value),
-            lease: match (&put.lease, put.keeps_lease, put.renews_lease) {
-                (None, false, false) => PutLease::None,
-                (Some(lease), false, false) => PutLease::Given(read_lease(lease)?),
-                (None, true, false) => PutLease::Kept,
-                (None, true, true) => PutLease::Renewed,
-                (_, _, _) => return Err(Malformed("a lease that is both given and kept")),
-            },
-            claims: (!put.claims.is_empty()).then(|| read_name(&put.claims)).transpose()?,
+            lease: read_put_lease(&put)?,
+            claims: read_put_claim(&put)?,
         }),
 
+        Kind::Expire(pb::Expire { key, lifetime_ms, until }) => {
+            TxnOperation::Expire(Expire { key: read_key(&key)?, deadline: read_deadline(lifetime_ms, until)? })
+        }
         Kind::Delete(key) => TxnOperation::Delete(read_key(&key)?),
         Kind::DeleteRange(range) => TxnOperation::DeleteRange(read_range(&range)?),
         Kind::Select(select) => TxnOperation::Select(read_select(&select)?),
@@ -222,6 +236,47 @@ fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed
             owner: read_identity(&new.owner)?,
         }),
     })
+}
+
+fn read_put_lease(put: &pb::Put) -> Result<PutLease, Malformed> {
+    let given = put.lease.as_ref().map(read_lease).transpose()?;
+    let deadline = read_deadline(put.lifetime_ms, put.until)?;
+
+    Ok(match (given, deadline, put.keeps_lease, put.renews_lease, put.keeps_claim) {
+        (None, None, false, false, false) => PutLease::None,
+        (Some(lease), None, false, false, false) => PutLease::Given(lease),
+        (None, None, true, false, false) => PutLease::Kept,
+        (None, None, true, true, false) => PutLease::Renewed,
+        (None, Some(deadline), false, false, false) => PutLease::Until(deadline),
+        (None, Some(deadline), false, false, true) => PutLease::Extended(deadline),
+        (_, _, _, _, _) => return Err(Malformed("a lease that is both given and kept, or beside a deadline")),
+    })
+}
+
+/// A lifetime, or else a moment.
+fn write_deadline(deadline: Option<EntryDeadline>) -> (u64, Option<u64>) {
+    match deadline {
+        None => (0, None),
+        Some(EntryDeadline::After(lifetime)) => (lifetime.as_millis(), None),
+        Some(EntryDeadline::At(stamp)) => (0, Some(stamp.0)),
+    }
+}
+
+fn read_deadline(lifetime_ms: u64, until: Option<u64>) -> Result<Option<EntryDeadline>, Malformed> {
+    // A lifetime of 0 is none.
+    match (Lifetime::from_log(lifetime_ms).ok(), until) {
+        (None, None) => Ok(None),
+        (Some(lifetime), None) => Ok(Some(EntryDeadline::After(lifetime))),
+        (None, Some(until)) => Ok(Some(EntryDeadline::At(Stamp(until)))),
+        (Some(_), Some(_)) => Err(Malformed("a lifetime beside a deadline")),
+    }
+}
+
+fn read_put_claim(put: &pb::Put) -> Result<Option<PutClaim>, Malformed> {
+    if put.claims.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(PutClaim { lock: read_name(&put.claims)?, label: read_label(&put.label) }))
 }
 
 /// A selection, as a message.

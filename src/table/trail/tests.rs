@@ -134,7 +134,7 @@ fn no_member_writes_a_trail_and_so_there_are_no_lines() {
 
 fn claim(key: &str, session: u128) -> Command {
     let lease = Some(Lease { session: SessionId(session), at_end: AtLeaseEnd::Delete });
-    let claims = Some(LockName::new("a").unwrap());
+    let claims = Some(LockName::new("a").unwrap().into());
     let put =
         Put { key: Key::new(key.as_bytes()).unwrap(), value: Value::new(b"").unwrap(), lease: lease.into(), claims };
     Command::Txn(Txn::new(vec![], vec![TxnOperation::Put(put)], vec![]).unwrap())

@@ -10,7 +10,16 @@ use super::*;
 /// The claim of an entry, apart from whether it is held.
 fn claim_of(entry: &Entry) -> Option<(Token, LockName, SessionId)> {
     let claim = entry.claim.as_ref()?;
-    Some((claim.token, claim.lock.clone(), entry.lease?.session))
+    Some((claim.token, claim.lock.clone(), owner(entry)?))
+}
+
+/// The session by which an entry may claim a lock, or none of all if it has a deadline of its own.
+fn owner(entry: &Entry) -> Option<SessionId> {
+    match (entry.lease, entry.until) {
+        (Some(lease), _) => Some(lease.session),
+        (None, Some(_)) => Some(SessionId(0)),
+        (None, None) => None,
+    }
 }
 
 impl Model {
@@ -55,7 +64,32 @@ impl Model {
                     }
                     TxnResult::Put
                 }
+                TxnOperation::Put(Put { key, lease, .. })
+                    if lease.deadline().is_some_and(|deadline| self.until(deadline).0 <= self.now) =>
+                {
+                    writes |= entries.remove(key).is_some();
+                    TxnResult::Put
+                }
+                TxnOperation::Put(Put { key, value, lease: PutLease::Extended(deadline), .. }) => {
+                    writes = true;
+                    kept(&mut entries, key, value, modified);
+                    extend(entries.get_mut(key).expect("it was just put"), Some(self.until(*deadline)));
+                    TxnResult::Put
+                }
+                TxnOperation::Expire(Expire { key, deadline }) => {
+                    let until = deadline.map(|deadline| self.until(deadline));
+                    let is_there = entries.contains_key(key);
+                    writes |= is_there;
+                    if until.is_some_and(|until| until.0 <= self.now) {
+                        entries.remove(key);
+                    } else if let Some(entry) = entries.get_mut(key) {
+                        (entry.modified, entry.version) = (modified, entry.version + 1);
+                        extend(entry, until);
+                    }
+                    TxnResult::Expires(is_there)
+                }
                 TxnOperation::Put(Put { key, value, lease, claims }) => {
+                    let until = lease.deadline().map(|deadline| self.until(deadline));
                     let lease = if let PutLease::Given(lease) = lease { Some(*lease) } else { None };
                     if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
                         return Err(Refusal::SessionEnded(self.end(lease.session)));
@@ -66,15 +100,19 @@ impl Model {
                     let (value, version) = (value.clone(), version + 1);
                     let same = entries
                         .get(key)
-                        .filter(|before| before.lease.map(|lease| lease.session) == lease.map(|lease| lease.session));
+                        .filter(|before| before.lease.map(|lease| lease.session) == lease.map(|lease| lease.session))
+                        .filter(|before| before.until.is_some() == until.is_some());
                     let same = same.and_then(|before| before.claim.clone());
                     let token = Token(modified.0);
-                    let claim = claims.clone().filter(|lock| !self.exists(lock)).map(|lock| {
-                        let made = Claim { lock: lock.clone(), token, since: self.wall, is_held: false };
+                    let claim = claims.clone().filter(|claims| !self.exists(&claims.lock)).map(|claims| {
+                        let lock = claims.lock;
+                        let label = if until.is_some() { claims.label } else { Label::default() };
+                        let made = Claim { lock: lock.clone(), token, since: self.wall, is_held: false, label };
                         same.filter(|claim| claim.lock == lock).unwrap_or(Arc::new(made))
                     });
                     let (is_expired, is_revoked) = (false, false);
-                    let entry = Entry { created, modified, version, lease, claim, is_expired, is_revoked, value };
+                    let entry =
+                        Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, value };
                     entries.insert(key.clone(), entry);
                     TxnResult::Put
                 }
@@ -114,7 +152,7 @@ impl Model {
         self.keep_state();
         let revision = Revision(self.last_token);
         self.close_without_entries();
-        Ok(Reply::Committed(Committed { succeeded, revision, results }))
+        Ok(Reply::Committed(Committed { succeeded, revision, now: Stamp(self.now), results }))
     }
 
     pub(super) fn compact(&mut self, revision: Revision) -> Result<Reply, Refusal> {
@@ -160,8 +198,8 @@ impl Model {
         events
     }
 
-    pub(super) fn claims(&self, name: &LockName) -> Vec<(Key, Lease, Arc<Claim>)> {
-        let claim = |(key, entry): (&Key, &Entry)| Some((key.clone(), entry.lease?, entry.claim.clone()?));
+    pub(super) fn claims(&self, name: &LockName) -> Vec<(Key, Entry, Arc<Claim>)> {
+        let claim = |(key, entry): (&Key, &Entry)| Some((key.clone(), entry.clone(), entry.claim.clone()?));
         let mut claims: Vec<_> = self.entries.iter().filter_map(claim).collect();
         claims.retain(|(.., claim)| claim.lock == *name);
         claims.sort_by_key(|(.., claim)| claim.token);
@@ -177,11 +215,40 @@ impl Model {
             if claims.iter().any(|(.., claim)| claim.is_held) {
                 continue;
             }
-            let alive = |id: &SessionId| self.sessions.get(id).is_some_and(|session| session.deadline > self.now);
-            if let Some((key, _, claim)) = claims.into_iter().find(|(_, lease, _)| alive(&lease.session)) {
+            if let Some((key, _, claim)) = claims.into_iter().find(|(_, entry, _)| self.ends(entry).1 > self.now) {
                 let held = Claim { is_held: true, since: self.wall, ..Claim::clone(&claim) };
                 self.entries.get_mut(&key).expect("it was found before").claim = Some(Arc::new(held));
             }
+        }
+    }
+
+    /// Who claims a lock by an entry, and when the entry ends.
+    fn ends(&self, entry: &Entry) -> (Label, u64) {
+        let label = entry.claim.as_ref().map(|claim| claim.label.clone()).unwrap_or_default();
+        match (entry.lease, entry.until) {
+            (Some(lease), _) => {
+                let session = self.sessions.get(&lease.session);
+                session.map(|session| (session.label.clone(), session.deadline)).unwrap_or_default()
+            }
+            (None, until) => (label, until.expect("a claim has a lease or a deadline").0),
+        }
+    }
+
+    fn until(&self, deadline: EntryDeadline) -> Stamp {
+        match deadline {
+            EntryDeadline::After(lifetime) => Stamp(self.now + lifetime.as_millis()),
+            EntryDeadline::At(stamp) => stamp,
+        }
+    }
+
+    /// The entries whose deadline is this millisecond, in the order of their keys.
+    pub(super) fn end_lifetimes(&mut self) {
+        let over = |(key, entry): (&Key, &Entry)| (entry.until == Some(Stamp(self.now))).then(|| key.clone());
+        for key in self.entries.iter().filter_map(over).collect::<Vec<_>>() {
+            self.last_token += 1;
+            self.entries.remove(&key);
+            self.hand_claims_on();
+            self.keep_state();
         }
     }
 
@@ -193,18 +260,18 @@ impl Model {
         };
         let holder = self.claims(name).into_iter().find(|(.., claim)| claim.is_held && meant(claim.token));
         let mut grants = Vec::new();
-        if let Some((key, lease, claim)) = holder {
+        if let Some((key, held, claim)) = holder {
+            let label = self.ends(&held).0;
             self.last_token += 1;
             let mut entry = self.entries.remove(&key).expect("it was found before");
-            if lease.at_end == AtLeaseEnd::Keep {
+            if held.lease.is_some_and(|lease| lease.at_end == AtLeaseEnd::Keep) {
                 (entry.lease, entry.claim, entry.is_expired, entry.is_revoked) = (None, None, true, true);
                 entry.modified = Revision(self.last_token);
                 self.entries.insert(key, entry);
             }
             self.hand_claims_on();
             self.keep_state();
-            let label = self.sessions[&lease.session].label.clone();
-            let (token, session) = (claim.token, lease.session);
+            let (token, session) = (claim.token, owner(&held).expect("it holds a lock"));
             grants.push(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 });
             self.close_without_entries();
         }
@@ -252,15 +319,17 @@ impl Model {
 
     pub(super) fn lock_of_entries(&self, name: &LockName) -> LockView {
         let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-        for (_, Lease { session, .. }, claim) in self.claims(name) {
+        for (_, entry, claim) in self.claims(name) {
             let (token, since, mode) = (claim.token, claim.since, Mode::Exclusive);
-            let Session { label, deadline, .. } = self.sessions[&session].clone();
+            let session = owner(&entry).expect("it claims a lock");
+            let (label, deadline) = self.ends(&entry);
             if claim.is_held {
                 let remaining_ms = deadline - self.now;
                 holders.push(HolderView { token, session, label, mode, since, remaining_ms, revoked: None });
             } else {
                 let ticket = Ticket(token.0);
-                waiters.push(WaiterView { ticket, session, label, mode, since, remaining_ms: None });
+                let remaining_ms = entry.until.map(|until| until.0 - self.now);
+                waiters.push(WaiterView { ticket, session, label, mode, since, remaining_ms });
             }
         }
         LockView {
@@ -290,12 +359,18 @@ impl Model {
 
 /// Puts a value under a key, with the lease and the claim that its entry has. Returns the lease.
 fn kept(entries: &mut BTreeMap<Key, Entry>, key: &Key, value: &Value, modified: Revision) -> Option<Lease> {
-    let (lease, claim, is_expired, is_revoked) = (None, None, false, false);
+    let (lease, until, claim, is_expired, is_revoked) = (None, None, None, false, false);
     let (created, version, value) = (modified, 0, value.clone());
-    let new = Entry { created, modified, version, lease, claim, is_expired, is_revoked, value: value.clone() };
+    let new = Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, value: value.clone() };
     let entry = entries.entry(key.clone()).or_insert(new);
     (entry.modified, entry.value, entry.version) = (modified, value, entry.version + 1);
     entry.lease
+}
+
+/// Gives an entry another end. It goes on to claim what it claims if it had a deadline, and has one.
+fn extend(entry: &mut Entry, until: Option<Stamp>) {
+    entry.claim = entry.claim.take().filter(|_| entry.until.is_some() && until.is_some());
+    (entry.lease, entry.until, entry.is_expired, entry.is_revoked) = (None, until, false, false);
 }
 
 /// What a selection shows: all entries in order, without those out of bounds, and then as many as the limit.
