@@ -176,7 +176,8 @@ impl ResultReader {
     }
 }
 
-fn number_of(value: &Value) -> Option<f64> {
+/// The number that a value is.
+pub(crate) fn number_of(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => Some(*number),
         #[expect(clippy::cast_precision_loss, reason = "it was a number of Lua")]

@@ -9,6 +9,7 @@
 //! strings     the functions of `string` that could run for long
 //! tables      those of `table`
 //! coroutines  `coroutine.wrap`
+//! json        the table `cjson`
 //! pattern     the patterns that these match, in bounded time
 //! raise       errors of functions that are not Lua's
 //! budget      what a run may cost
@@ -37,6 +38,7 @@ mod base;
 mod budget;
 mod convert;
 mod coroutines;
+mod json;
 mod pattern;
 mod raise;
 mod random;

@@ -14,7 +14,7 @@ use crate::{
     base::{self, SealedTables},
     budget::{RunBudget, RunEnded},
     convert::{ResultFailure, ResultReader, line},
-    coroutines,
+    coroutines, json,
     raise::{PRELUDE, Raised, caught, foreign_text},
     strings, tables,
 };
@@ -223,6 +223,7 @@ fn surround<'scope, 'env>(
     let native = lua.create_table()?;
     native.raw_set("redis", api::redis(lua, scope, budget, host)?)?;
     native.raw_set("math", api::math(lua)?)?;
+    native.raw_set("cjson", json::library(lua, budget)?)?;
     native.raw_set("string", strings::library(lua, budget)?)?;
     let sealed = SealedTables::new(lua)?;
     native.raw_set("real_of", &sealed.real)?;

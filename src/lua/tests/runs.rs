@@ -78,3 +78,19 @@ fn a_script_that_is_none_is_told_why() {
     assert_eq!(run("x x"), Err(ScriptFailure::Compile(text)));
     assert_eq!(LuaInterpreter::default().check(b"return 1"), Ok(()));
 }
+
+/// Prints how long a run takes: `cargo test -p lockkeeper-lua --lib cost -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn the_cost_of_a_run() {
+    let source = b"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+    let runs = 2000;
+    let started = std::time::Instant::now();
+    for _ in 0..runs {
+        let mut host = Strings::default();
+        let keys = [b"lock".to_vec()];
+        let result = LuaInterpreter::default().run(source, "SHA", &keys, &keys, &mut host, ScriptLimits::default());
+        assert_eq!(result, Ok(RedisReply::Integer(0)));
+    }
+    println!("{:?} a run", started.elapsed() / runs);
+}

@@ -348,3 +348,113 @@ return 1
 ----
 #!lua flags=no-writes
 return nope
+----
+return cjson.encode({1,2,{a=1}})
+----
+return cjson.encode({})
+----
+return cjson.encode({[1]=1,[3]=3})
+----
+return cjson.encode({[1]=1,[30]=3})
+----
+return cjson.encode({a=1,[2]=3})
+----
+return cjson.encode("a/b\"\\\n\t\1\127é")
+----
+return {cjson.encode(1.5),cjson.encode(1e15),cjson.encode(123456789012345),cjson.encode(0.1),cjson.encode(true),cjson.encode(nil),cjson.encode(cjson.null)}
+----
+return cjson.encode(0/0)
+----
+return cjson.encode(1/0)
+----
+return cjson.encode(function() end)
+----
+return cjson.encode()
+----
+return cjson.encode({[true]=1})
+----
+return tostring(cjson.decode("null"))
+----
+return cjson.decode("null")==cjson.null
+----
+return cjson.decode("[1,2,{\"a\":null}]")
+----
+return cjson.decode("{\"a\":{\"b\":[1.5,true,false]}}").a.b
+----
+return cjson.decode("")
+----
+return cjson.decode("{")
+----
+return cjson.decode("[1,]")
+----
+return cjson.decode("[1 2]")
+----
+return cjson.decode("1 2")
+----
+return cjson.decode("\"\\u00e9\\ud83d\\ude00\"")
+----
+return cjson.decode("\"\\x\"")
+----
+return cjson.decode("\"a")
+----
+return cjson.decode("0x10")
+----
+return cjson.decode("-12.5e2x")
+----
+return cjson.decode("nan")
+----
+return cjson.decode("-Infinity")
+----
+return cjson.decode("tru")
+----
+return cjson.decode("{1:2}")
+----
+return cjson.decode("{\"a\" 2}")
+----
+return cjson.decode("{\"a\":2 \"b\"}")
+----
+return cjson.decode("{\"a\":2,}")
+----
+return cjson.decode(1)
+----
+return cjson.decode()
+----
+return cjson.decode({})
+----
+return cjson.decode("[01]")
+----
+return cjson.decode("-")
+----
+return cjson.decode("+1")
+----
+return cjson.decode("[\"a\nb\"]")
+----
+return cjson.decode("\"\\ud83d\"")
+----
+return cjson.decode("\"\\udc00\"")
+----
+return cjson.decode("\"\\u12\"")
+----
+return cjson.decode(" [ ] ")
+----
+return cjson.decode("[1.,.5]")
+----
+return cjson.decode("1e400")
+----
+return cjson.encode(cjson.decode('{"b":[1,{"c":"d"}],"a":"x"}'))
+----
+cjson.x = 1
+----
+return cjson.decode("1\0")
+----
+return cjson.decode("1\0\0")
+----
+return cjson.encode({1, cjson.null, "x"})
+----
+local t = setmetatable({}, {__index = function() return 1 end}) return cjson.encode(t)
+----
+return cjson.encode({[1.5]=1})
+----
+return cjson.encode({[-1]=1})
+----
+return cjson.encode({[0]=1, 2})
