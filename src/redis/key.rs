@@ -13,6 +13,9 @@ pub(crate) const DATABASES: u8 = 16;
 /// The entry that is written when scripts are forgotten.
 pub(crate) const FLUSHED: &[u8] = b"redis/flushed";
 
+/// Maximum number of bytes of a key that is waited for, and of the name of a channel or a pattern: the port's own keys are longer.
+pub(crate) const WAITED_BYTES_MAX: usize = 1024;
+
 /// A key that begins so reads as the token of the lock whose key follows.
 const TOKEN_PREFIX: &[u8] = b"lockkeeper:token:";
 /// Maximum number of bytes of a lock's name.

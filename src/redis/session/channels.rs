@@ -10,6 +10,7 @@ use super::{
 use crate::{
     RedisReply, RedisStore,
     commands::{Arguments, CommandSpec, glob, wrong_number},
+    key::WAITED_BYTES_MAX,
     resp::Protocol,
     signals::{self, Inbox, Outbox, Topic},
     view::Stop,
@@ -93,6 +94,11 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     async fn subscribe(&mut self, command: &str, arguments: &Arguments<'_>, out: &mut Vec<u8>) -> Result<(), Closes> {
+        if let Some(name) = arguments[1..].iter().find(|name| name.len() > WAITED_BYTES_MAX) {
+            self.write(&long_name(name), out);
+            return Ok(());
+        }
+
         let is_pattern = command == "psubscribe";
         let topics: Vec<_> = arguments[1..].iter().map(|name| Topic { is_pattern, name: name.to_vec() }).collect();
         let client = self.client().clone();
@@ -165,6 +171,10 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// PUBLISH outside of a transaction.
     pub(super) async fn publish(&self, arguments: &Arguments<'_>) -> Result<RedisReply, Closes> {
+        if arguments[1].len() > WAITED_BYTES_MAX {
+            return Ok(long_name(arguments[1]));
+        }
+
         let store = self.node.store();
         let receivers = match signals::count_receivers(store, arguments[1]).await {
             Ok(receivers) => receivers,
@@ -233,6 +243,13 @@ impl<S> Drop for RedisSession<S> {
             self.node.signals.drop_subscriptions(&topics, self.guard.client.id);
         }
     }
+}
+
+fn long_name(name: &[u8]) -> RedisReply {
+    RedisReply::error(format!(
+        "ERR the name of a channel has at most {WAITED_BYTES_MAX} bytes, and this one has {}: use a shorter one",
+        name.len()
+    ))
 }
 
 /// The reply to a subscription, or to its end.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     RedisReply, RedisStore, Requester, StoreFailure,
     commands::{self, Arguments, CommandSpec},
-    key::store_key,
+    key::{WAITED_BYTES_MAX, store_key},
     node::RedisNode,
     signals::LocalPlace,
     unit::{CommandUnit, UnitCall, UnitOutcome},
@@ -51,6 +51,12 @@ impl BlockingPop {
         // The commands that move an item wait for the source alone.
         let keys_end =
             if command.name.starts_with("blmove") || command.name == "brpoplpush" { 2 } else { timeout_place };
+        if let Some(key) = arguments[1..keys_end].iter().find(|key| key.len() > WAITED_BYTES_MAX) {
+            return Err(Stop::Refused(format!(
+                "ERR the key has {} bytes, and a client waits for keys of at most {WAITED_BYTES_MAX}: use a shorter key",
+                key.len()
+            )));
+        }
         if keys_end - 1 > KEYS_MAX {
             return Err(Stop::Refused(format!("ERR a client waits for at most {KEYS_MAX} keys: name fewer")));
         }

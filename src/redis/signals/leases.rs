@@ -94,10 +94,10 @@ impl Leases {
     }
 
     /// Some of what is to be written, and the generation that is settled after it.
-    fn take(&self) -> (Vec<LeaseChange>, u64) {
+    fn take(&self, together_max: usize) -> (Vec<LeaseChange>, u64) {
         let mut state = self.state();
         let mut taken = Vec::new();
-        while taken.len() < TOGETHER_MAX
+        while taken.len() < together_max
             && let Some(change) = state.unwritten.pop_first()
         {
             taken.push(change);
@@ -106,9 +106,19 @@ impl Leases {
         (taken, settled)
     }
 
-    /// Takes back what could not be written. Changes that came meanwhile stay.
-    fn put_back(&self, changes: Vec<LeaseChange>) {
+    /// Takes back what could not be written. Changes that came meanwhile stay. If the store will never take one of them, they are tried one
+    /// by one, and that one is given up.
+    fn put_back(&self, changes: Vec<LeaseChange>, together_max: &mut usize, failure: &StoreFailure) {
+        let is_final = matches!(failure, StoreFailure::TooLarge(_) | StoreFailure::Denied(_));
         let mut state = self.state();
+        if is_final && let [(key, _)] = &changes[..] {
+            tracing::warn!(%failure, "a waiting client or a subscription is given up");
+            state.held.remove(key);
+            return;
+        }
+        if is_final {
+            *together_max = 1;
+        }
         for (key, value) in changes {
             state.unwritten.entry(key).or_insert(value);
         }
@@ -140,8 +150,9 @@ pub(super) async fn keep<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
 }
 
 async fn write_all<S: RedisStore>(store: &S, leases: &Leases) {
+    let mut together_max = TOGETHER_MAX;
     loop {
-        let (changes, settled) = leases.take();
+        let (changes, settled) = leases.take(together_max);
         if !changes.is_empty() {
             let writes = changes.iter().cloned().map(|(key, value)| match value {
                 Some(value) => EntryWrite::Put { key, value, expiry: Expiry::AfterMs(LIFE_MS), claim: LockClaim::None },
@@ -151,10 +162,11 @@ async fn write_all<S: RedisStore>(store: &S, leases: &Leases) {
 
             if let Err(failure) = store.commit(&port(), txn).await {
                 tracing::debug!(%failure, "waiting clients could not be noted");
-                leases.put_back(changes);
+                leases.put_back(changes, &mut together_max, &failure);
                 sleep(PAUSE).await;
                 continue;
             }
+            together_max = TOGETHER_MAX;
         }
         if settled > 0 {
             leases.settled.send_if_modified(|before| std::mem::replace(before, (*before).max(settled)) < settled);

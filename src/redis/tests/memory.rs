@@ -39,6 +39,8 @@ struct State {
     /// Units that were given to the leader, if this node does not lead.
     is_follower: bool,
     given: Vec<Vec<u8>>,
+    /// No transaction may write a key with this part.
+    refused_part: Option<String>,
     /// Feeds, with their ranges.
     feeds: Vec<(std::ops::Range<Vec<u8>>, FeedSender)>,
 }
@@ -57,6 +59,7 @@ impl Default for Memory {
             intruder: None,
             is_follower: false,
             given: Vec::new(),
+            refused_part: None,
             feeds: Vec::new(),
         })))
     }
@@ -107,6 +110,11 @@ impl Memory {
 
     pub(super) fn given(&self) -> Vec<Vec<u8>> {
         self.state().given.clone()
+    }
+
+    /// From now on keys with this part are too much.
+    pub(super) fn refuse_keys_with(&self, part: &str) {
+        self.state().refused_part = Some(part.to_owned());
     }
 
     /// Ends all feeds.
@@ -302,6 +310,11 @@ impl RedisStore for Memory {
             return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
         }
         for write in &txn.writes {
+            if let (EntryWrite::Put { key, .. }, Some(part)) = (write, &state.refused_part)
+                && String::from_utf8_lossy(key).contains(part)
+            {
+                return Err(StoreFailure::TooLarge("this key".to_owned()));
+            }
             if let EntryWrite::DeleteRange { from, to } = write
                 && state.entries.range(from.clone()..to.clone()).count() > DELETED_MAX
             {

@@ -385,3 +385,24 @@ async fn a_client_that_comes_while_another_waits_waits_behind_it() {
     nodes.store.delete("redis/wait/13/redis/0/queue/other");
     assert_eq!(reply(behind).await, "*2|$5|queue|$1|a|");
 }
+
+#[tokio::test(start_paused = true)]
+async fn names_are_bounded_and_one_that_the_store_refuses_holds_up_no_other() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    let long = "x".repeat(1025);
+    for (line, error) in [
+        (format!("blpop {long} 1"), "-ERR the key has 1025 bytes"),
+        (format!("subscribe {long}"), "-ERR the name of a channel has at most 1024 bytes"),
+        (format!("psubscribe a {long}"), "-ERR the name of a channel has at most 1024 bytes"),
+        (format!("publish {long} x"), "-ERR the name of a channel has at most 1024 bytes"),
+    ] {
+        let reply = client.call(&line).await;
+        assert!(reply.starts_with(error), "{reply}");
+    }
+
+    nodes.store.refuse_keys_with("poison");
+    let acknowledged = client.call("subscribe poison news").await;
+    assert!(acknowledged.ends_with("|$4|news|:2|"), "{acknowledged}");
+    assert_eq!(nodes.client(0).call("pubsub numsub news").await, "*2|$4|news|:1|");
+}

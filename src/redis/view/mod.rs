@@ -18,7 +18,7 @@ use std::{
 use crate::{
     EntryCondition, EntryTxn, EntryWrite,
     data::{Datum, DatumKind, Structure},
-    key::{database_end, database_start, prefix_end, store_key},
+    key::{WAITED_BYTES_MAX, database_end, database_start, prefix_end, store_key},
 };
 
 pub(crate) use cursors::Cursors;
@@ -161,6 +161,10 @@ impl UnitView {
 
     /// Has a message sent after the commit. Returns the number of its receivers now.
     pub(crate) fn publish(&mut self, channel: &[u8], message: &[u8]) -> Result<u64, Stop> {
+        if channel.len() > WAITED_BYTES_MAX {
+            let text = format!("ERR the name of a channel has at most {WAITED_BYTES_MAX} bytes: use a shorter one");
+            return Err(Stop::Refused(text));
+        }
         let Some(receivers) = self.loaded.receivers.get(channel).copied() else {
             self.needs.receivers.insert(channel.to_vec());
             return Err(Stop::Missing);
