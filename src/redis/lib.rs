@@ -28,6 +28,8 @@ mod commands;
 mod connection;
 mod data;
 mod fast;
+#[doc(hidden)]
+pub mod fuzzing;
 mod key;
 mod listen;
 mod node;

@@ -21,10 +21,26 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads a double, such as a score: digits, an exponent, infinities. Not-a-number is none.
+/// Reads a double, such as a score: digits, an exponent, infinities. Not-a-number is none, nor is what a double cannot hold.
 pub(crate) fn parse_double(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
-    text.parse().ok().filter(|number: &f64| !number.is_nan())
+    let number: f64 = text.parse().ok()?;
+    let names_infinity = text.contains(['i', 'I']);
+    let is_too_large = number.is_infinite() && !names_infinity;
+
+    // What is too small for a double is read as zero, and is refused as what is too large.
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    let is_too_small = number == 0.0 && mantissa.contains(|digit: char| ('1'..='9').contains(&digit));
+    (!number.is_nan() && !is_too_large && !is_too_small).then_some(number)
+}
+
+/// Reads a bound of scores. One beyond all doubles is infinite, and nothing is zero, as with Redis.
+pub(crate) fn parse_bound(text: &[u8]) -> Option<f64> {
+    if text.is_empty() {
+        return Some(0.0);
+    }
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (!number.is_nan()).then_some(number)
 }
 
 /// Writes a double with the fewest digits that are read back as the same number. An exponent is written only below 10^-4 and from 10^17 on,
@@ -134,6 +150,9 @@ mod tests {
         assert_eq!(written(1.25e-5), "1.25e-05");
         assert_eq!(written(0.0001), "0.0001");
         assert_eq!(parse_double(b"nan"), None);
+        assert_eq!(parse_double(b"1e400"), None);
+        assert_eq!(parse_double(b"1e-400"), None);
+        assert_eq!(parse_double(b"0e5"), Some(0.0));
         assert_eq!(parse_double(b"+inf"), Some(f64::INFINITY));
         assert_eq!(parse_double(b""), None);
     }

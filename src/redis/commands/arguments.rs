@@ -39,8 +39,8 @@ pub(super) fn double(argument: &[u8]) -> Result<f64, Stop> {
 
 /// A number of things that a command asks for.
 pub(super) fn positive(argument: &[u8]) -> Result<usize, Stop> {
-    let number = integer(argument)?;
-    usize::try_from(number).map_err(|_| Stop::refused("ERR value is out of range, must be positive"))
+    let number = parse_integer(argument).and_then(|number| usize::try_from(number).ok());
+    number.ok_or_else(|| Stop::refused("ERR value is out of range, must be positive"))
 }
 
 /// Whether the argument is this word, in any case.

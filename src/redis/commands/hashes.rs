@@ -84,8 +84,8 @@ pub(super) fn values(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
 /// Serves `HSCAN key cursor`: all fields in one step, as Redis does with small hashes.
 pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     scan_cursor(arguments[2])?;
-    let options = ScanOptions::read(&arguments[3..], false)?;
     let fields = view.read::<HashFields>(arguments[1])?;
+    let options = ScanOptions::read_for_parts(&arguments[3..], fields.len())?;
     view.spend(fields.len())?;
     let shown = fields.in_order().filter(|(field, _)| options.shows(field));
     let parts = RedisReply::bulks(shown.flat_map(|(field, value)| [field.clone(), value.clone()]));
@@ -136,7 +136,9 @@ pub(super) fn increment(view: &mut UnitView, arguments: &Arguments<'_>) -> Comma
 
 /// Serves `HINCRBYFLOAT key field number`: the new number as a string.
 pub(super) fn increment_by_float(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    double(arguments[3])?;
+    if double(arguments[3])?.is_infinite() {
+        return Err(Stop::refused("ERR value is NaN or Infinity"));
+    }
     let before = view.read::<HashFields>(arguments[1])?.get(arguments[2]).cloned().unwrap_or_else(|| b"0".to_vec());
     let sum = add_decimals(&before, arguments[3]).map_err(|error| match error {
         DecimalError::Invalid => Stop::refused("ERR hash value is not a float"),

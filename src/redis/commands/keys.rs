@@ -274,6 +274,11 @@ impl<'a> ScanOptions<'a> {
         Ok(read)
     }
 
+    /// Reads the options for the parts of a structure. Without the key, wrong options are no error.
+    pub(super) fn read_for_parts(options: &[&'a [u8]], part_count: usize) -> Result<Self, Stop> {
+        if part_count == 0 { Self::read(&[], false) } else { Self::read(options, false) }
+    }
+
     /// Whether a field or member is shown.
     pub(super) fn shows(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))

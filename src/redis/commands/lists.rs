@@ -133,6 +133,10 @@ fn place(index: i64, length: usize) -> Option<usize> {
 /// Serves `LINDEX key index`: the item, or nil beyond the ends.
 pub(super) fn item(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     let list = view.read::<ListItems>(arguments[1])?;
+    // Without the list, no index is wrong.
+    if list.is_empty() {
+        return Ok(RedisReply::Nil);
+    }
     let index = integer(arguments[2])?;
     Ok(RedisReply::bulk_or_nil(place(index, list.len()).and_then(|place| list.get(place).cloned())))
 }
@@ -261,12 +265,10 @@ impl PositionOptions {
                     return Err(not_an_integer());
                 }
             } else if is_word(name, "COUNT") {
-                let count = integer(value)?;
-                let count = usize::try_from(count).map_err(|_| Stop::refused("ERR COUNT can't be negative"))?;
+                let count = positive(value).map_err(|_| Stop::refused("ERR COUNT can't be negative"))?;
                 read.count = Some(if count == 0 { usize::MAX } else { count });
             } else if is_word(name, "MAXLEN") {
-                let limit = integer(value)?;
-                let limit = usize::try_from(limit).map_err(|_| Stop::refused("ERR MAXLEN can't be negative"))?;
+                let limit = positive(value).map_err(|_| Stop::refused("ERR MAXLEN can't be negative"))?;
                 read.compared_max = if limit == 0 { usize::MAX } else { limit };
             } else {
                 return Err(syntax_error());

@@ -100,7 +100,8 @@ pub(super) fn pop(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResu
 /// Serves `SSCAN key cursor`: all members in one step, as Redis does with small sets.
 pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     scan_cursor(arguments[2])?;
-    let options = ScanOptions::read(&arguments[3..], false)?;
-    let shown = all(view, arguments[1])?.into_iter().filter(|member| options.shows(member));
+    let all = all(view, arguments[1])?;
+    let options = ScanOptions::read_for_parts(&arguments[3..], all.len())?;
+    let shown = all.into_iter().filter(|member| options.shows(member));
     Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::bulks(shown)]))
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     RedisReply,
     data::{DatumKind, Score, SetMembers, SortedMembers},
-    number::{format_double, parse_double},
+    number::{format_double, parse_bound, parse_double},
     view::{Stop, UnitView},
 };
 
@@ -224,7 +224,7 @@ impl ScoreBound {
     fn read(argument: &[u8]) -> Result<Self, Stop> {
         let number = argument.strip_prefix(b"(");
         let is_exclusive = number.is_some();
-        let number = parse_double(number.unwrap_or(argument));
+        let number = parse_bound(number.unwrap_or(argument));
         let number = number.ok_or_else(|| Stop::refused("ERR min or max is not a float"))?;
         Ok(Self { number, is_exclusive })
     }
@@ -461,8 +461,8 @@ fn pop_first(view: &mut UnitView, arguments: &Arguments<'_>, is_greatest: bool) 
 /// Serves `ZSCAN key cursor`: all members in one step, as Redis does with small sets.
 pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     scan_cursor(arguments[2])?;
-    let options = ScanOptions::read(&arguments[3..], false)?;
     let members = view.read::<SortedMembers>(arguments[1])?;
+    let options = ScanOptions::read_for_parts(&arguments[3..], members.len())?;
     view.spend(members.len())?;
     let shown = members.in_order().filter(|(member, _)| options.shows(member));
     // The scores are strings in both versions of the protocol.
@@ -486,6 +486,7 @@ impl Aggregate {
     fn join(self, one: f64, other: f64) -> f64 {
         match self {
             Self::Sum => or_zero(one + other),
+            // Not-a-number is neither less nor greater, so the first one stays.
             Self::Min => one.min(other),
             Self::Max => one.max(other),
         }
@@ -516,16 +517,19 @@ struct Join<'a> {
 }
 
 impl<'a> Join<'a> {
-    /// Reads the sources and the options.
-    fn read(arguments: &[&'a [u8]], command: &str) -> Result<Self, Stop> {
+    /// Number of keys that the arguments say that there are.
+    fn key_count(arguments: &[&[u8]], command: &str) -> Result<usize, Stop> {
         let count = integer(arguments[2])?;
         if count < 1 {
             return Err(Stop::Refused(format!("ERR at least 1 input key is needed for '{command}' command")));
         }
         let count = usize::try_from(count).map_err(|_| not_an_integer())?;
-        let rest = &arguments[3..];
-        let (keys, mut options) = rest.split_at_checked(count).ok_or_else(syntax_error)?;
+        if count > arguments.len() - 3 { Err(syntax_error()) } else { Ok(count) }
+    }
 
+    /// Reads the options.
+    fn read(keys: &[&'a [u8]], mut options: &[&'a [u8]]) -> Result<Self, Stop> {
+        let count = keys.len();
         let mut weights = vec![1.0; count];
         let mut aggregate = Aggregate::Sum;
         while let Some((option, after)) = options.split_first() {
@@ -556,15 +560,31 @@ impl<'a> Join<'a> {
 
 /// Joins the sources. The target is replaced, and gone if nothing is left.
 fn store_join(view: &mut UnitView, arguments: &Arguments<'_>, command: &str, is_intersection: bool) -> CommandResult {
-    let Join { sources, aggregate } = Join::read(arguments, command)?;
+    let count = Join::key_count(arguments, command)?;
+    let (keys, options) = arguments[3..].split_at(count);
     view.exists(arguments[1])?;
 
+    // The types of all sources are looked at before the options.
+    for key in keys {
+        members_with_scores(view, key)?;
+    }
+    let Join { sources, aggregate } = Join::read(keys, options)?;
+    let mut read = Vec::with_capacity(sources.len());
+    for (key, weight) in sources {
+        read.push((members_with_scores(view, key)?, weight));
+    }
+    // The smallest source comes first, as with Redis: only its weighted scores are made numbers before they are joined.
+    read.sort_by_key(|(members, _)| members.len());
+    let source_count = read.len();
+
     let mut joined: BTreeMap<Vec<u8>, (usize, f64)> = BTreeMap::new();
-    for (key, weight) in &sources {
-        for (member, score) in weighted(view, key, *weight)? {
-            let entry = joined.entry(member).or_insert((0, score));
+    for (place, (source, weight)) in read.into_iter().enumerate() {
+        for (member, score) in source {
+            let weighted = score * weight;
+            let weighted = if is_intersection && place > 0 { weighted } else { or_zero(weighted) };
+            let entry = joined.entry(member).or_insert((0, weighted));
             if entry.0 > 0 {
-                entry.1 = aggregate.join(entry.1, score);
+                entry.1 = aggregate.join(entry.1, weighted);
             }
             entry.0 += 1;
         }
@@ -573,7 +593,7 @@ fn store_join(view: &mut UnitView, arguments: &Arguments<'_>, command: &str, is_
     let mut members = SortedMembers::default();
     let mut bytes = 0;
     for (member, (count, number)) in joined {
-        if !is_intersection || count == sources.len() {
+        if !is_intersection || count == source_count {
             bytes += member.len() + 8;
             members.set(&member, score(number)?);
         }
@@ -584,15 +604,15 @@ fn store_join(view: &mut UnitView, arguments: &Arguments<'_>, command: &str, is_
     Ok(RedisReply::count(length))
 }
 
-/// The members of a sorted set with their weighted scores, or of a set with a score of 1 each.
-fn weighted(view: &mut UnitView, key: &[u8], weight: f64) -> Result<Vec<(Vec<u8>, f64)>, Stop> {
-    let weigh = |score: f64| or_zero(score * weight);
+/// The members of a sorted set with their scores, or of a set with a score of 1 each.
+fn members_with_scores(view: &mut UnitView, key: &[u8]) -> Result<Vec<(Vec<u8>, f64)>, Stop> {
     if view.kind(key)? == Some(DatumKind::Set) {
         let members = view.read::<SetMembers>(key)?;
         view.spend(members.len())?;
-        return Ok(members.in_order().map(|(member, ())| (member.clone(), weigh(1.0))).collect());
+        return Ok(members.in_order().map(|(member, ())| (member.clone(), 1.0)).collect());
     }
+
     let members = view.read::<SortedMembers>(key)?;
     view.spend(members.len())?;
-    Ok(members.in_order().map(|(member, score)| (member.clone(), weigh(score.number()))).collect())
+    Ok(members.in_order().map(|(member, score)| (member.clone(), score.number())).collect())
 }

@@ -215,10 +215,7 @@ pub(super) fn get_and_expire(view: &mut UnitView, arguments: &Arguments<'_>) -> 
     let life = match &arguments[2..] {
         [] => None,
         [option] if is_word(option, "PERSIST") => Some(None),
-        [option, number] => {
-            let unit = time_unit(option).ok_or_else(syntax_error)?;
-            Some(Some(life_ms(number, unit, view.moment.wall_ms(), "getex")?))
-        }
+        [option, number] => Some(Some((time_unit(option).ok_or_else(syntax_error)?, number))),
         _ => return Err(syntax_error()),
     };
 
@@ -227,7 +224,10 @@ pub(super) fn get_and_expire(view: &mut UnitView, arguments: &Arguments<'_>) -> 
         match life {
             None => {}
             Some(None) => persist_if_mortal(view, key).map(drop)?,
-            Some(Some(life_ms)) => expire_or_delete(view, key, life_ms)?,
+            Some(Some((unit, number))) => {
+                let life_ms = life_ms(number, unit, view.moment.wall_ms(), "getex")?;
+                expire_or_delete(view, key, life_ms)?;
+            }
         }
     }
     Ok(RedisReply::bulk_or_nil(before))

@@ -10,9 +10,9 @@ use std::{
 pub(crate) struct Score(f64);
 
 impl Score {
-    /// `None` for not-a-number.
+    /// `None` for not-a-number. A zero below zero becomes zero, as in the small sets of Redis.
     pub(crate) fn new(score: f64) -> Option<Self> {
-        (!score.is_nan()).then_some(Self(score))
+        (!score.is_nan()).then_some(Self(score + 0.0))
     }
 
     /// The score as a number.

@@ -51,7 +51,7 @@ impl<'a> ViewHost<'a> {
 fn find(arguments: &Arguments<'_>) -> Result<&'static CommandSpec, Stop> {
     let known = arguments.first().and_then(|name| commands::find(name));
     let command = known.ok_or_else(|| Stop::refused("ERR Unknown Redis command called from script"))?;
-    if !matches!(command.run, CommandRunner::Data(_)) || command.has(Flag::NoScript) {
+    if !matches!(command.run, CommandRunner::Data(_)) || command.has(Flag::NoScript) || command.has(Flag::Blocking) {
         return Err(Stop::refused("ERR This Redis command is not allowed from script"));
     }
     commands::find_checked(arguments)

@@ -110,7 +110,7 @@ pub(super) fn client_name(name: &[u8]) -> Result<String, Stop> {
     const BYTES_MAX: usize = 256;
     let is_visible = name.iter().all(|byte| (b'!'..=b'~').contains(byte));
     if !is_visible {
-        return Err(Stop::refused("ERR ListedClient names cannot contain spaces, newlines or special characters."));
+        return Err(Stop::refused("ERR Client names cannot contain spaces, newlines or special characters."));
     }
     if name.len() > BYTES_MAX {
         return Err(Stop::Refused(format!(

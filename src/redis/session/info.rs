@@ -55,7 +55,7 @@ impl<S: RedisStore> RedisSession<S> {
                     ("uptime_in_seconds", uptime.to_string()),
                 ],
             ),
-            ("ClientList", vec![("connected_clients", clients.to_string()), ("blocked_clients", "0".to_owned())]),
+            ("Clients", vec![("connected_clients", clients.to_string()), ("blocked_clients", "0".to_owned())]),
             ("Memory", vec![("maxmemory_policy", "noeviction".to_owned())]),
             ("Persistence", vec![("loading", loading.to_string())]),
             ("Replication", vec![("role", "master".to_owned()), ("connected_slaves", "0".to_owned())]),
@@ -123,13 +123,16 @@ pub(super) fn command(arguments: &Arguments<'_>) -> CommandResult {
             };
             Ok(RedisReply::Map(commands::all().iter().filter(is_shown).map(document).collect()))
         }
-        (b"getkeys", asked) if !asked.is_empty() => {
+        (b"getkeys", asked) if asked.len() > 1 => {
             let command = commands::find_checked(asked).map_err(|_| Stop::refused("ERR Invalid command specified"))?;
             let keys = command.keys(asked);
             if keys.is_empty() {
                 return Err(Stop::refused("ERR The command has no key arguments"));
             }
             Ok(RedisReply::bulks(keys.into_iter().map(<[u8]>::to_vec)))
+        }
+        (subcommand @ (b"count" | b"list" | b"getkeys"), _) => {
+            Err(wrong_number(&format!("command|{}", String::from_utf8_lossy(subcommand))))
         }
         _ => Err(unknown_subcommand("COMMAND", subcommand)),
     }

@@ -271,8 +271,6 @@ impl<S: RedisStore> RedisSession<S> {
         out: &mut Vec<u8>,
     ) -> Result<Result<RedisReply, Stop>, Closes> {
         Ok(match name {
-            "auth" => self.authenticate(arguments),
-            "hello" => self.hello(arguments),
             "quit" => {
                 self.write(&RedisReply::ok(), out);
                 return Err(Closes);
@@ -283,10 +281,6 @@ impl<S: RedisStore> RedisSession<S> {
             "discard" => self.discard(),
             "exec" => return self.execute().await.map(Ok),
             "watch" => return self.watch(arguments).await,
-            "unwatch" => {
-                self.watched.clear();
-                Ok(RedisReply::ok())
-            }
             _ => Err(Stop::Refused(format!("ERR {name} is not served"))),
         })
     }
@@ -294,6 +288,12 @@ impl<S: RedisStore> RedisSession<S> {
     /// Runs a command that this node answers, also within a transaction.
     async fn run_local(&mut self, name: &str, arguments: &Arguments<'_>) -> Result<Result<RedisReply, Stop>, Closes> {
         Ok(match name {
+            "auth" => self.authenticate(arguments),
+            "hello" => self.hello(arguments),
+            "unwatch" => {
+                self.watched.clear();
+                Ok(RedisReply::ok())
+            }
             "client" => self.client_command(arguments),
             "cluster" => info::cluster(arguments),
             "command" => info::command(arguments),

@@ -122,7 +122,7 @@ impl<S: RedisStore> RedisSession<S> {
         };
         let watched = mem::take(&mut self.watched);
         if transaction.is_broken {
-            return Ok(RedisReply::error("EXECABORT QueuedTransaction discarded because of previous errors."));
+            return Ok(RedisReply::error("EXECABORT Transaction discarded because of previous errors."));
         }
 
         let mut calls = Vec::new();

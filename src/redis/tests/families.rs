@@ -127,7 +127,7 @@ async fn lists() {
         ("LSET l 0 y", "+OK|"),
         ("LSET l 9 y", "-ERR index out of range|"),
         ("BLPOP none m 1", "*2|$1|m|$1|b|"),
-        ("LPOP l x", NOT_INTEGER),
+        ("LPOP l x", "-ERR value is out of range, must be positive|"),
         ("LPOP l -1", "-ERR value is out of range, must be positive|"),
         ("SET s v", "+OK|"),
         ("LPUSH s a", WRONG_TYPE),

@@ -41,7 +41,7 @@ async fn commands_are_queued_and_run_together() {
         ("MULTI", "+OK|"),
         ("NONE", "-ERR unknown command 'NONE', with args beginning with: |"),
         ("SET a 3", "+QUEUED|"),
-        ("EXEC", "-EXECABORT QueuedTransaction discarded because of previous errors.|"),
+        ("EXEC", "-EXECABORT Transaction discarded because of previous errors.|"),
         ("GET a", "$1|2|"),
         ("MULTI", "+OK|"),
         ("SELECT 3", "+QUEUED|"),
