@@ -60,6 +60,7 @@ pub fn run_commands(bytes: &[u8]) -> usize {
             counts: needs.counts.iter().map(|database| (*database, 0)).collect(),
             now_ms: 1,
             range_revision: 1,
+            receivers: needs.receivers.iter().map(|channel| (channel.clone(), 0)).collect(),
         };
         let mut view = UnitView::new(Arc::new(loaded), Arc::clone(&cursors), moment, 0);
         let results = requests.iter().map(|request| {

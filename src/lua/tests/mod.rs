@@ -5,6 +5,7 @@
 mod attacks;
 mod oracle;
 mod runs;
+mod walk;
 
 use std::collections::BTreeMap;
 

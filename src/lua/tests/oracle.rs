@@ -15,7 +15,7 @@ use lockkeeper_redis::{CallAborted, Interpreter, RedisReply, ScriptFailure, Scri
 use crate::LuaInterpreter;
 
 /// A server of its own, which ends with the test.
-struct RedisServer {
+pub(super) struct RedisServer {
     process: Child,
     folder: tempfile::TempDir,
 }
@@ -29,7 +29,7 @@ impl Drop for RedisServer {
 }
 
 impl RedisServer {
-    fn start() -> Option<Self> {
+    pub(super) fn start() -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = folder.path().join("socket");
         let process = Command::new("redis-server")
@@ -49,12 +49,17 @@ impl RedisServer {
     }
 
     fn connect(&self) -> RedisClient {
+        RedisClient(BufReader::new(self.stream()))
+    }
+
+    /// A connection, as soon as the server accepts one.
+    pub(super) fn stream(&self) -> UnixStream {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             match UnixStream::connect(self.folder.path().join("socket")) {
                 Ok(stream) => {
                     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket has deadlines");
-                    return RedisClient(BufReader::new(stream));
+                    return stream;
                 }
                 Err(error) => assert!(Instant::now() < deadline, "redis-server does not answer: {error}"),
             }

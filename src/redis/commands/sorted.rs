@@ -532,6 +532,7 @@ impl<'a> Join<'a> {
         let count = keys.len();
         let mut weights = vec![1.0; count];
         let mut aggregate = Aggregate::Sum;
+
         while let Some((option, after)) = options.split_first() {
             if is_word(option, "WEIGHTS") && after.len() >= count {
                 let (given, after) = after.split_at(count);

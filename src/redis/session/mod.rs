@@ -294,6 +294,7 @@ impl<S: RedisStore> RedisSession<S> {
                 self.watched.clear();
                 Ok(RedisReply::ok())
             }
+
             "client" => self.client_command(arguments),
             "cluster" => info::cluster(arguments),
             "command" => info::command(arguments),

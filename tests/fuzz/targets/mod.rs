@@ -14,6 +14,7 @@ mod etcd;
 mod files;
 mod journal;
 mod peers;
+mod redis;
 mod table;
 mod texts;
 mod wires;
@@ -70,6 +71,11 @@ pub(crate) const TARGETS: &[Target] = &[
     Target::new("dynamodb-http", dynamodb::http, dynamodb::http_seeds).repaired_by(dynamodb::repair_http),
     Target::new("etcd-message", etcd::message, etcd::message_seeds),
     Target::new("etcd-json", etcd::json, etcd::json_seeds),
+    Target::new("redis-requests", redis::requests, redis::request_seeds),
+    Target::new("redis-commands", redis::commands, redis::command_seeds),
+    Target::new("redis-script", redis::script, redis::script_seeds),
+    Target::new("redis-entry", redis::entry, redis::entry_seeds),
+    Target::new("redis-unit", redis::unit, redis::unit_seeds),
     // Files and arguments of operators.
     Target::new("audit", audit::audit, audit::seeds).repaired_by(audit::repair),
     Target::new("tokens", texts::tokens, texts::tokens_seeds),
