@@ -38,10 +38,12 @@
 //! | no request of one client ends another client's session | `bystander`, on `contact` |
 //! | equal tables at equal indexes, one leader per term | `agreement` |
 //! | after the faults, the cluster serves | `liveness` |
+//! | every node applies each entry, within bounds | `applicable`, `bounded` |
 //! | transactions take effect in one order, watches report all changes once | `transactions` |
 //! | a sequential order explains all answers | `linearizable`, on `wgl`, `lock_model` and `registers` |
 //!
-//! The properties of transactions and watches are checked where a history has any.
+//! What concerns transactions, watches, entries and bounds is checked where a history tells of them. What concerns holders is also checked
+//! for each protocol that a history names: see `protocols`.
 //!
 //! All but the last take one pass over sorted events: a million events take seconds, and memory grows with the history.
 //!
@@ -55,10 +57,13 @@
 
 #![warn(clippy::match_bool)]
 
+pub mod export;
 pub mod history;
 pub mod report;
 
 mod agreement;
+mod applicable;
+mod bounded;
 mod bystander;
 mod calm;
 mod contact;
@@ -74,6 +79,7 @@ mod liveness;
 mod lock_model;
 mod occupancy;
 mod order;
+mod protocols;
 mod queue;
 mod registers;
 mod restored;
@@ -115,6 +121,22 @@ use self::{grants::Grants, run::Run};
 /// # Ok::<_, lockkeeper_checker::history::ReadError>(())
 /// ```
 pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
+    let mut findings = check_parts(history)?;
+    for (protocol, of_protocol) in protocols::histories(history) {
+        for finding in check_parts(&of_protocol)? {
+            // The whole has a verdict without evidence; a protocol without it has none.
+            if protocols::concerns_holders(finding.property) && finding.verdict != Verdict::Vacuous {
+                let after = findings.iter().rposition(|whole| whole.property == finding.property);
+                let finding = Finding { protocol: Some(protocol.clone()), ..finding };
+                findings.insert(after.map_or(findings.len(), |place| place + 1), finding);
+            }
+        }
+    }
+    Ok(findings)
+}
+
+/// Checks all properties of a history of one protocol or of all.
+fn check_parts(history: &History) -> Result<Vec<Finding>, ReadError> {
     let parts = restored::parts(history);
     if parts.len() == 1 {
         return check_one(history);
@@ -122,19 +144,24 @@ pub fn check(history: &History) -> Result<Vec<Finding>, ReadError> {
 
     let findings = check_one(&restored::across(history))?;
     let parts = parts.iter().map(check_one).collect::<Result<Vec<_>, _>>()?;
-    let of_parts = |whole: Finding| {
+    let judged = |whole: Finding| {
         let is_of_resources =
             matches!(whole.property, Property::TokenOrder | Property::NoTokenTwice | Property::Fencing);
         let is_of_holders = matches!(whole.property, Property::MutualExclusion | Property::NoEarlyExpiry);
-
-        if is_of_resources || is_of_holders {
+        if is_of_holders {
             return Some(whole);
         }
 
         let of_all = parts.iter().flatten().filter(|finding| finding.property == whole.property);
-        restored::merged(of_all.cloned().collect())
+        let merged = restored::merged(of_all.cloned().collect());
+        // The whole cannot see all that reads show after a loss, and the parts do.
+        let is_violated = |finding: &Finding| matches!(finding.verdict, Verdict::Violated(_));
+        if is_of_resources && !merged.as_ref().is_some_and(|merged| is_violated(merged) && !is_violated(&whole)) {
+            return Some(whole);
+        }
+        merged
     };
-    Ok(findings.into_iter().filter_map(of_parts).collect())
+    Ok(findings.into_iter().filter_map(judged).collect())
 }
 
 /// Checks all properties of the history of one cluster.
@@ -161,6 +188,8 @@ fn check_one(history: &History) -> Result<Vec<Finding>, ReadError> {
         agreement::check(&run),
         liveness::check(&run),
     ];
+    findings.extend(applicable::check(&run));
+    findings.extend(bounded::check(&run));
     findings.extend(transactions.serializability);
     findings.extend(transactions.watches);
     findings.push(linearizable::check(&run, &grants));

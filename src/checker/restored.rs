@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use super::verdict::{Finding, Verdict, Violations};
-use crate::history::{Answer, Event, Fact, Function, History, What};
+use crate::history::{Answer, Event, Fact, Function, History, View, What};
 
 /// The parts of the history between the losses, or one part if there was none. Lines keep their numbers.
 ///
@@ -59,15 +59,20 @@ fn without_closed(mut events: Vec<(usize, Event)>) -> Vec<(usize, Event)> {
     events
 }
 
-/// The whole history, for properties that must hold across a loss, without what reads show after it. A restored session has another id, so
-/// a read shows its tokens with another owner.
+/// The whole history, for properties that must hold across a loss. Of what reads show after it only the highest token is left: a restored
+/// session has another id, so a read shows its tokens with another owner.
 pub(super) fn across(history: &History) -> History {
     let mut is_restored = false;
     let blinded = |(line, event): &(usize, Event)| {
         is_restored |= matches!(event.what, What::Fact(Fact::Restored));
-        let is_blinded = is_restored && matches!(event.what, What::Ok(Answer::Get(_)));
-        let unknown = || What::Info { f: Function::Get, why: "the cluster was restored".to_owned() };
-        let what = if is_blinded { unknown() } else { event.what.clone() };
+        let What::Ok(Answer::Get(view)) = &event.what else { return (*line, event.clone()) };
+        if !is_restored {
+            return (*line, event.clone());
+        }
+
+        let tokens = view.holders.iter().map(|holder| holder.token);
+        let last_token = tokens.chain(view.last_token).max();
+        let what = What::Ok(Answer::Get(View { last_token, ..View::default() }));
         (*line, Event { what, ..event.clone() })
     };
     History { events: history.events.iter().map(blinded).collect() }
@@ -233,6 +238,41 @@ mod tests {
         let found = granted_after(1_000_000_000);
         assert_eq!(verdict(&found, Property::NoEarlyExpiry), Verdict::Holds);
         assert_eq!(verdict(&found, Property::MutualExclusion), Verdict::Holds);
+    }
+
+    /// What is read after a loss is of the new cluster, where tokens rise and have one owner as well.
+    #[test]
+    fn what_is_read_after_a_loss_is_evidence_about_tokens() {
+        let opened = [
+            r#""process":"bob","type":"invoke","f":"open","value":{"session":"s2","ttl_ms":1000}"#,
+            r#""process":"bob","type":"ok","f":"open""#,
+        ];
+        let acquired = |token: u64| {
+            [
+                r#""process":"bob","type":"invoke","f":"acquire","lock":"n","value":{"session":"s2"}"#.to_owned(),
+                format!(r#""process":"bob","type":"ok","f":"acquire","value":{{"token":{token}}}"#),
+            ]
+        };
+        let read = |token: u64, session: &str| {
+            [
+                r#""process":"cat","type":"invoke","f":"get","lock":"n""#.to_owned(),
+                format!(
+                    r#""process":"cat","type":"ok","f":"get","value":{{"holders":[{{"token":{token},"session":"{session}"}}]}}"#
+                ),
+            ]
+        };
+        let story = |after: [[String; 2]; 2]| {
+            let after: Vec<_> = after.iter().flatten().map(String::as_str).collect();
+            findings(&[&OPENED[..], &[RESTORED], &opened, &after].concat())
+        };
+
+        let right = story([acquired(1_000), read(1_000, "s2")]);
+        assert_eq!(verdict(&right, Property::NoTokenTwice), Verdict::Holds);
+        assert_eq!(verdict(&right, Property::TokenOrder), Verdict::Holds);
+        let other_owner = story([acquired(1_000), read(1_000, "s3")]);
+        assert!(matches!(verdict(&other_owner, Property::NoTokenTwice), Verdict::Violated(_)), "{other_owner:?}");
+        let lower = story([read(2_000, "s3"), acquired(1_000)]);
+        assert!(matches!(verdict(&lower, Property::TokenOrder), Verdict::Violated(_)), "{lower:?}");
     }
 
     #[test]

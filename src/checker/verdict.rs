@@ -36,6 +36,10 @@ pub enum Property {
     Agreement,
     /// After the faults, the cluster serves again.
     Liveness,
+    /// An entry that a leader proposed is applied by every node.
+    Applicable,
+    /// No turn and no apply is longer than its bound.
+    Bounded,
     /// Transactions take effect in one order, which agrees with real time.
     Serializability,
     /// Watches report each change once, in order, to the end of the run.
@@ -46,7 +50,7 @@ pub enum Property {
 
 impl Property {
     /// All properties.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::MutualExclusion,
         Self::TokenOrder,
         Self::NoTokenTwice,
@@ -61,6 +65,8 @@ impl Property {
         Self::Bystander,
         Self::Agreement,
         Self::Liveness,
+        Self::Applicable,
+        Self::Bounded,
         Self::Serializability,
         Self::Watches,
         Self::Linearizability,
@@ -83,6 +89,8 @@ impl Property {
             Self::Bystander => "bystander",
             Self::Agreement => "agreement",
             Self::Liveness => "liveness",
+            Self::Applicable => "applicable",
+            Self::Bounded => "bounded",
             Self::Serializability => "serializability",
             Self::Watches => "watches",
             Self::Linearizability => "linearizability",
@@ -101,10 +109,22 @@ impl fmt::Display for Property {
 pub struct Finding {
     /// The property.
     pub property: Property,
+    /// The protocol whose holders alone it is about. None if it is about the whole history.
+    pub protocol: Option<String>,
     /// The verdict.
     pub verdict: Verdict,
     /// The amount of evidence, as labels with counts.
     pub evidence: Vec<(&'static str, u64)>,
+}
+
+impl Finding {
+    /// The name of the property, with the protocol if there is one: `told (etcd)`.
+    pub fn name(&self) -> String {
+        match &self.protocol {
+            Some(protocol) => format!("{} ({protocol})", self.property),
+            None => self.property.to_string(),
+        }
+    }
 }
 
 /// The verdict about a property.
@@ -195,6 +215,6 @@ impl Investigation {
             (0, None, None | Some((_, 0))) => Verdict::Vacuous,
             (0, None, Some(_)) => Verdict::Holds,
         };
-        Finding { property: self.property, verdict, evidence: self.evidence }
+        Finding { property: self.property, protocol: None, verdict, evidence: self.evidence }
     }
 }

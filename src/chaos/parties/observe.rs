@@ -21,10 +21,12 @@ const EVERY: Duration = Duration::from_millis(60);
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The age beyond which a status is not used.
 const FRESH: Duration = Duration::from_millis(1_000);
+/// The runtime whose turns a status tells.
+const RAFT_RUNTIME: &str = "raft";
 /// Pause between two attempts to find all nodes at the same index.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(40);
 
-/// Observes all nodes directly, not through the links, and records elections and snapshots.
+/// Observes all nodes directly, not through the links, and records elections, snapshots and longer turns.
 #[derive(Debug)]
 pub struct Observer {
     nodes: BTreeMap<u64, Channel>,
@@ -43,6 +45,8 @@ struct LastStatuses {
     statuses: BTreeMap<u64, (Instant, StatusResponse)>,
     elected: BTreeSet<(u64, u64)>,
     installed: BTreeSet<(u64, u64)>,
+    /// The longest turn of each node that was recorded, in microseconds.
+    longest_turns: BTreeMap<u64, u64>,
 }
 
 impl Observer {
@@ -183,6 +187,11 @@ async fn watch(id: u64, channel: Channel, seen: Observations, recorder: Recorder
             && seen.installed.insert((id, index))
         {
             recorder.fact(Fact::SnapshotInstalled { node: id, index });
+        }
+        let longest_us = seen.longest_turns.entry(id).or_default();
+        if status.turn_delay_us_max > *longest_us {
+            *longest_us = status.turn_delay_us_max;
+            recorder.fact(Fact::LongestTurn { node: id, runtime: RAFT_RUNTIME.to_owned(), us: *longest_us });
         }
         seen.statuses.insert(id, (Instant::now(), status));
     }

@@ -84,6 +84,9 @@ const SPARES_MAX: u64 = 16;
 const SNAPSHOT_BOUND: Duration = Duration::from_secs(10);
 /// A run ends before all faults were injected if the machine is slower than expected by more than this factor.
 const SLOWNESS_MAX: u32 = 4;
+/// The exit code of a node that cannot apply an entry, and what its log says then before the entry.
+const UNAPPLIED: i32 = 23;
+const REFUSED_ENTRY: &str = "log entry ";
 /// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
@@ -437,6 +440,7 @@ impl ChaosRun {
 
         let by = Instant::now() + LIVENESS_BOUND;
         if let Err(error) = self.world.cluster.ready(LIVENESS_BOUND).await {
+            note_refusal(&error, &self.world.recorder);
             return self.outcome.troubles.push(format!("after {fault}: {error}"));
         }
         let operator = &self.world.operator;
@@ -477,7 +481,10 @@ impl ChaosRun {
         self.outcome.troubles.extend(client_troubles.into_iter().chain(program_troubles));
 
         match self.world.cluster.ready(LIVENESS_BOUND).await {
-            Err(error) => self.outcome.troubles.push(error.to_string()),
+            Err(error) => {
+                note_refusal(&error, &self.world.recorder);
+                self.outcome.troubles.push(error.to_string());
+            }
             Ok(()) => {
                 if self.goes_on() {
                     self.restart_at_rest().await;
@@ -589,6 +596,20 @@ fn tell(
 }
 
 type Telling = AbortOnDropHandle<()>;
+
+/// Records that a node ended because it could not apply an entry, if that is the error.
+fn note_refusal(error: &LocalError, recorder: &Recorder) {
+    if let LocalError::Died { node_id, status, tail, .. } = error
+        && status.code() == Some(UNAPPLIED)
+    {
+        // Its log names the entry by term, leader and index. If it does not, the index is not known, and stays 0.
+        let entry = tail.rsplit_once(REFUSED_ENTRY).map_or("", |(_, rest)| rest.split(' ').next().unwrap_or_default());
+        let digits = entry.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        let index = digits.parse().unwrap_or_default();
+        let why = tail.lines().find(|line| line.contains(REFUSED_ENTRY)).unwrap_or_default().to_owned();
+        recorder.fact(Fact::RefusedEntry { node: *node_id, index, why });
+    }
+}
 
 fn meta(seed: u64) -> Meta {
     Meta {

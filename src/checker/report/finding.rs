@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The finding about one property.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ReportedFinding {
-    /// The name of the property, like `mutual exclusion`.
+    /// The name of the property, like `mutual exclusion`, with the protocol if it is about one.
     pub property: String,
     /// The verdict.
     #[serde(flatten)]
@@ -47,6 +47,7 @@ pub struct ReportedViolation {
 
 impl From<crate::Finding> for ReportedFinding {
     fn from(finding: crate::Finding) -> Self {
+        let property = finding.name();
         let verdict = match finding.verdict {
             crate::Verdict::Holds => ReportedVerdict::Holds,
             crate::Verdict::Undecided(why) => ReportedVerdict::Undecided { why },
@@ -59,7 +60,7 @@ impl From<crate::Finding> for ReportedFinding {
         };
 
         let evidence = finding.evidence.into_iter().map(|(what, count)| (what.to_owned(), count)).collect();
-        Self { property: finding.property.name().to_owned(), verdict, evidence }
+        Self { property, verdict, evidence }
     }
 }
 

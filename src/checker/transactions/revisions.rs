@@ -137,7 +137,6 @@ impl<'t> RevisionCheck<'t, '_> {
             }
         }
 
-        // What is over now may be shown by reads of the past: the end has a later revision.
         if !commit.is_of_the_past() {
             let gone = GoneValue { bound, ended_ns, line };
             let first = self.gone.entry((key, change.revision)).or_insert(gone);
@@ -185,9 +184,10 @@ impl<'t> RevisionCheck<'t, '_> {
             return self.misses(commit, key, &change, &format!("is read of revision {modified}"));
         }
 
-        if let Some(gone) = self.gone.get(&(key, modified)).copied() {
-            let is_later = gone.bound < bound
-                || gone.bound == bound && !commit.is_of_the_past() && gone.ended_ns < commit.operation.invoked_ns;
+        // The end of a lease that was over has a later revision: reads of the past show the register until then.
+        let gone = self.gone.get(&(key, modified)).copied().filter(|_| !commit.is_of_the_past());
+        if let Some(gone) = gone {
+            let is_later = gone.bound < bound || gone.bound == bound && gone.ended_ns < commit.operation.invoked_ns;
             if is_later {
                 let says = format!("register {key:?} had ended, and is read again as revision {modified} wrote it");
                 self.report(AnomalyKind::StaleRead, says, [gone.line, commit.line()]);

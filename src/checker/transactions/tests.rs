@@ -266,6 +266,14 @@ fn a_register_with_a_lease_ends_when_that_is_over() {
 
     let again =
         [(1_000_002, "bob", GET_A.2), (1_000_003, "bob", "ok {revision:5,results:[{got:{value:x1,modified:5}}]}")];
+    // The revision of the end is later than that of the read: the state at revisions between them has the register.
+    let past = [
+        (1_000_002, "bob", "invoke {then:[{put:{key:b,value:y1}}]}"),
+        (1_000_003, "bob", "ok {revision:6,results:[{put:{}}]}"),
+        (1_000_004, "bob", "invoke {at:6,then:[{get:{key:a}}]}"),
+        (1_000_005, "bob", "ok {revision:6,results:[{got:{value:x1,modified:5}}]}"),
+    ];
+    acquits(&after(&[&absent(1_000_001)], &past));
     convicts("stale read: register \"a\" had ended", &after(&[&absent(1_000_001)], &again));
 }
 

@@ -291,6 +291,7 @@ impl<'r> Timelines<'r> {
         txns.keys.extend(watched_keys(run));
         let floors = RevisionFloors::from_commits(&txns.commits);
 
+        let is_restored = run.facts.iter().any(|told| matches!(told.fact, Fact::Restored));
         let first_revision = txns.commits.first().map_or(0, |commit| commit.revision);
         let mut builder = TimelineBuilder {
             changes: HashMap::new(),
@@ -298,11 +299,8 @@ impl<'r> Timelines<'r> {
             outliving: HashMap::new(),
             puts: unplaced_puts(&txns.unplaced),
             // After a restore there are registers that an earlier part of the history wrote.
-            known_from: if run.facts.iter().any(|told| matches!(told.fact, Fact::Restored)) {
-                first_revision
-            } else {
-                0
-            },
+            known_from: if is_restored { first_revision } else { 0 },
+            is_restored,
             floors: &floors,
             txns: &txns,
         };
@@ -427,6 +425,7 @@ struct TimelineBuilder<'r, 'b> {
     outliving: HashMap<(&'r str, &'r str), u64>,
     puts: Puts<'r>,
     known_from: u64,
+    is_restored: bool,
     floors: &'b RevisionFloors,
     txns: &'b TxnsByOutcome<'r>,
 }
@@ -588,6 +587,10 @@ impl<'r> TimelineBuilder<'r, '_> {
         } else if let Some(writer) = self.txns.aborted.get(&(key, value)) {
             (AnomalyKind::G1a, Some(writer), "which was put by steps that had no effect")
         } else {
+            // A client may repeat a transaction of before a loss at the restored cluster.
+            if self.is_restored {
+                return;
+            }
             (AnomalyKind::GarbageRead, None, "which no transaction can have put there")
         };
         let says = format!("register {key:?} was read {value:?} at revision {revision}, {says}");

@@ -107,14 +107,22 @@ pub(super) fn check<'r>(
     let mut investigation = Investigation::new(Property::Watches);
     investigation.count("changes reported", 0);
     let mut watches: BTreeMap<&str, WatchState<'_>> = BTreeMap::new();
+    let is_restored = run.facts.iter().any(|told| matches!(told.fact, Fact::Restored));
 
     for told in &run.facts {
         if let Fact::Watching { watch, range, after } = told.fact {
             investigation.count("watches", 1);
-            watches.insert(watch, WatchState::begin(range, *after, told.line));
+            if watches.insert(watch, WatchState::begin(range, *after, told.line)).is_some() {
+                investigation.undecided(format!("two watches have the name {watch:?}"));
+            }
         } else if let Fact::Watched { watch, revision, changes } = told.fact {
-            // A watch that began before the cluster was restored has no begin here.
-            let Some(state) = watches.get_mut(&**watch) else { continue };
+            let Some(state) = watches.get_mut(&**watch) else {
+                // A watch that began before the cluster was restored has no begin here.
+                if !is_restored {
+                    investigation.undecided(format!("watch {watch:?} reports, and has no begin"));
+                }
+                continue;
+            };
             investigation.count("changes reported", changes.len() as u64);
             state.report(watch, *revision, changes, told, &mut investigation);
         } else if let Fact::WatchProgress { watch, revision } = told.fact
@@ -190,7 +198,9 @@ impl<'r> WatchState<'r> {
             for place in first..changes.len() {
                 let change = changes[place];
                 let before = place.checked_sub(1).map(|before| changes[before]);
-                if self.reported.contains_key(&(*key, change.revision)) || !is_certain(ends, &change, before) {
+                if self.reported.contains_key(&(*key, change.revision))
+                    || !is_certain((timelines, ends), key, &change, before)
+                {
                     continue;
                 }
 
@@ -247,10 +257,17 @@ impl<'r> WatchState<'r> {
 }
 
 /// Whether a register certainly changed: a delete may have found nothing.
-fn is_certain(ends: &RegisterEnds<'_>, change: &RegisterChange<'_>, before: Option<RegisterChange<'_>>) -> bool {
+fn is_certain(
+    (timelines, ends): (&Timelines<'_>, &RegisterEnds<'_>),
+    key: &str,
+    change: &RegisterChange<'_>,
+    before: Option<RegisterChange<'_>>,
+) -> bool {
+    let by_ns = change.acked_ns();
     let was_there = || {
         let put = before.and_then(|before| before.now).and_then(|now| now.put);
-        put.is_some_and(|put| !ends.may_have_ended(Some(put), change.acked_ns()))
+        let has_lasted = put.is_some_and(|put| !ends.may_have_ended(Some(put), by_ns));
+        has_lasted && !timelines.may_have_deleted(key, change.revision, by_ns)
     };
     change.is_certain || was_there()
 }

@@ -36,6 +36,8 @@ struct HistoryReport {
 #[derive(Serialize)]
 struct FindingReport {
     property: Property,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<String>,
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -115,16 +117,16 @@ impl Worst {
 /// One line per property, then each violation with its lines of the history.
 fn text(history: &History, findings: &[Finding]) -> String {
     let mut text = String::new();
-    for Finding { property, verdict, evidence } in findings {
-        let verdict = match verdict {
+    for finding in findings {
+        let verdict = match &finding.verdict {
             Verdict::Holds => "holds".to_owned(),
             Verdict::Violated(violations) if violations.count == 1 => "VIOLATED once".to_owned(),
             Verdict::Violated(violations) => format!("VIOLATED {} times", violations.count),
             Verdict::Undecided(why) => format!("undecided: {why}"),
             Verdict::Vacuous => "not tested: no evidence".to_owned(),
         };
-        let counts: Vec<_> = evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        text.push_str(&format!("  {property:<24}  {verdict} ({})\n", counts.join(", ")));
+        let counts: Vec<_> = finding.evidence.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        text.push_str(&format!("  {:<24}  {verdict} ({})\n", finding.name(), counts.join(", ")));
     }
 
     for Finding { verdict, .. } in findings {
@@ -156,6 +158,7 @@ impl From<Finding> for FindingReport {
         let violations = violations.unwrap_or_default();
         Self {
             property: finding.property,
+            protocol: finding.protocol,
             verdict,
             why,
             evidence: finding.evidence.into_iter().map(|(what, count)| EvidenceCount { what, count }).collect(),

@@ -2,6 +2,7 @@
 
 mod check;
 mod client;
+mod export;
 mod report;
 mod run;
 
@@ -22,6 +23,7 @@ enum ChaosCommand {
     Run(run::RunChaos),
     Check(check::CheckHistories),
     Report(report::ReportOf),
+    Export(export::Export),
     #[command(hide = true)]
     Client(client::ClientProcess),
 }
@@ -32,6 +34,7 @@ impl Chaos {
             ChaosCommand::Run(run) => run.run().await,
             ChaosCommand::Check(check) => check.run(),
             ChaosCommand::Report(report) => report.run(),
+            ChaosCommand::Export(export) => export.run(),
             ChaosCommand::Client(client) => client.run().await,
         }
     }

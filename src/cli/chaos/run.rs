@@ -234,7 +234,7 @@ impl Judged {
     /// The verdict in one line.
     fn verdict(&self) -> String {
         let of = |worst| self.findings.iter().filter(move |finding| Worst::judge(finding) == worst);
-        let names = |worst| of(worst).map(|finding| finding.property.to_string()).collect::<Vec<_>>().join(", ");
+        let names = |worst| of(worst).map(Finding::name).collect::<Vec<_>>().join(", ");
 
         let word = if of(Worst::Violated).next().is_some() {
             format!("VIOLATED: {}", names(Worst::Violated))
