@@ -29,6 +29,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const EARLIER: Duration = Duration::from_millis(30);
 /// A short timeout is answered earlier by this part of it.
 const EARLIER_PART: u32 = 4;
+/// How long it is tried to put an item back, and the pause between two attempts.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(30);
+const GIVE_BACK_PAUSE: Duration = Duration::from_millis(200);
 /// Timeouts of more seconds wait for ever.
 const SECONDS_MAX: f64 = 1e9;
 
@@ -269,7 +272,6 @@ impl<S: RedisStore> GiveBack<S> {
             }
             _ => return,
         };
-        let requester = Requester { deadline: Instant::now() + self.node.options.command_timeout, ..self.requester };
         let unit = CommandUnit {
             database: self.database,
             holder: self.holder,
@@ -277,9 +279,24 @@ impl<S: RedisStore> GiveBack<S> {
             is_transaction: false,
             calls: vec![UnitCall::Command(arguments)],
         };
-        let outcome = self.node.engine.run(&requester, unit).await;
-        if !matches!(outcome, UnitOutcome::Done { .. }) {
-            tracing::warn!(?outcome, command = self.command, "an item whose client has gone may be lost");
+
+        // What has certainly not happened is tried again, for longer than an election takes.
+        let until = Instant::now() + GIVE_BACK_TIMEOUT;
+        loop {
+            let deadline = Instant::now() + self.node.options.command_timeout;
+            let requester = Requester { deadline, ..self.requester.clone() };
+            match self.node.engine.run(&requester, unit.clone()).await {
+                UnitOutcome::Done { .. } => return,
+                UnitOutcome::Failed(StoreFailure::Unavailable(_) | StoreFailure::Overloaded(_))
+                    if Instant::now() < until =>
+                {
+                    sleep(GIVE_BACK_PAUSE).await;
+                }
+                outcome @ (UnitOutcome::Abandoned | UnitOutcome::Refused(_) | UnitOutcome::Failed(_)) => {
+                    tracing::warn!(?outcome, command = self.command, "an item whose client has gone may be lost");
+                    return;
+                }
+            }
         }
     }
 }

@@ -142,6 +142,43 @@ impl Memory {
     }
 }
 
+impl Memory {
+    fn commit_now(&self, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+        let mut state = self.state();
+        if let Some(failure) = state.failure.clone() {
+            return Err(failure);
+        }
+        if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX {
+            return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
+        }
+        for write in &txn.writes {
+            if let (EntryWrite::Put { key, .. }, Some(part)) = (write, &state.refused_part)
+                && String::from_utf8_lossy(key).contains(part)
+            {
+                return Err(StoreFailure::TooLarge("this key".to_owned()));
+            }
+            if let EntryWrite::DeleteRange { from, to } = write
+                && state.entries.range(from.clone()..to.clone()).count() > DELETED_MAX
+            {
+                return Err(StoreFailure::TooLarge(format!("more than {DELETED_MAX} entries")));
+            }
+        }
+
+        state.commits += 1;
+        if let Some((intruder, times)) = state.intruder.take() {
+            state.commit(intruder.clone());
+            if times > 1 {
+                state.intruder = Some((intruder, times - 1));
+            }
+        }
+        let outcome = state.commit(txn);
+        if std::mem::take(&mut state.loses_answer) {
+            return Err(StoreFailure::Unknown("no answer in time".to_owned()));
+        }
+        Ok(outcome)
+    }
+}
+
 impl State {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap() + 1
@@ -302,38 +339,10 @@ impl RedisStore for Memory {
     }
 
     async fn commit(&self, _requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
-        let mut state = self.state();
-        if let Some(failure) = state.failure.clone() {
-            return Err(failure);
-        }
-        if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX {
-            return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
-        }
-        for write in &txn.writes {
-            if let (EntryWrite::Put { key, .. }, Some(part)) = (write, &state.refused_part)
-                && String::from_utf8_lossy(key).contains(part)
-            {
-                return Err(StoreFailure::TooLarge("this key".to_owned()));
-            }
-            if let EntryWrite::DeleteRange { from, to } = write
-                && state.entries.range(from.clone()..to.clone()).count() > DELETED_MAX
-            {
-                return Err(StoreFailure::TooLarge(format!("more than {DELETED_MAX} entries")));
-            }
-        }
-
-        state.commits += 1;
-        if let Some((intruder, times)) = state.intruder.take() {
-            state.commit(intruder.clone());
-            if times > 1 {
-                state.intruder = Some((intruder, times - 1));
-            }
-        }
-        let outcome = state.commit(txn);
-        if std::mem::take(&mut state.loses_answer) {
-            return Err(StoreFailure::Unknown("no answer in time".to_owned()));
-        }
-        Ok(outcome)
+        let outcome = self.commit_now(txn);
+        // The answer takes a while, in which its client may go away.
+        tokio::task::yield_now().await;
+        outcome
     }
 
     async fn watch(

@@ -406,3 +406,75 @@ async fn names_are_bounded_and_one_that_the_store_refuses_holds_up_no_other() {
     assert!(acknowledged.ends_with("|$4|news|:2|"), "{acknowledged}");
     assert_eq!(nodes.client(0).call("pubsub numsub news").await, "*2|$4|news|:1|");
 }
+
+/// Clients wait, give up and go away at any moment, while items come and the leader goes: each item is given to one client, or is left.
+#[tokio::test(start_paused = true)]
+async fn no_item_is_lost_or_given_twice() {
+    for seed in 0..40 {
+        let mut random = seed * 7919 + 1;
+        let mut below = |end: u64| {
+            random = (random * 48271) % 0x7fff_ffff;
+            random % end
+        };
+        let nodes = SeveralNodes::new(3);
+        let mut pusher = nodes.client(0);
+        let mut pushed = Vec::new();
+        let mut waiting = Vec::new();
+
+        for step in 0..60 {
+            match below(10) {
+                0..4 => {
+                    let mut client = nodes.client(usize::try_from(below(3)).expect("a small number"));
+                    let command = ["blpop a b 0", "brpop b a 2", "blpop a 0.5", "bzpopmin z 1"]
+                        [usize::try_from(below(4)).expect("small")];
+                    waiting.push(tokio::spawn(async move { client.call(command).await }));
+                }
+                4..7 => {
+                    let line = [format!("rpush a i{step}"), format!("lpush b i{step}"), format!("zadd z 1 i{step}")];
+                    let line = &line[usize::try_from(below(3)).expect("small")];
+                    if pusher.call(line).await.starts_with(':') {
+                        pushed.push(format!("i{step}"));
+                    }
+
+                    // Some go away at the very moment at which something comes for them.
+                    for _ in 0..below(40) {
+                        tokio::task::yield_now().await;
+                    }
+                    waiting.iter().filter(|_| below(3) == 0).for_each(JoinHandle::abort);
+                }
+                7 if !waiting.is_empty() => {
+                    let gone = usize::try_from(below(waiting.len() as u64)).expect("small");
+                    waiting[gone].abort();
+                }
+                8 if below(3) == 0 => {
+                    nodes.store.fail(Some(StoreFailure::Unavailable("no leader".to_owned())));
+                    sleep(Duration::from_millis(below(400))).await;
+                    nodes.store.fail(None);
+                }
+                _ => sleep(Duration::from_millis(below(50))).await,
+            }
+            for _ in 0..below(30) {
+                tokio::task::yield_now().await;
+            }
+        }
+
+        // Whoever waits for ever goes away in the end.
+        sleep(Duration::from_secs(8)).await;
+        waiting.iter().for_each(JoinHandle::abort);
+        let mut found = Vec::new();
+        for client in waiting {
+            found.extend(client.await.ok());
+        }
+        sleep(Duration::from_secs(8)).await;
+        for line in ["lrange a 0 -1", "lrange b 0 -1", "zrange z 0 -1"] {
+            found.push(pusher.call(line).await);
+        }
+
+        let mut items: Vec<_> =
+            found.iter().flat_map(|reply| reply.split('|')).filter(|part| part.starts_with('i')).collect();
+        items.sort_unstable();
+        pushed.sort_unstable();
+        assert_eq!(items, pushed, "seed {seed}");
+        assert_eq!(nodes.count("redis/wait/").await, 0, "seed {seed}");
+    }
+}
