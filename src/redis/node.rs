@@ -6,7 +6,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{Interpreter, key::script_key};
 use crate::{
-    Options, RedisStore, Requester,
+    Options, RedisStore, Requester, StoreFailure,
     clients::ClientList,
     key::FLUSHED,
     script::{CachedScript, ScriptCache},
@@ -80,6 +80,32 @@ impl<S: RedisStore> RedisNode<S> {
         }
         self.scripts.put(&script);
         Some(script)
+    }
+
+    /// Whether each of these SHA-1s is that of a script that EVALSHA would find.
+    pub(crate) async fn known_scripts(
+        &self,
+        requester: &Requester,
+        sha1s: &[&[u8]],
+    ) -> Result<Vec<bool>, StoreFailure> {
+        self.forget_flushed(requester).await;
+        let names = sha1s.iter().map(|sha1| String::from_utf8_lossy(sha1).to_ascii_lowercase());
+        let names: Vec<_> = names.map(|name| if name.len() == 40 { name } else { String::new() }).collect();
+        let mut known: Vec<_> = names.iter().map(|name| self.scripts.get(name).is_some()).collect();
+
+        // One read for all that this node does not remember.
+        let is_asked = |place: &usize| !known[*place] && !names[*place].is_empty();
+        let asked: Vec<usize> = (0..names.len()).filter(is_asked).collect();
+        if asked.is_empty() {
+            return Ok(known);
+        }
+        let port = Requester { is_port: true, ..requester.clone() };
+        let keys = asked.iter().map(|place| script_key(&names[*place])).collect();
+        let found = self.store().get(&port, keys).await?;
+        for (place, entry) in asked.into_iter().zip(found.entries) {
+            known[place] = entry.is_some();
+        }
+        Ok(known)
     }
 
     /// Remembers the text of a script.

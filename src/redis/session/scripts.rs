@@ -93,12 +93,11 @@ impl<S: RedisStore> RedisSession<S> {
         match (subcommand.as_slice(), &arguments[2..]) {
             (b"load", [source]) => self.load_script(source).await,
             (b"exists", hashes) if !hashes.is_empty() => {
-                let requester = self.requester();
-                let mut known = Vec::new();
-                for hash in hashes {
-                    known.push(RedisReply::flag(self.node.find_script(&requester, hash).await.is_some()));
-                }
-                Ok(Ok(RedisReply::Array(known)))
+                let known = self.node.known_scripts(&self.requester(), hashes).await;
+                Ok(match known {
+                    Ok(known) => Ok(RedisReply::Array(known.into_iter().map(RedisReply::flag).collect())),
+                    Err(failure) => return failure_reply(failure).map(Ok),
+                })
             }
             (b"flush", how) => {
                 let is_right = matches!(how, [])

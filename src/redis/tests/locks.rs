@@ -136,6 +136,10 @@ async fn a_lost_answer_closes_and_a_missing_leader_says_so() {
             assert_eq!(api.call(line).await, reply, "{line}");
         }
     }
+    // What needs no leader is answered without one.
+    for (line, reply) in [("PING", "+PONG|"), ("ECHO x", "$1|x|"), ("SELECT 0", "+OK|")] {
+        assert_eq!(api.call(line).await, reply, "{line}");
+    }
     assert!(api.call("INFO").await.contains("loading:1|"));
     store.fail(None);
     assert!(api.call("INFO").await.contains("loading:0|"));

@@ -1,6 +1,7 @@
 //! Whole commands, over a store in memory.
 
 mod families;
+mod fuzz;
 mod locks;
 mod memory;
 mod port;

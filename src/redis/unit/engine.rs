@@ -270,12 +270,13 @@ impl<S: RedisStore> Engine<S> {
             loaded.receivers.insert(channel.clone(), receivers);
         }
 
-        if !needs.keys.is_empty() || calls == 0 {
+        // Commands without keys, such as PING, are answered without a leader.
+        if !needs.keys.is_empty() {
             let keys: Vec<_> = needs.keys.iter().cloned().collect();
             let found = self.store.get(requester, keys.clone()).await?;
             loaded.now_ms = found.now_ms;
             loaded.entries = keys.into_iter().zip(found.entries.into_iter().map(|entry| entry.map(Arc::new))).collect();
-            calls += usize::from(!needs.keys.is_empty());
+            calls += 1;
         }
         Ok((loaded, calls <= 1))
     }

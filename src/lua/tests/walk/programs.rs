@@ -268,7 +268,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ),
     (
         "redis.call('zremrangebyscore', KEYS[1], '-inf', ARGV[1]) if redis.call('zcard', KEYS[1]) < 3 then redis.call('zadd', KEYS[1], ARGV[1], ARGV[2]) return 1 end return 0",
-        "1 $k $s $v",
+        "1 $k $p $v",
     ),
     ("return redis.call('zrange', KEYS[1], 0, -1, 'WITHSCORES')", "1 $k"),
     ("return redis.call('hgetall', KEYS[1])", "1 $k"),
@@ -428,6 +428,8 @@ impl Programs {
                 "1e400",
                 "",
             ]),
+            // A script that fails after it has written keeps its writes in Redis, so this one does not fail.
+            "$p" => self.pick(&["0", "1", "2", "-1.5", "3.25", "inf"]),
             "$d" => self.pick(&["0", "1", "-1.5", "3.25", "1e3", "inf", "0.1", "x", "", "100.75"]),
             "$b" => self.pick(&["-inf", "+inf", "inf", "0", "(1", "1", "2", "(2", "3.25", "x", "(", "1000"]),
             "$i" => self.pick(&["0", "1", "2", "-1", "-2", "10", "-10", "x", "9223372036854775807"]),
