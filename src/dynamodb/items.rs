@@ -91,6 +91,7 @@ impl Planned {
     }
 }
 
+/// What a write answers of its item: the parameter `ReturnValues`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Returned {
     None,
@@ -119,6 +120,7 @@ struct GetResponse {
 }
 
 impl<'a> Prepared<'a> {
+    /// Checks all that can be checked of a request before its item is read.
     pub(crate) fn new(request: &'a WriteRequest, role: WriteKind, work: &'a WorkBudget) -> Result<Self> {
         let table = table_name(request.table_name.as_ref())?;
         let placeholders = Placeholders::new(
@@ -162,6 +164,7 @@ impl<'a> Prepared<'a> {
         let condition = match (&request.condition_expression, &request.expected) {
             (Some(text), _) => Some(parse_condition(text, &placeholders).map_err(invalid("ConditionExpression"))?),
             (None, Some(expected)) => Some(legacy::condition(expected, request.conditional_operator.as_deref())?),
+            // A check is nothing but its condition, so that the parameter is the one that is missing.
             (None, None) if role == WriteKind::Check => {
                 required(request.condition_expression.as_ref(), "ConditionExpression")?;
                 None
@@ -169,6 +172,7 @@ impl<'a> Prepared<'a> {
             (None, None) => None,
         };
 
+        // Names and values that no expression has used are a mistake, as DynamoDB sees it. All expressions are parsed by now.
         placeholders.finish(has_expression)?;
 
         let on_failure = request.return_values_on_condition_check_failure.as_ref();
@@ -204,6 +208,7 @@ impl<'a> Prepared<'a> {
     fn repeats(&self, returned: Returned, planned: &Planned) -> Option<Repeats> {
         let shows_old = matches!(returned, Returned::AllOld | Returned::UpdatedOld);
         match &self.change {
+            // Answers that cannot be made from the item again are kept, each for as long as it is true: see [`once`].
             ItemChange::Delete if self.condition.is_none() => planned.write.is_some().then_some(Repeats::Always),
             ItemChange::Delete => Some(Repeats::WhileAbsent),
             ItemChange::Update(_) if self.is_relative() && !planned.is_tenure => Some(Repeats::Always),
@@ -233,6 +238,7 @@ impl<'a> Prepared<'a> {
             )));
         }
 
+        // A condition on an item that does not exist is about an item without attributes.
         let nothing = Item::new();
         let seen = located.shown.as_ref();
         if let Some(condition) = &self.condition
@@ -241,6 +247,7 @@ impl<'a> Prepared<'a> {
             return Err(Error::condition_failed(seen.filter(|_| self.shows_old_on_failure).cloned()));
         }
 
+        // A write costs the larger one of the item before and after it.
         let old_bytes = seen.map_or(0, item_size);
         let mut item = match &self.change {
             ItemChange::Put(item) => (*item).clone(),

@@ -30,6 +30,7 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 2 << 20;
 /// Number of entries that are requested from the store at a time.
 const ENTRIES_AT_A_TIME: usize = 128;
 
+/// The answer to `Query` and to `Scan`.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct QueryAnswer {
@@ -109,6 +110,7 @@ impl<S: Store> Database<S> {
         let mut range = range(&known, &keys)?;
         if let Some(start) = &request.exclusive_start_key {
             let after = start_key(&known, start)?;
+            // A page begins after the last key of the one before. A key of another partition lies outside of the range.
             if start.get(&partition.name) != Some(&keys.partition) {
                 return Err(Error::validation(
                     "The provided starting key is outside query boundaries based on provided conditions",
@@ -149,6 +151,7 @@ impl<S: Store> Database<S> {
             range.begin_after(start_key(&known, start)?, false);
         }
 
+        // The segments of a parallel scan are disjoint and cover the table: each item is in the one that the hash of its partition names.
         let partition = &known.table.partition.name;
         let is_in_segment = |item: &Item| {
             segments.is_none_or(|(segment, total)| {
@@ -195,6 +198,8 @@ impl<S: Store> Database<S> {
                     None => Ok(false),
                 });
 
+                // A page ends where the budget of the request does, before the item that exceeds it. If that is the first one, no page
+                // would ever get further: then it is an error.
                 let is_found = match is_found {
                     Ok(is_found) => is_found,
                     Err(exhausted) if last_key.is_none() => return Err(exhausted.into()),
@@ -204,6 +209,7 @@ impl<S: Store> Database<S> {
                     }
                 };
 
+                // Items count as scanned, for the limit and for the price, whether the filter passes them or not.
                 if let Some(item) = item {
                     answer.scanned_count += 1;
                     bytes += item_size(&item);
@@ -286,7 +292,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Range {
-    /// Lets the range begin after a key.
+    /// Lets the range begin after a key; backwards, end before it. A key outside of the range changes nothing: it must not widen it.
     fn begin_after(&mut self, key: Vec<u8>, backwards: bool) {
         if backwards {
             if self.to.as_ref().is_none_or(|to| *to > key) {

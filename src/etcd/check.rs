@@ -14,12 +14,14 @@ use crate::{
 /// Compares, or operations of a branch, of one transaction; those of the transactions in it count for what is left.
 const OPERATIONS_MAX: usize = 128;
 
+/// Checks a read. An order that this version does not know is refused and not ignored: the client would take a wrong key for the first.
 pub(crate) fn range(request: &RangeRequest) -> Result<(), Error> {
     ensure_key(&request.key)?;
     let sort = (SortOrder::try_from(request.sort_order), SortTarget::try_from(request.sort_target));
     if matches!(sort, (Ok(_), Ok(_))) { Ok(()) } else { Err(Error::InvalidSortOption) }
 }
 
+/// Checks a put. One that keeps the value or the lease of its key must not bring another.
 pub(crate) fn put(request: &PutRequest) -> Result<(), Error> {
     ensure_key(&request.key)?;
     if request.ignore_value && !request.value.is_empty() {
@@ -36,6 +38,7 @@ pub(crate) fn delete(request: &DeleteRangeRequest) -> Result<(), Error> {
 }
 
 pub(crate) fn txn(request: &TxnRequest) -> Result<(), Error> {
+    // First, since it bounds the work of what follows.
     operations(request, OPERATIONS_MAX)?;
     writes_of(&request.success)?;
     writes_of(&request.failure)?;
@@ -46,6 +49,7 @@ fn ensure_key(key: &[u8]) -> Result<(), Error> {
     if key.is_empty() { Err(Error::EmptyKey) } else { Ok(()) }
 }
 
+/// Checks each compare and operation, also those of inner transactions, which have what the outer one leaves of the limit.
 fn operations(request: &TxnRequest, most: usize) -> Result<(), Error> {
     let TxnRequest { compare, success, failure } = request;
     let count = compare.len().max(success.len()).max(failure.len());
@@ -84,11 +88,15 @@ impl<'a> BranchWrites<'a> {
 /// Refuses a branch that puts a key twice, or puts and deletes it: all its writes have one revision.
 fn writes_of(branch: &[RequestOp]) -> Result<BranchWrites<'_>, Error> {
     let mut writes = BranchWrites::default();
+
+    // All deletions come first: a put of a deleted key is refused, whichever of the two stands first in the branch.
     for operation in branch {
         if let Some(Request::RequestDeleteRange(request)) = &operation.request {
             writes.deletes.insert(&request.key, RangeEnd::from_wire(&request.key, &request.range_end));
         }
     }
+
+    // Which branch of an inner transaction runs is not known yet, so both count.
     let none = BTreeSet::new();
     for operation in branch {
         if let Some(Request::RequestTxn(request)) = &operation.request {
@@ -132,9 +140,11 @@ struct Ranges<'a>(BTreeMap<&'a [u8], RangeEnd<'a>>);
 
 impl<'a> Ranges<'a> {
     fn insert(&mut self, mut from: &'a [u8], mut end: RangeEnd<'a>) {
+        // A range that ends before it begins has no keys.
         if end <= RangeEnd::At(from, false) {
             return;
         }
+
         // Those that it overlaps become part of it.
         if let Some((first, last)) = self.0.range(..from).next_back()
             && *last > RangeEnd::At(from, false)
@@ -153,6 +163,7 @@ impl<'a> Ranges<'a> {
     }
 
     fn contains(&self, key: &[u8]) -> bool {
+        // Ranges do not overlap: only the last one that begins in time can have the key.
         self.0.range(..=key).next_back().is_some_and(|(_, end)| *end >= RangeEnd::At(key, true))
     }
 }

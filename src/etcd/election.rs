@@ -52,6 +52,7 @@ impl<S: Store> Election for Etcd<S> {
         let turn = self.turn(&caller, &name, lease.id(), &value).await?;
         let key = key::shown(&turn.key).to_vec();
         let rev = number(turn.created);
+        // A lent lease would be revoked with the end of this call. It belongs to the leader now.
         let leader = LeaderKey { name, key, rev, lease: lease.keep() };
         Ok(Response::new(CampaignResponse { header: self.header(turn.revision), leader: Some(leader) }))
     }
@@ -169,14 +170,18 @@ struct Following {
 impl<S: Store> ElectionObserver<S> {
     async fn next(&mut self) -> Result<LeaderResponse, Error> {
         loop {
+            // Events come by revisions, and one message may have several values that were proclaimed.
             if let Some(leader) = self.ready.pop_front() {
                 return Ok(leader);
             }
+
             let Some(following) = &mut self.following else {
                 self.look().await?;
                 continue;
             };
+
             let told = tokio::select! {
+                // The store's stream ends without an error only with the node.
                 told = following.events.next() => told.unwrap_or(Err(StoreError::Stopping)),
                 _ = self.ticks.tick() => {
                     self.check()?;
@@ -187,6 +192,7 @@ impl<S: Store> ElectionObserver<S> {
             match told {
                 Ok(Watched { events, .. }) if is_led => self.led(&events),
                 Ok(Watched { events, .. }) => self.taken(&events)?,
+                // What happened meanwhile is forgotten. Begin again with the present leader: those between are lost to any observer.
                 Err(StoreError::Compacted { .. }) => (self.following, self.at) = (None, None),
                 Err(error) => return Err(error.into()),
             }
@@ -209,9 +215,12 @@ impl<S: Store> ElectionObserver<S> {
             }
             Err(error) => return Err(error),
         };
+
+        // Events are followed from the revision of this very read on: a change right after it is not missed.
         let revision = self.at.unwrap_or(present);
         match leader {
             Some(leader) => self.lead(leader, revision),
+            // The first key that anybody puts will lead.
             None => {
                 self.follow(self.range.clone(), revision, false);
                 Ok(())
@@ -259,6 +268,7 @@ impl<S: Store> ElectionObserver<S> {
         }
     }
 
+    /// Notes how long the cluster has had no leader. A client that requires one is told after a while; others wait.
     fn check(&mut self) -> Result<(), Error> {
         if self.etcd.store.leader().is_some() {
             self.leaderless_since = None;

@@ -95,6 +95,8 @@ impl<S: Store> Etcd<S> {
             let page = page.await?;
             let next = page.entries.last().filter(|_| page.more).map(|(last, _)| [last.as_bytes(), &[0]].concat());
             let next = next.map(|next| Key::new(&next)).transpose().map_err(|_| Error::TooLarge)?;
+
+            // A part is a range and not the keys that were listed: a key that was put meanwhile is deleted too.
             let part = DeleteRangeRequest {
                 key: from.as_ref().map(key::shown).unwrap_or_default().to_vec(),
                 range_end: next.as_ref().map_or(request.range_end.clone(), |next| key::shown(next).to_vec()),
@@ -114,6 +116,7 @@ impl<S: Store> Etcd<S> {
     }
 }
 
+/// The store answered another operation than the one that it was asked for: a mistake of ours.
 fn unexpected() -> Status {
     Error::Other("the answer is not that of the operation".to_owned()).into()
 }

@@ -46,6 +46,7 @@ impl<S: Store> Etcd<S> {
         request: &RangeRequest,
         at: Option<Revision>,
     ) -> Result<(RangeResponse, Revision), Error> {
+        // A single key is not selected from a range: its entry is there or not.
         if request.range_end.is_empty() {
             let mut view = RangeView::new(request);
             let key = key::from_wire(&request.key)?;
@@ -63,6 +64,7 @@ impl<S: Store> Etcd<S> {
         for _ in 0..ATTEMPTS_MAX {
             let mut view = RangeView::new(request);
             match self.scan(caller, range.clone(), at, |entries| view.add(entries)).await {
+                // A read of the present begins again, at a later revision. One of the past cannot.
                 Err(Error::Compacted) if at.is_none() => {}
                 scanned => return Ok((view.answer(), scanned?)),
             }
@@ -78,6 +80,7 @@ impl<S: Store> Etcd<S> {
         at: Option<Revision>,
         mut add: impl FnMut(Vec<FoundEntry>) -> Result<(), Error> + Send,
     ) -> Result<Revision, Error> {
+        // An empty range has an answer all the same: the present revision, or the error that the wanted one is not known.
         if range.is_empty() {
             return Ok(self.store.get(caller, Vec::new(), at).await?.revision);
         }
@@ -90,6 +93,7 @@ impl<S: Store> Etcd<S> {
             let last = page.entries.last().map(|(key, _)| key.clone()).filter(|_| page.more);
             add(page.entries)?;
             let Some(last) = last else { return Ok(revision) };
+            // No key lies between one and the same with a zero byte after it.
             let from = Key::new(&[last.as_bytes(), &[0]].concat()).map_err(|_| Error::TooLarge)?;
             let at = Some(at).filter(|_| !Planted::PagesOfSeveralRevisions.is_on());
             page = self.store.list(caller, KeyRange { from: Some(from), ..range.clone() }, 0, at).await?;
@@ -107,6 +111,7 @@ impl<S: Store> Etcd<S> {
             let mut all = Vec::new();
             let mut bytes = 0;
             let scanned = self.scan(caller, range.clone(), at, |entries| {
+                // Counted page by page: a range may have far more than an answer can.
                 bytes += entries.iter().map(size).sum::<usize>();
                 all.extend(entries);
                 if bytes > ANSWER_BYTES_MAX { Err(too_large()) } else { Ok(()) }
@@ -153,19 +158,26 @@ impl<'a> RangeView<'a> {
     /// Takes more entries, in the order of their keys. Fails if the answer would be too large.
     pub(crate) fn add(&mut self, entries: impl IntoIterator<Item = FoundEntry>) -> Result<(), Error> {
         for found in entries {
+            // The count is that of the range, whatever filters and the limit leave out.
             self.count += 1;
             if self.request.count_only || !self.shows(&found.1) {
                 continue;
             }
+            // Entries come in the order of their keys. If no other one is wanted, the first ones are the answer.
             if self.limit > 0 && self.order == SortOrder::None && self.found.len() >= self.limit {
                 self.more = true;
                 continue;
             }
             self.bytes += size(&found);
             self.found.push(found);
+
+            // In another order a later entry may be among the first ones. To sort at each would be slow, and to keep all would take the
+            // memory of the whole range.
             if self.limit > 0 && self.found.len() > self.limit + SURPLUS {
                 self.cut();
             }
+
+            // The surplus must not count: it is cut before an answer is called too large.
             if self.bytes > ANSWER_BYTES_MAX && !self.request.keys_only {
                 self.cut();
                 if self.bytes > ANSWER_BYTES_MAX {
@@ -179,6 +191,7 @@ impl<'a> RangeView<'a> {
     fn shows(&self, entry: &Entry) -> bool {
         let RangeRequest { min_mod_revision, max_mod_revision, min_create_revision, max_create_revision, .. } =
             *self.request;
+        // A bound of 0 is none.
         let within = |revision: Revision, least: i64, most: i64| {
             (least == 0 || number(revision) >= least) && (most == 0 || number(revision) <= most)
         };
@@ -196,6 +209,7 @@ impl<'a> RangeView<'a> {
             SortTarget::Mod => one.modified.cmp(&other.modified),
             SortTarget::Value => one.value.cmp(&other.value),
         };
+        // The sorts are stable: equal entries stay in the order of their keys.
         match self.order {
             SortOrder::None => {}
             SortOrder::Ascend => self.found.sort_by(ascending),

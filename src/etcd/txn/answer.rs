@@ -99,6 +99,7 @@ impl<S: Store> Etcd<S> {
             return Ok(place.map(|place| outcome.shown(place)).unwrap_or_default());
         }
 
+        // A deletion of nothing has nothing to show, so the history is not asked.
         let is_wanted = request.prev_kv && has_deleted;
         let former = self.former(caller, outcome, is_wanted, &request.key, place).await?;
         Ok(former.into_iter().collect())
@@ -121,6 +122,7 @@ impl<S: Store> Etcd<S> {
         }
 
         let key = key::from_wire(key)?;
+        // All writes of a transaction have one revision: the state before is that of the revision below.
         let before = Revision(outcome.committed.revision.0 - 1);
         let found = self.store.get(caller, vec![key.clone()], Some(before)).await?;
         Ok(found.entries.into_iter().flatten().next().map(|entry| key_value(&key, &entry)))

@@ -30,6 +30,7 @@ impl Claims {
 
     /// The lock of a put with this lease.
     fn lock(&self, key: &Key, lease: i64) -> Option<LockName> {
+        // A key of a queue is known by its name. Any other key is a lock only by what the client does with it, or as Patroni names it.
         let is_single = key::is_leader(key) || self.compared.contains(key::shown(key));
         let single = || is_single.then(|| key::single(key)).flatten();
         key::queue(key, lease).or_else(single)
@@ -85,6 +86,7 @@ impl<'a> Branch<'a> {
         let mut branch = Self::default();
         branch.steps = branch.add(claims, decided)?;
 
+        // The reads of former entries may be what exceeds the limit. Without them, the history is asked after the commit.
         if branch.operations.len() > TXN_OPERATIONS_MAX {
             branch = Self { is_crowded: true, ..Self::default() };
             branch.steps = branch.add(claims, decided)?;

@@ -48,6 +48,7 @@ impl Snapshot {
         });
         let mut guards: Vec<_> = unchanged.collect();
 
+        // A key that is new in a range has a revision after that of the snapshot.
         for (key, end) in self.ranges.keys().filter(|_| !Planted::DecidedOnOldRanges.is_on()) {
             guards.push(lockkeeper_machine::Compare {
                 key: key::from_wire(key)?,
@@ -67,6 +68,7 @@ impl Snapshot {
 
         let name = (compare.key.clone(), compare.range_end.clone());
         let entries = self.ranges.get(&name).map(Vec::as_slice).unwrap_or_default();
+        // As in etcd: a range without an entry is compared as a key without one.
         if entries.is_empty() {
             return Ok(condition.holds(None));
         }
@@ -104,6 +106,7 @@ pub(super) fn undecided(operations: &[RequestOp]) -> Vec<Decided<'_>> {
 
 /// Returns whether the compares hold, and the operations that run then.
 pub(super) fn decide<'a>(request: &'a TxnRequest, snapshot: &Snapshot) -> Result<(bool, Vec<Decided<'a>>), Error> {
+    // Each compare is looked at, also after one that does not hold: a malformed one is an error wherever it stands.
     let mut succeeded = true;
     for compare in &request.compare {
         succeeded = snapshot.holds(compare)? && (succeeded || Planted::LastCompareDecides.is_on());
@@ -117,6 +120,7 @@ pub(super) fn decide<'a>(request: &'a TxnRequest, snapshot: &Snapshot) -> Result
                 let (succeeded, operations) = decide(txn, snapshot)?;
                 Decided::Txn { succeeded, operations }
             }
+            // What a put keeps is written as it was read; if it has changed since, the guards refuse the commit.
             Some(Request::RequestPut(put)) if put.ignore_value || put.ignore_lease => {
                 let entry = snapshot.entries.get(&key::from_wire(&put.key)?).cloned().flatten();
                 Decided::Put { request: put, kept: Some(entry.ok_or(Error::KeyNotFound)?) }
