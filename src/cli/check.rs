@@ -6,9 +6,12 @@ use serde::Serialize;
 use super::{
     ClusterArguments, Exit, Failure,
     output::{Format, Output, print, print_document},
-    show, views,
+    show,
 };
-use crate::{client::CheckAnswer, machine::Token};
+use crate::{
+    client::{CheckAnswer, Holder},
+    machine::Token,
+};
 
 /// Checks whether a token holds a lock now. Exit code 0: it does; 10: it does not.
 #[derive(Args, Debug)]
@@ -27,7 +30,7 @@ pub(super) struct CheckGrant {
 #[derive(Serialize)]
 struct CheckReport {
     held: bool,
-    holder: Option<views::HolderJson>,
+    holder: Option<Holder>,
     last_token: u64,
     index: u64,
 }
@@ -41,7 +44,7 @@ impl CheckGrant {
             Format::Json => print_document(&CheckReport {
                 held: answer.held,
                 last_token: last_token(&answer),
-                holder: answer.holder.map(views::HolderJson::from),
+                holder: answer.holder,
                 index: answer.index,
             })?,
         }

@@ -10,7 +10,6 @@ use super::{
     output::{Format, Output, print, print_document},
     show,
     table::{TableLayout, TextColumn, TextTable},
-    views,
 };
 use crate::{client::Forced, machine::Token};
 
@@ -39,7 +38,7 @@ pub(super) struct RevokeGrants {
 
 #[derive(Serialize)]
 struct ForceReleaseReport {
-    forced: Vec<views::ForcedJson>,
+    forced: Vec<Forced>,
 }
 
 impl RevokeGrants {
@@ -53,9 +52,7 @@ impl RevokeGrants {
 
         match self.output.output {
             Format::Text => print(&text(&forced))?,
-            Format::Json => print_document(&ForceReleaseReport {
-                forced: forced.into_iter().map(views::ForcedJson::from).collect(),
-            })?,
+            Format::Json => print_document(&ForceReleaseReport { forced })?,
         }
         Ok(Exit::Success)
     }

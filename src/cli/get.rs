@@ -8,7 +8,6 @@ use super::{
     output::{Printed, TableOutput, print, print_document},
     show,
     table::{TableLayout, TextColumn, TextTable},
-    views,
 };
 use crate::client::{LockAnswer, LockInfo};
 
@@ -29,7 +28,7 @@ pub(super) struct Get {
 #[derive(Serialize)]
 struct GetReport {
     #[serde(flatten)]
-    lock: views::LockJson,
+    lock: LockInfo,
     index: u64,
 }
 
@@ -39,7 +38,7 @@ impl Get {
         match self.output.printed() {
             Printed::Table(layout) => print(&text(&lock, layout))?,
             Printed::Names => print(&format!("{}\n", show::text(lock.name.as_str())))?,
-            Printed::Json => print_document(&GetReport { lock: lock.into(), index })?,
+            Printed::Json => print_document(&GetReport { lock, index })?,
         }
         Ok(Exit::Success)
     }

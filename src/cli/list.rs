@@ -7,7 +7,6 @@ use super::{
     output::{Pages, TableOutput},
     show,
     table::TextColumn,
-    views,
 };
 use crate::client::LockInfo;
 
@@ -34,7 +33,7 @@ impl List {
 
         loop {
             let page = client.list(&self.prefix, &page_token).await?;
-            pages.write(page.locks, row, |lock| show::text(lock.name.as_str()), views::LockJson::from)?;
+            pages.write(&page.locks, row, |lock| show::text(lock.name.as_str()))?;
             match page.next_page_token {
                 Some(next) => page_token = next,
                 None => break,

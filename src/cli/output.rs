@@ -123,12 +123,11 @@ impl Pages {
     }
 
     /// Writes one page: each entry as a row, as its name, or as a document.
-    pub(super) fn write<E, D: Serialize>(
+    pub(super) fn write<E: Serialize>(
         &mut self,
-        entries: Vec<E>,
+        entries: &[E],
         row: impl Fn(&E) -> Vec<String>,
         name: impl Fn(&E) -> String,
-        document: impl Fn(E) -> D,
     ) -> io::Result<()> {
         match self.printed {
             Printed::Table(_) => {
@@ -136,7 +135,7 @@ impl Pages {
                 print(&self.table.take())
             }
             Printed::Names => print(&entries.iter().map(|entry| name(entry) + "\n").collect::<String>()),
-            Printed::Json => self.array.push(&entries.into_iter().map(document).collect::<Vec<_>>()),
+            Printed::Json => self.array.push(entries),
         }
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{
     ClusterArguments, Exit, Failure, arguments,
     output::{Format, Output, print, print_document},
-    show, views,
+    show,
 };
 use crate::{client::Waiter, machine::Ticket};
 
@@ -27,7 +27,7 @@ pub(super) struct RemoveWait {
 
 #[derive(Serialize)]
 struct RemovedReport {
-    removed: Option<views::WaiterJson>,
+    removed: Option<Waiter>,
 }
 
 impl RemoveWait {
@@ -35,7 +35,7 @@ impl RemoveWait {
         let removed = self.cluster.client()?.remove_waiter(&self.name, self.ticket).await?;
         match self.output.output {
             Format::Text => print(&self.text(removed.as_ref()))?,
-            Format::Json => print_document(&RemovedReport { removed: removed.map(views::WaiterJson::from) })?,
+            Format::Json => print_document(&RemovedReport { removed })?,
         }
         Ok(Exit::Success)
     }

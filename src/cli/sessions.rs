@@ -7,7 +7,6 @@ use super::{
     output::{Pages, TableOutput},
     show,
     table::TextColumn,
-    views,
 };
 use crate::client::SessionInfo;
 
@@ -31,7 +30,7 @@ impl Sessions {
 
         loop {
             let page = client.sessions(&page_token).await?;
-            pages.write(page.sessions, row, |session| session.session_id.to_string(), views::SessionJson::from)?;
+            pages.write(&page.sessions, row, |session| session.session_id.to_string())?;
             match page.next_page_token {
                 Some(next) => page_token = next,
                 None => break,

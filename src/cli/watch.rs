@@ -6,9 +6,12 @@ use serde::Serialize;
 use super::{
     ClusterArguments, Exit, Failure, complain,
     output::{Format, Output, print, print_line},
-    show, views,
+    show,
 };
-use crate::client::{Change, ChangeKind, Error, LockInfo, WatchMessage};
+use crate::{
+    client::{Change, ChangeKind, Error, LockInfo, WatchMessage, json},
+    machine::Mode,
+};
 
 /// Prints the locks under a prefix and then every change, one line each, until it is stopped.
 #[derive(Args, Debug)]
@@ -77,7 +80,7 @@ enum WatchLine {
         index: u64,
     },
     State {
-        lock: Box<views::LockJson>,
+        lock: Box<LockInfo>,
         #[serde(skip)]
         text: String,
     },
@@ -97,16 +100,17 @@ struct ChangeLine {
     session_id: Option<String>,
     label: Option<String>,
     reason: Option<String>,
-    mode: Option<views::ModeJson>,
-    #[serde(flatten)]
-    data: views::DataJson,
+    #[serde(serialize_with = "json::mode")]
+    mode: Option<Mode>,
+    #[serde(flatten, serialize_with = "json::data")]
+    data: Option<Vec<u8>>,
     #[serde(skip)]
     text: String,
 }
 
 impl WatchLine {
     fn state(lock: LockInfo) -> Self {
-        Self::State { text: state_text(&lock), lock: Box::new(lock.into()) }
+        Self::State { text: state_text(&lock), lock: Box::new(lock) }
     }
 
     fn change(index: u64, change: Change) -> Self {
@@ -120,8 +124,8 @@ impl WatchLine {
             session_id: change.session_id.map(|id| id.to_string()),
             label: change.label,
             reason: change.reason,
-            mode: change.mode.map(views::ModeJson::from),
-            data: change.data.into(),
+            mode: change.mode,
+            data: change.data,
         }))
     }
 

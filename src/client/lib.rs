@@ -68,6 +68,8 @@ mod election;
 mod error;
 mod force_release;
 mod guard;
+#[cfg(feature = "serde")]
+pub mod json;
 mod keep_alive;
 mod lease;
 mod members;

@@ -10,11 +10,10 @@ use super::{
         output::{self, Format, print_document},
         show,
         table::{TableLayout, TextColumn, TextTable},
-        views,
     },
     model::{TopModel, rate, since},
 };
-use crate::client::BusyLock;
+use crate::client::{BusyLock, LockInfo, LongWait};
 
 /// Prints what is known.
 pub(super) fn print(model: &TopModel, format: Format) -> io::Result<()> {
@@ -126,7 +125,7 @@ struct TopReport {
     /// Lost with their sessions, or to an operator.
     lost_per_second: Option<f64>,
     busiest_locks: Vec<BusyReport>,
-    longest_waits: Vec<WaitReport>,
+    longest_waits: Vec<LongWait>,
     /// More acquires wait than were counted.
     more_waits: bool,
     /// What is wrong, for people.
@@ -148,17 +147,8 @@ struct MemberLine {
 #[derive(Serialize)]
 struct BusyReport {
     #[serde(flatten)]
-    lock: views::LockJson,
+    lock: LockInfo,
     grants_per_second: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct WaitReport {
-    name: String,
-    #[serde(flatten)]
-    waiter: views::WaiterJson,
-    holder: Option<views::HolderJson>,
-    queue_length: u64,
 }
 
 impl TopReport {
@@ -185,8 +175,7 @@ impl TopReport {
             }
         };
 
-        let busy =
-            |busy: &BusyLock| BusyReport { lock: busy.lock.clone().into(), grants_per_second: model.grant_rate(busy) };
+        let busy = |busy: &BusyLock| BusyReport { lock: busy.lock.clone(), grants_per_second: model.grant_rate(busy) };
 
         Self {
             members: nodes.iter().map(member).collect(),
@@ -197,20 +186,9 @@ impl TopReport {
             releases_per_second: rates.map(|rates| rates.released),
             lost_per_second: rates.map(|rates| rates.lost),
             busiest_locks: model.locks().iter().map(busy).collect(),
-            longest_waits: model.waits().iter().cloned().map(WaitReport::from).collect(),
+            longest_waits: model.waits().to_vec(),
             more_waits: busiest.is_some_and(|busiest| busiest.more_waits),
             notices: model.notices(at).into_iter().map(|(_, text)| text).collect(),
-        }
-    }
-}
-
-impl From<crate::client::LongWait> for WaitReport {
-    fn from(wait: crate::client::LongWait) -> Self {
-        Self {
-            name: wait.name.as_str().to_owned(),
-            waiter: wait.waiter.into(),
-            holder: wait.holder.map(views::HolderJson::from),
-            queue_length: wait.queue_length,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::{Holder, LockInfo, Waiter, each, name};
 use crate::Error;
+#[cfg(feature = "serde")]
+use crate::json;
 use lockkeeper_proto::v1::{self, busiest_response as wire};
 use lockkeeper_types::LockName;
 
@@ -46,10 +48,13 @@ pub struct BusyLock {
 
 /// An acquire that has waited long.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LongWait {
     /// The lock; of an acquire of several locks, the first one under the prefix.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub name: LockName,
     /// The acquire.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub waiter: Waiter,
     /// The first holder of the lock.
     pub holder: Option<Holder>,

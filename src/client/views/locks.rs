@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::{each, given, mode, name, session_id, set, set_millis};
 use crate::Error;
+#[cfg(feature = "serde")]
+use crate::json;
 use lockkeeper_proto::v1;
 use lockkeeper_types::{LockName, Mode, SessionId, Ticket, Token, WallTime};
 
@@ -42,6 +44,7 @@ pub struct CheckAnswer {
 
 /// What holds a lock, or waits for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum LockKind {
     /// Grants of sessions; also of a kind that this version does not know.
@@ -53,13 +56,16 @@ pub enum LockKind {
 
 /// A lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LockInfo {
     /// Its name.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub name: LockName,
     /// What holds it.
     pub kind: LockKind,
     /// The mode in use; `None` while the lock has neither holder nor waiter, unless it was resized, and for a mode that this version does
     /// not know.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::mode"))]
     pub mode: Option<Mode>,
     /// The first holders, sorted by token.
     pub holders: Vec<Holder>,
@@ -70,10 +76,12 @@ pub struct LockInfo {
     /// Number of all waiters.
     pub queue_length: u64,
     /// Its data, at most 16 KiB.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::data"))]
     pub data: Option<Vec<u8>>,
     /// Whether the data are kept when the present grants end.
     pub keep_data: bool,
     /// Time left of its lock-delay, if it has one.
+    #[cfg_attr(feature = "serde", serde(rename = "delay_remaining_ms", serialize_with = "json::millis_or_zero"))]
     pub delay_remaining: Option<Duration>,
     /// An operator gave this semaphore its size, which `mode` shows: the sizes that acquires name do not count.
     pub resized: bool,
@@ -81,18 +89,24 @@ pub struct LockInfo {
 
 /// A holder of a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Holder {
     /// The token of its grant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::token"))]
     pub token: Token,
     /// Its session.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub session_id: SessionId,
     /// The label of its session.
     pub label: String,
     /// The mode of its grant, unless this version does not know it.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::mode"))]
     pub mode: Option<Mode>,
     /// The time of the grant, by the wall clock of the leader at that time. For people only.
+    #[cfg_attr(feature = "serde", serde(rename = "since_unix_ms", serialize_with = "json::unix_millis"))]
     pub since: WallTime,
     /// Time left until the grant is lost if its session is not renewed.
+    #[cfg_attr(feature = "serde", serde(rename = "remaining_ms", serialize_with = "json::millis"))]
     pub remaining: Duration,
     /// The operator's reason if the grant is revoked.
     pub revoked_reason: Option<String>,
@@ -100,18 +114,24 @@ pub struct Holder {
 
 /// An acquire that waits for a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Waiter {
     /// Its place in the order of arrival: lower tickets are served first.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::ticket"))]
     pub ticket: Ticket,
     /// Its session.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub session_id: SessionId,
     /// The label of its session.
     pub label: String,
     /// The requested mode, unless this version does not know it.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::mode"))]
     pub mode: Option<Mode>,
     /// The time of arrival, by the wall clock of the leader at that time. For people only.
+    #[cfg_attr(feature = "serde", serde(rename = "since_unix_ms", serialize_with = "json::unix_millis"))]
     pub since: WallTime,
     /// Time left until the wait times out, if it has a limit.
+    #[cfg_attr(feature = "serde", serde(rename = "remaining_ms", serialize_with = "json::some_millis"))]
     pub remaining: Option<Duration>,
 }
 

@@ -4,21 +4,28 @@ use std::time::Duration;
 
 use super::{given, session_id};
 use crate::Error;
+#[cfg(feature = "serde")]
+use crate::json;
 use lockkeeper_proto::v1::{self, force_release_response};
 use lockkeeper_types::{SessionId, Token};
 
 /// A grant that [`Client::force_release`](crate::Client::force_release) revoked.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Forced {
     /// The grant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::token"))]
     pub token: Token,
     /// Its session.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub session_id: SessionId,
     /// The label of its session.
     pub label: String,
     /// Time left for the holder if it does not release. Zero: the grant is over.
+    #[cfg_attr(feature = "serde", serde(rename = "remaining_ms", serialize_with = "json::millis"))]
     pub remaining: Duration,
     /// How long lock-delays then keep the lock closed. Zero: it is open.
+    #[cfg_attr(feature = "serde", serde(rename = "lock_delay_ms", serialize_with = "json::millis"))]
     pub lock_delay: Duration,
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::{each, given, session_id};
 use crate::Error;
+#[cfg(feature = "serde")]
+use crate::json;
 use lockkeeper_proto::v1;
 use lockkeeper_types::{Address, SessionId, Token, WallTime};
 
@@ -20,16 +22,21 @@ pub struct SessionPage {
 
 /// A session.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SessionInfo {
     /// Its id.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub session_id: SessionId,
     /// Its label.
     pub label: String,
     /// How long it lives without a renewal.
+    #[cfg_attr(feature = "serde", serde(rename = "ttl_ms", serialize_with = "json::millis"))]
     pub ttl: Duration,
     /// Time left until it expires if it is not renewed.
+    #[cfg_attr(feature = "serde", serde(rename = "remaining_ms", serialize_with = "json::millis"))]
     pub remaining: Duration,
     /// When it was opened, by the wall clock of the leader at that time. For people only.
+    #[cfg_attr(feature = "serde", serde(rename = "opened_unix_ms", serialize_with = "json::unix_millis"))]
     pub opened: WallTime,
     /// Number of its grants.
     pub grants: u32,
@@ -38,6 +45,7 @@ pub struct SessionInfo {
     /// Approximate size in the cluster's table, bytes: its grants, its waits and its stored replies.
     pub bytes: u64,
     /// The address from which it was opened, as the node saw it that took the call, if that is known.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_text"))]
     pub address: Option<Address>,
     /// The identity that it belongs to, which nobody else can use. A client without an identity opens sessions without one.
     pub owner: Option<String>,
@@ -45,12 +53,15 @@ pub struct SessionInfo {
 
 /// A grant that an operator revoked. Renewals no longer extend it.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Revocation {
     /// The grant.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::token"))]
     pub token: Token,
     /// The operator's reason.
     pub reason: String,
     /// How long the lock stays closed if the holder does not release it. Zero: it is open and the grant is over.
+    #[cfg_attr(feature = "serde", serde(rename = "remaining_ms", serialize_with = "json::millis"))]
     pub remaining: Duration,
 }
 
