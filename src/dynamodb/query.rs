@@ -198,8 +198,7 @@ impl<S: Store> Database<S> {
                     None => Ok(false),
                 });
 
-                // A page ends where the budget of the request does, before the item that exceeds it. If that is the first one, no page
-                // would ever get further: then it is an error.
+                // A page ends before the item that exceeds the budget. If that is its first one, no page would ever get further.
                 let is_found = match is_found {
                     Ok(is_found) => is_found,
                     Err(exhausted) if last_key.is_none() => return Err(exhausted.into()),
