@@ -1,7 +1,8 @@
-//! The views as JSON, with the feature `serde`: the form that `lockkeeper -o json` prints. Fields are added, and keep their names and meanings.
+//! The views as JSON, with the feature `serde`: the form that `lockkeeper -o json` prints. Fields are added, and keep their names and
+//! meanings.
 //!
-//! Times are whole milliseconds and ids are texts, since numbers of JSON are not exact beyond 2^53. Data are complete in hexadecimal, and also
-//! text if they are valid text.
+//! Times are whole milliseconds and ids are texts, since numbers of JSON are not exact beyond 2^53. Data are complete in hexadecimal, and
+//! also text if they are valid text.
 //!
 //! These functions are for `serialize_with`, in the views and in documents of programs that show parts of them.
 
