@@ -59,6 +59,8 @@ fn what_does_more_or_less_has_no_shape() {
         "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) return redis.call('del', KEYS[1]) end return 0",
         "if redis.call('get', KEYS[1]) ~= ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
         "local v = redis.call('get', KEYS[1]) if not v or v == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return redis.call('del', KEYS[1]) end",
+        "local v = redis.call('get', KEYS[1]) if not v then return 0 end local same = v == ARGV[1] return redis.call('del', KEYS[1])",
         // What only the interpreter knows.
         "if redis.call('get', KEYS[1]) == tostring(ARGV[1]) then return redis.call('del', KEYS[1]) end return 0",
         "if redis.call('get', KEYS[1]) == 'x' then return redis.call('del', KEYS[1]) end return 0",
