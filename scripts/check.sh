@@ -72,6 +72,7 @@ RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --work
 step 'build of all tests' cargo test --locked --workspace --no-run
 tests 'tests of crates' cargo test --locked --workspace --lib
 tests 'pure: table, formats, parsers' cargo test --locked --test pure
+step 'planted bugs, quick' scripts/convict.py check
 tests 'scenarios of clients' cargo test --locked --test conformance
 tests 'node: clusters, disks, ports' node
 tests simulation cargo test --locked --test simulation -- --nocapture

@@ -20,6 +20,7 @@ sections=(
     'convictions  bugs that chaos must find'
     'simulation   past seeds at full length, and ten minutes of fresh ones'
     'hunt         bugs that seeds must find'
+    'matrix       each planted bug that suites are to find, with each layer of the tests: some hours'
     'etcd         clients of etcd from PyPI, npm and Debian; a walk beside etcd'
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
@@ -62,6 +63,7 @@ section() {
             LOCKKEEPER_SIMULATION_SECONDS=600 cargo test --locked --test simulation fresh_seeds -- --nocapture
         ;;
     hunt) scripts/simulate.sh --planted ;;
+    matrix) scripts/convict.py hunt --layers all --record target/convictions.tsv ;;
     etcd) ignored node etcd::etcdctl etcd::walk etcd::lock_set etcd::locks && scripts/etcd-clients.sh ;;
     patroni) scripts/patroni.sh ;;
     dynamodb) scripts/dynamodb-clients.sh ;;

@@ -122,7 +122,7 @@ planted! {
         RestoreForgetsTokenOffset = "restore-forgets-token-offset",
     }
 
-    /// Bugs for which no test is written: the suites run as they are, and find them. `tests/PROOF.md` shows which suite finds which bug.
+    /// Bugs that no scenario forces: the suites run as they are, and find them. `tests/PROOF.md` shows which suite finds which bug.
     SUITES {
         // The keyspace, and what is beside it in the table.
         /// A transaction that was judged as a whole is judged again by its steps as it is carried out: at a limit no node can apply its

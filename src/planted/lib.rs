@@ -11,6 +11,8 @@
 //! The bugs are in `bugs`, by how they are found. `tests/PROOF.md` shows which layer of the tests convicts which of them.
 
 mod bugs;
+#[cfg(test)]
+mod proof;
 
 use std::{
     env,

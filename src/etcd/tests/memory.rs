@@ -2,7 +2,10 @@
 //!
 //! This file is a module of two tests: of the services (`mod.rs`), and of parsers (`tests/fuzz`).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use futures::{
     StreamExt as _,
@@ -53,6 +56,10 @@ struct State {
     commits: usize,
     /// The next commit takes effect, and has no answer.
     loses_answer: bool,
+    /// Writes of others, one before each call of keys.
+    others: VecDeque<Txn>,
+    /// The tables that calls have met, in their order.
+    met: Vec<Machine>,
 }
 
 impl Default for Memory {
@@ -119,6 +126,35 @@ impl Memory {
         self.shared.changed.send_replace(());
     }
 
+    /// Another store with this table.
+    pub(crate) fn with_table(machine: Machine) -> Self {
+        let memory = Self::empty();
+        memory.state().machine = machine;
+        memory
+    }
+
+    /// From now on others write, one of these transactions before each call of keys.
+    pub(crate) fn interleave(&self, others: impl IntoIterator<Item = Txn>) {
+        let mut state = self.state();
+        state.others = others.into_iter().collect();
+        state.met = Vec::new();
+    }
+
+    /// The tables that calls have met since then.
+    pub(crate) fn met(&self) -> Vec<Machine> {
+        std::mem::take(&mut self.state().met)
+    }
+
+    fn let_others_write(&self) {
+        let other = self.state().others.pop_front();
+        if let Some(other) = other {
+            self.apply(Command::Txn(other));
+        }
+        let mut state = self.state();
+        let table = state.machine.clone();
+        state.met.push(table);
+    }
+
     /// The answer to the next commit is lost.
     pub(crate) fn lose_answer(&self) {
         self.state().loses_answer = true;
@@ -146,6 +182,7 @@ impl Memory {
 
     /// The same, for a call that only reads.
     fn read_at_leader(&self) -> Result<Machine, StoreError> {
+        self.let_others_write();
         self.state().led_reads += 1;
         self.led()
     }
@@ -157,6 +194,7 @@ impl Memory {
     }
 
     fn change(&self, command: Command) -> Result<Reply, StoreError> {
+        self.let_others_write();
         let machine = self.led()?;
         if self.state().is_pressed && machine.asks_for_more(&command) {
             return Err(StoreError::Full("pressed".to_owned()));

@@ -2,6 +2,7 @@
 
 mod elections;
 mod gateway;
+mod interleaved;
 mod keys;
 mod leases;
 mod locks;
