@@ -5,6 +5,10 @@
 #
 #   scripts/soak.sh [HOURS [DIR]]      default: 8 hours in ./soak
 #
+# Half of the runs have programs of other protocols beside the clients: etcd's transactions, locks and watches, if there is a python3, and
+# lock clients of DynamoDB, if SOAK_PYTHON names a Python that has the packages of tests/dynamodb/requirements.txt, or SOAK_NODE_MODULES
+# a directory with those of tests/dynamodb/package.json. Such runs have no restores.
+#
 # LOCKKEEPER names the program to test, RUN the length of one run (2m). Exit code: 0, or that of the failed run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,6 +25,19 @@ mkdir -p "$directory"
 tally=$directory/tally
 end=$(($(date +%s) + $(awk "BEGIN { print int($hours * 3600) }")))
 
+programs=()
+if command -v python3 >/dev/null; then
+    programs+=(--program "exec python3 '$PWD/tests/etcd/clients/chaos_json.py'")
+else
+    echo "no python3: no run has clients of etcd" >&2
+fi
+if [[ -n ${SOAK_PYTHON:-} ]]; then
+    programs+=(--program "exec '$SOAK_PYTHON' '$PWD/tests/dynamodb/clients/chaos_python.py'")
+fi
+if [[ -n ${SOAK_NODE_MODULES:-} ]]; then
+    programs+=(--program "NODE_PATH='$SOAK_NODE_MODULES' exec node '$PWD/tests/dynamodb/clients/chaos_npm.cjs'")
+fi
+
 pick() {
     local choices=("$@")
     echo "${choices[RANDOM % ${#choices[@]}]}"
@@ -31,14 +48,23 @@ thin=0
 while (($(date +%s) < end)); do
     seed=$((RANDOM * 32768 + RANDOM))
     nodes=$(pick 3 3 5)
-    faults=$(pick all all all partition,kill partition,network pause,kill network,disk,kill pause,partition)
+    faults=$(pick all all all partition,kill partition,network pause,kill network,disk,kill pause,partition \
+        answers-lost,kill-leader,pause-leader restore,restore-again,network membership,kill,pause operation,partition)
     clients=$(pick 3 5 8)
+    beside=none
+    others=()
+    if ((${#programs[@]} > 0 && RANDOM % 2)); then
+        beside=$((${#programs[@]} / 2))
+        others=("${programs[@]}")
+        # Beside programs, restores are skipped: such a run would have few faults.
+        [[ $faults == restore* ]] && faults=all
+    fi
     out=$directory/$seed
     code=0
     "$program" chaos run --duration "$run" --seed "$seed" --nodes "$nodes" --faults "$faults" --clients "$clients" \
-        --out "$out" >"$directory/$seed.txt" 2>"$directory/$seed.log" || code=$?
+        "${others[@]}" --out "$out" >"$directory/$seed.txt" 2>"$directory/$seed.log" || code=$?
     counts=$(tail -n 1 "$directory/$seed.txt")
-    echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients: $counts" | tee -a "$tally"
+    echo "$(date -u +%FT%TZ) exit $code seed $seed nodes $nodes faults $faults clients $clients programs $beside: $counts" | tee -a "$tally"
     case $code in
     0) rm -rf "$out" "$directory/$seed.txt" "$directory/$seed.log" ;;
     31)

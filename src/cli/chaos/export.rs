@@ -1,4 +1,4 @@
-//! The command `chaos export` writes a history in the form of another checker.
+//! `lockkeeper chaos export` writes a history in the form of another checker.
 
 use std::{
     fs::{self, File},

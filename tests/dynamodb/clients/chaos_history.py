@@ -21,7 +21,7 @@ class History:
     def now(self):
         return time.monotonic_ns() - BASE_NS
 
-    def add(self, process, kind, f, at=None, **value):
+    def add(self, process, kind, f, at=None, /, **value):
         lock = {"lock": value.pop("lock")} if "lock" in value else {}
         line = {"time_ns": self.now() if at is None else at, "process": process, "type": kind, "f": f, **lock}
         with self.turn:
@@ -30,6 +30,11 @@ class History:
 
 
 HISTORY = History()
+
+
+def speaks(process, protocol):
+    """Says whose protocol the sessions of a process are of: their holders have verdicts of their own."""
+    HISTORY.add(process, "info", "speaks", process=process, protocol=protocol)
 
 
 def present(**value):

@@ -103,6 +103,7 @@ async function work(name, endpoint, tenures) {
 
 async function holder(number) {
     const [name, tenures] = [`npm-lock-${number}`, { count: 0 }];
+    add(name, "info", "speaks", { process: name, protocol: "dynamodb" });
     for (let turn = number; !isOver; turn++) {
         try {
             await work(name, ENDPOINTS[turn % ENDPOINTS.length], tenures);

@@ -17,7 +17,7 @@ import time
 os.environ.update(AWS_ACCESS_KEY_ID="AKIDCHAOS", AWS_SECRET_ACCESS_KEY="secret", AWS_DEFAULT_REGION="us-east-1")
 
 import boto3
-from chaos_history import HISTORY, OVER, finish, present, until_over
+from chaos_history import HISTORY, OVER, finish, present, speaks, until_over
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient, DynamoDBLockError
@@ -48,6 +48,7 @@ class Sent:
 
 def holder(number):
     process, tenures = f"python-lock-{number}", itertools.count()
+    speaks(process, "dynamodb")
 
     def work(endpoint):
         resource = boto3.resource("dynamodb", endpoint_url=endpoint, config=CONFIG)

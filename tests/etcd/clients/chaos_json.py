@@ -17,7 +17,7 @@ import urllib.request
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "../../dynamodb/clients"))
 
-from chaos_history import HISTORY, OVER, finish, present, until_over
+from chaos_history import HISTORY, OVER, finish, present, speaks, until_over
 
 ENDPOINTS = os.environ["LOCKKEEPER_ETCD_ENDPOINTS"].split(",")
 LEASE_SECONDS = 2
@@ -48,6 +48,7 @@ def text(value):
 
 def holder(number):
     process, sessions = f"etcd-lock-{number}", itertools.count()
+    speaks(process, "etcd")
 
     def work(endpoint):
         sent = HISTORY.now()
