@@ -108,6 +108,7 @@ impl Node {
             connector: TcpConnector,
             dynamodb: None,
             etcd: None,
+            redis: None,
             http: Some(http_in),
             tls: None,
             identity: identity(1),

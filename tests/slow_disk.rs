@@ -154,6 +154,7 @@ impl Cluster {
                 connector: TcpConnector,
                 dynamodb: None,
                 etcd: None,
+                redis: None,
                 http: None,
                 tls: None,
                 environment: Environment::system(),

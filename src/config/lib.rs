@@ -72,6 +72,8 @@ pub struct Config {
     pub audit: AuditConfig,
     /// DynamoDB's API.
     pub dynamodb: DynamodbConfig,
+    /// Redis' protocol.
+    pub redis: RedisConfig,
     /// etcd's API.
     pub etcd: EtcdConfig,
     /// The port for people and for what watches the node.
@@ -196,6 +198,16 @@ pub struct DynamodbConfig {
     pub listen: String,
     /// The file of access keys and their secrets. Without one, signatures are not checked, and an access key is no identity.
     pub secrets: PathBuf,
+}
+
+/// Redis' protocol on a port of its own. With `[tls]` it speaks TLS.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RedisConfig {
+    /// The address on which the node listens for it, host:port. Empty means that the protocol is not served.
+    pub listen: String,
+    /// The address at which clients reach it, host:port, which the nodes tell to clients of Sentinel. Empty means `listen`.
+    pub advertise: String,
 }
 
 /// etcd's API on a port of its own.
@@ -393,6 +405,7 @@ impl Default for Config {
             disk: DiskConfig::default(),
             audit: AuditConfig::default(),
             dynamodb: DynamodbConfig::default(),
+            redis: RedisConfig::default(),
             etcd: EtcdConfig::default(),
             http: HttpConfig::default(),
             traces: TracesConfig::default(),

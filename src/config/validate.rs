@@ -217,6 +217,8 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
         ("dynamodb.listen", &config.dynamodb.listen),
         ("etcd.listen", &config.etcd.listen),
         ("etcd.advertise", &config.etcd.advertise),
+        ("redis.listen", &config.redis.listen),
+        ("redis.advertise", &config.redis.advertise),
         ("http.listen", &config.http.listen),
     ];
     for (key, listen) in others {
@@ -284,6 +286,7 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
         ("peer_listen", &config.peer_listen),
         ("dynamodb.listen", &config.dynamodb.listen),
         ("etcd.listen", &config.etcd.listen),
+        ("redis.listen", &config.redis.listen),
         ("http.listen", &config.http.listen),
     ];
     for (key, listen) in listeners {

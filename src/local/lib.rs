@@ -38,7 +38,7 @@ use directory::Directory;
 pub use error::LocalError;
 use lockkeeper_config::{
     AuditConfig, AuthConfig, Config, ConfiguredMember, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, RaftConfig,
-    TracesConfig,
+    RedisConfig, TracesConfig,
 };
 use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::tls::TlsFiles;
@@ -78,6 +78,8 @@ pub struct ClusterOptions {
     pub dynamodb: bool,
     /// Whether each node serves etcd's API. A cluster that has it keeps it.
     pub etcd: bool,
+    /// Whether each node serves Redis' protocol. A cluster that has it keeps it.
+    pub redis: bool,
     /// Whether each node has a port for probes and metrics. A cluster that has it keeps it.
     pub http: bool,
     /// Whether all connections use TLS, with certificates by the cluster's own authority. A cluster that has it keeps it.
@@ -105,6 +107,7 @@ impl ClusterOptions {
             disk: DiskConfig::default(),
             dynamodb: false,
             etcd: false,
+            redis: false,
             http: false,
             tls: false,
             audit: AuditConfig::default(),
@@ -182,6 +185,9 @@ impl LocalCluster {
             }
             if options.etcd || !config.etcd.listen.is_empty() {
                 config.etcd.listen = ports::address()?;
+            }
+            if options.redis || !config.redis.listen.is_empty() {
+                config.redis.listen = ports::address()?;
             }
             if options.http || !config.http.listen.is_empty() {
                 config.http.listen = ports::address()?;
@@ -264,6 +270,7 @@ impl LocalCluster {
             audit: audit_for_node(&common_audit(&known.audit), node_id),
             dynamodb: DynamodbConfig { listen: on_another_port(&known.dynamodb.listen)?, ..known.dynamodb.clone() },
             etcd: EtcdConfig { listen: on_another_port(&known.etcd.listen)?, ..known.etcd.clone() },
+            redis: RedisConfig { listen: on_another_port(&known.redis.listen)?, ..known.redis.clone() },
             http: HttpConfig { listen: on_another_port(&known.http.listen)?, ..known.http.clone() },
             ..known.clone()
         };
@@ -351,6 +358,11 @@ impl LocalCluster {
     /// The addresses (host:port) at which the nodes serve etcd's API. The list is empty if they do not.
     pub fn etcd_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(LocalNode::etcd_endpoint).collect()
+    }
+
+    /// The addresses (host:port) at which the nodes serve Redis' protocol. The list is empty if they do not.
+    pub fn redis_endpoints(&self) -> Vec<String> {
+        self.nodes().filter_map(LocalNode::redis_endpoint).collect()
     }
 
     /// The URLs at which the nodes serve probes and metrics. The list is empty if they do not.
@@ -473,6 +485,7 @@ fn needs_version(config: &Config) -> bool {
         || !config.auth.tokens.as_os_str().is_empty()
         || !config.dynamodb.listen.is_empty()
         || !config.etcd.listen.is_empty()
+        || !config.redis.listen.is_empty()
 }
 
 /// The audit configuration of one node, which writes to a directory below the common one.

@@ -216,10 +216,12 @@ pub enum MeteredPort {
     Etcd,
     /// The port serves DynamoDB's API.
     DynamoDb,
+    /// The port serves Redis' protocol.
+    Redis,
 }
 
 impl MeteredPort {
-    const ALL: [Self; 5] = [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb];
+    const ALL: [Self; 6] = [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb, Self::Redis];
 
     fn name(self) -> &'static str {
         match self {
@@ -228,6 +230,7 @@ impl MeteredPort {
             Self::Http => "http",
             Self::Etcd => "etcd",
             Self::DynamoDb => "dynamodb",
+            Self::Redis => "redis",
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct Parts<L, C, S> {
     pub dynamodb: Option<L>,
     /// The listener for etcd's API, if it is served.
     pub etcd: Option<L>,
+    /// The listener for Redis' protocol, if it is served.
+    pub redis: Option<L>,
     /// The listener for probes, metrics and the console, if they are served.
     pub http: Option<L>,
     /// Its certificates. Without them, its ports take plain text.
@@ -136,8 +138,14 @@ pub async fn serve(
     let peers = opening::listen("peer_listen", &config.peer_listen).await?;
     let dynamodb = opening::listen_if_set("dynamodb.listen", &config.dynamodb.listen).await?;
     let etcd = opening::listen_if_set("etcd.listen", &config.etcd.listen).await?;
+    let redis = opening::listen_if_set("redis.listen", &config.redis.listen).await?;
     let http = opening::listen_if_set("http.listen", &config.http.listen).await?;
-    let ports = FurtherPorts { etcd: etcd.is_some(), dynamodb: dynamodb.is_some(), http: http.is_some() };
+    let ports = FurtherPorts {
+        etcd: etcd.is_some(),
+        dynamodb: dynamodb.is_some(),
+        redis: redis.is_some(),
+        http: http.is_some(),
+    };
 
     let on_clients = Tasks::On(runtimes.clients);
     let on_adapters = Tasks::On(runtimes.adapters);
@@ -157,6 +165,7 @@ pub async fn serve(
         connector,
         dynamodb,
         etcd,
+        redis,
         http,
         tls,
         environment,

@@ -304,7 +304,8 @@ async fn a_node_with_a_snapshot_serves_a_past_watch_until_a_compaction() {
     let rest: Vec<_> = events.iter().filter(|event| event.revision > middle).cloned().collect();
     assert!(events_at(&peers[&away], middle + 1, last).await == rest);
     let get = async |at_revision| {
-        let get = pb::GetEntries { keys: vec![b"a".to_vec().into()], at_revision: Some(at_revision) };
+        let get =
+            pb::GetEntries { keys: vec![b"a".to_vec().into()], at_revision: Some(at_revision), ..Default::default() };
         ask(&peers, async |mut keyspace| keyspace.get(get.clone()).await).await
     };
     assert_eq!(get(middle - 1).await.expect_err("forgotten").code(), Code::OutOfRange);

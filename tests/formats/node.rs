@@ -71,6 +71,7 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
             connector: TcpConnector,
             dynamodb: None,
             etcd: None,
+            redis: None,
             http: None,
             tls: None,
             environment,

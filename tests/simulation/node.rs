@@ -192,6 +192,7 @@ impl Site {
             connector: Dialer { node: self.id(), gates: self.gates.clone() },
             dynamodb: None,
             etcd: None,
+            redis: None,
             http: None,
             tls: None,
             environment: self.environment.clone(),

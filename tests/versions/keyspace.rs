@@ -87,7 +87,7 @@ async fn entries_are_read_in_pages_that_fit_into_a_message_and_survive_in_snapsh
         last = revision;
     }
     let keys = ["d", "no such key", "c", "b", "a"].map(|key| key.as_bytes().to_vec().into()).to_vec();
-    let get = pb::GetEntries { keys, at_revision: None };
+    let get = pb::GetEntries { keys, ..Default::default() };
     let found = ask(&cluster, async |channel| KeyspaceClient::new(channel).get(get.clone()).await).await;
     let found = found.expect("answered");
     let is_there: Vec<_> = found.entries.iter().map(|entry| entry.entry.is_some()).collect();

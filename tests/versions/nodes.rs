@@ -123,6 +123,7 @@ impl Cluster {
             connector: TcpConnector,
             dynamodb: None,
             etcd: None,
+            redis: None,
             http: None,
             tls: None,
             environment,

@@ -53,6 +53,10 @@ pub(super) struct Dev {
     /// ETCDCTL_ENDPOINTS. A cluster in DIR that has it keeps it
     #[arg(long)]
     etcd: bool,
+    /// Serve Redis' protocol too; COMMAND finds it through REDIS_URL (one node's) and LOCKKEEPER_REDIS_ENDPOINTS (host:port,
+    /// of all nodes). A cluster in DIR that has it keeps it
+    #[arg(long)]
+    redis: bool,
     /// How long the cluster may take to start
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
@@ -99,6 +103,7 @@ impl Dev {
             tls: self.tls,
             dynamodb: self.dynamodb,
             etcd: self.etcd,
+            redis: self.redis,
             http: true,
             ..ClusterOptions::new(&program)
         };

@@ -66,6 +66,12 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
             variables.push(("ETCDCTL_KEY", key.display().to_string()));
         }
     }
+    let redis = cluster.redis_endpoints();
+    if let Some(first) = redis.first() {
+        let scheme = if cluster.client_files().is_some() { "rediss" } else { "redis" };
+        variables.push(("REDIS_URL", format!("{scheme}://{first}")));
+        variables.push(("LOCKKEEPER_REDIS_ENDPOINTS", redis.join(",")));
+    }
     if let Some(TlsFiles { ca, own }) = cluster.client_files() {
         variables.push(("LOCKKEEPER_CA", ca.display().to_string()));
         if let Some((certificate, key)) = own {

@@ -82,7 +82,7 @@ pub(crate) fn url(config: &Config, has_tls: bool) -> String {
 
 /// Returns an address that clients can reach. An address that stands for all of this machine's gets the host at which clients reach the
 /// node otherwise.
-fn reachable(address: &str, own: &str) -> String {
+pub(super) fn reachable(address: &str, own: &str) -> String {
     match (address.parse::<SocketAddr>(), own.rsplit_once(':')) {
         (Ok(address), Some((host, _))) if address.ip().is_unspecified() => format!("{host}:{}", address.port()),
         _ => address.to_owned(),

@@ -8,7 +8,9 @@
 //! | `keyspace_client` | requests of every adapter: they wait for a leader while none is known |
 //! | `etcd` | the store of `lockkeeper-etcd` |
 //! | `dynamodb` | the store of `lockkeeper-dynamodb`, and its port |
+//! | `redis` | the store of `lockkeeper-redis`, its port, and the units of other nodes |
 
 pub(crate) mod dynamodb;
 pub(crate) mod etcd;
 mod keyspace_client;
+pub(crate) mod redis;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use lockkeeper_machine::{
     Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, GrantView, HolderView, Key,
     KeyRange, Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation,
@@ -55,6 +57,7 @@ calls! {
     ListEntries => EntryPage, "list_entries", false;
     SelectEntries => EntriesSelected, "select_entries", false;
     CompactEntries => EntriesCompacted, "compact_entries", true;
+    RunUnit => UnitDone, "run_unit", true;
     AddMember => MembersChanged, "add_member", true;
     PromoteMember => MembersChanged, "promote_member", true;
     RemoveMember => MembersChanged, "remove_member", true;
@@ -441,6 +444,21 @@ pub(crate) struct CompactEntries {
 pub(crate) struct EntriesCompacted {
     /// The revision of the last event that was forgotten. Watches begin after it.
     pub(crate) revision: Revision,
+}
+
+/// Runs a unit of work of an adapter at the node that executes the request. It reads and writes by requests of its own, with the rights of
+/// the caller. Fails with [`Reason::ClusterVersion`](super::Reason::ClusterVersion) if the node has no such adapter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RunUnit {
+    /// In the form of the adapter.
+    pub(crate) unit: Bytes,
+}
+
+/// The unit has run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct UnitDone {
+    /// In the form of the adapter.
+    pub(crate) answer: Bytes,
 }
 
 /// Watches the entries of a range, at any node: a stream of [`EntriesWatched`], as this node applies the log. It ends with

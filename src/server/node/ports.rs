@@ -34,6 +34,7 @@ pub(super) struct Listeners<L> {
     pub(super) peers: L,
     pub(super) dynamodb: Option<L>,
     pub(super) etcd: Option<L>,
+    pub(super) redis: Option<L>,
     pub(super) http: Option<L>,
 }
 
@@ -43,6 +44,7 @@ pub(super) struct Acceptors {
     peers: Option<Acceptor>,
     dynamodb: Option<Acceptor>,
     etcd: Option<Acceptor>,
+    redis: Option<Acceptor>,
     console: Option<Acceptor>,
 }
 
@@ -60,6 +62,8 @@ impl Acceptors {
             peers,
             dynamodb: acceptor(Port::Http)?,
             etcd: acceptor(Port::EitherHttp)?,
+            // As browsers do, these clients show a certificate or a password.
+            redis: acceptor(Port::Console)?,
             console: acceptor(Port::Console)?,
         })
     }
@@ -82,6 +86,9 @@ impl<C: Connector> RunningNode<C> {
         }
         if let Some(listener) = listeners.etcd {
             self.serve_etcd(listener, acceptors.etcd, Arc::clone(&hosts), tasks);
+        }
+        if let Some(listener) = listeners.redis {
+            self.serve_redis(listener, acceptors.redis, tasks);
         }
         if let Some(listener) = listeners.http {
             self.serve_http(listener, acceptors.console, hosts, tasks);
@@ -173,6 +180,21 @@ impl<C: Connector> RunningNode<C> {
         let settings = Settings::CLIENTS.with_connections_max(base.places.etcd).with_http1();
         let serving = listen_to(listener, acceptor, settings, service, self.stopping.clone());
         base.environment.adapters.spawn(&mut tasks.clients, serving);
+    }
+
+    fn serve_redis<L: Listen>(&self, listener: L, acceptor: Option<Acceptor>, tasks: &mut NodeTasks) {
+        let Self { base, services, .. } = self;
+        let address = adapters::redis::address(&base.config);
+        let service = services.adapters_service.clone();
+        let door = adapters::redis::RedisDoor::new(service, address, base.places.redis, &base.environment);
+        services.adapters_service.run_units(door.runner());
+
+        let listener = self.counted(listener, CountedPort::Redis);
+        let serving = door.serve(listener, acceptor, self.stopping.clone());
+        base.environment.adapters.spawn(&mut tasks.clients, async move {
+            serving.await;
+            Ok(())
+        });
     }
 
     fn serve_http<L: Listen>(&self, listener: L, acceptor: Option<Acceptor>, hosts: Arc<Hosts>, tasks: &mut NodeTasks) {

@@ -45,8 +45,8 @@ impl<C: Connector> RunningNode<C> {
     {
         let Parts { config, connector, tls, environment, identity, snapshots, .. } = parts;
         let Parts { mut log, disk, places, inspector, versions, replica: wanted_replica, .. } = parts;
-        let Parts { clients, peers, dynamodb, etcd, http, .. } = parts;
-        let listeners = Listeners { clients, peers, dynamodb, etcd, http };
+        let Parts { clients, peers, dynamodb, etcd, redis, http, .. } = parts;
+        let listeners = Listeners { clients, peers, dynamodb, etcd, redis, http };
 
         let acceptors = Acceptors::new(tls.as_ref(), &environment)?;
         let access = Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?;
@@ -78,6 +78,7 @@ impl<C: Connector> RunningNode<C> {
             limits_reached: Arc::default(),
             long_reads: Arc::default(),
             traces: traces.clone(),
+            units: Arc::default(),
             span: None,
         };
         let mut services =

@@ -21,7 +21,7 @@ use crate::{
 };
 use lockkeeper_machine::{
     Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Refusal, Reply, Select, Selected, Shows, SortBy,
-    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, VALUE_BYTES_MAX,
+    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, VALUE_BYTES_MAX, Version,
 };
 use lockkeeper_planted::Planted;
 
@@ -173,6 +173,14 @@ impl Serve for CompactEntries {
         let reply = node.apply(Command::Compact { revision }).await?;
         let Reply::Compacted(revision) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(EntriesCompacted { revision }))
+    }
+}
+
+impl Serve for RunUnit {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<UnitDone>, Error> {
+        let Some(runner) = node.units.get() else { return Err(Error::leader_lacks(Version::LIFETIMES)) };
+        let answer = runner.run(caller.clone(), self.unit.to_vec()).await;
+        Ok(Form::Typed(UnitDone { answer: answer.into() }))
     }
 }
 

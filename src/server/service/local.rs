@@ -3,9 +3,12 @@
 //! Every change of the table, and every linearizable read, needs the leader: a node that does not lead refuses it with
 //! [`FailureReason::NoLeader`]. [`super::Service`] therefore routes such requests to the leader first. Any node executes a stale read.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
-use futures::{Stream, StreamExt, stream::unfold};
+use futures::{Stream, StreamExt, future::BoxFuture, stream::unfold};
 use tokio::time::Instant;
 
 use super::{browse::Browse, keep_alive, long_reads::LongReads, patience::PATIENCE, watch, watch_entries};
@@ -45,6 +48,8 @@ pub(crate) struct Local {
     /// Limits the reads of the keyspace that visit many keys.
     pub(crate) long_reads: Arc<LongReads>,
     pub(crate) traces: Traces,
+    /// Runs the units of other nodes, once this node has a port whose clients send some.
+    pub(crate) units: Arc<OnceLock<Arc<dyn UnitRunner>>>,
     /// The span of a traced request, while the request is executed.
     pub(crate) span: Option<Arc<TraceSpan>>,
 }
@@ -55,6 +60,12 @@ const LOCK: &str = "lockkeeper.lock";
 const LOCKS: &str = "lockkeeper.locks";
 /// The index of the log entry with a request's command.
 const LOG_INDEX: &str = "lockkeeper.log_index";
+
+/// The end of an adapter that runs the units of other nodes.
+pub(crate) trait UnitRunner: fmt::Debug + Send + Sync {
+    /// Runs a unit for a caller, and returns its answer. It ends soon after the caller's deadline.
+    fn run(&self, caller: Caller, unit: Vec<u8>) -> BoxFuture<'static, Vec<u8>>;
+}
 
 /// A request that a node can execute.
 pub(crate) trait Serve: Forward + Guarded {

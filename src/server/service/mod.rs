@@ -48,7 +48,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::browse::Browse;
 use self::forward::{DialPeer, Forwarder, KnownLeader, Lane};
 use self::local::until_error;
-pub(crate) use self::local::{Local, Serve};
+pub(crate) use self::local::{Local, Serve, UnitRunner};
 use super::{
     access::{Access, guard::Guarded},
     api::{
@@ -279,6 +279,12 @@ impl Service {
     /// Number of commands that wait here for a batch.
     pub(crate) fn queued(&self) -> u64 {
         self.replica().queued()
+    }
+
+    /// From now on, this node runs the units of other nodes.
+    pub(crate) fn run_units(&self, runner: Arc<dyn UnitRunner>) {
+        // A node has one such adapter.
+        let _ = self.local.units.set(runner);
     }
 
     /// The rules of who may do what.

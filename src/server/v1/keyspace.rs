@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Adapter, Backend, ReplyMessages, caller, messages};
 use crate::{
-    api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, SelectEntries, WatchEntries},
+    api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries},
     wire::{Encode, Form},
 };
 use lockkeeper_machine::Txn;
@@ -33,6 +33,10 @@ impl<B: Backend> Keyspace for Adapter<B> {
 
     async fn compact(&self, request: Request<pb::Compaction>) -> Result<Response<pb::Compacted>, Status> {
         self.call::<CompactEntries>(request).await
+    }
+
+    async fn run(&self, request: Request<pb::Unit>) -> Result<Response<pb::UnitDone>, Status> {
+        self.call::<RunUnit>(request).await
     }
 
     type WatchStream = ReplyMessages<EntriesWatched>;

@@ -251,6 +251,34 @@ impl Encode for EntriesSelected {
     }
 }
 
+impl Encode for RunUnit {
+    type Message = pb::Unit;
+
+    fn encode(self) -> Self::Message {
+        pb::Unit { unit: self.unit }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { unit: message.unit })
+    }
+}
+
+impl Forward for RunUnit {
+    forwarded_by!(run);
+}
+
+impl Encode for UnitDone {
+    type Message = pb::UnitDone;
+
+    fn encode(self) -> Self::Message {
+        pb::UnitDone { answer: self.answer }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { answer: message.answer })
+    }
+}
+
 impl Encode for CompactEntries {
     type Message = pb::Compaction;
 
@@ -387,6 +415,10 @@ mod tests {
             Ok(Response::new(pb::Compacted { revision: 4 }))
         }
 
+        async fn run(&self, _: Request<pb::Unit>) -> Result<Response<pb::UnitDone>, Status> {
+            Ok(Response::new(pb::UnitDone { answer: vec![6].into() }))
+        }
+
         type WatchStream = futures::stream::Empty<Result<pb::EntriesWatched, Status>>;
 
         async fn watch(&self, _: Request<pb::WatchEntries>) -> Result<Response<Self::WatchStream>, Status> {
@@ -405,25 +437,27 @@ mod tests {
         endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
     }
 
-    async fn revisions(channel: Channel) -> [Result<u64, Status>; 5] {
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 6] {
         let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
         let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
         let list = ListEntries::call(channel.clone(), Request::new(Default::default())).await;
         let select = SelectEntries::call(channel.clone(), Request::new(Default::default())).await;
-        let compact = CompactEntries::call(channel, Request::new(Default::default())).await;
+        let compact = CompactEntries::call(channel.clone(), Request::new(Default::default())).await;
+        let run = RunUnit::call(channel, Request::new(Default::default())).await;
         [
             commit.map(|reply| reply.get_ref().revision),
             get.map(|reply| reply.get_ref().revision),
             list.map(|reply| reply.get_ref().revision),
             compact.map(|reply| reply.get_ref().revision),
             select.map(|reply| reply.get_ref().revision),
+            run.map(|reply| u64::from(reply.get_ref().answer[0])),
         ]
     }
 
     #[tokio::test]
     async fn each_request_is_forwarded_by_its_call() {
         let answers = revisions(node(true).await).await;
-        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5]);
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6]);
     }
 
     #[tokio::test]

@@ -290,6 +290,8 @@ fn requests_about_the_keyspace() {
         on_time: at.is_none(),
     }));
     survives([CompactEntries { revision: Revision(6) }]);
+    survives([RunUnit { unit: b"\0unit"[..].into() }]);
+    survives([UnitDone { answer: b"\0answer"[..].into() }]);
     survives([None, Some(key())].map(|to| WatchEntries {
         range: range(&to),
         from: to.is_some().then_some(Revision(6)),

@@ -1,0 +1,579 @@
+//! Redis' protocol on this node: its store is the cluster's keyspace.
+//!
+//! `lockkeeper-redis` speaks the protocol. This file has the listener, the identity of its callers, and [`RedisKeyspace`], its store.
+//!
+//! **A key with a time to live is an entry with a deadline of its own.** Every read is on time: what remains is counted by the leader's
+//! clock, and an entry is gone when the log says so ([`lockkeeper_raft::Replica::read_on_time`]).
+//!
+//! **A string that was created by a condition, and ends by itself, claims its name** (see `lockkeeper_machine`'s keyspace): operators list,
+//! watch and take back `redis/DB/KEY`.
+//!
+//! **Units** (scripts, transactions, commands of several keys) run at the leader: [`RunUnit`](crate::api::requests::RunUnit) carries one
+//! there, and [`UnitRunner`] is the door's end of it. A leader whose node has no such port runs none; then the unit runs here.
+//!
+//! Left out: a token that is withdrawn ends no connection that it has opened.
+
+use std::{
+    fmt,
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::Pin,
+    sync::{Arc, PoisonError, RwLock},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture};
+use lockkeeper_redis::{
+    ClientListener, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim,
+    NodeAddress, Options, Redis, RedisStore, Refusals, Requester, StoreFailure, StoredEntry, TxnOutcome,
+};
+use openraft::async_runtime::WatchReceiver as _;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::mpsc,
+    time::{Instant, sleep, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use lockkeeper_config::{Config, RedisConfig};
+use lockkeeper_environment::Environment;
+use lockkeeper_lua::LuaInterpreter;
+use lockkeeper_machine::{
+    Compare, Entry, EntryDeadline, EntryEvent, Expire, Identity, Key, KeyRange, LABEL_BYTES_MAX, LIFETIME_MS_MAX,
+    Label, Lifetime, LockName, Operand, Put, PutClaim, PutLease, Relation, Revision, Select, Shows, Stamp, Txn,
+    TxnOperation, TxnResult, Value,
+};
+use lockkeeper_transport::{
+    Listen,
+    tls::{self, Acceptor, PlainOrTls},
+};
+
+use super::{
+    etcd::reachable,
+    keyspace_client::{KeyspaceClient, this_node},
+};
+use crate::{
+    access::Access,
+    api::{
+        Caller, Deadline, Error, FailureReason as Reason, Retry,
+        requests::{GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries},
+    },
+    service::{Service, UnitRunner},
+};
+
+/// Where the nodes say how clients reach this port, by the node's id.
+const ADDRESSES: &str = "redis-nodes/";
+/// How often a node looks for the addresses of the others, and for its own.
+const ADDRESSES_PAUSE: Duration = Duration::from_secs(2);
+/// Time limit of a request of the node itself, and of a unit whose caller has none.
+const OWN_TIMEOUT: Duration = Duration::from_secs(4);
+/// Messages of a watch that wait for their reader. A reader that is further behind begins anew.
+const WATCH_QUEUE: usize = 1024;
+/// Maximum number of bytes of the entries that one request names.
+const ENTRIES_BYTES_MAX: usize = 16 << 20;
+
+/// Returns the address at which clients reach this node's port.
+pub(crate) fn address(config: &Config) -> String {
+    let RedisConfig { listen, advertise } = &config.redis;
+    let own = config.this_member().map_or(&config.client_listen, |member| &member.client_address);
+    reachable(if advertise.is_empty() { listen } else { advertise }, own)
+}
+
+/// The door: what serves the port, and what runs the units of other nodes.
+pub(crate) struct RedisDoor {
+    redis: Redis<RedisKeyspace>,
+    store: RedisKeyspace,
+}
+
+impl RedisDoor {
+    /// `address` is where clients reach this node's port, host:port.
+    pub(crate) fn new(service: Service, address: String, connections_max: usize, environment: &Environment) -> Self {
+        let clock = Arc::clone(&environment.clock);
+        #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
+        let seed = environment.random.bits() as u64;
+        let wall_us = move || clock.wall_ms().saturating_mul(1000);
+        let options = Options { connections_max, ..Options::new(wall_us, seed) };
+
+        let store =
+            RedisKeyspace { client: KeyspaceClient::new(service), address: address.into(), addresses: Arc::default() };
+        let redis = Redis::new(store.clone(), Arc::new(LuaInterpreter::default()), options);
+        Self { redis, store }
+    }
+
+    /// What runs units that other nodes send.
+    pub(crate) fn runner(&self) -> Arc<dyn UnitRunner> {
+        Arc::new(RedisUnits { redis: self.redis.clone() })
+    }
+
+    /// Serves the port until `stopping` is cancelled.
+    pub(crate) fn serve<L: Listen>(
+        self,
+        listener: L,
+        acceptor: Option<Acceptor>,
+        stopping: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + use<L> {
+        let access = Arc::clone(self.store.client.service().access());
+        let listener = RedisPort { listener, acceptor, access };
+        let announcing = self.store.announce(stopping.clone());
+        async move {
+            tokio::join!(self.redis.serve(listener, stopping), announcing);
+        }
+    }
+}
+
+/// Runs the units of other nodes.
+#[derive(Debug)]
+struct RedisUnits {
+    redis: Redis<RedisKeyspace>,
+}
+
+impl UnitRunner for RedisUnits {
+    fn run(&self, caller: Caller, unit: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
+        let redis = self.redis.clone();
+        async move {
+            let unknown = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+            let requester = Requester {
+                identity: caller.identity.as_ref().map(|identity| identity.as_str().to_owned()),
+                address: caller.remote.map_or(unknown, |remote| SocketAddr::new(remote.ip(), remote.port())),
+                deadline: Instant::now() + caller.deadline.map_or(OWN_TIMEOUT, Deadline::left),
+                is_port: false,
+            };
+            redis.run_unit(&requester, &unit).await
+        }
+        .boxed()
+    }
+}
+
+/// A listener that leaves the TLS handshake to the task of the connection.
+struct RedisPort<L> {
+    listener: L,
+    /// Without an acceptor, the port takes plain text.
+    acceptor: Option<Acceptor>,
+    access: Arc<Access>,
+}
+
+/// A connection, and the identity that its certificate proves.
+struct RedisStream<S> {
+    stream: PlainOrTls<S>,
+    identity: Option<String>,
+}
+
+impl<L: Listen> ClientListener for RedisPort<L> {
+    type Stream = RedisStream<L::Stream>;
+
+    async fn accept(
+        &mut self,
+    ) -> io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)> {
+        let (stream, client) = self.listener.accept().await?;
+
+        let acceptor = self.acceptor.clone();
+        let access = Arc::clone(&self.access);
+        let handshake = async move {
+            let stream = match acceptor {
+                Some(acceptor) => acceptor.accept_any(stream).await?,
+                None => PlainOrTls::Left(stream),
+            };
+            let identity = access.certificate_identity(tls::subject(&stream).as_ref());
+            // A certificate of an earlier cluster proves nothing here.
+            let (identity, is_of_earlier) = identity.map_err(|error| io::Error::other(error.message))?;
+            let identity = identity.filter(|_| !is_of_earlier).map(|identity| identity.as_str().to_owned());
+            Ok(RedisStream { stream, identity })
+        };
+        Ok((handshake, client))
+    }
+
+    fn identity(stream: &Self::Stream) -> Option<String> {
+        stream.identity.clone()
+    }
+
+    fn refusals(&self) -> Refusals {
+        self.listener.refusals()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for RedisStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RedisStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The cluster's keyspace, as this adapter sees it.
+#[derive(Clone)]
+struct RedisKeyspace {
+    client: KeyspaceClient,
+    /// Where clients reach this node's port.
+    address: Arc<str>,
+    /// The same of all nodes, as far as this one knows, by their ids.
+    addresses: Arc<RwLock<Vec<(u64, String)>>>,
+}
+
+impl RedisStore for RedisKeyspace {
+    fn authenticate(&self, user: &str, password: &[u8]) -> Option<String> {
+        let (identity, _) = self.client.service().access().token(std::str::from_utf8(password).ok()?).ok()?;
+        let is_meant = user == "default" || user == identity.as_str();
+        is_meant.then(|| identity.as_str().to_owned())
+    }
+
+    fn has_users(&self) -> bool {
+        self.client.service().access().has_tokens()
+    }
+
+    fn needs_identity(&self) -> bool {
+        !self.client.service().access().serves_anonymous()
+    }
+
+    fn has_leader(&self) -> bool {
+        self.client.service().replica().leads() || self.client.service().leader().is_some()
+    }
+
+    fn nodes(&self) -> Vec<NodeAddress> {
+        let leader = self.client.service().replica().look_at_leader(|id, _| id);
+        let addresses = self.addresses.read().unwrap_or_else(PoisonError::into_inner);
+        let node = |(id, address): &(u64, String)| {
+            let (host, port) = address.rsplit_once(':')?;
+            Some(NodeAddress { host: host.to_owned(), port: port.parse().ok()?, leads: leader == Some(*id) })
+        };
+        addresses.iter().filter_map(node).collect()
+    }
+
+    async fn get(&self, requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {
+        let caller = self.caller(requester);
+        let mut keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
+
+        let request = GetEntries { keys: keys.clone(), at: None, on_time: true };
+        let first = self.call(&caller, request).await?;
+        let now = first.now;
+        let mut all = FoundEntries { revision: first.revision.0, now_ms: now.0, entries: Vec::new() };
+        let mut found = first.entries;
+        let mut bytes = 0;
+        loop {
+            bytes += found.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
+            if bytes > ENTRIES_BYTES_MAX {
+                return Err(StoreFailure::TooLarge(format!("the entries have more than {ENTRIES_BYTES_MAX} bytes")));
+            }
+            keys.drain(..found.len().clamp(1, keys.len().max(1)).min(keys.len()));
+            let is_present = |entry: &Arc<Entry>| entry.until.is_none_or(|until| until > now);
+            let shown = found.into_iter().map(|entry| entry.filter(is_present).as_deref().map(stored));
+            all.entries.extend(shown);
+            if keys.is_empty() {
+                return Ok(all);
+            }
+
+            // The rest as of the same revision.
+            let at = Some(first.revision);
+            found = self.call(&caller, GetEntries { keys: keys.clone(), at, on_time: false }).await?.entries;
+        }
+    }
+
+    async fn range(
+        &self,
+        requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        limit: usize,
+    ) -> Result<EntriesPage, StoreFailure> {
+        let request = ListEntries {
+            range: range(&from, &to)?,
+            backwards: false,
+            page_size: limit,
+            at: None,
+            leased_by: None,
+            on_time: true,
+        };
+        let page = self.call(&self.caller(requester), request).await?;
+
+        let now_ms = page.now.0;
+        let entries = page.entries.iter().map(|(key, entry)| (key.as_bytes().to_vec(), stored(entry))).collect();
+        Ok(EntriesPage { entries, more: page.more, revision: page.revision.0, now_ms })
+    }
+
+    async fn count(&self, requester: &Requester, from: Vec<u8>, to: Vec<u8>) -> Result<u64, StoreFailure> {
+        let select = Select { range: range(&from, &to)?, shows: Shows::Count, ..Select::default() };
+        let request = SelectEntries { select, at: None, stale: false, on_time: true };
+        let found = self.call(&self.caller(requester), request).await?;
+        Ok(found.selected.count)
+    }
+
+    async fn commit(&self, requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+        let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
+        let mut then = Vec::with_capacity(txn.writes.len());
+        for write in &txn.writes {
+            then.extend(operation(write)?);
+        }
+        let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
+        let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, StoreFailure>>()?;
+
+        let txn = Txn::new(compares, then, otherwise).map_err(too_large)?;
+        let committed = self.call(&self.caller(requester), txn).await?;
+
+        let mut outcome = TxnOutcome {
+            succeeded: committed.succeeded,
+            revision: committed.revision.0,
+            now_ms: committed.now.0,
+            ..TxnOutcome::default()
+        };
+        for result in committed.results {
+            match result {
+                TxnResult::Deleted(count) => outcome.deleted += count,
+                TxnResult::Got(entry) => outcome.found.push(entry.as_deref().map(stored)),
+                TxnResult::Put | TxnResult::Expires(_) | TxnResult::Selected(_) | TxnResult::Opened(_) => {}
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn watch(
+        &self,
+        requester: &Requester,
+        from: Vec<u8>,
+        to: Vec<u8>,
+    ) -> Result<mpsc::Receiver<Vec<EntryChange>>, StoreFailure> {
+        let request = WatchEntries { range: range(&from, &to)?, from: None, with_previous: false };
+        let caller = self.caller(requester);
+        let deadline = Deadline::at(requester.deadline);
+        // The stream goes on after the request that began it.
+        let caller = Caller { deadline: None, ..caller };
+        let begin = || self.client.service().watch_entries(&caller, request.clone());
+        let events = timeout_at(requester.deadline, self.client.begin(deadline, begin)).await;
+        let mut events = events.unwrap_or_else(|_| Err(Error::no_leader())).map_err(|error| failed(&error))?;
+
+        let (changes, receiver) = mpsc::channel(WATCH_QUEUE);
+        tokio::spawn(async move {
+            loop {
+                let event = tokio::select! {
+                    event = events.next() => event,
+                    () = changes.closed() => return,
+                };
+                // A reader that is too slow, and a stream that ends, begin anew.
+                let Some(Ok(watched)) = event else { return };
+                if !watched.events.is_empty()
+                    && changes.try_send(watched.events.into_iter().map(changed).collect()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    async fn run_at_leader(&self, requester: &Requester, unit: Vec<u8>) -> Result<Option<Vec<u8>>, StoreFailure> {
+        if self.client.service().replica().leads() {
+            return Ok(None);
+        }
+        let answer = self.within(requester.deadline, &self.caller(requester), RunUnit { unit: unit.into() }).await;
+        match answer {
+            Ok(done) => Ok(Some(done.answer.to_vec())),
+            // The leader's node has no such port, or an earlier version: a unit is right on any node.
+            Err(error) if matches!(error.reason, Reason::ClusterVersion | Reason::InvalidArgument) => Ok(None),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+impl RedisKeyspace {
+    fn caller(&self, requester: &Requester) -> Caller {
+        let deadline = Some(Deadline::at(requester.deadline));
+        if requester.is_port {
+            return Caller { deadline, ..this_node() };
+        }
+        let identity = requester.identity.as_deref().and_then(|name| Identity::new(name).ok());
+        Caller { remote: Some(requester.address.into()), identity, deadline, ..Caller::default() }
+    }
+
+    async fn call<C>(&self, caller: &Caller, request: C) -> Result<C::Reply, StoreFailure>
+    where
+        C: crate::service::Serve + Clone,
+    {
+        let deadline = Instant::now() + caller.deadline.map_or(OWN_TIMEOUT, Deadline::left);
+        self.within(deadline, caller, request).await.map_err(|error| failed(&error))
+    }
+
+    async fn within<C>(&self, deadline: Instant, caller: &Caller, request: C) -> Result<C::Reply, Error>
+    where
+        C: crate::service::Serve + Clone,
+    {
+        let changes = C::CHANGES;
+        let answer = timeout_at(deadline, self.client.call(caller, request)).await;
+        answer.unwrap_or_else(|_| Err(Error::deadline_passed(changes)))
+    }
+
+    /// Tells the other nodes where clients reach this one, and learns the same of them. Returns when the node stops.
+    fn announce(&self, stopping: CancellationToken) -> impl Future<Output = ()> + Send + use<> {
+        let store = self.clone();
+        async move {
+            let announced = async {
+                loop {
+                    if let Err(error) = store.exchange_addresses().await {
+                        tracing::debug!(%error, "the addresses for Redis' clients are not known yet");
+                    }
+                    sleep(ADDRESSES_PAUSE).await;
+                }
+            };
+            stopping.run_until_cancelled(announced).await;
+        }
+    }
+
+    async fn exchange_addresses(&self) -> Result<(), StoreFailure> {
+        let replica = self.client.service().replica();
+        let own = (replica.node_id(), self.address.to_string());
+        let range = range(ADDRESSES.as_bytes(), b"redis-nodes0")?;
+        let request = ListEntries { range, backwards: false, page_size: 0, at: None, leased_by: None, on_time: false };
+        let page = self.call(&this_node(), request).await?;
+
+        let node = |(key, entry): &(Key, Arc<Entry>)| {
+            let id = std::str::from_utf8(key.as_bytes()).ok()?.strip_prefix(ADDRESSES)?.parse::<u64>().ok()?;
+            Some((id, String::from_utf8(entry.value.as_bytes().to_vec()).ok()?))
+        };
+        let mut known: Vec<(u64, String)> = page.entries.iter().filter_map(node).collect();
+        if !known.contains(&own) {
+            let put = Put {
+                key: key(format!("{ADDRESSES}{}", own.0).as_bytes())?,
+                value: Value::new(own.1.as_bytes()).map_err(too_large)?,
+                lease: PutLease::None,
+                claims: None,
+            };
+            let txn = Txn::new(Vec::new(), vec![TxnOperation::Put(put)], Vec::new()).map_err(too_large)?;
+            self.call(&this_node(), txn).await?;
+            known.retain(|(id, _)| *id != own.0);
+            known.push(own);
+        }
+
+        // Members that were removed are not told of.
+        let members = replica.raft().metrics().borrow_watched().membership_config.membership().clone();
+        known.retain(|(id, _)| members.nodes().any(|(member, _)| member == id));
+        *self.addresses.write().unwrap_or_else(PoisonError::into_inner) = known;
+        Ok(())
+    }
+}
+
+fn key(bytes: &[u8]) -> Result<Key, StoreFailure> {
+    Key::new(bytes).map_err(too_large)
+}
+
+fn range(from: &[u8], to: &[u8]) -> Result<KeyRange, StoreFailure> {
+    Ok(KeyRange { from: Some(key(from)?), to: Some(key(to)?) })
+}
+
+fn stored(entry: &Entry) -> StoredEntry {
+    StoredEntry {
+        created: entry.created.0,
+        modified: entry.modified.0,
+        deadline_ms: entry.until.map(|until| until.0),
+        token: entry.claim.as_ref().map(|claim| claim.token.0),
+        value: entry.value.as_bytes().to_vec(),
+    }
+}
+
+fn changed(event: EntryEvent) -> EntryChange {
+    let value = event.after.map(|entry| entry.value.as_bytes().to_vec());
+    EntryChange { key: event.key.as_bytes().to_vec(), value }
+}
+
+fn compare(condition: &EntryCondition) -> Result<Compare, StoreFailure> {
+    let one = |bytes: &[u8], relation, operand| Ok(Compare { key: key(bytes)?, up_to: None, relation, operand });
+    match condition {
+        EntryCondition::Modified { key, revision } => one(key, Relation::Equal, Operand::Modified(Revision(*revision))),
+        EntryCondition::Present { key } => one(key, Relation::NotEqual, Operand::Version(0)),
+        EntryCondition::Value { key, value } => {
+            one(key, Relation::Equal, Operand::Value(Value::new(value).map_err(too_large)?))
+        }
+        EntryCondition::RangeUnwritten { from, to, revision } => {
+            let operand = Operand::Modified(Revision(revision.saturating_add(1)));
+            Ok(Compare { key: key(from)?, up_to: Some(key(to)?), relation: Relation::Less, operand })
+        }
+    }
+}
+
+/// The operation of a write, if there is something to do.
+fn operation(write: &EntryWrite) -> Result<Option<TxnOperation>, StoreFailure> {
+    Ok(match write {
+        EntryWrite::Put { key: bytes, value, expiry, claim } => {
+            let (lease, claims) = lease(*expiry, claim);
+            let value = Value::new(value).map_err(too_large)?;
+            Some(TxnOperation::Put(Put { key: key(bytes)?, value, lease, claims }))
+        }
+        EntryWrite::Expire { expiry: Expiry::Kept, .. } => None,
+        EntryWrite::Expire { key: bytes, expiry } => {
+            Some(TxnOperation::Expire(Expire { key: key(bytes)?, deadline: deadline(*expiry) }))
+        }
+        EntryWrite::Delete { key: bytes } => Some(TxnOperation::Delete(key(bytes)?)),
+        EntryWrite::DeleteRange { from, to } => Some(TxnOperation::DeleteRange(range(from, to)?)),
+    })
+}
+
+/// Only an entry with a deadline can claim a lock.
+fn lease(expiry: Expiry, claim: &LockClaim) -> (PutLease, Option<PutClaim>) {
+    let Some(deadline) = deadline(expiry) else {
+        return (if expiry == Expiry::Kept { PutLease::Kept } else { PutLease::None }, None);
+    };
+    match claim {
+        LockClaim::None => (PutLease::Until(deadline), None),
+        LockClaim::Kept => (PutLease::Extended(deadline), None),
+        LockClaim::New { name, holder } => {
+            let lock = LockName::new(name).ok();
+            let label = Label::new(&shortened(holder)).unwrap_or_default();
+            (PutLease::Until(deadline), lock.map(|lock| PutClaim { lock, label }))
+        }
+    }
+}
+
+fn deadline(expiry: Expiry) -> Option<EntryDeadline> {
+    match expiry {
+        Expiry::None | Expiry::Kept => None,
+        Expiry::AfterMs(ms) => Lifetime::from_millis(ms.clamp(1, LIFETIME_MS_MAX)).ok().map(EntryDeadline::After),
+        Expiry::AtMs(ms) => Some(EntryDeadline::At(Stamp(ms))),
+    }
+}
+
+/// Shortens the text of a holder, which has no limit, to a label, which has one.
+fn shortened(holder: &str) -> String {
+    let mut label: String = holder.chars().filter(|c| !c.is_control()).collect();
+    while label.len() > LABEL_BYTES_MAX {
+        label.pop();
+    }
+    label
+}
+
+fn too_large(invalid: impl fmt::Display) -> StoreFailure {
+    StoreFailure::TooLarge(invalid.to_string())
+}
+
+fn failed(error: &Error) -> StoreFailure {
+    use StoreFailure::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
+    let is = |reasons: &[Reason]| reasons.contains(&error.reason);
+
+    let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
+        Denied
+    } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
+        match error.about("limit") {
+            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
+            _ => Full,
+        }
+    } else if is(&[Reason::LimitReached, Reason::Overloaded, Reason::DiskSpaceLow]) {
+        Overloaded
+    } else if is(&[Reason::InvalidArgument]) {
+        TooLarge
+    } else if error.retry == Retry::Safe || is(&[Reason::ClusterVersion]) {
+        // There is no leader or no quorum, or a request that changes nothing was not answered in time.
+        Unavailable
+    } else {
+        Unknown
+    };
+    kind(error.message.to_string())
+}
