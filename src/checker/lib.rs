@@ -11,10 +11,11 @@
 //! {"time_ns":5,"process":"ann","type":"invoke","f":"acquire","lock":"jobs","value":{"session":"a"}}
 //! {"time_ns":6,"process":"ann","type":"ok","f":"acquire","value":{"token":1}}
 //! {"time_ns":7,"process":"bob","type":"invoke","f":"acquire","lock":"jobs","value":{"session":"b"}}
-//! {"time_ns":8,"process":"bob","type":"ok","f":"acquire","value":{"token":2}}"#;
+//! {"time_ns":8,"process":"bob","type":"ok","f":"acquire","value":{"token":2}}
+//! {"time_ns":10,"process":"ann","type":"info","f":"renewed","value":{"session":"a","sent_ns":9}}"#;
 //! let findings = check(&History::read(lines.as_bytes())?)?;
 //!
-//! // Ann has not released the lock, and her session is not over: Bob must not have it.
+//! // Ann has not released the lock, and her session is renewed after Bob got it: both have it.
 //! let exclusion = findings.iter().find(|finding| finding.property == Property::MutualExclusion).expect("each property is checked");
 //! assert!(matches!(exclusion.verdict, Verdict::Violated(_)));
 //! # Ok::<_, lockkeeper_checker::history::ReadError>(())
