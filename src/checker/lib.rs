@@ -116,7 +116,8 @@ use self::{grants::Grants, run::Run};
 ///         assert_eq!(violations.shown[0].says, "nodes 1 and 2 have different tables at index 7");
 ///         assert_eq!(violations.shown[0].lines, [2, 3]);
 ///     } else {
-///         assert_eq!(finding.verdict, Verdict::Vacuous);
+///         // The two tables are also evidence that both nodes apply the log; of the rest there is none.
+///         assert!(matches!(finding.verdict, Verdict::Holds | Verdict::Vacuous), "{finding:?}");
 ///     }
 /// }
 /// # Ok::<_, lockkeeper_checker::history::ReadError>(())
