@@ -90,7 +90,7 @@ pub use digest::HASH_FORM;
 pub use keyspace::PastEntries;
 pub use records::Record;
 pub use restored::{FIRST_TOKEN_MAX, FirstTokenError, Restore, first_at};
-pub use table::{Asked, EntryHistory, Usage, Work};
+pub use table::{Asked, EntryHistory, TableCapacity, Usage, Work};
 pub use types::*;
 pub use versions::{Version, Versions};
 
@@ -98,8 +98,8 @@ use self::{
     delays::lock_changed,
     grants::GrantEnding,
     table::{
-        Backlog, BatchBudget, ClaimTable, EntryTable, GrantTable, IssuedNumbers, LockTable, SessionTable,
-        TableCapacity, TableClock, WaitTable,
+        Backlog, BatchBudget, ClaimTable, EntryTable, GrantTable, IssuedNumbers, LockTable, SessionTable, TableClock,
+        WaitTable,
     },
 };
 

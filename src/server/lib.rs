@@ -84,6 +84,7 @@ mod v1;
 mod web;
 mod wire;
 
+pub use api::requests::REQUESTS;
 pub use node::{Remedy, Runtimes, ServeError, serve};
 pub use service::waiting::GRACE;
 pub use wire::{MESSAGE_BYTES_MAX, status::DOMAIN};

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_audit::Sink;
 use lockkeeper_config::Config;
 use lockkeeper_environment::{Environment, Tasks};
-use lockkeeper_machine::Versions;
+use lockkeeper_machine::{Limits, Versions};
 use lockkeeper_raft::{
     Replica,
     identity::NodeIdentity,
@@ -64,6 +64,8 @@ use super::{
 pub struct Parts<L, C, S> {
     /// Its configuration.
     pub config: Config,
+    /// The limits of the table while it leads, in place of those of the configuration: for a simulation that reaches them.
+    pub limits: Option<Limits>,
     /// The listener for clients.
     pub clients: L,
     /// The listener for peers.
@@ -160,6 +162,7 @@ pub async fn serve(
     let parts = Parts {
         disk: Arc::new(OfDirectory(config.data_dir.clone())),
         config,
+        limits: None,
         clients,
         peers,
         connector,
@@ -220,6 +223,8 @@ struct RunningNode<C> {
 /// What a node is given, and what it reads before Raft starts.
 struct Foundation<C> {
     config: Config,
+    /// Written into the log while this node leads.
+    limits: Limits,
     connector: C,
     tls: Option<Tls>,
     environment: Environment,

@@ -41,7 +41,7 @@ mod weights;
 pub use backlog::Work;
 pub(crate) use backlog::{Backlog, BacklogKey};
 pub(crate) use batch::BatchBudget;
-pub(crate) use capacity::TableCapacity;
+pub use capacity::TableCapacity;
 pub(crate) use claims::{ClaimPlace, ClaimTable};
 pub(crate) use clock::{Due, TableClock};
 pub(crate) use compact_sets::GrantNames;

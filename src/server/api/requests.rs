@@ -32,6 +32,9 @@ macro_rules! calls {
             const NAME: &'static str = $name;
             const CHANGES: bool = $changes;
         })*
+
+        /// The names of all requests, in metrics. A simulation shows by them that its clients send every request.
+        pub const REQUESTS: &[&str] = &[$($name),*];
     };
 }
 

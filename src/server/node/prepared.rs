@@ -43,7 +43,7 @@ impl<C: Connector> RunningNode<C> {
         L: Listen,
         S: RaftLogStorage<TypeConfig>,
     {
-        let Parts { config, connector, tls, environment, identity, snapshots, .. } = parts;
+        let Parts { config, limits, connector, tls, environment, identity, snapshots, .. } = parts;
         let Parts { mut log, disk, places, inspector, versions, replica: wanted_replica, .. } = parts;
         let Parts { clients, peers, dynamodb, etcd, redis, http, .. } = parts;
         let listeners = Listeners { clients, peers, dynamodb, etcd, redis, http };
@@ -58,7 +58,8 @@ impl<C: Connector> RunningNode<C> {
         let audit = open_audit(&config, identity.cluster_id(), environment.blocking).await?;
         let plan = plan(&config);
 
-        let base = Foundation { config, connector, tls, environment, identity, disk, places, plan, audit };
+        let limits = limits.unwrap_or_else(|| (&config.limits).into());
+        let base = Foundation { config, limits, connector, tls, environment, identity, disk, places, plan, audit };
         let replication = Replication::start(&base, log, snapshots, versions, inspector).await?;
         let replica = replication.replica.clone();
         let members = members(&base.config, &replica, &base.identity, base.connector.clone());

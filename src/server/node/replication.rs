@@ -105,7 +105,6 @@ impl<C: Connector> Replication<C> {
         let liveness = peer_service.liveness();
 
         let silence_max = 2 * Duration::from_millis(config.raft.election_timeout_ms_max);
-        let limits = (&config.limits).into();
         let parts = ReplicaParts {
             table,
             versions: Arc::clone(&versions),
@@ -113,7 +112,7 @@ impl<C: Connector> Replication<C> {
             addresses,
             silence_max,
         };
-        let replica = Replica::start(raft, parts, environment, limits);
+        let replica = Replica::start(raft, parts, environment, base.limits);
 
         let election_timeout = Duration::from_millis(config.raft.election_timeout_ms_min);
         let beat = silent_leader::beat(Duration::from_millis(config.raft.heartbeat_ms), election_timeout);
