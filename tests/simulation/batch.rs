@@ -15,10 +15,20 @@ use std::{
 use crate::{
     changes,
     child::{self, Asked, Report},
+    keyspace::words::Words,
+    tally,
 };
 
 /// One vacuous run of this number is no failure. More mean that the faults do not hit, or that the clients do nothing.
 const RUNS_PER_VACUOUS: u64 = 8;
+
+/// In this many runs, every request is answered, every word of the keyspace's requests is said, and every limit is reached.
+const RUNS_WITH_ALL_REQUESTS: u64 = 6;
+const RUNS_WITH_ALL_LIMITS: u64 = 20;
+
+/// The requests of the keyspace, by their names in the service.
+pub(crate) const KEYSPACE_REQUESTS: [&str; 5] =
+    ["txn", "get_entries", "list_entries", "select_entries", "compact_entries"];
 
 /// In this many runs, each kind of change of the membership occurs.
 const RUNS_WITH_ALL_CHANGES: u64 = 20;
@@ -108,7 +118,8 @@ impl Results {
         }
         self.simulated += Duration::from_millis(report.simulated_ms);
         for (what, count) in &report.counts {
-            *self.counts.entry(what.clone()).or_default() += count;
+            let known = self.counts.entry(what.clone()).or_default();
+            *known = if what.starts_with(tally::LONGEST) { (*known).max(*count) } else { *known + count };
         }
         if !report.troubles.is_empty() {
             self.failed.push((seed, report));
@@ -125,8 +136,22 @@ impl Results {
         assert!(failed.is_empty(), "these seeds failed, see above: {failed:?}");
         let vacuous = self.vacuous.len() as u64;
         let count = |kind: &str| self.counts.get(kind).copied().unwrap_or_default();
-        let never: Vec<_> = changes::KINDS.into_iter().filter(|kind| count(kind) == 0).collect();
-        assert!(self.runs < RUNS_WITH_ALL_CHANGES || never.is_empty(), "no node was {never:?} in {} runs", self.runs);
+        let never = |all: Vec<String>| all.into_iter().filter(|what| count(what) == 0).collect::<Vec<_>>();
+        let kinds = never(changes::KINDS.map(str::to_owned).into());
+        assert!(self.runs < RUNS_WITH_ALL_CHANGES || kinds.is_empty(), "no node was {kinds:?} in {} runs", self.runs);
+
+        let of_changes = |call: &&&str| changes::REQUESTS.contains(call);
+        let requests = lockkeeper::server::REQUESTS.iter().filter(|call| !of_changes(call));
+        let words = Words::all().map(|word| format!("{}{word}", tally::WORD));
+        let unsaid = never(requests.map(|call| format!("{}{call}", tally::ANSWERED)).chain(words).collect());
+        assert!(
+            self.runs < RUNS_WITH_ALL_REQUESTS || unsaid.is_empty(),
+            "in {} runs there was no {unsaid:?}",
+            self.runs
+        );
+
+        let limits = never(tally::limits().map(|limit| format!("{}{limit}", tally::LIMIT)).collect());
+        assert!(self.runs < RUNS_WITH_ALL_LIMITS || limits.is_empty(), "in {} runs there was no {limits:?}", self.runs);
         assert!(vacuous <= 1 + self.runs / RUNS_PER_VACUOUS, "too many vacuous runs: {:?}", self.vacuous);
     }
 

@@ -43,6 +43,10 @@ const COMMIT_TIME: Duration = Duration::from_secs(1);
 /// The kinds of changes, as they are counted.
 pub(crate) const KINDS: [&str; 5] = ["added", "promoted", "removed", "replaced", "transferred"];
 
+/// The requests of these changes, by their names in the service.
+pub(crate) const REQUESTS: [&str; 5] =
+    ["add_member", "promote_member", "remove_member", "replace_member", "transfer_leader"];
+
 /// A change to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {

@@ -20,7 +20,10 @@ use lockkeeper::{
     },
     client,
 };
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -36,6 +39,8 @@ pub(crate) const DIRECTOR: &str = "director";
 pub(crate) const LIVENESS_BOUND: Duration = Duration::from_secs(20);
 /// The pause before each fault.
 const CALM: Duration = Duration::from_millis(2_000);
+/// Probability that the greedy client takes during a fault, percent.
+const GREED: u32 = 80;
 /// Deadline for clients to finish.
 const FINISH: Duration = Duration::from_secs(30);
 /// Time to find all nodes at one index: while clients work, and at the end, with no load.
@@ -55,6 +60,8 @@ pub(crate) struct Director {
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
+    /// Lets the greedy client take.
+    pub(crate) hungry: watch::Sender<bool>,
     /// Failures that are not in the history.
     pub(crate) troubles: Rc<RefCell<Vec<String>>>,
     pub(crate) nemesis: Recorder,
@@ -102,7 +109,10 @@ impl Director {
             world.begin_change(&changer).await;
             let faults = world.choose();
             let late = operator.request_before(&format!("retried/{number}/late")).await;
+            // Not always: what a limit refuses is not tried in a fault.
+            self.hungry.send_replace(world.is_likely(GREED));
             world.inflict(&faults).await;
+            self.hungry.send_replace(false);
             self.recover(operator, world, &faults, (late, sentinel)).await;
         }
         finish.cancel();

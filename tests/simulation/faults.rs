@@ -22,9 +22,13 @@ use crate::{
     changes::Changes,
     clients::Desk,
     director::DIRECTOR,
+    etcd::EtcdClientProcess,
+    greed::GreedyClientProcess,
+    keyspace::writer::KeyspaceClientProcess,
     network::{self, Way, node_host},
     node::Site,
     plan::Plan,
+    requests::RequestsClientProcess,
 };
 
 /// A command to the simulation, executed between two steps.
@@ -519,7 +523,13 @@ impl World {
     }
 
     fn clients(&self) -> Vec<String> {
-        self.desks.iter().map(|desk| desk.host()).collect()
+        let others = [
+            KeyspaceClientProcess::HOST,
+            RequestsClientProcess::HOST,
+            GreedyClientProcess::HOST,
+            EtcdClientProcess::HOST,
+        ];
+        self.desks.iter().map(|desk| desk.host()).chain(others.map(str::to_owned)).collect()
     }
 
     /// The links of the director, which observes, and whose sessions outlast the faults: only a few faults affect them.
@@ -571,6 +581,11 @@ impl World {
             true => self.leader().await,
             false => *self.living().choose(&mut self.random).expect("some member lives"),
         }
+    }
+
+    /// True with this probability in percent.
+    pub(crate) fn is_likely(&mut self, of_hundred: u32) -> bool {
+        self.random.random_range(0..100) < of_hundred
     }
 
     pub(crate) fn some_ms(&mut self, least: u64, most: u64) -> Duration {

@@ -2,16 +2,18 @@
 //! clocks. The fault rate is higher than with real processes, and the same seed repeats the same run.
 //!
 //! * `system`: random numbers and time of a simulated process; `network`, `log`: replace TCP and sled;
+//! * `process`: a node's runtime and clock, and time that passes while it computes;
 //! * `node`, `clients`: the server and the workload on top of them;
+//! * `etcd`: contenders for locks by etcd's API; `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small limits, and a client that reaches them;
 //! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
+//! * `tally`: what the nodes counted;
 //! * `trace`: the events, one a line; `child`: a run in its own process; `batch`: many runs;
 //! * `planted`: whether planted bugs are found.
 //!
 //! `scripts/simulate.sh` replays a seed, or runs a given number of fresh seeds.
 //!
-//! Deliberately absent: sled, and so the effects of a disk on files (`tests/power` covers them); and clock drift: all simulated clocks run
-//! at the same rate.
+//! Deliberately absent: sled, and so the effects of a disk on files (`tests/power` covers them).
 
 #![cfg(target_os = "linux")]
 // The whole server and its clients in one future, many layers deep.
@@ -27,8 +29,11 @@ mod changes;
 mod child;
 mod clients;
 mod director;
+mod etcd;
 mod faults;
+mod greed;
 mod holders;
+mod keyspace;
 mod log;
 #[path = "../log_store/machine.rs"]
 mod machine;
@@ -36,9 +41,13 @@ mod network;
 mod node;
 mod plan;
 mod planted;
+mod process;
+mod requests;
 mod run;
+mod scarcity;
 mod suite;
 mod system;
+mod tally;
 mod trace;
 
 use std::{env, fs, str::FromStr, thread, time::Duration};
@@ -47,20 +56,14 @@ use batch::Until;
 use child::Asked;
 use tempfile::TempDir;
 
-/// Regression seeds: each line has a seed and the bug that it found.
-const PAST: &str = include_str!("seeds.txt");
-
 /// Time limit of fresh seeds in seconds; or their number; the first seed; and the seed to replay.
 const SECONDS: &str = "LOCKKEEPER_SIMULATION_SECONDS";
 const SEEDS: &str = "LOCKKEEPER_SIMULATION_SEEDS";
 const FIRST: &str = "LOCKKEEPER_SIMULATION_FIRST";
 const REPLAYED: &str = "LOCKKEEPER_SIMULATION_REPLAY";
-const SECONDS_USUALLY: u64 = 15;
+const SECONDS_USUALLY: u64 = 45;
 /// Length of the repeated run, simulated seconds: enough for some faults and recoveries, also in an unoptimized build.
-const META_SECONDS: u64 = 20;
-/// Length of a past seed, simulated seconds, unless [`child::SECONDS`] says otherwise: half of its own. Since the code and the simulation
-/// have changed, it is another run than the one that found the bug. The nightly run takes its whole length.
-const PAST_SECONDS: u64 = 35;
+const META_SECONDS: u64 = 12;
 
 fn number<T: FromStr>(variable: &str) -> Option<T> {
     let value = env::var(variable).ok()?;
@@ -91,22 +94,6 @@ fn the_same_seed_gives_the_same_run() {
     };
     same(child::TRACE, &one, &other, 1_000_000);
     same(child::HISTORY, &one, &unseen, 100_000);
-}
-
-#[test]
-fn seeds_that_found_something_once_find_nothing_now() {
-    let seeds: Vec<u64> = PAST
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
-        .map(|line| {
-            line.split_whitespace().next().and_then(|seed| seed.parse().ok()).expect("a line begins with its seed")
-        })
-        .collect();
-    if !seeds.is_empty() {
-        let seconds = number(child::SECONDS).unwrap_or(PAST_SECONDS);
-        batch::run(|place| seeds.get(place as usize).copied(), Until::Runs(seeds.len() as u64), Some(seconds))
-            .conclude();
-    }
 }
 
 #[test]

@@ -3,40 +3,21 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use hyper_util::rt::TokioIo;
-use lockkeeper::transport::{Connector, Listen};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint, Uri};
-use turmoil::net::{TcpListener, TcpStream};
+use turmoil::net::TcpStream;
 
 /// The ports on which nodes listen for clients and for peers.
 pub(crate) const CLIENT_PORT: u16 = 7101;
 pub(crate) const PEER_PORT: u16 = 7201;
-
-/// Opens a node's connections to its peers.
-#[derive(Clone, Debug)]
-pub(crate) struct Dialer {
-    pub(crate) node: u64,
-    pub(crate) gates: Gates,
-}
-
-impl Connector for Dialer {
-    type Stream = Line;
-
-    async fn connect(&self, address: &str) -> io::Result<Line> {
-        let stream = TcpStream::connect(address).await?;
-        Ok(Line {
-            stream,
-            gate: self.gates.between(&node_host(self.node), address.split(':').next().unwrap_or(address)),
-        })
-    }
-}
+/// The port on which they listen for etcd's clients.
+pub(crate) const ETCD_PORT: u16 = 7301;
 
 /// Gates hold back one direction of a connection, in the socket of its opener. turmoil can only hold all messages between two hosts;
 /// delayed answers with undelayed requests, or the reverse, are another fault.
@@ -46,8 +27,9 @@ pub(crate) struct Gates(Arc<Mutex<BTreeMap<Hosts, Arc<Mutex<Gate>>>>>);
 /// From the opener of connections to the one that accepts them.
 type Hosts = (String, String);
 
+/// What it holds back.
 #[derive(Default, Debug)]
-struct Gate {
+pub(crate) struct Gate {
     /// Hold data from the opener of the connections.
     requests: bool,
     /// Hold the answers to the opener.
@@ -63,7 +45,8 @@ pub(crate) enum Way {
 }
 
 impl Gates {
-    fn between(&self, from: &str, to: &str) -> Arc<Mutex<Gate>> {
+    /// The gate of the connections that `from` opens to `to`.
+    pub(crate) fn between(&self, from: &str, to: &str) -> Arc<Mutex<Gate>> {
         let mut gates = self.0.lock().expect("nothing panics while it has the gates");
         Arc::clone(gates.entry((from.to_owned(), to.to_owned())).or_default())
     }
@@ -88,6 +71,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    pub(crate) fn new(stream: TcpStream, gate: Arc<Mutex<Gate>>) -> Self {
+        Self { stream, gate }
+    }
+
     fn must_wait(&self, way: Way, context: &Context<'_>) -> bool {
         let mut gate = self.gate.lock().expect("nothing panics while it has a gate");
         let waits = match way {
@@ -131,23 +118,6 @@ impl AsyncWrite for Line {
     }
 }
 
-/// Accepts connections.
-pub(crate) struct Door(TcpListener);
-
-impl Door {
-    pub(crate) async fn open(port: u16) -> io::Result<Self> {
-        TcpListener::bind(("0.0.0.0", port)).await.map(Self)
-    }
-}
-
-impl Listen for Door {
-    type Stream = TcpStream;
-
-    async fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.0.accept().await
-    }
-}
-
 /// A client's channel to a node.
 pub(crate) fn dial(endpoint: Endpoint) -> Channel {
     let connect = |uri: Uri| async move {
@@ -165,6 +135,16 @@ pub(crate) fn seat_address(seat: u64) -> String {
     format!("seat{seat}:{CLIENT_PORT}")
 }
 
+/// The same for the port at which nodes forward requests to each other.
+pub(crate) fn peer_seat_address(seat: u64) -> String {
+    format!("seat{seat}:{PEER_PORT}")
+}
+
+/// The same for the port of etcd's clients.
+pub(crate) fn etcd_seat_address(seat: u64) -> String {
+    format!("seat{seat}:{ETCD_PORT}")
+}
+
 /// Sets the members behind the clients' endpoints: connections that are opened from now on reach them.
 pub(crate) fn seat(members: &[u64]) {
     *SEATED.lock().expect("nothing panics while it has the seats") = members.to_vec();
@@ -172,10 +152,11 @@ pub(crate) fn seat(members: &[u64]) {
 
 /// The address behind an endpoint of clients. Other addresses stay as they are.
 fn behind(address: &str) -> String {
-    let seat = address.strip_prefix("seat").and_then(|rest| rest.split(':').next()?.parse::<usize>().ok());
+    let parts = address.strip_prefix("seat").and_then(|rest| rest.split_once(':'));
+    let seat = parts.and_then(|(seat, port)| Some((seat.parse::<usize>().ok()?, port)));
     let seated = SEATED.lock().expect("nothing panics while it has the seats");
     match seat {
-        Some(seat) if !seated.is_empty() => client_address(seated[seat % seated.len()]),
+        Some((seat, port)) if !seated.is_empty() => format!("{}:{port}", node_host(seated[seat % seated.len()])),
         _ => address.to_owned(),
     }
 }

@@ -4,36 +4,43 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember, RaftConfig},
+    config::{Config, ConfiguredMember, EtcdConfig, RaftConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
-    machine::Versions,
+    machine::{Counts, Limits, Machine, Versions},
     raft::{
         disk::Space,
         identity::{NodeIdentity, Stage},
         snapshot::SnapshotStore,
+        types::EntryPayload,
     },
     server::{
         descriptors::Places,
         node::{Parts, run},
     },
-    table::{Applied, Inspect},
+    table::{Applied, EntryContent, EntryId, Inspect},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
 
 use crate::{
+    keyspace::truth::Truth,
     log::{Disk, Log},
-    network::{self, CLIENT_PORT, Dialer, Door, Gates, PEER_PORT},
+    network::{self, CLIENT_PORT, ETCD_PORT, Gates, PEER_PORT},
+    process::{Load, Machinery, Process, Sockets, sockets},
+    scarcity::Scarcity,
     system, trace,
 };
 
 const CLUSTER_ID: &str = "simulated";
+/// Units of one command that are counted at the most.
+const COST_MAX: usize = 1 << 20;
 
 /// State that outlives a node's process.
 #[derive(Debug)]
@@ -46,9 +53,23 @@ pub(crate) struct Site {
     pub(crate) clock: Arc<NodeClock>,
     ledger: Arc<Ledger>,
     gates: Gates,
+    scarcity: Scarcity,
+    pace: Pace,
+    load: Arc<Load>,
+    /// The sockets of a process that is to be started.
+    sockets: Mutex<Option<Sockets>>,
     seed: u64,
     may_end: AtomicBool,
     has_ended: AtomicBool,
+}
+
+/// How fast a node's machine is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Milliseconds of its clock for each one of the network.
+    pub(crate) rate: f64,
+    /// What one unit of work takes, nanoseconds.
+    pub(crate) unit_ns: u64,
 }
 
 /// How a node comes into its cluster.
@@ -85,6 +106,8 @@ impl Site {
         directory: PathBuf,
         ledger: Arc<Ledger>,
         gates: Gates,
+        scarcity: Scarcity,
+        pace: Pace,
         seed: u64,
     ) -> Self {
         let member = |node_id| ConfiguredMember {
@@ -103,6 +126,10 @@ impl Site {
             raft,
             members,
             join,
+            etcd: EtcdConfig {
+                advertise: format!("{}:{ETCD_PORT}", network::node_host(node)),
+                ..EtcdConfig::default()
+            },
             ..Config::default()
         };
         let mut random = StdRng::seed_from_u64(seed);
@@ -118,8 +145,23 @@ impl Site {
             ..Environment::system()
         };
         let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });
-        let (own, may_end, has_ended) = Default::default();
-        Self { config, data, own, environment, clock, ledger, gates, seed, may_end, has_ended }
+        let (own, load, sockets, may_end, has_ended) = Default::default();
+        Self {
+            config,
+            data,
+            own,
+            environment,
+            clock,
+            ledger,
+            gates,
+            scarcity,
+            pace,
+            load,
+            sockets,
+            seed,
+            may_end,
+            has_ended,
+        }
     }
 
     /// An operator asks for its removal: from now on its process may end by itself.
@@ -182,16 +224,46 @@ impl Site {
         data.clone()
     }
 
+    /// The limits that it writes into the log after this start, while it leads.
+    fn limits(&self) -> Limits {
+        self.scarcity.limits(&mut StdRng::seed_from_u64(self.environment.generator().random()))
+    }
+
+    /// What it has counted since its first start.
+    pub(crate) fn metrics(&self) -> String {
+        self.environment.metrics.text(Default::default())
+    }
+
+    /// Runs the node's machine: from its start on, a process can be started there.
+    pub(crate) async fn run_machine(self: Arc<Self>) -> turmoil::Result {
+        let (machinery, sockets): (Machinery, Sockets) = sockets(&[CLIENT_PORT, PEER_PORT, ETCD_PORT]);
+        *self.sockets.lock().expect("nothing panics while it has the sockets") = Some(sockets);
+        machinery.run(self.id(), self.gates.clone()).await
+    }
+
+    /// The process of a machine that has started since the last call.
+    pub(crate) fn started(self: &Arc<Self>) -> Option<Process> {
+        let sockets = self.sockets.lock().expect("nothing panics while it has the sockets").take()?;
+        let site = Arc::clone(self);
+        Some(Process::start(move || site.serve(sockets), Arc::clone(&self.load), self.pace.rate))
+    }
+
+    /// The most units of work of one entry, and the longest time for which its process computed without a turn for other tasks.
+    pub(crate) fn longest(&self) -> (u64, Duration) {
+        self.load.longest()
+    }
+
     /// Runs the node's process, until it fails or the simulation kills it.
-    pub(crate) async fn serve(self: Arc<Self>) -> turmoil::Result {
+    async fn serve(self: Arc<Self>, mut sockets: Sockets) -> turmoil::Result {
         let Data { disk, identity, directory } = self.start();
         let parts = Parts {
             config: self.config.clone(),
-            clients: Door::open(CLIENT_PORT).await?,
-            peers: Door::open(PEER_PORT).await?,
-            connector: Dialer { node: self.id(), gates: self.gates.clone() },
+            limits: Some(self.limits()),
+            clients: sockets.door(CLIENT_PORT),
+            peers: sockets.door(PEER_PORT),
+            connector: sockets.dialer(),
             dynamodb: None,
-            etcd: None,
+            etcd: Some(sockets.door(ETCD_PORT)),
             redis: None,
             http: None,
             tls: None,
@@ -201,7 +273,7 @@ impl Site {
             snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
             disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
             places: Places::default(),
-            inspector: Some(Arc::new(Inspector::new(self.id(), Arc::clone(&self.ledger)))),
+            inspector: Some(Arc::new(Inspector::new(&self, &disk))),
             versions: Versions::OWN,
             replica: None,
         };
@@ -228,6 +300,11 @@ pub(crate) struct NodeClock {
 }
 
 impl NodeClock {
+    /// Whether it is stopped, and so the process.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
     /// While it is stopped, readers see no time pass; then it jumps.
     pub(crate) fn stop(&self, stop: bool) {
         self.is_stopped.store(stop, Ordering::Relaxed);
@@ -262,6 +339,7 @@ impl Random for Chance {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     known: Mutex<BTreeMap<u64, (u64, u64)>>,
+    truth: Mutex<Truth>,
     troubles: Mutex<Vec<String>>,
     installed: AtomicU64,
 }
@@ -282,12 +360,20 @@ impl Ledger {
         self.installed.load(Ordering::Relaxed)
     }
 
-    fn note(&self, node: u64, index: u64, hash: u64) {
+    /// The history of the keyspace.
+    pub(crate) fn truth(&self) -> MutexGuard<'_, Truth> {
+        self.truth.lock().expect("nothing panics while it has the truth")
+    }
+
+    /// Notes the table of a node. Returns whether it is the first one at this index.
+    fn note(&self, node: u64, index: u64, hash: u64) -> bool {
         let mut known = self.known.lock().expect("nothing panics while it has them");
+        let is_first = !known.contains_key(&index);
         let (first, other) = *known.entry(index).or_insert((node, hash));
         if other != hash {
             self.complain(format!("nodes {first} and {node} have different tables at index {index}"));
         }
+        is_first
     }
 
     fn complain(&self, trouble: String) {
@@ -302,11 +388,50 @@ struct Inspector {
     ledger: Arc<Ledger>,
     /// The last index seen; 0: none yet. It restarts with each process, whose first table may come from its own snapshot.
     seen: AtomicU64,
+    disk: Arc<Disk>,
+    load: Arc<Load>,
+    unit_ns: u64,
+    /// The table before the next entry: what a command costs depends on it.
+    before: Mutex<Machine>,
 }
 
 impl Inspector {
-    fn new(node: u64, ledger: Arc<Ledger>) -> Self {
-        Self { node, ledger, seen: AtomicU64::new(0) }
+    fn new(site: &Site, disk: &Arc<Disk>) -> Self {
+        Self {
+            node: site.id(),
+            ledger: Arc::clone(&site.ledger),
+            seen: AtomicU64::new(0),
+            disk: Arc::clone(disk),
+            load: Arc::clone(&site.load),
+            unit_ns: site.pace.unit_ns,
+            before: Mutex::default(),
+        }
+    }
+
+    /// Units of work that an entry was: its commands, by the table before it, and what ended or began with it.
+    fn units(&self, applied: &Applied) -> u64 {
+        let mut before = self.before.lock().expect("nothing panics while it has the table");
+        let entry = self.disk.entry(applied.index());
+        let payload = entry.and_then(|entry| match entry.payload {
+            EntryPayload::Normal(payload) => Some(payload.0),
+            EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        });
+        let content =
+            payload.map(|payload| EntryContent::decode(EntryId { term: 0, index: applied.index() }, &payload));
+        let commands = match &content {
+            Some(Ok(EntryContent::Batch(batch))) => {
+                batch.commands.iter().map(|command| before.cost(command, COST_MAX)).sum()
+            }
+            Some(Ok(EntryContent::Blank | EntryContent::Membership(_)) | Err(_)) | None => 1,
+        };
+        let sizes = |machine: &Machine| {
+            let Counts { sessions, locks, waiters, grants, entries } = machine.counts();
+            [sessions, locks, waiters, grants, entries]
+        };
+        let changes = sizes(&before).into_iter().zip(sizes(&applied.machine));
+        let changes: usize = changes.map(|(before, after)| before.abs_diff(after)).sum();
+        before.clone_from(&applied.machine);
+        (commands + changes) as u64
     }
 }
 
@@ -316,12 +441,18 @@ impl Inspect for Inspector {
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
         // The ends of the audit trails must agree as well.
         let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-        self.ledger.note(self.node, index, hash ^ trail);
+        let is_first = self.ledger.note(self.node, index, hash ^ trail);
+        self.load.apply(self.units(applied), self.unit_ns);
+        let follows = self.ledger.truth().note(applied);
+        if let Err(broken) = follows {
+            self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
+        }
         let seen = self.seen.swap(index, Ordering::Relaxed);
         if seen > 0 && index > seen + 1 {
             self.ledger.installed.fetch_add(1, Ordering::Relaxed);
         }
-        if let Err(broken) = applied.machine.check() {
+        // The tables of the others are equal.
+        if is_first && let Err(broken) = applied.machine.check() {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::{node::Pace, scarcity::Scarcity};
 use lockkeeper::config::RaftConfig;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 
@@ -18,9 +19,18 @@ pub(crate) struct Plan {
     /// Minimal and maximal duration of a sync, milliseconds.
     pub(crate) sync_ms: (u64, u64),
     pub(crate) raft: RaftConfig,
+    pub(crate) scarcity: Scarcity,
+    /// What one unit of work takes, nanoseconds.
+    unit_ns: u64,
 }
 
 impl Plan {
+    /// How fast a node is. Its clock may be as much faster or slower as clients allow for.
+    pub(crate) fn pace(&self, node: u64) -> Pace {
+        let mut random = StdRng::seed_from_u64(self.seed.wrapping_mul(77).wrapping_add(node));
+        Pace { rate: random.random_range(0.99..=1.01), unit_ns: self.unit_ns }
+    }
+
     pub(crate) fn of(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let latency_ms_max = *[2, 4, 10, 25].choose(&mut random).expect("it is not empty");
@@ -39,6 +49,8 @@ impl Plan {
             latency: (Duration::from_millis(1), Duration::from_millis(latency_ms_max)),
             sync_ms: (0, sync_ms_max),
             raft,
+            scarcity: Scarcity::draw(&mut random),
+            unit_ns: *[100, 300, 1_000, 3_000, 10_000].choose(&mut random).expect("it is not empty"),
         }
     }
 }

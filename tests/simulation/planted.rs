@@ -1,13 +1,18 @@
 //! Sensitivity of the simulation: each bug of [`lockkeeper::planted`] is enabled, and seeds run from 1 on, until the checker reports the
 //! property that the bug violates.
 //!
+//! `seeds.txt` has the seed that convicted each bug last. A hunt begins with it, and goes on with seeds from 1 on. With
+//! `LOCKKEEPER_SIMULATION_KEEP`, as `scripts/simulate.sh hunt` sets it, the seeds that it found are written there: a change that shifts all
+//! runs costs one hunt, and nobody's time.
+//!
 //! A run with a planted bug continues when two nodes have different tables, since clients cannot see that: the test requires that the
 //! checker finds the violation in the history, as it would in that of real processes.
 //!
 //! Staged bugs ([`Planted::STAGED`]) are left out: they need a coincidence of two events that no seed is expected to produce.
 
 use std::{
-    env, fmt,
+    collections::BTreeMap,
+    env, fmt, fs,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -22,6 +27,11 @@ use crate::child::{self, Asked, Report};
 
 /// The most seeds that a bug may need.
 const SEEDS_MAX: u64 = 200;
+/// The seeds that convicted the bugs last.
+const KNOWN: &str = include_str!("seeds.txt");
+const KNOWN_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/seeds.txt");
+/// Whether to write down the seeds that were found.
+const KEEP: &str = "LOCKKEEPER_SIMULATION_KEEP";
 /// Name of the only bug to test.
 const ONLY: &str = "LOCKKEEPER_SIMULATION_BUG";
 
@@ -55,7 +65,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 13] = [
+const CASES: [(Planted, Evidence); 22] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -69,6 +79,17 @@ const CASES: [(Planted, Evidence); 13] = [
     (Planted::ReaderOvertakes, Violated(Property::FirstComeFirstServed)),
     (Planted::NoExpiry, Violated(Property::EventualExpiry)),
     (Planted::RevocationNotKept, Violated(Property::Told)),
+    // What the run itself judges: the answers and the watches of the keyspace.
+    (Planted::SelectMissesOwnWrites, Error("a transaction of the keyspace")),
+    (Planted::DeleteSparesOwnPuts, Error("a transaction of the keyspace")),
+    (Planted::CreatedByEachPut, Error("a transaction of the keyspace")),
+    (Planted::CompareOfAbsentHolds, Error("a transaction of the keyspace")),
+    (Planted::PastReadsPresent, Error("a read of the keyspace")),
+    (Planted::DeletionWithoutEvent, Error("of the keyspace")),
+    (Planted::HistoryRepeatsEvent, Error("the watch of")),
+    (Planted::RangeWatchNotWoken, Error("the watch of")),
+    // At a limit, no node can apply the entry.
+    (Planted::TxnJudgedAgain, Error("ended by itself")),
 ];
 
 /// The result for one bug.
@@ -81,7 +102,7 @@ struct Hunt {
 
 fn hunt(bug: Planted, evidence: Evidence) -> Hunt {
     let mut hunt = Hunt { noticed: None, convicted: None };
-    for seed in 1..=SEEDS_MAX {
+    for seed in known_seed(bug).into_iter().chain(1..=SEEDS_MAX) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let asked = Asked { bug: Some(bug), ..Asked::default() };
         let report = child::run(seed, directory.path(), asked).expect("this program can be run again");
@@ -95,14 +116,37 @@ fn hunt(bug: Planted, evidence: Evidence) -> Hunt {
     hunt
 }
 
-/// Hunts a bug and prints the result. Returns whether it was convicted.
-fn tell(bug: Planted, evidence: Evidence) -> bool {
+/// The seed that convicted a bug last.
+fn known_seed(bug: Planted) -> Option<u64> {
+    lines().find(|(name, _)| *name == bug.name()).map(|(_, seed)| seed)
+}
+
+fn lines() -> impl Iterator<Item = (&'static str, u64)> {
+    let lines = KNOWN.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines.map(|line| {
+        let (bug, seed) = line.split_once(' ').expect("a line has a bug and a seed");
+        (bug, seed.trim().parse().expect("a seed is a number"))
+    })
+}
+
+/// Writes the seeds that were found, among those that were known.
+fn keep(found: &BTreeMap<&'static str, u64>) {
+    let comments: Vec<_> = KNOWN.lines().filter(|line| line.starts_with('#')).collect();
+    let mut seeds: BTreeMap<_, _> = lines().collect();
+    seeds.extend(found);
+    let seeds = seeds.into_iter().map(|(bug, seed)| format!("{bug} {seed}\n"));
+    fs::write(KNOWN_FILE, format!("{}\n{}", comments.join("\n"), seeds.collect::<String>()))
+        .expect("the file of the seeds can be written");
+}
+
+/// Hunts a bug and prints the result. Returns the seed that convicted it.
+fn tell(bug: Planted, evidence: Evidence) -> Option<u64> {
     let began = Instant::now();
     let Hunt { noticed, convicted } = hunt(bug, evidence);
     let seed = convicted.map_or_else(|| format!("none of {SEEDS_MAX}"), |seed| format!("seed {seed}"));
     let first = noticed.map_or_else(String::new, |(seed, how)| format!("; first noticed by seed {seed}: {how}"));
     println!("{:<24} {:<24} {seed}, {} s{first}", bug.name(), evidence, began.elapsed().as_secs());
-    convicted.is_some()
+    convicted
 }
 
 #[test]
@@ -115,10 +159,12 @@ fn each_bug_is_convicted_of_what_it_breaks() {
     let is_here = |bug: &Planted| CASES.iter().any(|(known, _)| known == bug);
     assert!(Planted::ALL.iter().all(|bug| bug.is_staged() || bug.is_found_by_suites() || is_here(bug)));
     let (next, escaped) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let found = Mutex::new(BTreeMap::new());
     let work = || {
         while let Some((bug, evidence)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if !tell(*bug, *evidence) {
-                escaped.lock().expect("nothing panics while it has them").push(bug.name());
+            match tell(*bug, *evidence) {
+                Some(seed) => drop(found.lock().expect("nothing panics while it has them").insert(bug.name(), seed)),
+                None => escaped.lock().expect("nothing panics while it has them").push(bug.name()),
             }
         }
     };
@@ -127,6 +173,9 @@ fn each_bug_is_convicted_of_what_it_breaks() {
             scope.spawn(work);
         }
     });
+    if env::var_os(KEEP).is_some() {
+        keep(&found.into_inner().expect("nothing panics while it has them"));
+    }
     let escaped = escaped.into_inner().expect("nothing panics while it has them");
     assert!(escaped.is_empty(), "these bugs were not convicted within {SEEDS_MAX} seeds: {escaped:?}");
 }

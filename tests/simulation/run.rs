@@ -20,6 +20,8 @@ use lockkeeper::{
     },
     planted::planted,
 };
+use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use turmoil::Sim;
 
@@ -28,12 +30,19 @@ use crate::{
     child::Report,
     clients::{Book, Clients, Desk},
     director::{DIRECTOR, Director, LIVENESS_BOUND},
+    etcd::{EtcdClientProcess, Tenures},
     faults::{Order, Sites},
+    greed::GreedyClientProcess,
+    keyspace::{judge::Judge, writer::KeyspaceClientProcess},
     log::Disk,
     network::{self, Gates},
     node::{Ledger, Origin, Site},
     plan::Plan,
-    system, trace,
+    process::Process,
+    requests::RequestsClientProcess,
+    system,
+    tally::{self, Tally},
+    trace,
 };
 
 /// One step of the network and the hosts. The minimal message latency is not shorter: so no message arrives before its cause.
@@ -42,7 +51,12 @@ const TICK: Duration = Duration::from_millis(1);
 const EXPIRY_BOUND_MS: u64 = 8_000;
 const HANDOVER_BOUND_MS: u64 = 8_000;
 /// Error of time stamps: the cluster's time has whole milliseconds, the history's has ticks.
-const STAMP_NS: u64 = 3_000_000;
+const STAMP_NS: u64 = 3_000_000 + CLOCKS_NS;
+/// By how much a clock that is 1 % faster ends the longest leases of callers earlier, which do not allow for it as the library does.
+const CLOCKS_NS: u64 = 24_000_000;
+/// Units of work of one entry at the most: those of a batch of the proposer, and one command beyond it, which may read, compare and delete as
+/// much as a transaction may.
+const UNITS_MAX: u64 = 32 * 1_024 + 4 * 16 * 1_024;
 /// A simulation that lasts longer hangs.
 const LONGEST: Duration = Duration::from_secs(400);
 /// Most messages in flight on one connection.
@@ -62,8 +76,8 @@ pub(crate) struct Outcome {
     pub(crate) summary: Summary,
     pub(crate) simulated: Duration,
     /// Entries applied; snapshots installed; writes lost in crashes; writes refused by fences; late writes accepted without a fence;
-    /// changes of the membership by kind.
-    pub(crate) counts: Vec<(&'static str, u64)>,
+    /// changes of the membership by kind; what the clients of the keyspace saw.
+    pub(crate) counts: Vec<(String, u64)>,
 }
 
 impl Outcome {
@@ -80,8 +94,8 @@ impl Outcome {
             ("clients killed", summary.clients_killed),
             ("faults", summary.faults.iter().map(|fault| fault.times).sum()),
         ];
-        let seen = seen.into_iter().map(|(what, count)| (what, count as u64));
-        let counts = seen.chain(self.counts.iter().copied()).map(|(what, count)| (what.to_owned(), count)).collect();
+        let seen = seen.into_iter().map(|(what, count)| (what.to_owned(), count as u64));
+        let counts = seen.chain(self.counts.iter().cloned()).collect();
         Report {
             troubles: self.troubles.clone(),
             violated: self.violated.iter().map(ToString::to_string).collect(),
@@ -95,6 +109,7 @@ impl Outcome {
 /// Runs a plan, on a thread that has [`system::enter`]ed its seed, with the nodes' files in this empty directory.
 pub(crate) fn run(plan: Plan, directory: &Path) -> std::io::Result<Outcome> {
     trace::say("plan", format_args!("{plan:?}"));
+    plan.scarcity.capacity.simulate();
     let mut stage = Stage::set(plan, directory)?;
     let ended = stage.play();
     stage.judge(ended)
@@ -107,12 +122,17 @@ struct Stage {
     directory: PathBuf,
     sites: Sites,
     changes: Rc<RefCell<BTreeMap<&'static str, u64>>>,
+    processes: BTreeMap<u64, Process>,
+    /// Decides in which order the processes run.
+    random: StdRng,
     ledger: Arc<Ledger>,
     gates: Gates,
     orders: Rc<RefCell<Vec<Order>>>,
     troubles: Rc<RefCell<Vec<String>>>,
     book: Book,
     registers: Arc<Registers>,
+    keyspace: Arc<Judge>,
+    tenures: Arc<Tenures>,
 }
 
 impl Stage {
@@ -133,6 +153,8 @@ impl Stage {
             sim: builder.build(),
             directory: directory.to_owned(),
             sites: Rc::default(),
+            processes: BTreeMap::new(),
+            random: StdRng::seed_from_u64(plan.seed ^ 0x0dd5),
             changes: Rc::default(),
             ledger: Arc::default(),
             orders: Rc::default(),
@@ -140,6 +162,8 @@ impl Stage {
             book: Book::new(),
             registers: Arc::new(Registers::new()?),
             gates: Gates::default(),
+            keyspace: Arc::default(),
+            tenures: Arc::default(),
             plan,
         };
         stage.enter();
@@ -165,6 +189,25 @@ impl Stage {
             let (desk, clients) = (Arc::clone(desk), Arc::clone(&clients));
             self.sim.host(desk.host(), move || Arc::clone(&desk).work(Arc::clone(&clients)));
         }
+        let writer = KeyspaceClientProcess::new(
+            self.plan.nodes,
+            self.plan.seed ^ 0x3e75,
+            Arc::clone(&self.keyspace),
+            clients.finish.clone(),
+            self.book.clone(),
+        );
+        let writer = Arc::new(writer);
+        self.sim.host(KeyspaceClientProcess::HOST, move || Arc::clone(&writer).work());
+        let (nodes, seed, finish) = (self.plan.nodes, self.plan.seed, clients.finish.clone());
+        let requests = RequestsClientProcess::new(nodes, seed ^ 0x7e9, Arc::clone(&self.keyspace), finish.clone());
+        let requests = Arc::new(requests);
+        self.sim.host(RequestsClientProcess::HOST, move || Arc::clone(&requests).work());
+        let etcd = EtcdClientProcess::new(nodes, seed ^ 0xe7cd, Arc::clone(&self.tenures), finish.clone());
+        let etcd = Arc::new(etcd);
+        self.sim.host(EtcdClientProcess::HOST, move || Arc::clone(&etcd).work());
+        let hungry = watch::Sender::new(false);
+        let greedy = Arc::new(GreedyClientProcess::new(nodes, seed ^ 0x96ee, finish, hungry.subscribe()));
+        self.sim.host(GreedyClientProcess::HOST, move || Arc::clone(&greedy).work());
         let director = Director {
             plan: self.plan.clone(),
             sites: Rc::clone(&self.sites),
@@ -172,6 +215,7 @@ impl Stage {
             desks,
             clients,
             orders: Rc::clone(&self.orders),
+            hungry,
             troubles: Rc::clone(&self.troubles),
             nemesis: self.book.recorder("nemesis"),
         };
@@ -185,10 +229,13 @@ impl Stage {
         let disk = Disk::new(seed, plan.sync_ms);
         let directory = self.directory.join(network::node_host(node));
         let ledger = Arc::clone(ledger);
-        let site = Site::new(node, origin, plan.raft.clone(), disk, directory, ledger, gates.clone(), seed);
+        let scarcity = plan.scarcity.clone();
+        let pace = plan.pace(node);
+        let raft = plan.raft.clone();
+        let site = Site::new(node, origin, raft, disk, directory, ledger, gates.clone(), scarcity, pace, seed);
         let site = Arc::new(site);
         self.sites.borrow_mut().push(Arc::clone(&site));
-        self.sim.host(network::node_host(node), move || Arc::clone(&site).serve());
+        self.sim.host(network::node_host(node), move || Arc::clone(&site).run_machine());
     }
 
     /// Steps the simulation until the director ends or a check fails.
@@ -196,6 +243,7 @@ impl Stage {
         loop {
             system::pass_to(self.sim.elapsed());
             let is_over = self.sim.step()?;
+            self.step_processes()?;
             let orders = std::mem::take(&mut *self.orders.borrow_mut());
             for order in orders {
                 trace::say("order", format_args!("{order:?}"));
@@ -211,13 +259,36 @@ impl Stage {
         }
     }
 
+    /// Lets the processes of all nodes run for as long as the network did.
+    fn step_processes(&mut self) -> turmoil::Result {
+        for site in self.sites.borrow().iter() {
+            if let Some(process) = site.started() {
+                self.processes.insert(site.id(), process);
+            }
+        }
+        let mut nodes: Vec<_> = self.processes.keys().copied().collect();
+        nodes.shuffle(&mut self.random);
+        for node in nodes {
+            let process = self.processes.get_mut(&node).expect("it is there");
+            let is_stopped = self.sites.borrow()[node as usize - 1].clock.is_stopped();
+            let host = network::node_host(node);
+            let _span = tracing::info_span!("node", name = host.as_str()).entered();
+            match if is_stopped { process.stand_still() } else { process.step() } {
+                None | Some(Ok(())) => {}
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn carry_out(&mut self, order: Order) {
-        let Self { sim, plan, gates, .. } = self;
+        let Self { sim, plan, gates, processes, .. } = self;
         match order {
             Order::Admit { node, through } => self.admit(node, Origin::Joins { through }),
             Order::Crash(host) => {
                 sim.crash(host.as_str());
                 if let Some(site) = self.sites.borrow().iter().find(|site| network::node_host(site.id()) == host) {
+                    processes.remove(&site.id());
                     site.disk().crash();
                 }
             }
@@ -242,6 +313,13 @@ impl Stage {
         }
     }
 
+    /// What all nodes have counted.
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.sites.borrow().iter().for_each(|site| tally.add(&site.metrics()));
+        tally
+    }
+
     fn judge(self, ended: turmoil::Result) -> std::io::Result<Outcome> {
         let meta = Meta {
             seed: Some(self.plan.seed),
@@ -259,6 +337,14 @@ impl Stage {
 
         let mut troubles = self.troubles.take();
         troubles.extend(self.ledger.troubles());
+        troubles.extend(self.tenures.complaints());
+        let longest = self.sites.borrow().iter().map(|site| site.longest()).collect::<Vec<_>>();
+        let units = longest.iter().map(|(units, _)| *units).max().unwrap_or_default();
+        let turn = longest.iter().map(|(_, turn)| *turn).max().unwrap_or_default();
+        if units > UNITS_MAX {
+            troubles.push(format!("an entry was {units} units of work, and {UNITS_MAX} are the most"));
+        }
+        troubles.extend(self.keyspace.complaints(&self.ledger.truth()));
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
         let findings = checker::check(&history).map_err(std::io::Error::other)?;
@@ -280,8 +366,22 @@ impl Stage {
             ("writes lost in crashes", dropped),
             ("writes refused by fences", self.registers.refused()),
             ("late writes without a fence", self.registers.late()),
+            ("events of the keyspace", self.ledger.truth().len() as u64),
+            ("longest apply, units", units),
+            ("longest turn, us", turn.as_micros() as u64),
         ];
-        let counts = counts.into_iter().chain(changes).collect();
+        let counts = counts
+            .into_iter()
+            .chain(changes)
+            .chain(self.tenures.counts())
+            .map(|(what, count)| (what.to_owned(), count));
+        let words = self.keyspace.words();
+        let words = words.counts().map(|(word, count)| (format!("{}{word}", tally::WORD), count));
+        let tally = self.tally();
+        if tally.limits() == 0 {
+            missing.push("no limit was reached".to_owned());
+        }
+        let counts = counts.chain(self.keyspace.counts()).chain(words).chain(tally.counts()).collect();
         Ok(Outcome { history: lines, troubles, violated, missing, summary, simulated: self.sim.elapsed(), counts })
     }
 }
