@@ -5,6 +5,7 @@
 #   scripts/simulate.sh --fresh COUNT           run COUNT new random seeds,
 #   scripts/simulate.sh --fresh COUNT --first SEED      or COUNT seeds from SEED on
 #   scripts/simulate.sh --planted [BUG]         check that planted bugs are found: all, or only BUG
+#   scripts/simulate.sh hunt [BUG]              the same, and write the seeds that found them into tests/simulation/seeds.txt
 #
 # The first run compiles for some minutes. LOCKKEEPER_SIMULATION_LOG filters a trace, as RUST_LOG filters a log. With
 # LOCKKEEPER_PLANTED_BUG=BUG, a replayed seed runs with that bug.
@@ -14,7 +15,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
-    sed -n '2,12s/^# \{0,1\}//p' scripts/simulate.sh
+    sed -n '2,13s/^# \{0,1\}//p' scripts/simulate.sh
 }
 
 refuse() {
@@ -52,7 +53,8 @@ case ${1:-} in
     esac
     simulate fresh_seeds_find_nothing
     ;;
---planted)
+--planted | hunt)
+    [[ $1 != hunt ]] || export LOCKKEEPER_SIMULATION_KEEP=1
     [[ $# -le 2 ]] || refuse "unexpected argument \"$3\""
     [[ -z ${2:-} ]] || export LOCKKEEPER_SIMULATION_BUG=$2
     simulate --ignored planted::each_bug_is_convicted_of_what_it_breaks
