@@ -23,8 +23,8 @@ use crate::{
 const RUNS_PER_VACUOUS: u64 = 8;
 
 /// In this many runs, every request is answered, every word of the keyspace's requests is said, and every limit is reached.
-const RUNS_WITH_ALL_REQUESTS: u64 = 6;
-const RUNS_WITH_ALL_LIMITS: u64 = 20;
+const RUNS_WITH_ALL_REQUESTS: u64 = 30;
+const RUNS_WITH_ALL_LIMITS: u64 = 60;
 
 /// The requests of the keyspace, by their names in the service.
 pub(crate) const KEYSPACE_REQUESTS: [&str; 5] =

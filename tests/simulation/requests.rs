@@ -41,6 +41,7 @@ const WAITING_MAX: usize = 12;
 /// Sessions, grants and tickets that are remembered, each.
 const KNOWN_MAX: usize = 6;
 const LOCKS: u32 = 5;
+const SEMAPHORE: &str = "spoken/semaphore";
 
 /// The requests, by their names in the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,8 +242,12 @@ impl Clerk {
             1 => Kind::Permit(Permit { limit: self.random.random_range(0..4) }),
             _ => Kind::Exclusive(Exclusive {}),
         };
+        // Most semaphores have a name of their own: otherwise few of them would ever be in use.
+        let is_permit = matches!(kind, Kind::Permit(_));
+        let name = if is_permit && self.percent(80) { SEMAPHORE.to_owned() } else { self.name() };
+        let kind = if name == SEMAPHORE { Kind::Permit(Permit { limit: 3 }) } else { kind };
         Want {
-            name: self.name(),
+            name,
             mode: Some(Mode { kind: Some(kind) }),
             data: self.data().map(Into::into),
             keep_data: self.percent(30),
@@ -338,7 +343,8 @@ impl Clerk {
                 done(self.locks().drop_data(DropDataRequest { prefix: "spoken/".to_owned(), after }).await)
             }
             Ask::Resize => {
-                let message = ResizeRequest { name: self.name(), permits: self.random.random_range(0..5) };
+                let name = if self.percent(80) { SEMAPHORE.to_owned() } else { self.name() };
+                let message = ResizeRequest { name, permits: self.random.random_range(0..5) };
                 done(self.locks().resize(message).await)
             }
             Ask::Watch => self.watch().await,
