@@ -1,8 +1,8 @@
 //! etcd's clients in a simulated run: contenders for locks by etcd's lock service, at the nodes' real port for it.
 //!
-//! A contender is granted a lease, asks for a lock with it, keeps the lease alive while it holds the lock, and unlocks or falls silent. It trusts
-//! its lease from the sending of the last answered call on, less a margin for its clock, as every client of leases must. No two contenders may
-//! trust that they hold the same lock at the same time.
+//! A contender is granted a lease, asks for a lock with it, keeps the lease alive while it holds the lock, and unlocks or falls silent. It
+//! trusts its lease from the sending of the last answered call on, less a margin for its clock, as every client of leases must. No two
+//! contenders may trust that they hold the same lock at the same time.
 
 use std::{
     collections::BTreeMap,

@@ -4,7 +4,8 @@
 //! * `system`: random numbers and time of a simulated process; `network`, `log`: replace TCP and sled;
 //! * `process`: a node's runtime and clock, and time that passes while it computes;
 //! * `node`, `clients`: the server and the workload on top of them;
-//! * `etcd`: contenders for locks by etcd's API; `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small limits, and a client that reaches them;
+//! * `etcd`: contenders for locks by etcd's API; `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small
+//!   limits, and a client that reaches them;
 //! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
 //! * `tally`: what the nodes counted;

@@ -1,7 +1,8 @@
 //! A node's process: a tokio runtime of its own, which the simulation drives between two steps of the network.
 //!
-//! turmoil runs each host on a runtime, too, but every host at the same rate, and none of them can stand still. So a turmoil host is only the
-//! node's *machine*: it has the sockets, as a kernel has. The process reaches them through pipes. That gives it what real processes have:
+//! turmoil runs each host on a runtime, too, but every host at the same rate, and none of them can stand still. So a turmoil host is only
+//! the node's *machine*: it has the sockets, as a kernel has. The process reaches them through pipes. That gives it what real processes
+//! have:
 //!
 //! * **a clock of its own**: its runtime gets some milliseconds more or fewer than the network;
 //! * **time that passes while it computes**: a thread that is busy runs no task and sends no heartbeat; what arrives meanwhile waits in the

@@ -1,8 +1,8 @@
 //! A client process that sends every other request of `lockkeeper.v1`, with values of any kind, to locks and sessions of its own.
 //!
-//! The workload of the chaos runs sends what applications send, and is judged by its history. Here the requests are drawn by chance, so that
-//! each of them is executed among the others, also where its sessions are over, its tokens old and its pages odd. What is judged is the table:
-//! all nodes must apply all of it, to the same end.
+//! The workload of the chaos runs sends what applications send, and is judged by its history. Here the requests are drawn by chance, so
+//! that each of them is executed among the others, also where its sessions are over, its tokens old and its pages odd. What is judged is
+//! the table: all nodes must apply all of it, to the same end.
 
 use std::{
     sync::{

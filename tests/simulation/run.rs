@@ -54,8 +54,8 @@ const HANDOVER_BOUND_MS: u64 = 8_000;
 const STAMP_NS: u64 = 3_000_000 + CLOCKS_NS;
 /// By how much a clock that is 1 % faster ends the longest leases of callers earlier, which do not allow for it as the library does.
 const CLOCKS_NS: u64 = 24_000_000;
-/// Units of work of one entry at the most: those of a batch of the proposer, and one command beyond it, which may read, compare and delete as
-/// much as a transaction may.
+/// Units of work of one entry at the most: those of a batch of the proposer, and one command beyond it, which may read, compare and delete
+/// as much as a transaction may.
 const UNITS_MAX: u64 = 32 * 1_024 + 4 * 16 * 1_024;
 /// A simulation that lasts longer hangs.
 const LONGEST: Duration = Duration::from_secs(400);

@@ -43,8 +43,8 @@ impl Scarcity {
         Self { capacity, limits }
     }
 
-    /// The limits of a node from one of its starts on: up to a third less or more. So a change of the leader changes them, and the table may
-    /// be beyond them.
+    /// The limits of a node from one of its starts on: up to a third less or more. So a change of the leader changes them, and the table
+    /// may be beyond them.
     pub(crate) fn limits(&self, random: &mut StdRng) -> Limits {
         let mut about = |limit: usize| limit / 3 * random.random_range(2..=4);
         let Limits { work, grants_per_session, table_bytes, session_bytes } = self.limits;

@@ -6,7 +6,8 @@ use lockkeeper::machine::Limit;
 
 use crate::keyspace::words::words;
 
-/// Before the words of the keyspace's requests, the requests that were answered, and the limits that refused one, among the counts of a run.
+/// Before the words of the keyspace's requests, the requests that were answered, and the limits that refused one, among the counts of a
+/// run.
 pub(crate) const WORD: &str = "word ";
 pub(crate) const ANSWERED: &str = "answered ";
 pub(crate) const LIMIT: &str = "limit ";

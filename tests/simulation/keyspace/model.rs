@@ -1,8 +1,8 @@
 //! A model of the keyspace: what a transaction or a read must have answered, given what was there.
 //!
 //! One thing the history does not say: an entry whose lease is over is over for everybody from that moment, though the event of it comes
-//! later. So the model takes the sessions that were over as a parameter, and an answer is right if there is some set of sessions that explains
-//! all of it.
+//! later. So the model takes the sessions that were over as a parameter, and an answer is right if there is some set of sessions that
+//! explains all of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

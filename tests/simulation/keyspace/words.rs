@@ -1,7 +1,7 @@
 //! The words of the keyspace's requests: every variant and every option of the service's own types, each with a name.
 //!
-//! Each list is one `match` without a wildcard. A new variant is an error of the compiler here, and once it has its word, the test below and
-//! every batch of runs fail until the grammar says it.
+//! Each list is one `match` without a wildcard. A new variant is an error of the compiler here, and once it has its word, the test below
+//! and every batch of runs fail until the grammar says it.
 
 use std::collections::BTreeMap;
 
