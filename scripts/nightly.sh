@@ -24,6 +24,7 @@ sections=(
     'etcd         clients of etcd from PyPI, npm and Debian; a walk beside etcd'
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
+    'redis        lock clients of Redis from PyPI and npm while leaders die; clients that wait; Sentinels'
     'lua          random programs beside the same interpreter in redis-server'
     'clients-python the Python client: lints, types, its tests, its recipes; a run of chaos that is judged'
     'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'
@@ -67,6 +68,7 @@ section() {
     etcd) ignored node etcd::etcdctl etcd::walk etcd::lock_set etcd::locks && scripts/etcd-clients.sh ;;
     patroni) scripts/patroni.sh ;;
     dynamodb) scripts/dynamodb-clients.sh ;;
+    redis) scripts/redis-clients.sh ;;
     lua) apt redis-server redis-server && cargo test --locked -p lockkeeper-lua --lib -- --ignored --nocapture ;;
     clients-python) scripts/python-client.sh && scripts/client-conformance.sh python && ignored node clients::python:: ;;
     generated) ignored node generated:: ;;
