@@ -24,7 +24,7 @@ sections=(
     'etcd         clients of etcd from PyPI, npm and Debian; a walk beside etcd'
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
-    'redis        lock clients of Redis from PyPI and npm while leaders die; clients that wait; Sentinels'
+    'redis        lock clients of Redis from PyPI, npm and Debian while leaders die; clients that wait; Sentinels'
     'lua          random programs beside the same interpreter in redis-server'
     'clients-python the Python client: lints, types, its tests, its recipes; a run of chaos that is judged'
     'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unmodified clients of Redis from PyPI and npm on real clusters of three nodes (tests/redis):
+# Unmodified clients of Redis from PyPI, npm and Debian on real clusters of three nodes (tests/redis):
 #
 #   1. each lock client: two processes contend while the leader is killed; refusal, release by others, waiting, extension, a dead holder,
 #   2. blocking pops and channels over all nodes, with a leader that dies while clients wait,
@@ -7,7 +7,8 @@
 #
 #     scripts/redis-clients.sh [SECONDS [CLIENT…]]     for how long clients contend after the leader's death (default: 10); only these
 #
-# Needs python3, and npm with node 20 or later; packages are installed into the build directory.
+# Needs python3, and npm with node 20 or later; packages are installed into the build directory, those in PHP and Ruby by apt-get if this
+# is root, and left out otherwise.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -34,6 +35,10 @@ if ! cmp -s tests/redis/package-lock.json "$modules/installed"; then
     cp tests/redis/package.json tests/redis/package-lock.json "$modules"
     (cd "$modules" && run npm ci --no-audit --no-fund --ignore-scripts)
     cp tests/redis/package-lock.json "$modules/installed"
+fi
+if [[ $EUID == 0 ]] && command -v apt-get >/dev/null && ! { command -v php && command -v ruby; } >/dev/null; then
+    run apt-get update -q
+    run apt-get install -qy --no-install-recommends php-cli php-symfony-lock php-predis ruby-redis
 fi
 export NODE_PATH=$modules/node_modules
 

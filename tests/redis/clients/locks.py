@@ -1,6 +1,8 @@
-"""Lock clients from PyPI: refusal, release by others, waiting, extension, a dead holder, contention. Usage: see support.py."""
+"""Lock clients from PyPI, and by processes in PHP and Ruby: refusal, release by others, waiting, extension, a dead holder, contention. Usage: see support.py."""
 
 import asyncio
+import pathlib
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +14,7 @@ import redis
 NAME, ENDPOINT, SECONDS = sys.argv[1], sys.argv[2], float(sys.argv[3])
 HOST, PORT = ENDPOINT.rsplit(":", 1)
 PORT = int(PORT)
+HERE = pathlib.Path(__file__).parent
 
 
 def connect():
@@ -279,6 +282,42 @@ class PyRedisSemaphore(RedisPy):
         return self.lock.refresh()
 
 
+class SymfonyLock(RedisPy):
+    """A client in another language: a process that is told what to do by lines."""
+
+    threads = 1
+    wait = None
+    program = ("php", "-d", "error_reporting=0", "locks.php")
+
+    def make(self, key):
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*self.program, HOST, str(PORT), key, str(self.ttl)], stdin=pipe, stdout=pipe, text=True, cwd=HERE)
+
+    def tell(self, what):
+        self.lock.stdin.write(f"{what}\n")
+        self.lock.stdin.flush()
+        answer = self.lock.stdout.readline().strip()
+        if answer not in ("0", "1"):
+            raise RuntimeError(answer)
+        return answer == "1"
+
+    def acquire(self):
+        return self.tell("acquire")
+
+    def release(self):
+        return self.tell("release")
+
+    def release_of_others(self):
+        self.tell("others")
+
+    def extend(self):
+        return self.tell("extend")
+
+
+class RedisRb(SymfonyLock):
+    program = ("ruby", "locks.rb")
+
+
 class WithoutALock:
     """Two of them must be seen to overlap."""
 
@@ -296,6 +335,8 @@ class WithoutALock:
 
 CLIENTS = {
     "without-a-lock": WithoutALock,
+    "symfony-lock": SymfonyLock,
+    "redis-rb": RedisRb,
     "redis-py": RedisPy,
     "redis-py-asyncio": RedisAsyncio,
     "valkey": Valkey,

@@ -8,6 +8,7 @@ Usage: lockkeeper dev --redis -- PYTHON run.py SECONDS
 import concurrent.futures
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ OF_PYPI = (
     " py-redis-semaphore"
 ).split()
 OF_NPM = "redlock-5 redlock-4 redis-semaphore-mutex redis-semaphore redis-lock simple-redis-mutex node-redis".split()
+# From Debian, with the program that each needs.
+OF_DEBIAN = {"symfony-lock": "php", "redis-rb": "ruby"}
 # How many contend at the same time.
 TOGETHER = 7
 # A bound on failures, seconds.
@@ -86,7 +89,12 @@ def overlaps_are_seen(cluster):
 def main():
     seconds = float(sys.argv[1])
     cluster = nodes()
-    names = OF_PYPI + (OF_NPM if os.environ.get("NODE_PATH") else [])
+    names = [*OF_PYPI] + (OF_NPM if os.environ.get("NODE_PATH") else [])
+    for name, program in OF_DEBIAN.items():
+        if shutil.which(program):
+            names.append(name)
+        else:
+            print(f"SKIPPED {name}: no {program}", flush=True)
     only = sys.argv[2:]
     names = [name for name in names if name in only or not only]
     is_good = overlaps_are_seen(cluster)
