@@ -35,6 +35,7 @@ mod local;
 mod log_store;
 mod network;
 mod power;
+mod redis;
 mod runtimes;
 mod serving;
 mod slow_disk;
