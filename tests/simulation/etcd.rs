@@ -140,7 +140,7 @@ impl EtcdClientProcess {
 
         let mut sent = system::elapsed();
         let lease = answered(LIMIT, leases.lease_grant(LeaseGrantRequest { ttl: TTL_S, id: 0 })).await?.id;
-        let request = LockRequest { name: lock.clone().into_bytes().into(), lease };
+        let request = LockRequest { name: lock.clone().into_bytes(), lease };
         let granted = answered(LOCK_LIMIT, locks.lock(request)).await?;
         let until = |sent: Duration| sent + TTL - MARGIN;
         if until(sent) > system::elapsed() {

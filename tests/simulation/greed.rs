@@ -265,7 +265,7 @@ impl Guest {
         data: Option<usize>,
         waits: bool,
     ) -> Result<(), Status> {
-        let want = Want { name: name.to_owned(), data: data.map(|bytes| vec![3; bytes].into()), ..Want::default() };
+        let want = Want { name: name.to_owned(), data: data.map(|bytes| vec![3; bytes]), ..Want::default() };
         let message = AcquireRequest {
             session_id: session.to_owned(),
             request: Some(RequestId { id: number + 1, lowest: 1, kept: Vec::new() }),

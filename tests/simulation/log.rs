@@ -95,7 +95,7 @@ impl Disk {
         let state = self.lock();
         let pending = state.pending.iter().rev().find_map(|write| match write {
             Write::Entry(entry) if entry.log_id.index == index => Some(entry),
-            _ => None,
+            Write::Entry(_) | Write::Vote(_) | Write::Committed(_) | Write::Truncate(_) | Write::Purge(_) => None,
         });
         pending.or_else(|| state.synced.entries.get(&index)).cloned()
     }

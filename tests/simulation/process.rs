@@ -212,6 +212,7 @@ impl Process {
         let local = LocalSet::new();
         // Timers have whole milliseconds.
         runtime.block_on(async { sleep(TICK).await });
+        #[expect(clippy::async_yields_async, reason = "the task begins within the runtime, and goes on after this")]
         let main = runtime.block_on(local.run_until(async { tokio::task::spawn_local(main()) }));
         Self { runtime, local, main: Some(main), load, rate, credit: 0.0, busy: 0, missed: 0 }
     }

@@ -249,7 +249,7 @@ impl Clerk {
         Want {
             name,
             mode: Some(Mode { kind: Some(kind) }),
-            data: self.data().map(Into::into),
+            data: self.data(),
             keep_data: self.percent(30),
             must_exist: self.percent(5),
         }
@@ -310,7 +310,7 @@ impl Clerk {
             }
             Ask::Update => {
                 let Held { session, token, name } = self.held();
-                let data = self.data().map(Into::into);
+                let data = self.data();
                 let request = self.request();
                 let keep_data = self.percent(50);
                 let message = UpdateRequest { session_id: session, request, token, name, data, keep_data };
