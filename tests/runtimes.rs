@@ -103,6 +103,7 @@ impl Node {
         let (stop, stopped) = oneshot::channel();
         let parts = |directory: &Path| Parts {
             config,
+            limits: None,
             clients: clients_in,
             peers: peers_in,
             connector: TcpConnector,

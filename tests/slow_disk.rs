@@ -149,6 +149,7 @@ impl Cluster {
             let cluster_id = CLUSTER.parse().expect("a cluster id");
             let parts = Parts {
                 config,
+                limits: None,
                 clients,
                 peers,
                 connector: TcpConnector,

@@ -66,6 +66,7 @@ pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(St
         identity.started().expect("written");
         let parts = Parts {
             config,
+            limits: None,
             clients,
             peers,
             connector: TcpConnector,

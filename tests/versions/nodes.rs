@@ -118,6 +118,7 @@ impl Cluster {
         identity.started().expect("written");
         let parts = Parts {
             config,
+            limits: None,
             clients,
             peers,
             connector: TcpConnector,
