@@ -23,7 +23,7 @@ use std::{
 
 use lockkeeper::transport::{Connector, Listen};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, DuplexStream, copy_bidirectional, duplex},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, copy, duplex, split},
     runtime::{Builder, Runtime},
     sync::{mpsc, oneshot},
     task::{JoinHandle, LocalSet},
@@ -117,10 +117,26 @@ impl Machinery {
     }
 }
 
-/// Carries bytes in both directions, until both ends are closed or one breaks.
-async fn carry(mut stream: impl AsyncRead + AsyncWrite + Unpin, mut pipe: DuplexStream) {
-    // An error ends the connection: each side sees its end.
-    let _ = copy_bidirectional(&mut stream, &mut pipe).await;
+/// Carries bytes in both directions, until the process closes its end or the connection breaks.
+async fn carry(stream: impl AsyncRead + AsyncWrite, pipe: DuplexStream) {
+    let (mut from_network, mut to_network) = split(stream);
+    let (mut from_process, mut to_process) = split(pipe);
+    let inwards = async {
+        copy(&mut from_network, &mut to_process).await?;
+        to_process.shutdown().await?;
+        // The other side sends no more; the process may still answer.
+        std::future::pending::<io::Result<()>>().await
+    };
+    let outwards = async {
+        copy(&mut from_process, &mut to_network).await?;
+        to_network.shutdown().await
+    };
+    // A process that has closed its end reads nothing any more. If what comes were still taken, the other side would never learn of it: a
+    // connection of which a message was lost has a gap, and nothing behind the gap is read.
+    let _ = tokio::select! {
+        broken = inwards => broken,
+        closed = outwards => closed,
+    };
 }
 
 /// Opens a process's connections.
