@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockkeeper::{
-    machine::{Entry, EntryEvent, Key, KeyRange, Revision},
+    machine::{Entry, EntryEvent, Key, KeyRange, Machine, Revision},
     table::Applied,
 };
 
@@ -21,9 +21,15 @@ pub(crate) struct Truth {
     events: Vec<Arc<EntryEvent>>,
     /// The places of the events of each key.
     by_key: BTreeMap<Key, Vec<usize>>,
-    /// After the first revision and up to the second, events are missing: one entry of the log made more than the table keeps.
+    /// What was under each key from a revision on.
+    states: BTreeMap<Key, Vec<Since>>,
+    /// After the first revision and up to the second, events are missing: one entry of the log made more than the table keeps. The states
+    /// at the second one are here.
     gaps: Vec<(Revision, Revision)>,
 }
+
+/// From a revision on, what was under a key.
+type Since = (Revision, Option<Arc<Entry>>);
 
 impl Truth {
     /// Adds the events of an entry of the log, if it is the next one. Fails if they do not follow from what was there before.
@@ -37,6 +43,7 @@ impl Truth {
         let known = machine.history().compacted().max(self.complete);
         if known > self.complete {
             self.gaps.push((self.complete, known));
+            self.look_again(machine, known)?;
         }
         let new = machine.history().after(known, None).map_err(|error| error.to_string())?;
         for event in new {
@@ -46,8 +53,23 @@ impl Truth {
         Ok(())
     }
 
+    /// Notes what is under every key after a gap.
+    fn look_again(&mut self, machine: &Machine, revision: Revision) -> Result<(), String> {
+        let all = KeyRange::default();
+        let past = machine.entries_at(&all, revision).map_err(|error| error.to_string())?;
+        // Events show no claims.
+        let unclaimed = |entry: Arc<Entry>| Arc::new(Entry { claim: None, ..Entry::clone(&entry) });
+        let mut present: BTreeMap<_, _> =
+            past.iter(false).map(|(key, entry)| (key.clone(), unclaimed(entry))).collect();
+        for (key, states) in &mut self.states {
+            states.push((revision, present.remove(key)));
+        }
+        self.states.extend(present.into_iter().map(|(key, entry)| (key, vec![(revision, Some(entry))])));
+        Ok(())
+    }
+
     fn add(&mut self, event: &Arc<EntryEvent>) -> Result<(), String> {
-        let EntryEvent { revision, key, before, .. } = &**event;
+        let EntryEvent { revision, key, before, after } = &**event;
         if let Some(last) = self.events.last()
             && (last.revision, &last.key) >= (*revision, key)
         {
@@ -60,6 +82,7 @@ impl Truth {
             return Err(format!("the event of {key:?} at {revision:?} begins with {before:?}, but there was {was:?}"));
         }
 
+        self.states.entry(key.clone()).or_default().push((*revision, after.clone()));
         self.by_key.entry(key.clone()).or_default().push(self.events.len());
         self.events.push(Arc::clone(event));
         Ok(())
@@ -105,7 +128,9 @@ impl Truth {
 
     /// What was under a key at a revision.
     pub(crate) fn entry(&self, key: &Key, revision: Revision) -> Option<&Arc<Entry>> {
-        self.events[self.last_place(key, revision)?].after.as_ref()
+        let states = self.states.get(key)?;
+        let after = states.partition_point(|(from, _)| *from <= revision);
+        states.get(after.checked_sub(1)?)?.1.as_ref()
     }
 
     /// The entries of a range at a revision.
@@ -114,7 +139,7 @@ impl Truth {
         range: &'a KeyRange,
         revision: Revision,
     ) -> impl Iterator<Item = (&'a Key, &'a Arc<Entry>)> {
-        let keys = self.by_key.keys().filter(|key| range.contains(key));
+        let keys = self.states.keys().filter(|key| range.contains(key));
         keys.filter_map(move |key| Some((key, self.entry(key, revision)?)))
     }
 }
