@@ -7,18 +7,20 @@
 //! write_deadline  ends a connection whose client does not read
 //! read_state      the bytes that a connection may read in its turn
 //! log_throttle    at most one line in some seconds about what a client can cause
+//! serve           the loop of a port that accepts, for a protocol and a listener that are parameters
 //! ```
 //!
 //! A port admits each connection ([`Slots::admit`]), counts its calls ([`Slot::call`]), and ends it when it is told to
 //! ([`Slot::must_end`]). Deadlines of a protocol (its handshake, its headers) are the port's own.
 //!
-//! Sockets and protocols are not part of this crate.
+//! Protocols are not part of this crate, and of sockets it has only what TCP itself gives.
 
 #![warn(clippy::match_bool)]
 
 mod arriving;
 mod log_throttle;
 mod read_state;
+mod serve;
 mod shortage;
 mod slots;
 mod write_deadline;
@@ -28,6 +30,7 @@ use std::{fmt, sync::Arc};
 pub use arriving::{ArrivingBytes, ArrivingRequest, FREE_BYTES, TooManyBytes};
 pub use log_throttle::LogThrottle;
 pub use read_state::ReadState;
+pub use serve::{AcceptLimits, AcceptedConnection, ConnectionSource, serve_connections};
 pub use slots::{NoSlot, OpenCall, Slot, SlotGuard, Slots, TaskOrder};
 pub use write_deadline::{UNREAD_TIMEOUT, WriteDeadline};
 

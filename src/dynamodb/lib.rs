@@ -59,7 +59,7 @@ mod value;
 mod work;
 
 pub use http::serve;
-pub use lockkeeper_http1::HttpListen;
+pub use lockkeeper_http1::{ConnectionSource, HttpListen};
 pub use number::{Number, NumberError};
 pub use options::{DynamoOptions, UnreadLimits};
 pub use sigv4::Secrets;

@@ -14,7 +14,6 @@ use std::{
     convert::Infallible,
     error::Error,
     future::Future,
-    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
@@ -29,21 +28,16 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lockkeeper_accept::{NoSlot, OpenCall, ReadState, Slot, SlotGuard, Slots, TaskOrder, WriteDeadline};
+use lockkeeper_accept::{
+    AcceptLimits, AcceptedConnection, NoSlot, OpenCall, Slot, TaskOrder, WriteDeadline, serve_connections,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
-    task::{JoinSet, yield_now},
-    time::timeout,
+    net::TcpListener,
 };
 use tokio_util::sync::CancellationToken;
 
-pub use lockkeeper_accept::Refusals;
-
-/// Time that connections have to end when the port stops.
-const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Arrivals have half of all slots, and this many at the most. It is a larger part than at the ports of gRPC: probes are among them.
-const ARRIVALS_MAX: usize = 256;
+pub use lockkeeper_accept::{ConnectionSource, Refusals};
 
 /// Where a browser says that a request comes from.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -68,104 +62,49 @@ pub struct PortLimits {
     pub browsers: bool,
 }
 
-/// Accepts connections. The part that takes time, such as a handshake, is a future of its own, so that one client delays no other.
-pub trait HttpListen: Send + 'static {
-    /// A connection that can be served.
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-
-    /// The next connection and its client's address.
-    fn accept(
-        &mut self,
-    ) -> impl Future<Output = io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)>> + Send;
-
+/// Accepts connections, and describes them to their requests.
+pub trait HttpListen: ConnectionSource {
     /// What each request of a connection is to know of it.
     fn describe(_stream: &Self::Stream) -> Extensions {
         Extensions::new()
     }
-
-    /// Who is told of connections that are refused since no slot is free.
-    fn refusals(&self) -> Refusals {
-        Refusals::default()
-    }
 }
 
-impl HttpListen for TcpListener {
-    type Stream = TcpStream;
-
-    async fn accept(
-        &mut self,
-    ) -> io::Result<(impl Future<Output = io::Result<TcpStream>> + Send + 'static, SocketAddr)> {
-        let (stream, client) = TcpListener::accept(self).await?;
-        stream.set_nodelay(true)?;
-        Ok((std::future::ready(Ok(stream)), client))
-    }
-}
+impl HttpListen for TcpListener {}
 
 /// Serves connections until `stopping`, and then the requests under way for some seconds. Never fails: an error of one connection does not
 /// affect others. Dropping the future closes all connections.
 ///
 /// `answer` gets each request and its client's address.
-pub async fn serve<L, F, A, B>(mut listener: L, limits: PortLimits, answer: F, stopping: CancellationToken)
+pub async fn serve<L, F, A, B>(listener: L, limits: PortLimits, answer: F, stopping: CancellationToken)
 where
     L: HttpListen,
     F: Fn(Request<Incoming>, SocketAddr) -> A + Clone + Send + 'static,
     A: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data: From<String> + Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
 {
-    let connections_max = limits.connections_max;
-    let arrivals_max = (connections_max / 2).min(ARRIVALS_MAX);
-    let slots = if limits.refuses {
-        Slots::with_arrivals(arrivals_max, connections_max, listener.refusals())
-    } else {
-        Slots::refusing_nobody(arrivals_max, connections_max)
+    let accepts = AcceptLimits {
+        connections_max: limits.connections_max,
+        handshake_timeout: limits.header_timeout,
+        refuses: limits.refuses,
     };
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = stopping.cancelled() => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => accepted,
-        };
-        let (handshake, client) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                slots.note_failed_accept(&error).await;
-                continue;
-            }
-        };
 
-        let slot_guard = slots.admit(client.ip(), ReadState::new(usize::MAX));
+    let ending = stopping.clone();
+    let serve = move |accepted: AcceptedConnection<L::Stream>| {
+        let known = L::describe(&accepted.stream);
         let answer = answer.clone();
-        let stopping = stopping.clone();
-        connections.spawn(async move {
-            let slot = Arc::clone(&slot_guard.0);
-            let handshake = tokio::select! {
-                handshake = timeout(limits.header_timeout, handshake) => handshake,
-                () = slot.must_end() => return,
-            };
-            if let Ok(Ok(stream)) = handshake {
-                let known = L::describe(&stream);
-                let answer = move |mut request: Request<Incoming>, client| {
-                    request.extensions_mut().extend(known.clone());
-                    answer(request, client)
-                };
-                connection(stream, client, limits, slot_guard, answer, stopping).await;
-            }
-        });
-        // Each connection has a turn before the next one is accepted: a request that is there already is read before a flood of arrivals
-        // can displace it.
-        yield_now().await;
-    }
-    drop(listener);
-    let _ = timeout(CLOSING_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+        let answer = move |mut request: Request<Incoming>, client| {
+            request.extensions_mut().extend(known.clone());
+            answer(request, client)
+        };
+        connection(accepted, limits, answer, ending.clone())
+    };
+    serve_connections(listener, accepts, stopping, serve).await;
 }
 
 async fn connection<F, A, B>(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    client: SocketAddr,
+    accepted: AcceptedConnection<impl AsyncRead + AsyncWrite + Unpin>,
     limits: PortLimits,
-    slot_guard: SlotGuard,
     answer: F,
     stopping: CancellationToken,
 ) where
@@ -173,6 +112,7 @@ async fn connection<F, A, B>(
     A: Future<Output = Response<B>>,
     B: Body<Data: From<String>, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
+    let AcceptedConnection { stream, client, slot_guard } = accepted;
     let slot = &slot_guard.0;
     let calls = Arc::clone(slot);
     let service = service_fn(move |request: Request<Incoming>| {

@@ -1,13 +1,13 @@
 //! Misbehaving connections, in virtual time.
 
-use std::future::pending;
+use std::{future::pending, io};
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
     sync::mpsc,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::*;
@@ -28,7 +28,7 @@ const LARGE: usize = 1 << 20;
 
 struct Arriving(mpsc::Receiver<(DuplexStream, SocketAddr)>);
 
-impl HttpListen for Arriving {
+impl ConnectionSource for Arriving {
     type Stream = DuplexStream;
 
     async fn accept(
@@ -40,6 +40,8 @@ impl HttpListen for Arriving {
         }
     }
 }
+
+impl HttpListen for Arriving {}
 
 #[derive(Clone)]
 struct Port(mpsc::Sender<(DuplexStream, SocketAddr)>);

@@ -48,7 +48,7 @@ mod unit;
 mod view;
 
 pub use listen::ClientListener;
-pub use lockkeeper_accept::Refusals;
+pub use lockkeeper_accept::{ConnectionSource, Refusals};
 pub use options::Options;
 pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};

@@ -1,12 +1,8 @@
 //! The port: accepts connections and serves them.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
-use lockkeeper_accept::{ArrivingBytes, ReadState, Slots};
-use tokio::{
-    task::{JoinSet, yield_now},
-    time::timeout,
-};
+use lockkeeper_accept::{AcceptLimits, AcceptedConnection, ArrivingBytes, serve_connections};
 use tokio_util::sync::CancellationToken;
 
 use crate::StoreFailure;
@@ -16,11 +12,6 @@ use crate::{
     node::RedisNode,
     unit::{CommandUnit, UnitOutcome},
 };
-
-/// Time that connections have to end when the port stops.
-const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Arrivals have half of all slots, and this many at the most.
-const ARRIVALS_MAX: usize = 256;
 
 /// Redis' protocol over a store.
 pub struct Redis<S>(Arc<RedisNode<S>>);
@@ -59,53 +50,32 @@ impl<S: RedisStore> Redis<S> {
 
     /// Serves connections until `stopping` is cancelled, and then the requests in flight for some seconds. Never fails: an error of one
     /// connection does not affect others. Dropping the future closes all connections.
-    pub async fn serve<L: ClientListener>(&self, mut listener: L, stopping: CancellationToken) {
+    pub async fn serve<L: ClientListener>(&self, listener: L, stopping: CancellationToken) {
         let options = &self.0.options;
-        let arrivals_max = (options.connections_max / 2).min(ARRIVALS_MAX);
-        let slots = Slots::with_arrivals(arrivals_max, options.connections_max, listener.refusals());
         let budgets = Budgets {
             requests: ArrivingBytes::new(options.requests_bytes_max),
             replies: ArrivingBytes::new(options.replies_bytes_max),
         };
+        let limits = AcceptLimits {
+            connections_max: options.connections_max,
+            handshake_timeout: options.arrival_timeout,
+            refuses: true,
+        };
 
-        let mut connections = JoinSet::new();
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                () = stopping.cancelled() => break,
-                Some(_) = connections.join_next() => continue,
-                accepted = listener.accept() => accepted,
-            };
-            let (handshake, client) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    slots.note_failed_accept(&error).await;
-                    continue;
-                }
-            };
-
-            let slot_guard = slots.admit(client.ip(), ReadState::new(usize::MAX));
-            let node = Arc::clone(&self.0);
+        let node = Arc::clone(&self.0);
+        let ending = stopping.clone();
+        let serve = move |accepted: AcceptedConnection<L::Stream>| {
+            let node = Arc::clone(&node);
             let budgets = budgets.clone();
-            let stopping = stopping.clone();
-            connections.spawn(async move {
+            let stopping = ending.clone();
+            async move {
+                let AcceptedConnection { stream, client, slot_guard } = accepted;
+                let identity = L::identity(&stream);
                 let slot = Arc::clone(&slot_guard.0);
-                let handshake = tokio::select! {
-                    handshake = timeout(node.options.arrival_timeout, handshake) => handshake,
-                    () = slot.must_end() => return,
-                };
-                if let Ok(Ok(stream)) = handshake {
-                    let identity = L::identity(&stream);
-                    ServedConnection::new(stream, node, client, identity, &budgets).serve(slot, stopping).await;
-                }
+                ServedConnection::new(stream, node, client, identity, &budgets).serve(slot, stopping).await;
                 drop(slot_guard);
-            });
-            // Each connection has a turn before the next one is accepted: a request that is there already is read before a flood of
-            // arrivals can displace it.
-            yield_now().await;
-        }
-
-        drop(listener);
-        let _ = timeout(CLOSING_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+            }
+        };
+        serve_connections(listener, limits, stopping, serve).await;
     }
 }

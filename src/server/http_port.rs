@@ -4,6 +4,7 @@ use std::{future::Future, io, net::SocketAddr, sync::Arc};
 
 use http::Extensions;
 
+use lockkeeper_http1::{ConnectionSource, HttpListen};
 use lockkeeper_transport::{
     Listen, Refusals,
     tls::{self, Acceptor, PlainOrTls, Subject},
@@ -20,7 +21,7 @@ pub(crate) struct HttpPort<L> {
     pub(crate) acceptor: Option<Acceptor>,
 }
 
-impl<L: Listen> lockkeeper_http1::HttpListen for HttpPort<L> {
+impl<L: Listen> ConnectionSource for HttpPort<L> {
     type Stream = PlainOrTls<L::Stream>;
 
     async fn accept(
@@ -38,13 +39,15 @@ impl<L: Listen> lockkeeper_http1::HttpListen for HttpPort<L> {
         Ok((handshake, client))
     }
 
+    fn refusals(&self) -> Refusals {
+        self.listener.refusals()
+    }
+}
+
+impl<L: Listen> HttpListen for HttpPort<L> {
     fn describe(stream: &Self::Stream) -> Extensions {
         let mut extensions = Extensions::new();
         extensions.insert(ConnectionSubject(tls::subject(stream).map(Arc::new)));
         extensions
-    }
-
-    fn refusals(&self) -> Refusals {
-        self.listener.refusals()
     }
 }

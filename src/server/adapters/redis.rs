@@ -26,8 +26,9 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lockkeeper_redis::{
-    ClientListener, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim,
-    NodeAddress, Options, Redis, RedisStore, Refusals, Requester, StoreFailure, StoredEntry, TxnOutcome,
+    ClientListener, ConnectionSource, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry,
+    FoundEntries, LockClaim, NodeAddress, Options, Redis, RedisStore, Refusals, Requester, StoreFailure, StoredEntry,
+    TxnOutcome,
 };
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
@@ -160,7 +161,7 @@ struct RedisStream<S> {
     identity: Option<String>,
 }
 
-impl<L: Listen> ClientListener for RedisPort<L> {
+impl<L: Listen> ConnectionSource for RedisPort<L> {
     type Stream = RedisStream<L::Stream>;
 
     async fn accept(
@@ -184,12 +185,14 @@ impl<L: Listen> ClientListener for RedisPort<L> {
         Ok((handshake, client))
     }
 
-    fn identity(stream: &Self::Stream) -> Option<String> {
-        stream.identity.clone()
-    }
-
     fn refusals(&self) -> Refusals {
         self.listener.refusals()
+    }
+}
+
+impl<L: Listen> ClientListener for RedisPort<L> {
+    fn identity(stream: &Self::Stream) -> Option<String> {
+        stream.identity.clone()
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use lockkeeper_dynamodb::{
-    CommitResult, DynamoCaller, DynamoOptions, DynamoStoreError, HttpListen, Item, ItemEntry, Secrets, Store, StoreTxn,
-    StoredPage, Write, fuzzing, serve,
+    CommitResult, ConnectionSource, DynamoCaller, DynamoOptions, DynamoStoreError, HttpListen, Item, ItemEntry,
+    Secrets, Store, StoreTxn, StoredPage, Write, fuzzing, serve,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream},
@@ -251,7 +251,9 @@ pub(super) fn repair_http(input: &mut Vec<u8>) {
 /// One connection, and then none.
 struct One(Option<DuplexStream>);
 
-impl HttpListen for One {
+impl HttpListen for One {}
+
+impl ConnectionSource for One {
     type Stream = DuplexStream;
 
     async fn accept(
