@@ -41,3 +41,4 @@ mod serving;
 mod slow_disk;
 mod traces;
 mod versions;
+mod zookeeper;
