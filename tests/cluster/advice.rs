@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use lockkeeper::local::LocalCluster;
-use tokio::process::Command;
+use tokio::{process::Command, time::Instant};
 
 use super::terminal::Terminal;
 use crate::support::{
@@ -18,6 +18,24 @@ async fn run(cluster: &LocalCluster, arguments: &[&str]) -> Output {
 fn plain(cluster: &LocalCluster) -> String {
     let endpoints = cluster.endpoints().join(",");
     endpoints.replace("https://", "").replace("http://", "")
+}
+
+/// Runs a command that cannot succeed, until it ends with 12 (nothing can have happened), says the text so many times, and calls no node
+/// down.
+///
+/// One run is not enough: on a busy machine an attempt may not be over within the command's time, and then that is what the command says.
+async fn run_until_told(said: &str, times: usize, mut run: impl AsyncFnMut() -> Output) {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let (code, out, err) = text(&run().await);
+        assert_ne!(code, 0, "{out}{err}");
+
+        let all = format!("{out}{err}");
+        if code == 12 && all.matches(said).count() >= times && !all.contains("down: ") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "it ends with {code}, and does not say {said:?} {times} times: {all}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,9 +71,8 @@ async fn without_a_quorum_each_node_is_a_line_and_the_reason_is_a_conclusion() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_that_speaks_tls_is_not_down_and_nothing_happens_there() {
     let cluster = cluster_with(|options| options.tls = true).await;
-    let (code, out, err) = text(&run(&cluster, &["status"]).await);
-    assert_eq!((code, out.matches("no TLS: the node speaks TLS, and no --ca is given").count()), (12, 3), "{out}{err}");
-    assert!(!out.contains("down"), "{out}");
+    let not_down = "no TLS: the node speaks TLS, and no --ca is given";
+    run_until_told(not_down, 3, async || run(&cluster, &["status"]).await).await;
 
     let session = "0123456789abcdef0123456789abcdef";
     for arguments in [
@@ -66,13 +83,9 @@ async fn a_port_that_speaks_tls_is_not_down_and_nothing_happens_there() {
         &["force-release", "seat", "--reason", "test"],
         &["transfer-leader"],
     ] {
-        // A machine that is too busy for one attempt within the time is told so, with another code: it is asked again.
-        until(arguments[0], async || {
-            let (code, _, err) = text(&run(&cluster, &[arguments, &["--timeout", "2s"]].concat()).await);
-            assert!(err.contains("the cluster speaks TLS: name its authority with --ca"), "{arguments:?}: {err}");
-            (code == 12).then_some(())
-        })
-        .await;
+        let arguments = [arguments, &["--timeout", "2s"]].concat();
+        let advice = "the cluster speaks TLS: name its authority with --ca";
+        run_until_told(advice, 1, async || run(&cluster, &arguments).await).await;
     }
 
     // With its certificates, the page names them.
@@ -80,8 +93,14 @@ async fn a_port_that_speaks_tls_is_not_down_and_nothing_happens_there() {
     let (certificate, key) = files.own.expect("a client's");
     let mut doctor = lockkeeper(&["doctor", "-o", "json"]);
     doctor.env("LOCKKEEPER_ENDPOINTS", plain(&cluster)).arg("--ca").arg(files.ca);
-    let (code, page, err) = text(&output(doctor.arg("--cert").arg(certificate).arg("--key").arg(key)).await);
-    assert_eq!(code, 0, "{page}{err}");
+    doctor.arg("--cert").arg(certificate).arg("--key").arg(key);
+    // A busy machine may rightly be called one with a slow disk.
+    let page = until("a machine without a problem", async || {
+        let (code, page, err) = text(&output(&mut doctor).await);
+        eprint!("{err}");
+        (code == 0).then_some(page)
+    })
+    .await;
     let page: serde_json::Value = serde_json::from_str(&page).expect("a document");
     let named = page["chapters"][2].to_string();
     assert!(named.contains("authority for ") && named.contains("/client/"), "{page}");
@@ -93,14 +112,11 @@ async fn certificates_for_a_cluster_in_plain_text_are_told() {
     let directory = tempfile::tempdir().expect("a directory");
     lockkeeper::certs::Authority::create(directory.path(), "other").expect("an authority");
     let authority = directory.path().join("ca.pem");
-    for (arguments, place) in [(&["status"][..], 1), (&["lock", "seat", "--timeout", "2s", "--", "true"], 2)] {
-        until(arguments[0], async || {
+    for arguments in [&["status"][..], &["lock", "seat", "--timeout", "2s", "--", "true"]] {
+        run_until_told("no TLS: the node speaks none, and --ca is given", 3, async || {
             let mut command = lockkeeper(arguments);
             command.env("LOCKKEEPER_ENDPOINTS", plain(&cluster)).env("LOCKKEEPER_CA", &authority);
-            let (code, out, err) = text(&output(&mut command).await);
-            let said = if place == 1 { &out } else { &err };
-            assert!(said.contains("no TLS: the node speaks none, and --ca is given"), "{out}{err}");
-            (code == 12).then_some(())
+            output(&mut command).await
         })
         .await;
     }
