@@ -1,7 +1,7 @@
 //! The suites with sockets, processes or disks, in one program: built and linked once, and side by side on all processors.
 //!
 //! What a suite is for stands at the top of its file. Suites share this:
-//! * `support`: clusters of real processes, and waiting for a condition;
+//! * `support`: clusters of real processes, and waiting for a condition; `in_process`: a node in this process;
 //! * `turns`: tests that each need the whole machine take turns, while others go on beside them;
 //! * `pages`: the blocks of commands in the Markdown pages;
 //! * `skipped`, `unmodified`: what a test says that is skipped; programs of others;
@@ -10,6 +10,7 @@
 //! Tests that are ignored as `nightly` take minutes or programs of others: `scripts/nightly.sh` runs them.
 
 mod children;
+mod in_process;
 mod pages;
 mod skipped;
 mod support;

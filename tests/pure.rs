@@ -4,6 +4,7 @@ mod checker;
 mod config;
 mod formats;
 mod fuzz;
+mod in_process;
 mod machine;
 mod machine_model;
 mod report;

@@ -3,41 +3,30 @@
 #![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
 
 use std::{
-    path::Path,
     sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
 };
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember},
+    config::ConfiguredMember,
     environment::{Environment, Tasks},
-    machine::Versions,
     proto::v1::{self, cluster_client::ClusterClient, locks_client::LocksClient, sessions_client::SessionsClient},
-    raft::{
-        disk::Space,
-        identity::NodeIdentity,
-        log::{self, LogStore},
-        network::hello,
-        proposals::clock::BEAT,
-        snapshot::SnapshotStore,
-    },
-    server::{
-        descriptors::Places,
-        node::{Parts, run},
-    },
+    raft::{identity::NodeIdentity, log::LogOptions, network::hello, proposals::clock::BEAT},
     table::{Applied, Inspect},
     transport::TcpConnector,
 };
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     runtime::{self, Runtime},
     sync::oneshot,
     time::{sleep, timeout},
 };
 use tonic::{Response, Status};
+
+use crate::in_process::{self, NodeData, Seat};
 
 /// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -83,53 +72,21 @@ impl Node {
     fn start(inspector: Option<Arc<Gate>>, clients: Tasks, adapters: Tasks) -> Self {
         let directory = tempfile::tempdir().expect("a place for temporary files");
         let own = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let bind = || async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-            let address = listener.local_addr().expect("it is bound").to_string();
-            (listener, address)
-        };
-        let ((clients_in, client_address), (peers_in, peer_address), (http_in, http_address)) =
-            own.block_on(async { (bind().await, bind().await, bind().await) });
-        let member =
-            ConfiguredMember { node_id: 1, client_address: client_address.clone(), peer_address: peer_address.clone() };
-        let config = Config {
-            cluster_id: CLUSTER.to_owned(),
-            node_id: 1,
-            bootstrap: true,
-            members: vec![member],
-            ..Config::default()
-        };
-        let environment = Environment { clients, adapters, ..Environment::system() };
+        let mut http_address = "127.0.0.1:0".to_owned();
+        let (seat, http) = own.block_on(async { (Seat::new(1).await, in_process::listen(&mut http_address).await) });
+        let ConfiguredMember { client_address, peer_address, .. } = seat.member.clone();
+        let config = in_process::config(CLUSTER, 1, std::slice::from_ref(&seat.member));
+        let data = NodeData::open(directory.path(), &config, LogOptions::default());
+        let log = data.log.clone();
+
+        let mut parts = in_process::parts(config, seat, data, log.clone());
+        parts.environment = Environment { clients, adapters, ..Environment::system() };
+        parts.further.http = Some(http);
+        parts.further.inspector = inspector.map(|gate| gate as Arc<dyn Inspect>);
         let (stop, stopped) = oneshot::channel();
-        let parts = |directory: &Path| Parts {
-            config,
-            limits: None,
-            clients: clients_in,
-            peers: peers_in,
-            connector: TcpConnector,
-            dynamodb: None,
-            etcd: None,
-            redis: None,
-            http: Some(http_in),
-            tls: None,
-            identity: identity(1),
-            log: LogStore::open(&directory.join("log"), log::LogOptions::default()).expect("a new log"),
-            snapshots: SnapshotStore::open(&directory.join("snapshots")).expect("no snapshots"),
-            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
-            places: Places::default(),
-            inspector: inspector.map(|gate| gate as Arc<dyn Inspect>),
-            environment,
-            versions: Versions::OWN,
-            replica: None,
-        };
-        let parts = parts(directory.path());
         let thread = thread::spawn(move || {
-            let log = parts.log.clone();
-            own.block_on(async {
-                let stopped = async { stopped.await.unwrap_or(()) };
-                run(parts, stopped).await.expect("it serves until it is stopped");
-                log.close().await.expect("closed");
-            });
+            let stopped = async { stopped.await.unwrap_or(()) };
+            own.block_on(in_process::serve(parts, log, stopped)).expect("it serves until it is stopped");
         });
         Self { client_address, peer_address, http_address, stop, thread, directory }
     }

@@ -1,7 +1,5 @@
 //! A leader whose disk has become slow hands leadership over; the cluster serves meanwhile.
 
-#![expect(clippy::disallowed_methods, reason = "session ids differ between runs")]
-
 use std::{
     io,
     sync::{
@@ -13,21 +11,10 @@ use std::{
 
 use lockkeeper::{
     client::{Client, NodeStatus, Role, SessionOptions},
-    config::{Config, ConfiguredMember},
-    environment::Environment,
-    machine::Versions,
     raft::{
-        disk::Space,
-        identity::NodeIdentity,
-        log::{self, LogReader, LogStore},
-        snapshot::SnapshotStore,
+        log::{LogOptions, LogReader, LogStore},
         types::{LogEntry, LogId, TypeConfig, Vote},
     },
-    server::{
-        descriptors::Places,
-        node::{Parts, run},
-    },
-    transport::TcpConnector,
 };
 use openraft::{
     LogState, OptionalSend,
@@ -36,11 +23,12 @@ use openraft::{
 };
 use tempfile::TempDir;
 use tokio::{
-    net::TcpListener,
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+
+use crate::in_process::{self, NodeData, Seat};
 
 /// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -122,56 +110,29 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Self {
         let directory = tempfile::tempdir().expect("a place for temporary files");
-        let (mut members, mut listeners) = (Vec::new(), Vec::new());
+        let mut seats = Vec::new();
         for node_id in 1..=3 {
-            let bind = async || {
-                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-                let address = listener.local_addr().expect("it is bound").to_string();
-                (listener, address)
-            };
-            let ((clients, client_address), (peers, peer_address)) = (bind().await, bind().await);
-            members.push(ConfiguredMember { node_id, client_address, peer_address });
-            listeners.push((clients, peers));
+            seats.push(Seat::new(node_id).await);
         }
-        let (mut delays_ms, mut nodes, stopping) = (Vec::new(), JoinSet::new(), CancellationToken::new());
-        for (member, (clients, peers)) in members.iter().zip(listeners) {
-            let config = Config {
-                cluster_id: CLUSTER.to_owned(),
-                node_id: member.node_id,
-                bootstrap: true,
-                members: members.clone(),
-                ..Config::default()
-            };
-            let place = directory.path().join(member.node_id.to_string());
-            let log = LogStore::open(&place.join("log"), log::LogOptions::default()).expect("a new log");
+        let members: Vec<_> = seats.iter().map(|seat| seat.member.clone()).collect();
+
+        let mut delays_ms = Vec::new();
+        let mut nodes = JoinSet::new();
+        let stopping = CancellationToken::new();
+        for seat in seats {
+            let node_id = seat.member.node_id;
+            let config = in_process::config(CLUSTER, node_id, &members);
+            let place = directory.path().join(node_id.to_string());
+            let data = NodeData::open(&place, &config, LogOptions::default());
+
+            let log = data.log.clone();
             let delay_ms = Arc::new(AtomicU64::new(0));
             delays_ms.push(Arc::clone(&delay_ms));
-            let cluster_id = CLUSTER.parse().expect("a cluster id");
-            let parts = Parts {
-                config,
-                limits: None,
-                clients,
-                peers,
-                connector: TcpConnector,
-                dynamodb: None,
-                etcd: None,
-                redis: None,
-                http: None,
-                tls: None,
-                environment: Environment::system(),
-                identity: Arc::new(NodeIdentity::in_memory(&cluster_id, member.node_id, &mut rand::rng())),
-                log: SlowLog { log: log.clone(), delay_ms },
-                snapshots: SnapshotStore::open(&place.join("snapshots")).expect("no snapshots"),
-                places: Places::default(),
-                disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
-                inspector: None,
-                versions: Versions::OWN,
-                replica: None,
-            };
+            let slow_log = SlowLog { log: log.clone(), delay_ms };
+            let parts = in_process::parts(config, seat, data, slow_log);
             let stopped = stopping.clone().cancelled_owned();
             nodes.spawn(async move {
-                run(parts, stopped).await.expect("it serves until it is stopped");
-                log.close().await.expect("closed");
+                in_process::serve(parts, log, stopped).await.expect("it serves until it is stopped");
             });
         }
         let addresses = members.into_iter().map(|member| member.client_address).collect();

@@ -59,29 +59,17 @@ use super::{
     joining,
 };
 
-/// The parts of a node: what a simulation replaces, and what it keeps.
+/// The parts that every node has. A simulation replaces most of them.
 #[derive(Debug)]
 pub struct Parts<L, C, S> {
     /// Its configuration.
     pub config: Config,
-    /// The limits of the table while it leads, in place of those of the configuration: for a simulation that reaches them.
-    pub limits: Option<Limits>,
     /// The listener for clients.
     pub clients: L,
     /// The listener for peers.
     pub peers: L,
     /// How it reaches its peers: with the same certificates.
     pub connector: C,
-    /// The listener for DynamoDB's API, if it is served.
-    pub dynamodb: Option<L>,
-    /// The listener for etcd's API, if it is served.
-    pub etcd: Option<L>,
-    /// The listener for Redis' protocol, if it is served.
-    pub redis: Option<L>,
-    /// The listener for probes, metrics and the console, if they are served.
-    pub http: Option<L>,
-    /// Its certificates. Without them, its ports take plain text.
-    pub tls: Option<Tls>,
     /// Its clock, random numbers, and runtimes.
     pub environment: Environment,
     /// Its identity.
@@ -92,6 +80,27 @@ pub struct Parts<L, C, S> {
     pub snapshots: SnapshotStore,
     /// The space for its data.
     pub disk: Arc<dyn FreeSpace>,
+    /// The parts that a node may go without.
+    pub further: FurtherParts<L>,
+}
+
+/// The parts that a node may go without. Their default is a node that serves the native API alone, in plain text.
+///
+/// A new part belongs here if it has a default: then nobody who makes a node has to name it.
+#[derive(Debug)]
+pub struct FurtherParts<L> {
+    /// The limits of the table while it leads, in place of those of the configuration: for a simulation that reaches them.
+    pub limits: Option<Limits>,
+    /// The listener for DynamoDB's API, if it is served.
+    pub dynamodb: Option<L>,
+    /// The listener for etcd's API, if it is served.
+    pub etcd: Option<L>,
+    /// The listener for Redis' protocol, if it is served.
+    pub redis: Option<L>,
+    /// The listener for probes, metrics and the console, if they are served.
+    pub http: Option<L>,
+    /// Its certificates. Without them, its ports take plain text.
+    pub tls: Option<Tls>,
     /// How many connections it accepts.
     pub places: Places,
     /// Inspects its table after each change.
@@ -100,6 +109,23 @@ pub struct Parts<L, C, S> {
     pub versions: Versions,
     /// Receives the node's replica as soon as Raft runs. It is for tests that propose commands which no service has.
     pub replica: Option<oneshot::Sender<Replica>>,
+}
+
+impl<L> Default for FurtherParts<L> {
+    fn default() -> Self {
+        Self {
+            limits: None,
+            dynamodb: None,
+            etcd: None,
+            redis: None,
+            http: None,
+            tls: None,
+            places: Places::default(),
+            inspector: None,
+            versions: Versions::OWN,
+            replica: None,
+        }
+    }
 }
 
 /// The runtimes for tasks that others cause. Both must outlive the node.
@@ -159,26 +185,18 @@ pub async fn serve(
     };
     let DataDirectory { lock: _lock, identity, log, snapshots } = opened.map_err(stopped)??;
 
+    let places = Places::for_this_process(ports);
     let parts = Parts {
         disk: Arc::new(OfDirectory(config.data_dir.clone())),
         config,
-        limits: None,
         clients,
         peers,
         connector,
-        dynamodb,
-        etcd,
-        redis,
-        http,
-        tls,
         environment,
         identity,
         log: log.clone(),
         snapshots,
-        places: Places::for_this_process(ports),
-        inspector: None,
-        versions: Versions::OWN,
-        replica: None,
+        further: FurtherParts { dynamodb, etcd, redis, http, tls, places, ..FurtherParts::default() },
     };
     let ended = run(parts, shutdown).await;
     if let Err(error) = log.close().await {

@@ -1,31 +1,20 @@
 //! A cluster of one node, in this process, on a data directory.
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, path::Path, time::Duration};
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember, RaftConfig},
-    environment::Environment,
-    machine::Versions,
+    config::{Config, RaftConfig},
     proto::v1::{self, locks_client::LocksClient, sessions_client::SessionsClient},
-    raft::{
-        disk::Space,
-        identity::NodeIdentity,
-        log::{self, LogStore},
-        snapshot::SnapshotStore,
-    },
-    server::{
-        descriptors::Places,
-        node::{Parts, run as run_node},
-    },
-    transport::TcpConnector,
+    raft::log,
 };
 use tokio::{
-    net::TcpListener,
     runtime::Builder,
     sync::oneshot,
     time::{sleep, timeout},
 };
 use tonic::transport::Channel;
+
+use crate::in_process::{self, NodeData, Seat};
 
 /// Deadline: longer than any step takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -43,59 +32,22 @@ pub(crate) fn log_options() -> log::LogOptions {
 pub(crate) fn run<F: Future<Output = ()>>(directory: &Path, work: impl FnOnce(String) -> F) {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let (clients, peers) = (listener().await, listener().await);
-        let address = |listener: &TcpListener| listener.local_addr().expect("it is bound").to_string();
-        let url = format!("http://{}", address(&clients));
-        let member = ConfiguredMember { node_id: 1, client_address: address(&clients), peer_address: address(&peers) };
+        let seat = Seat::new(1).await;
+        let url = format!("http://{}", seat.member.client_address);
         let config = Config {
-            cluster_id: CLUSTER.to_owned(),
-            node_id: 1,
-            bootstrap: true,
             raft: RaftConfig { snapshot_entries: SNAPSHOT_ENTRIES, keep_entries: 4, ..RaftConfig::default() },
-            members: vec![member],
-            ..Config::default()
+            ..in_process::config(CLUSTER, 1, std::slice::from_ref(&seat.member))
         };
-        let cluster_id = CLUSTER.parse().expect("a cluster id");
-        let environment = Environment::system();
-        let identity = NodeIdentity::open_or_create(directory, &cluster_id, 1, &mut environment.generator());
-        let identity = Arc::new(identity.expect("the directory is this node's"));
-        let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("its snapshots are whole");
-        let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
-        let options = log::LogOptions { snapshot, owner: Some(identity.log_owner()), ..log_options() };
-        let log = LogStore::open(&directory.join("log"), options).expect("its log is whole");
-        identity.started().expect("written");
-        let parts = Parts {
-            config,
-            limits: None,
-            clients,
-            peers,
-            connector: TcpConnector,
-            dynamodb: None,
-            etcd: None,
-            redis: None,
-            http: None,
-            tls: None,
-            environment,
-            identity,
-            log: log.clone(),
-            snapshots,
-            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
-            places: Places::default(),
-            inspector: None,
-            versions: Versions::OWN,
-            replica: None,
-        };
+        let data = NodeData::open(directory, &config, log_options());
+        let log = data.log.clone();
+        let parts = in_process::parts(config, seat, data, log.clone());
+
         let (stop, stopped) = oneshot::channel::<()>();
-        let running = tokio::spawn(run_node(parts, async { stopped.await.unwrap_or(()) }));
+        let running = tokio::spawn(in_process::serve(parts, log, async { stopped.await.unwrap_or(()) }));
         timeout(LONG, work(url)).await.expect("done in time");
         stop.send(()).expect("it still runs");
         running.await.expect("no panic").expect("it served until it was stopped");
-        log.close().await.expect("closed");
     });
-}
-
-async fn listener() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").await.expect("a free port")
 }
 
 pub(crate) async fn locks(url: &str) -> LocksClient<Channel> {

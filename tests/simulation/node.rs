@@ -13,17 +13,14 @@ use std::{
 use lockkeeper::{
     config::{Config, ConfiguredMember, EtcdConfig, RaftConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
-    machine::{Counts, Limits, Machine, Versions},
+    machine::{Counts, Limits, Machine},
     raft::{
         disk::Space,
         identity::{NodeIdentity, Stage},
         snapshot::SnapshotStore,
         types::EntryPayload,
     },
-    server::{
-        descriptors::Places,
-        node::{Parts, run},
-    },
+    server::node::{FurtherParts, Parts, run},
     table::{Applied, EntryContent, EntryId, Inspect},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -256,26 +253,23 @@ impl Site {
     /// Runs the node's process, until it fails or the simulation kills it.
     async fn serve(self: Arc<Self>, mut sockets: Sockets) -> turmoil::Result {
         let Data { disk, identity, directory } = self.start();
+        let further = FurtherParts {
+            limits: Some(self.limits()),
+            etcd: Some(sockets.door(ETCD_PORT)),
+            inspector: Some(Arc::new(Inspector::new(&self, &disk))),
+            ..FurtherParts::default()
+        };
         let parts = Parts {
             config: self.config.clone(),
-            limits: Some(self.limits()),
             clients: sockets.door(CLIENT_PORT),
             peers: sockets.door(PEER_PORT),
             connector: sockets.dialer(),
-            dynamodb: None,
-            etcd: Some(sockets.door(ETCD_PORT)),
-            redis: None,
-            http: None,
-            tls: None,
             environment: self.environment.clone(),
             identity,
             log: Log::open(&disk),
             snapshots: SnapshotStore::open_with(&directory, Blocking::Here)?,
             disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
-            places: Places::default(),
-            inspector: Some(Arc::new(Inspector::new(&self, &disk))),
-            versions: Versions::OWN,
-            replica: None,
+            further,
         };
         let ended = run(parts, std::future::pending()).await;
         if self.has_lost_data() {

@@ -5,30 +5,20 @@ use std::{sync::Arc, time::Duration};
 use lockkeeper::{
     client::{Client, SessionOptions},
     config::{Config, ConfiguredMember, RaftConfig},
-    environment::Environment,
     machine::{Version, Versions},
     proto::v1::{Role, StatusRequest, StatusResponse, cluster_client::ClusterClient},
-    raft::{
-        Replica,
-        disk::Space,
-        identity::NodeIdentity,
-        log::{self, LogStore},
-        snapshot::SnapshotStore,
-    },
-    server::{
-        descriptors::Places,
-        node::{Parts, ServeError, run},
-    },
-    transport::TcpConnector,
+    raft::{Replica, log::LogOptions},
+    server::node::ServeError,
 };
 use openraft::async_runtime::WatchReceiver;
 use tempfile::TempDir;
 use tokio::{
-    net::TcpListener,
     sync::oneshot,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
+
+use crate::in_process::{self, NodeData, Seat};
 
 /// Longer than any step on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -36,6 +26,8 @@ const CLUSTER: &str = "versions";
 
 struct Node {
     member: ConfiguredMember,
+    /// Its open ports, until its first start: nobody else can take them meanwhile.
+    seat: Option<Seat>,
     directory: TempDir,
     running: Option<Running>,
 }
@@ -43,7 +35,6 @@ struct Node {
 struct Running {
     /// `None`: it ended before it had one.
     replica: Option<Replica>,
-    log: LogStore,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<Result<(), ServeError>>,
 }
@@ -70,9 +61,10 @@ impl Cluster {
     pub(crate) async fn start(programs: &[Versions]) -> Self {
         let mut nodes = Vec::new();
         for node_id in 1..=programs.len() as u64 {
-            let (clients, peers) = (port().await, port().await);
-            let member = ConfiguredMember { node_id, client_address: clients, peer_address: peers };
-            nodes.push(Node { member, directory: tempfile::tempdir().expect("a directory"), running: None });
+            let seat = Seat::new(node_id).await;
+            let member = seat.member.clone();
+            let directory = tempfile::tempdir().expect("a directory");
+            nodes.push(Node { member, seat: Some(seat), directory, running: None });
         }
         let endpoints: Vec<_> = nodes.iter().map(|node| node.member.client_address.clone()).collect();
         let client = Client::builder(&endpoints.join(",")).call_limit(LONG).build().expect("addresses");
@@ -93,61 +85,32 @@ impl Cluster {
         let node = self.node(node_id);
         let (started, replica) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
-        let directory = node.directory.path();
-        let clients = bind(&node.member.client_address).await;
-        let peers = bind(&node.member.peer_address).await;
-        let config = Config {
-            cluster_id: CLUSTER.to_owned(),
-            node_id,
-            bootstrap: true,
-            raft: RaftConfig { snapshot_entries: 20, keep_entries: 4, ..RaftConfig::default() },
-            members,
-            ..Config::default()
+        let seat = match node.seat.take() {
+            Some(seat) => seat,
+            None => Seat::open(node.member.clone()).await,
         };
-        let environment = Environment::system();
-        let cluster_id = CLUSTER.parse().expect("a cluster id");
-        let identity = NodeIdentity::open_or_create(directory, &cluster_id, node_id, &mut environment.generator());
-        let identity = Arc::new(identity.expect("the directory is this node's"));
-        let snapshots = SnapshotStore::open(&directory.join("snapshots")).expect("its snapshots are whole");
-        let snapshot = snapshots.latest().and_then(|file| file.meta().last_log_id);
+        let config = Config {
+            raft: RaftConfig { snapshot_entries: 20, keep_entries: 4, ..RaftConfig::default() },
+            ..in_process::config(CLUSTER, node_id, &members)
+        };
+
         // A test that fails removes the directory under the node.
         let on_failure = Arc::new(|_: &std::path::Path, _: &_| ());
-        let owner = Some(identity.log_owner());
-        let options = log::LogOptions { snapshot, owner, on_failure, ..log::LogOptions::default() };
-        let log = LogStore::open(&directory.join("log"), options).expect("its log is whole");
-        identity.started().expect("written");
-        let parts = Parts {
-            config,
-            limits: None,
-            clients,
-            peers,
-            connector: TcpConnector,
-            dynamodb: None,
-            etcd: None,
-            redis: None,
-            http: None,
-            tls: None,
-            environment,
-            identity,
-            log: log.clone(),
-            snapshots,
-            disk: Arc::new(Space { free: u64::MAX, total: u64::MAX }),
-            places: Places::default(),
-            inspector: None,
-            versions: program,
-            replica: Some(started),
-        };
-        let ended = tokio::spawn(run(parts, async { stopped.await.unwrap_or(()) }));
+        let data = NodeData::open(node.directory.path(), &config, LogOptions { on_failure, ..LogOptions::default() });
+        let log = data.log.clone();
+        let mut parts = in_process::parts(config, seat, data, log.clone());
+        parts.further.versions = program;
+        parts.further.replica = Some(started);
+        let ended = tokio::spawn(in_process::serve(parts, log, async { stopped.await.unwrap_or(()) }));
         let replica = timeout(LONG, replica).await.expect("it starts or ends").ok();
-        node.running = Some(Running { replica, log, stop, ended });
+        node.running = Some(Running { replica, stop, ended });
     }
 
     /// Stops a node in order.
     pub(crate) async fn stop(&mut self, node_id: u64) {
-        let Running { stop, ended, log, .. } = self.node(node_id).running.take().expect("it runs");
+        let Running { stop, ended, .. } = self.node(node_id).running.take().expect("it runs");
         stop.send(()).expect("it still runs");
         ended.await.expect("no panic").expect("it served until it was stopped");
-        log.close().await.expect("closed");
     }
 
     /// Stops a node if it runs, starts it with this program, and waits until it has caught up.
@@ -180,10 +143,9 @@ impl Cluster {
             self.stop(node_id).await;
         }
         self.spawn(node_id, program).await;
-        let Running { ended, stop, log, .. } = self.node(node_id).running.take().expect("it was started");
+        let Running { ended, stop, .. } = self.node(node_id).running.take().expect("it was started");
         let ended = timeout(LONG, ended).await.expect("it ends by itself").expect("no panic");
         drop(stop);
-        log.close().await.expect("closed");
         ended.expect_err("it cannot go on").to_string()
     }
 
@@ -257,15 +219,4 @@ impl Cluster {
         })
         .await;
     }
-}
-
-/// An address that was free a moment ago: nodes have to agree on them before any of them listens.
-async fn port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    listener.local_addr().expect("it is bound").to_string()
-}
-
-/// Binds an address again, whose last connections may still be closing.
-async fn bind(address: &str) -> TcpListener {
-    until("the address", async || TcpListener::bind(address).await.ok()).await
 }

@@ -25,7 +25,7 @@ use lockkeeper_traces::{ExportSettings as TraceSettings, Traces};
 use lockkeeper_transport::{Connector, Listen};
 
 use super::{
-    Foundation, Parts, RunningNode, ServeError,
+    Foundation, FurtherParts, Parts, RunningNode, ServeError,
     ports::{Acceptors, Listeners},
     replication::Replication,
     services::Services,
@@ -43,9 +43,10 @@ impl<C: Connector> RunningNode<C> {
         L: Listen,
         S: RaftLogStorage<TypeConfig>,
     {
-        let Parts { config, limits, connector, tls, environment, identity, snapshots, .. } = parts;
-        let Parts { mut log, disk, places, inspector, versions, replica: wanted_replica, .. } = parts;
-        let Parts { clients, peers, dynamodb, etcd, redis, http, .. } = parts;
+        let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, disk, further } =
+            parts;
+        let FurtherParts { limits, tls, places, inspector, versions, replica: wanted_replica, .. } = further;
+        let FurtherParts { dynamodb, etcd, redis, http, .. } = further;
         let listeners = Listeners { clients, peers, dynamodb, etcd, redis, http };
 
         let acceptors = Acceptors::new(tls.as_ref(), &environment)?;
