@@ -32,22 +32,24 @@
 //!   for it, and an older record is as true as a newer one. It only detects losses that should not happen in the first place. So a failed
 //!   write is logged and retried; ending the node would turn a shortage of file descriptors into the loss of a member.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, watch};
 
 pub use crate::identity::ids::{ClusterId, Incarnation, InvalidId};
-use crate::types::LogId;
-use lockkeeper_storage::files::OTHER_FORMAT;
 use lockkeeper_table::MemberNode;
 
+mod doubts;
+mod errors;
 mod file;
 pub mod ids;
 mod made;
 mod starts;
 
+use doubts::Doubt;
+pub use errors::IdentityError;
 pub use file::FILE_NAME;
 pub use made::StoredIdentity;
 pub use starts::{AcknowledgedEntry, RememberedPeer, Start};
@@ -132,186 +134,6 @@ pub struct LogOwner {
     pub next: Start,
     /// Whether the log may be missing: this node has promised nothing yet.
     pub may_be_new: bool,
-}
-
-/// Why a node cannot use its identity. Nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// The directory belongs to another cluster.
-    #[error(
-        "data directory {} belongs to cluster {found}, not {expected}: correct the cluster id in the configuration, or give this \
-         cluster a directory of its own", .directory.display()
-    )]
-    OtherCluster {
-        /// The data directory.
-        directory: PathBuf,
-        /// The cluster id in the file.
-        found: ClusterId,
-        /// The cluster id in the configuration.
-        expected: ClusterId,
-    },
-    /// The directory belongs to another node.
-    #[error(
-        "data directory {} belongs to node {found}, not {expected}: correct the node id in the configuration, or give this node a \
-         directory of its own", .directory.display()
-    )]
-    OtherNode {
-        /// The data directory.
-        directory: PathBuf,
-        /// The node id in the file.
-        found: u64,
-        /// The node id in the configuration.
-        expected: u64,
-    },
-    /// The directory holds files, but not the data of a node.
-    #[error(
-        "directory {} is not empty and holds no {FILE_NAME}: name an empty directory; if it held the data of a node, put that \
-         node's own {FILE_NAME} back, or replace the node with `lockkeeper member replace`", .directory.display()
-    )]
-    Foreign {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// The file is damaged.
-    #[error(
-        "{} is damaged ({reason}): put the newest copy of this file back, or replace this node with `lockkeeper member replace`",
-        .file.display()
-    )]
-    Damaged {
-        /// The file.
-        file: PathBuf,
-        /// The damage.
-        reason: String,
-    },
-    /// The file has a format that this program does not know.
-    #[error("{} has format {found}, and this program reads formats up to {reads}: {OTHER_FORMAT}", .file.display())]
-    Format {
-        /// The file.
-        file: PathBuf,
-        /// Its format.
-        found: u32,
-        /// The latest format that this program reads.
-        reads: u32,
-    },
-    /// The log ends before an entry that it is known to have held.
-    #[error(
-        "the log ends at {}, but it held the committed entry {committed_index}: data of this node is lost; put its newest data back, or \
-         replace this node with `lockkeeper member replace`",
-        .last_index.map_or("nothing".into(), |last| format!("entry {last}"))
-    )]
-    LogLost {
-        /// The last entry's index, or `None` if the log is empty.
-        last_index: Option<u64>,
-        /// The index that the log must reach.
-        committed_index: u64,
-    },
-    /// A node with a known id has another incarnation than before.
-    #[error(
-        "node {node_id} is known as incarnation {known} and now calls itself {found}: its data is gone; put its own data directory \
-         back, or replace it with `lockkeeper member replace {node_id}`"
-    )]
-    OtherIncarnation {
-        /// The node.
-        node_id: u64,
-        /// The recorded incarnation.
-        known: Incarnation,
-        /// The incarnation in its call.
-        found: Incarnation,
-    },
-    /// Another node remembers a promise that this directory does not contain.
-    #[error(
-        "the data directory of node {node_id} is an older copy, or a second one: node {witness} remembers {what}; it lacks votes or \
-         entries that other members rely on: put its newest data back, or replace this node with `lockkeeper member replace`; if no \
-         majority of the members is left without it, the copies disagree: stop every node, compare what each copy has with `lockkeeper \
-         recover --data-dir DIR --inspect`, and make a new cluster from the newest with `lockkeeper recover --force-new-cluster`"
-    )]
-    Outdated {
-        /// The directory's node.
-        node_id: u64,
-        /// The node that remembers.
-        witness: u64,
-        /// What it remembers.
-        what: String,
-    },
-    /// A majority of the voters has another table after the same entry.
-    #[error(
-        "node {node_id} has another table after entry {index} (hash {own:016x}) than a majority of the voters (nodes {agreeing}, hash \
-         {other:016x}): its memory was damaged, or its data are not what it once acknowledged. It ends, so that no two tables are served; the \
-         others go on. Start it again: it makes its table anew from its files. If it ends like this again, keep a copy of its data directory, see \
-         what it has with `lockkeeper recover --data-dir DIR --inspect`, and replace it with `lockkeeper member replace {node_id}`"
-    )]
-    OtherTable {
-        /// This node.
-        node_id: u64,
-        /// The entry.
-        index: u64,
-        /// The hash of its table.
-        own: u64,
-        /// That of the majority.
-        other: u64,
-        /// The members that have the latter, as text.
-        agreeing: String,
-    },
-    /// The leader has another entry in the place of one that this node knows to be committed.
-    #[error(
-        "the copies of nodes {node_id} and {witness} disagree about entry {index}: node {node_id} has it as committed in term {term}, and node \
-         {witness}, which leads, has another one, of term {other_term}. Acknowledged entries are lost on one side: some member was started with an \
-         older copy of its data. MemberNode {node_id} has all entries up to {committed}, and its start is {start}; it ends, so that no two tables \
-         are served. Stop every node, compare what each copy has with `lockkeeper recover --data-dir DIR --inspect`, and make a new cluster \
-         from the newest with `lockkeeper recover --force-new-cluster`; or, to go on without the entries that only node {node_id} has, \
-         replace it with `lockkeeper member replace {node_id}`"
-    )]
-    Disagreement {
-        /// This node.
-        node_id: u64,
-        /// The leader.
-        witness: u64,
-        /// The entry.
-        index: u64,
-        /// Its term here.
-        term: u64,
-        /// Its term there.
-        other_term: u64,
-        /// The last entry that this node knows to be committed.
-        committed: u64,
-        /// The start of this process.
-        start: Start,
-    },
-    /// The cluster has removed this node.
-    #[error(
-        "node {node_id} was removed from cluster {cluster_id}, as {} says: its data directory must not be used again; to \
-         bring the machine back, give it an id that no member has ever had and an empty data directory, and start it with --join",
-        witness.map_or_else(|| "its identity".to_owned(), |witness| format!("node {witness}"))
-    )]
-    Removed {
-        /// This node.
-        node_id: u64,
-        /// Its cluster.
-        cluster_id: ClusterId,
-        /// The member that said so, or `None` if it was recorded before.
-        witness: Option<u64>,
-    },
-    /// The file could not be read or written.
-    #[error("cannot {action} {}: {source}", .path.display())]
-    Io {
-        /// The action that failed.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-/// Why a directory must not be used any more.
-#[derive(Clone, Debug)]
-enum Doubt {
-    /// The witness, and what it remembers that the directory lacks.
-    Outdated(u64, String),
-    /// The hashes of this node's table and of the majority's, after an entry; and the members that have the latter.
-    OtherTable { index: u64, own: u64, other: u64, agreeing: Vec<u64> },
-    /// The leader, and the two entries.
-    Disagreement { witness: u64, committed: u64, own: LogId, other: LogId },
 }
 
 /// A node's identity, shared by all parts of the node. See the module's documentation.
@@ -480,60 +302,9 @@ impl NodeIdentity {
         self.earlier_starts.lock().expect("no code panics with the lock held").get(&node_id).copied()
     }
 
-    /// Records that this directory lacks a promise that a peer remembers: the node must end.
-    pub fn mark_outdated(&self, witness: u64, what: String) -> IdentityError {
-        self.doubt(Doubt::Outdated(witness, what))
-    }
-
-    /// Records that the leader has another entry in the place of one that this node knows to be committed: the node must end. Up to
-    /// `committed` it has all entries.
-    pub fn mark_disagreeing(&self, witness: u64, committed: u64, own: LogId, other: LogId) -> IdentityError {
-        self.doubt(Doubt::Disagreement { witness, committed, own, other })
-    }
-
-    /// Records that a majority of the voters, `agreeing`, has another table after the same entry: the node must end.
-    pub fn mark_other_table(&self, index: u64, own: u64, other: u64, agreeing: &[u64]) -> IdentityError {
-        self.doubt(Doubt::OtherTable { index, own, other, agreeing: agreeing.to_vec() })
-    }
-
     /// An entry up to this index is committed, as far as the file knows.
     pub fn committed_index(&self) -> Option<u64> {
         self.record.borrow().committed_index
-    }
-
-    fn doubt(&self, doubt: Doubt) -> IdentityError {
-        let error = self.explain(doubt.clone());
-        self.outdated.send_replace(Some(doubt));
-        error
-    }
-
-    fn explain(&self, doubt: Doubt) -> IdentityError {
-        let node_id = self.node_id;
-
-        match doubt {
-            Doubt::Outdated(witness, what) => IdentityError::Outdated { node_id, witness, what },
-            Doubt::OtherTable { index, own, other, agreeing } => {
-                let agreeing: Vec<_> = agreeing.iter().map(u64::to_string).collect();
-                IdentityError::OtherTable { node_id, index, own, other, agreeing: agreeing.join(" and ") }
-            }
-            Doubt::Disagreement { witness, committed, own, other } => IdentityError::Disagreement {
-                node_id,
-                witness,
-                index: own.index,
-                term: own.leader_id.term,
-                other_term: other.leader_id.term,
-                committed,
-                start: self.start,
-            },
-        }
-    }
-
-    /// Returns the reason once it is known that this directory must not be used any more.
-    pub async fn outdated(&self) -> IdentityError {
-        let mut outdated = self.outdated.subscribe();
-        let why = outdated.wait_for(Option::is_some).await.expect("the sender is in self");
-        let doubt = why.clone().expect("it was waited for");
-        self.explain(doubt)
     }
 
     /// Records that a member says that the cluster has removed this node: the node must end.
