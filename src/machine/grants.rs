@@ -176,6 +176,7 @@ impl Machine {
     ) -> Result<Reply, Refusal> {
         let owner = self.sessions.existing(session);
         if !owner.grants.contains(token) {
+            // The holder of a grant that an operator took is told why, once; then the reason makes room for others.
             return Err(self.forget_taken(session, token).unwrap_or(Refusal::NotHeld));
         }
         if Planted::ReleaseIgnoresToken.is_on() {

@@ -31,6 +31,7 @@ impl Machine {
             return Err(Refusal::Limit(Limit::TakenPerSession));
         }
         let survey = self.survey(acquire)?;
+        // Before the limits: a try that gets nothing takes nothing, so it is answered also in a full table.
         if let (Some(name), Wait::Never) = (&survey.obstacle, acquire.wait) {
             return Ok(Reply::Busy(self.busy(name)));
         }
@@ -38,6 +39,7 @@ impl Machine {
         if self.locks.len() + survey.new_locks > self.capacity.locks {
             return Err(Refusal::Limit(Limit::Locks));
         }
+        // Each wait may become a grant, and then nobody asks again whether there is room.
         if owner.grants.len() + owner.waits as usize >= self.batch.limits().grants_per_session {
             return Err(Refusal::Limit(Limit::GrantsPerSession));
         }
@@ -136,6 +138,7 @@ impl Machine {
             if is_awaited {
                 freed.push(want.name.clone());
             } else {
+                // There is nothing left to hand on, and a lock that leaves the table must not be found in the backlog (M6).
                 self.backlog.remove_lock(&want.name);
             }
         }

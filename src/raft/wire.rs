@@ -122,6 +122,7 @@ impl TryFrom<pb::AppendRequest> for AppendRequest {
 
     fn try_from(request: pb::AppendRequest) -> Result<Self, Malformed> {
         let vote: Vote = request.vote.ok_or(Malformed("an append without a vote"))?.into();
+        // Raft would take the sender for the leader of its term: entries may come only from a node that has won its election.
         if !vote.committed {
             return Err(Malformed("an append whose sender was not elected"));
         }

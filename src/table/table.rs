@@ -257,6 +257,7 @@ impl Table {
         let (replies, lines, written) = {
             let mut applied = self.write();
             ensure_next(&applied, entry);
+            // The place, not a copy: an apply in which nobody writes entries must cost the watchers nothing.
             let before = applied.machine.history().place();
             let (replies, lines) = self.run(&mut applied, entry.index, batch, &mut events);
             applied.last_entry = Some(entry);
@@ -398,9 +399,11 @@ impl Table {
         }
         self.checkpoint.applied(applied.index(), &applied.machine);
         self.versions.note_applied(applied.machine.version());
+        // The time before the index: a reader that sees the index of an entry sees at least the time of that entry.
         self.now.store(applied.machine.now().0, Ordering::Release);
         self.index.store(applied.index(), Ordering::Release);
         *lock(&self.summary) = TableSummary::new(applied);
+        // Only if it is another one: each send wakes the ticker, which would look at the clock once more for each entry.
         let deadline = applied.machine.next_deadline();
         self.deadline.send_if_modified(|known| std::mem::replace(known, deadline) != deadline);
     }

@@ -74,6 +74,8 @@ impl Audit {
         wall: Option<WallTime>,
         machine: &Machine,
     ) -> EntryLines {
+        // The tokens and tickets before the entry: whoever verifies the lines of this entry goes on counting from there, also if the file
+        // begins here.
         let place = ChainPlace {
             before: trail.head(),
             after: trail.head(),
@@ -157,13 +159,17 @@ impl EntryLines {
     /// A command, and what it caused.
     pub(super) fn command(&mut self, act: AuditAct, reply: &Reply, machine: &Machine, events: &[Event]) {
         match act {
+            // A leader that has not applied its predecessor's command yet may propose a second one: the first counts.
             AuditAct::Begin if !self.is_on() => return self.begin(machine),
             _ if !self.is_on() => return,
+            // Its own lines follow from its events; only the end of the session says who wanted it.
             AuditAct::Close(operator) => return self.events(events, &operator),
             AuditAct::None | AuditAct::Begin => {}
             AuditAct::Line(line) => _ = act_line(*line, reply).map(|line| self.push(line)),
             AuditAct::Txn([then, otherwise]) => {
                 if let Reply::Committed(Committed { succeeded, .. }) = reply {
+                    // Both were made before the transaction ran, as the table was then. Which of the two happened is known only from its
+                    // reply.
                     let lines = if *succeeded { then } else { otherwise };
                     lines.into_iter().for_each(|line| self.push(line));
                 }
@@ -221,6 +227,7 @@ impl EntryLines {
                 for_session(in_mode(place(ticket, queued), *mode), *session)
             }
             ChangeKind::Left { ticket, session } => {
+                // The end of the wait comes after the changes of all its locks, so it is looked for behind this one.
                 let how = rest.iter().find_map(|event| {
                     let Event::WaitEnded { ticket: ended, end } = event else { return None };
                     (ended == ticket).then(|| end_of_wait(end).into())

@@ -114,6 +114,7 @@ impl World {
         let nodes = aim.nodes.clone();
         let silent = aim.silent.clone();
         self.recorder.fact(Fact::Fault { name, nodes, silent });
+        // Recorded first: what the nodes do by the fault must come after it in the history, or a violation would seem to have no cause.
         aim.silent.iter().for_each(|(from, to)| self.links.silence(*from, *to));
 
         let until = Instant::now() + Duration::from_millis(self.random.random_range(1_500..3_500));
@@ -159,6 +160,7 @@ impl World {
     async fn hit(&mut self, fault: Fault, nodes: &[u64], until: Instant) -> io::Result<bool> {
         let lasting = until.saturating_duration_since(Instant::now());
         match (fault, nodes) {
+            // These are made of links alone, which are silent by now.
             (Fault::PartitionHalves | Fault::PartitionOneWay | Fault::PartitionBridge | Fault::PartitionAll, _) => {}
             (Fault::Delay, _) => self.delay(),
             (Fault::Resets, _) => self.reset_until(until).await,
@@ -214,11 +216,14 @@ impl World {
             self.put_data_back(id)?;
         }
 
+        // All faults are gone by now, so that a node that does not come up again has no excuse.
         self.start_all()
     }
 
     /// Executes [`Fault::DataGone`].
     async fn lose_data(&mut self, nodes: &[u64]) -> io::Result<()> {
+        // The first half goes down early and lacks the latest entries. The victim is one of those that have them: if its id with an empty
+        // directory counted, it and those behind were a majority without entries that were acknowledged.
         let (behind, ahead) = nodes.split_at(nodes.len() / 2);
 
         for id in behind {

@@ -59,6 +59,7 @@ impl CallerSession {
     /// Makes the message of a request id. It names as open all ids from `lowest` on, and the answered ones that are kept.
     fn numbered(&self, id: u64, lowest: u64) -> RequestId {
         let kept = self.answered.iter().map(|answered| answered.request).filter(|request| *request < lowest);
+        // What is neither above `lowest` nor kept, the server may forget: then a retry of it is refused as stale, and would test nothing.
         RequestId { id, lowest, kept: kept.collect() }
     }
 }
@@ -114,6 +115,7 @@ impl LockCaller {
         let label = self.shared.parts.name.clone();
         let message = OpenSessionRequest { session_id: id.clone(), ttl_ms, label };
 
+        // Read before the request is sent: a deadline that is counted from a later moment could be beyond the server's.
         let renewed_ns = self.shared.parts.recorder.timeline().now_ns();
         let call = Call::Open { session: id.clone(), ttl_ms: ttl_ms.into() };
         let begun = self.shared.parts.recorder.begin(&[], call);
@@ -179,6 +181,7 @@ impl LockCaller {
 
     /// Renews the session. Returns whether the attempt had a final answer.
     async fn renew(&mut self, session: &mut CallerSession) -> bool {
+        // As for the opening: the TTL counts from the sending of the renewal that was acknowledged.
         let sent_ns = self.shared.parts.recorder.timeline().now_ns();
         let begun = self.shared.parts.recorder.begin(&[], Call::Renew { session: session.id.clone() });
         let message = RenewSessionRequest { session_id: session.id.clone() };
@@ -223,6 +226,8 @@ impl LockCaller {
                     session.is_over = is_over(reason);
                     return false;
                 }
+                // Given up without an answer: the acquire may still take effect, also after the cancellation that follows. The checker must
+                // find neither a grant that nobody can end nor one after it.
                 Attempt::Unknown if percent(&mut self.random, 25) => break,
                 Attempt::Unknown => {
                     self.rest().await;
@@ -246,6 +251,7 @@ impl LockCaller {
     /// Releases the grant or cancels the acquire. Returns `true` if it keeps the lock and stops renewing.
     async fn settle(&mut self, session: &mut CallerSession, lock: &str, request: u64, token: Option<u64>) -> bool {
         match token {
+            // Nobody ends this grant but the expiry of its session: a run without such holders would show nothing of expiries.
             Some(_) if percent(&mut self.random, 6) => return true,
             Some(token) if percent(&mut self.random, 70) => {
                 self.rest_a_little().await;
@@ -328,10 +334,13 @@ impl LockCaller {
         let by_request = matches!(target, Target::AcquireRequestId(_));
         let message = ReleaseRequest {
             session_id: session.id.clone(),
+            // The acquire stays open, since the release may have to find it by its id.
             request: Some(session.numbered(session.last_request, acquire)),
             target: Some(target),
         };
 
+        // One operation of the history for all attempts: the request is executed once, however often it is sent, somewhere between the
+        // first sending and the answer.
         let begun = self.shared.parts.recorder.begin(&[lock.to_owned()], call);
         let mut may_have_worked = false;
         for _ in 0..SENDINGS_MAX {

@@ -77,6 +77,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     where
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
+        // Only what is there already: an entry never waits for company.
         let mut groups = entries.ready_chunks(ENTRIES_PER_TURN);
         while let Some(group) = groups.next().await {
             // Entries before one that cannot be read are applied all the same.
@@ -124,6 +125,8 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let versions = Arc::clone(self.table.versions());
         let sink = self.table.audit().sink().cloned();
         let restore = move || {
+            // As before a snapshot of its own (below): what this node has applied is purged with the log that the leader's snapshot
+            // replaces.
             sync_audit(sink.as_ref())?;
             snapshots.publish(&file)?;
             read(&file, &versions)

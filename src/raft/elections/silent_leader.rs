@@ -153,6 +153,7 @@ impl FollowedLeader {
         tokio::select! {
             biased;
             heard = &mut silence_lasts => heard,
+            // No answer says nothing yet: a heartbeat may still come within the limit.
             answer = answer => answer.is_some() || silence_lasts.await,
         }
     }

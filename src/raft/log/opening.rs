@@ -169,6 +169,7 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
     let blobs = database.join("blobs");
     database::delete_unfinished(&database).map_err(failed("deleting unfinished files of sled"))?;
     if mark.is_none() {
+        // Nothing is stored before the mark exists. So these files belong to an opening that was killed, and nobody relies on them.
         database::delete_unwritten(&database).map_err(failed("deleting unfinished files of sled"))?;
     }
     if database::is_occupied(&blobs) {
@@ -184,6 +185,7 @@ pub(super) fn open(request: &OpenRequest) -> Result<OpenedLog, LogOpenError> {
         Some(mark) => Ok(mark),
         None => MarkFile::create(directory.join("high-water")),
     };
+    // The last mark may lag behind by many entries. All of them were read from the disk just now, so from here on none of them may be lost.
     let mark = mark.and_then(|mut mark| mark.update(LogMark { vote: recovered.vote, last }).map(|()| mark));
     match mark {
         Ok(mark) => Ok(OpenedLog { trees, mark, lock, blobs, recovered }),
@@ -268,6 +270,7 @@ fn open_tables(request: &OpenRequest, database: &Path, mark: Option<LogMark>) ->
     let recovered = verify::verify(&mut trees, &mark.unwrap_or_default(), request.snapshot, recent).map_err(broken)?;
     if let Some(owner) = &request.owner {
         check_owner(directory, owner, trees.owner().map_err(broken)?, is_new)?;
+        // After all checks: a log that is refused keeps the start by which it is found out again.
         trees.set_owner(owner.incarnation, owner.next).map_err(failed("writing to the database"))?;
         trees.disk.flush().map_err(failed("writing to the database"))?;
     }

@@ -210,6 +210,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed else { return Ok(()) };
+        // No job, so no sync: the index is a hint with which the next start saves time, and the writer takes it along with the next group.
+        // openraft says it for each entry, on the way of each commit.
         self.shared.memory().committed = Some(committed);
         *self.shared.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(committed);
         Ok(())
@@ -224,6 +226,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = LogEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        // Both kinds of room are awaited before anything changes: this future may be dropped at each wait, and a dropped append must leave
+        // neither a gap in the memory nor a job for the disk.
         let entries: Vec<LogEntry> = entries.into_iter().collect();
         let room = self.shared.room(entries.iter().map(memory::size).sum()).await?;
         let slot = self.shared.slot().await?;
@@ -318,6 +322,8 @@ impl SharedLog {
     /// All entries of a range, as they were at one moment.
     async fn read(&self, from: u64, to: u64) -> io::Result<Vec<LogEntry>> {
         for _ in 0..READ_ATTEMPTS_MAX {
+            // A page at a time, with no lock between two: a truncation may come in between, and entries of two different logs must never be
+            // put together. Then all of it begins again.
             let removals = self.memory().removals;
             let mut entries: Vec<LogEntry> = Vec::new();
             loop {
@@ -361,6 +367,7 @@ impl SharedLog {
                 continue;
             }
             let page = page?;
+            // sled answers with the next key that it has. A hole would otherwise be skipped without a word, and replicated as it is.
             return match page.first() {
                 Some(first) if first.log_id.index == from => Ok(page),
                 Some(_) | None => Err(super::log_trees::damaged(format!("entry {from} is missing"))),

@@ -129,6 +129,8 @@ impl<D: Disk> LogWriter<D> {
 
     fn serve(&mut self, mut jobs: mpsc::Receiver<WriterJob>) -> Result<Option<oneshot::Sender<()>>, DiskFailure> {
         loop {
+            // While purged entries are left, the thread does not sleep: it looks for a job between two slices, so a vote waits for one
+            // slice at the most.
             let first = if self.has_leftovers {
                 jobs.try_recv()
             } else {
@@ -184,6 +186,8 @@ impl<D: Disk> LogWriter<D> {
                 | WriterJob::Read { .. }
                 | WriterJob::Close { .. } => 0,
             };
+            // The rest of the group is not written: after an error nothing is known of the disk. All of it is refused below, also what was
+            // written before.
             if let Err(error) = self.write(job, &mut group) {
                 break Err(error);
             }
@@ -271,8 +275,10 @@ impl<D: Disk> LogWriter<D> {
         if !group.is_dirty {
             return Ok(());
         }
+        // Before the sync, so that it costs none; its entries are part of the same group or of one before.
         self.write_committed()?;
         if Planted::AckBeforeSync.is_on() && !self.is_synced_all_the_same(group) { Ok(()) } else { self.flush() }?;
+        // A second sync for a vote, which is rare. One for entries would double the time of each commit.
         if group.votes.is_empty() { Ok(()) } else { self.write_mark() }
     }
 

@@ -176,6 +176,7 @@ pub(super) fn replace(
 
     view.nobody_leaves()?;
     view.settled()?;
+    // A learner that is on its way already may be the one that takes the place.
     view.no_candidate_but(with.or_else(|| view.candidates().next()))?;
 
     let mut nodes = vec![(old, MemberNode { is_leaving: true, ..node.clone() })];
@@ -200,6 +201,7 @@ pub(super) fn remove(view: &MembershipView<'_>, node_id: u64) -> Result<Membersh
     view.node(node_id)?;
     view.settled()?;
 
+    // No quorum has learners in it, so none can be lost with one.
     if !view.is_voter(node_id) {
         return Ok(MembershipChange::RemoveNodes([node_id].into()));
     }
@@ -248,9 +250,12 @@ pub(super) fn promotion(
 ) -> Result<MembershipChange, MemberError> {
     let voters: Vec<u64> =
         view.voters().into_iter().filter(|voter| Some(*voter) != instead_of).chain([learner]).collect();
+    // Judged again: minutes have passed since the learner was added, and a voter may have fallen silent meanwhile.
     view.serves(&voters)?;
     Ok(match instead_of {
         None => MembershipChange::AddVoterIds([learner].into()),
+        // One joint change (§4.3 of Ongaro's thesis). Between two single ones there would be one voter more, and no failure more would be
+        // tolerated.
         Some(old) => MembershipChange::Batch(vec![
             MembershipChange::AddVoterIds([learner].into()),
             MembershipChange::RemoveVoters([old].into()),

@@ -139,9 +139,12 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
             let Self { input, answers, cut, .. } = &mut *self;
 
             tokio::select! {
+                // Answers first: they make room in flight, and a deadline must not pass while the answer that meets it is there to be read.
                 biased;
                 answer = answers.next() => return self.answered(answer),
                 () = until(held_until) => self.send_held(),
+                // openraft's stream is read only when all pieces of the last request are sent: what is not read stays in the log and takes
+                // no memory.
                 request = next_of(input), if has_room && input.is_some() => match request {
                     Some(request) => self.take(request),
                     None => {
@@ -149,6 +152,7 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
                         self.input = None;
                     }
                 },
+                // An error, not the end: at an error openraft looks where the follower is, and finds that it is sent a snapshot now.
                 () = cut_requested(cut.as_deref()) => {
                     self.over = true;
                     let status = Status::aborted("the peer is too slow to receive entries; it is sent a snapshot instead");
@@ -164,11 +168,15 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
     }
 
     fn take(&mut self, request: AppendRequest) {
+        // The later request inherits the time of the earlier one. Otherwise a stream of commit indexes, each soon after the last, would be
+        // put off for ever.
         let waits_until = match self.held.take_if(|(held, _)| implies(&request, held)) {
             Some((_, until)) => until,
             None => Instant::now() + COMMITTED_WAITS,
         };
         self.send_held();
+        // Not the first request of a stream, though it has no entries: it asks whether the peer follows at all, and leadership waits for
+        // the answer.
         if self.is_begun && request.entries.is_empty() {
             self.held = Some((request, waits_until));
         } else {
@@ -254,6 +262,7 @@ impl<C: Connector, D: SnapshotSource, S: Stream<Item = AppendRequest> + Unpin> A
     /// When the peer counts as gone, because an answer or the end of its stream is overdue.
     fn deadline(&self) -> Option<Instant> {
         match self.outstanding.front() {
+            // From the last answer, not from the request: a peer that works its way through a full pipeline is slow, not gone.
             Some((oldest, _)) => Some(self.heard_at + self.patience + allowance(oldest.bytes as u64)),
             None if self.input.is_none() && self.ready.is_empty() => Some(self.heard_at + self.patience),
             None => None,

@@ -189,6 +189,7 @@ impl<C: Connector, D: SnapshotSource> PeerClient<C, D> {
 
     /// Handles an answer that cannot be decoded.
     pub(super) fn malformed_answer(&mut self, error: &Malformed) -> RpcError {
+        // Not `hang_up`: it was the peer that answered, so another address of it would not help.
         self.connection = None;
         RPCError::Network(NetworkError::new(error))
     }

@@ -109,6 +109,7 @@ where
     /// Answers calls by `raft` from now on, but for those of nodes that were members and are none any more. Only the first call has an
     /// effect.
     pub fn attach(&self, raft: Raft<TypeConfig, M>, was_removed: impl Fn(u64) -> bool + Send + Sync + 'static) {
+        // In this order: calls are admitted as soon as `raft` is there, and none may be before it is known who was removed.
         let _ = self.shared.was_removed.set(Box::new(was_removed));
         let _ = self.shared.raft.set(raft);
     }
@@ -176,6 +177,8 @@ where
         let is_member = self.shared.named(caller.node_id).is_some();
         let heard = self.shared.versions().hear(caller.node_id, request.metadata(), is_member);
         heard.inspect_err(|status| self.report(status.message()))?;
+        // Last of all: only a call that was admitted is a sign of life. A node that was removed, or that has lost its data, calls for as
+        // long as it runs, and must not keep an election away.
         self.shared.liveness.called(caller.node_id, request.extensions().get::<Remote>());
         Ok((raft, caller))
     }
@@ -208,6 +211,8 @@ where
             Bytes::default()
         };
 
+        // The asker compares it with its own starts: an older copy of a data directory finds out before it takes part, not by its first
+        // vote.
         let remembered = identity.remembered(asker.node_id).and_then(|peer| peer.start).filter(|_| !known.is_empty());
 
         pb::HelloResponse {
@@ -267,8 +272,12 @@ where
         request: Request<Streaming<pb::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
         let (raft, caller) = self.admit(&request).await?;
+        // On the disk before anything is acknowledged: a leader that comes back as an older copy of itself must be told so by a follower
+        // that has its entries.
         caller.rely_on(&self.shared.identity).await?;
 
+        // openraft takes a stream of requests, not of results. So the first invalid request ends the stream for it, and its error waits
+        // here until all requests before it are answered.
         let fault = StreamFault::default();
         let broken = self.shared.broken.clone();
         let liveness = self.liveness();
@@ -277,6 +286,7 @@ where
         let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
 
         let requests = well_formed(request.into_inner(), sender, receiver, guard, fault.clone());
+        // The free space rides on answers that are sent anyway: a report of its own would cost a call for each follower and second.
         let mut news = self.shared.disks.get().map(Disks::news);
         let answers = raft.stream_append(requests).map(move |answer| {
             let answer = answer.map(pb::AppendResponse::from).map_err(stopped)?;
@@ -291,6 +301,7 @@ where
     async fn vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         let request = ballot(request.into_inner(), Sender { id: caller.node_id, bounds: bounds(raft) })?;
+        // As before appends: the candidate may come to lead by this vote, and must not come back as an older copy of itself.
         caller.rely_on(&self.shared.identity).await?;
         let answer = raft.vote(request).await.map_err(unanswered)?;
         Ok(self.signed((&answer).into()))
@@ -299,8 +310,12 @@ where
     async fn pre_vote(&self, request: Request<pb::VoteRequest>) -> Result<Response<pb::VoteResponse>, Status> {
         let (raft, caller) = self.admit(&request).await?;
         let request = ballot(request.into_inner(), Sender { id: caller.node_id, bounds: bounds(raft) })?;
+        // A pre-vote promises nothing (§9.6 of Ongaro's thesis): neither does this node remember the caller's start, nor is the answer
+        // signed. So pre-votes cost no sync, however many candidates there are.
         let candidate = request.last_log_id;
         let answer = raft.pre_vote(request).await.map_err(unanswered)?;
+        // The candidate cannot win against this node, and this node perhaps can. Whoever waits here for its turn learns that the one before
+        // it will not do.
         if !answer.vote_granted && answer.last_log_id > candidate {
             self.shared.shorter_logs.notify_one();
         }
@@ -387,6 +402,8 @@ where
         let (vote, meta, data) = snapshot::receive(&self.shared.sink, request.into_inner(), accept).await?;
 
         let receiver = Receiver { raft: raft.clone(), identity: Arc::clone(&self.shared.identity) };
+        // A snapshot replaces the whole table. One that lacks what this node knows to be committed would take back what clients were told,
+        // so it is compared as appends are.
         receiver.compare(sender, vote, meta.last_log_id.into_iter()).await?;
         caller.rely_on(&self.shared.identity).await?;
 
@@ -466,6 +483,7 @@ impl<M: RaftStateMachine<TypeConfig>> Receiver<M> {
         let committed = applied.map(|applied| applied.index).max(self.identity.committed_index());
         let Some(committed) = committed.filter(|_| !is_loss_planted()) else { return Ok(()) };
         let Some(other) = named.find(|named| named.index <= committed) else { return Ok(()) };
+        // The usual case, answered without a turn of Raft's task.
         if Some(other) == applied {
             return Ok(());
         }

@@ -118,12 +118,14 @@ impl Proposer {
     ///
     /// Dropping the future withdraws a command that is not in a batch yet; otherwise the command takes effect.
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
+        // Only to answer at once. What counts is the leadership when the batch is closed.
         if self.led.borrow().is_none() {
             return Err(NoReply::NotLeader);
         }
         if !self.admits(&command) {
             return Err(NoReply::Overloaded);
         }
+        // Encoded on the caller's task: all commands of the node pass through the one task that makes the batches.
         let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let units = self.units(&command);
         ask(&self.queue, |reply| Proposal { command: encoded, units, queued: Instant::now(), reply }, patience).await
@@ -223,6 +225,7 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
             continue;
         };
 
+        // One moment for the whole batch, taken when it is closed: its commands happen then, in the order of the queue.
         let time = time_of(&leadership, &environment);
         // The first one waited longest.
         if let Some(first) = proposals.first() {
@@ -292,6 +295,8 @@ async fn submit(
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
 
+    // The stamp is of this term's clock. A node that loses its leadership and wins it again may have a successor's later stamps in its log
+    // by then.
     let submitted =
         if Planted::BatchOfEarlierTerm.is_on() { write.await } else { write.with_leader(leadership.term).await };
 
@@ -299,6 +304,7 @@ async fn submit(
     tokio::spawn(async move {
         let outcome = outcome(response).await;
         metrics.took(CommandStage::Commit, began.elapsed());
+        // Before the replies: the next batch waits for the log, not for the callers of this one.
         drop(permit);
         let replying = metrics.start(CommandStage::Reply);
         answer(outcome, replies, began);
