@@ -83,16 +83,6 @@ fn members(nodes: &[AskedNode]) -> &[Member] {
     newest.map_or(&[], |status| &status.members)
 }
 
-pub(super) fn role(status: &NodeStatus) -> &'static str {
-    match status.role {
-        Role::Leader => "leader",
-        Role::Follower => "follower",
-        Role::Candidate => "candidate",
-        Role::Learner => "learner",
-        Role::Other(_) | _ => "unknown",
-    }
-}
-
 /// The problem of the node; empty if there is none.
 pub(super) fn trouble(node: &AskedNode) -> String {
     match &node.answer {

@@ -8,10 +8,7 @@ use super::{
     output::{Format, Output, print, print_line},
     show,
 };
-use crate::{
-    client::{Change, ChangeKind, Error, LockInfo, WatchMessage, json},
-    machine::Mode,
-};
+use crate::client::{Change, ChangeKind, Error, LockInfo, WatchMessage};
 
 /// Prints the locks under a prefix and then every change, one line each, until it is stopped.
 #[derive(Args, Debug)]
@@ -76,82 +73,35 @@ impl LockWatch {
 #[derive(Serialize, Debug)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum WatchLine {
-    Begin {
-        index: u64,
-    },
-    State {
-        lock: Box<LockInfo>,
-        #[serde(skip)]
-        text: String,
-    },
-    End {
-        index: u64,
-    },
+    Begin { index: u64 },
+    State { lock: Box<LockInfo> },
+    End { index: u64 },
     Change(Box<ChangeLine>),
 }
 
 #[derive(Serialize, Debug)]
 struct ChangeLine {
     index: u64,
-    name: String,
-    change: &'static str,
-    token: Option<u64>,
-    ticket: Option<u64>,
-    session_id: Option<String>,
-    label: Option<String>,
-    reason: Option<String>,
-    #[serde(serialize_with = "json::mode")]
-    mode: Option<Mode>,
-    #[serde(flatten, serialize_with = "json::data")]
-    data: Option<Vec<u8>>,
-    #[serde(skip)]
-    text: String,
+    #[serde(flatten)]
+    change: Change,
 }
 
 impl WatchLine {
     fn state(lock: LockInfo) -> Self {
-        Self::State { text: state_text(&lock), lock: Box::new(lock) }
+        Self::State { lock: Box::new(lock) }
     }
 
     fn change(index: u64, change: Change) -> Self {
-        Self::Change(Box::new(ChangeLine {
-            index,
-            change: kind(change.kind),
-            text: change_text(index, &change),
-            name: change.name.as_str().to_owned(),
-            token: change.token.map(|token| token.0),
-            ticket: change.ticket.map(|ticket| ticket.0),
-            session_id: change.session_id.map(|id| id.to_string()),
-            label: change.label,
-            reason: change.reason,
-            mode: change.mode,
-            data: change.data,
-        }))
+        Self::Change(Box::new(ChangeLine { index, change }))
     }
 
     fn text(&self) -> String {
         match self {
             Self::Begin { index } => format!("{index:>10}  -- the state --\n"),
-            Self::State { text, .. } => format!("{:>10}  {text}\n", ""),
+            Self::State { lock } => format!("{:>10}  {}\n", "", state_text(lock)),
             Self::End { index } => format!("{index:>10}  -- changes --\n"),
-            Self::Change(change) => format!("{}\n", change.text),
+            Self::Change(line) => format!("{}\n", change_text(line.index, &line.change)),
         }
-    }
-}
-
-fn kind(kind: ChangeKind) -> &'static str {
-    match kind {
-        ChangeKind::Granted => "granted",
-        ChangeKind::Released => "released",
-        ChangeKind::Lost => "lost",
-        ChangeKind::Revoked => "revoked",
-        ChangeKind::Queued => "queued",
-        ChangeKind::Left => "left",
-        ChangeKind::Data => "data",
-        ChangeKind::Delayed => "delayed",
-        ChangeKind::Opened => "opened",
-        ChangeKind::Resized => "resized",
-        ChangeKind::Other(_) | _ => "unknown",
     }
 }
 
@@ -180,7 +130,7 @@ fn state_text(lock: &LockInfo) -> String {
 }
 
 fn change_text(index: u64, change: &Change) -> String {
-    let mut text = format!("{index:>10}  {:<8}  {}", kind(change.kind), show::text(change.name.as_str()));
+    let mut text = format!("{index:>10}  {:<8}  {}", change.kind.name(), show::text(change.name.as_str()));
     if let Some(token) = change.token {
         text += &format!("  token {}", token.0);
     }

@@ -39,7 +39,7 @@ pub(super) async fn examine(client: &Client, source: &str, limit: Duration) -> E
             "{address}: node {} of cluster {}, {}, term {}, version {}, answered in {:.1} ms",
             status.node_id,
             show::text(&status.cluster_id),
-            nodes::role(&status),
+            status.role.name(),
             status.term,
             show::text(&status.version),
             took.as_secs_f64() * 1_000.0

@@ -1,7 +1,5 @@
 //! `lockkeeper member list` shows the members, as the leader sees them.
 
-use std::time::Duration;
-
 use clap::Args;
 use serde::Serialize;
 
@@ -25,22 +23,15 @@ pub(super) struct MemberList {
     cluster: ClusterArguments,
 }
 
+/// A member as the client shows it, and what the leader's own place among them says of it.
 #[derive(Serialize)]
 struct MemberReport {
-    node_id: u64,
     role: &'static str,
-    voter: bool,
     is_leader: bool,
-    is_leaving: bool,
-    stays_learner: bool,
-    peer_address: String,
-    client_address: String,
     /// Entries that it lacks.
     lag: u64,
-    /// Since its last answer; absent for the leader itself, and if it never answered this leader.
-    silent_ms: Option<u64>,
-    safe_to_stop: bool,
-    unsafe_reason: Option<String>,
+    #[serde(flatten)]
+    member: Member,
 }
 
 impl MemberList {
@@ -66,18 +57,10 @@ fn document(member: &Member, leader: &NodeStatus) -> MemberReport {
     let is_leader = member.node_id == leader.node_id;
 
     MemberReport {
-        node_id: member.node_id,
         role: view::role(member, leader.node_id),
-        voter: member.voter,
         is_leader,
-        is_leaving: member.is_leaving,
-        stays_learner: member.stays_learner,
-        peer_address: member.peer_address.clone(),
-        client_address: member.client_address.clone(),
         lag: if is_leader { 0 } else { leader.last_log_index.saturating_sub(member.matched_index) },
-        silent_ms: member.silent_for.map(show::millis),
-        safe_to_stop: member.may_stop == Some(Ok(())),
-        unsafe_reason: member.may_stop.clone().and_then(Result::err),
+        member: member.clone(),
     }
 }
 
@@ -96,14 +79,15 @@ fn text(leader: &NodeStatus, layout: TableLayout) -> String {
     let mut reasons = String::new();
     for member in &leader.members {
         let report = document(member, leader);
-        let answered = match report.silent_ms {
+        let answered = match member.silent_for {
             _ if report.is_leader => "-".to_owned(),
-            Some(ms) => format!("{} ago", show::duration(Duration::from_millis(ms))),
+            Some(silence) => format!("{} ago", show::duration(silence)),
             None => "never".to_owned(),
         };
 
-        let reason = show::text(&report.unsafe_reason.unwrap_or_default());
-        let may_stop = if report.safe_to_stop { "yes".to_owned() } else { format!("no: {reason}") };
+        let reason =
+            member.may_stop.clone().and_then(Result::err).map_or_else(String::new, |reason| show::text(&reason));
+        let may_stop = if member.may_stop == Some(Ok(())) { "yes".to_owned() } else { format!("no: {reason}") };
         // A terminal cuts the reason in the table.
         if layout.width.is_some() && !reason.is_empty() {
             reasons += &format!("\nnode {} may not be taken down now: {reason}\n", member.node_id);
@@ -124,6 +108,8 @@ fn text(leader: &NodeStatus, layout: TableLayout) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@ use super::{
         nodes::tests::{silent, up},
         table::TableLayout,
     },
-    document::StatusDocument,
+    document::NodeReport,
     *,
 };
 use crate::{client::NodeStatus, machine::Token};
@@ -37,7 +37,11 @@ fn a_cluster_is_healthy_when_all_serve_and_any_node_may_stop() {
 
 #[test]
 fn a_document_has_null_or_0_for_none() {
-    let document = |status: &NodeStatus| serde_json::to_value(StatusDocument::new(status, 0)).unwrap();
+    let document = |status: &NodeStatus| {
+        let answer = Ok(status.clone());
+        let node = AskedNode { address: "h1:1".to_owned(), node_id: Some(status.node_id), answer };
+        serde_json::to_value(NodeReport::new(&node, 0)).unwrap()
+    };
     let none = document(&NodeStatus::default());
     for field in ["leader_id", "table_bytes_max", "table_hash"] {
         assert_eq!(none[field], serde_json::Value::Null, "{field}");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    nodes::{self, AskedNode, answered, health, leader, role},
+    nodes::{self, AskedNode, answered, health, leader},
     show,
     table::{TableLayout, TextColumn, TextTable},
 };
@@ -58,7 +58,7 @@ fn row(node: &AskedNode, leader: Option<&NodeStatus>, tip: u64) -> Vec<String> {
     let mut row = vec![
         status.node_id.to_string(),
         show::text(&node.address),
-        role(status).to_owned(),
+        status.role.name().to_owned(),
         status.term.to_string(),
         status.last_log_index.to_string(),
         status.committed_index.to_string(),

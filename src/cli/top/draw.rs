@@ -363,7 +363,7 @@ fn members(model: &TopModel, theme: Theme) -> TopPart {
         let id = node.node_id.map_or("-".to_owned(), |id| id.to_string());
         [
             id.into(),
-            Span::styled(of(|status| nodes::role(status).to_owned()), style),
+            Span::styled(of(|status| status.role.name().to_owned()), style),
             of(|status| status.term.to_string()).into(),
             of(|status| status.applied_index.to_string()).into(),
             lag.into(),

@@ -72,7 +72,7 @@ pub(super) fn text(model: &TopModel, layout: TableLayout) -> String {
         let mut row = vec![id, show::text(&node.address)];
         match &node.answer {
             Ok(status) => row.extend([
-                nodes::role(status).to_owned(),
+                status.role.name().to_owned(),
                 status.term.to_string(),
                 status.applied_index.to_string(),
                 tip.saturating_sub(status.applied_index).to_string(),
@@ -166,7 +166,7 @@ impl TopReport {
             MemberLine {
                 node_id: node.node_id,
                 address: node.address.clone(),
-                role: answer.map(nodes::role),
+                role: answer.map(|status| status.role.name()),
                 term: answer.map(|status| status.term),
                 applied_index: answer.map(|status| status.applied_index),
                 lag: answer.map(|status| tip.saturating_sub(status.applied_index)),

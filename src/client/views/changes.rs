@@ -2,6 +2,8 @@
 
 use super::{LockInfo, LockKind, each, given, mode, name, session_id, set};
 use crate::Error;
+#[cfg(feature = "serde")]
+use crate::json;
 use lockkeeper_proto::v1::{self, change::Kind, watch_response::What};
 use lockkeeper_types::{LockName, Mode, SessionId, Ticket, Token};
 
@@ -51,29 +53,37 @@ pub struct Changes {
 
 /// A change of a lock.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Change {
     /// The lock.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub name: LockName,
     /// What holds the lock.
     pub lock_kind: LockKind,
     /// The kind of change.
+    #[cfg_attr(feature = "serde", serde(rename = "change", serialize_with = "json::change_kind"))]
     pub kind: ChangeKind,
     /// The grant concerned.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_token"))]
     pub token: Option<Token>,
     /// The session of the grant or the wait.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_text"))]
     pub session_id: Option<SessionId>,
     /// For [`ChangeKind::Queued`] and [`ChangeKind::Granted`]: the session's label, unless it is empty.
     pub label: Option<String>,
     /// The waiter concerned; for [`ChangeKind::Granted`] the wait that the grant ends.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_ticket"))]
     pub ticket: Option<Ticket>,
     /// For [`ChangeKind::Revoked`], and for [`ChangeKind::Lost`] if an operator forced it: the operator's reason.
     pub reason: Option<String>,
     /// Likewise: the operator's identity, if it is known.
     pub by: Option<String>,
     /// For [`ChangeKind::Data`]: the lock's data after the change.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::data"))]
     pub data: Option<Vec<u8>>,
     /// For [`ChangeKind::Queued`] and [`ChangeKind::Granted`]; for [`ChangeKind::Resized`]: the new size. `None` also for a mode that this
     /// version does not know.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::mode"))]
     pub mode: Option<Mode>,
 }
 
@@ -144,6 +154,23 @@ impl Change {
 }
 
 impl ChangeKind {
+    /// Its name: that of the protocol in lower case, or `unknown`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Released => "released",
+            Self::Lost => "lost",
+            Self::Revoked => "revoked",
+            Self::Queued => "queued",
+            Self::Left => "left",
+            Self::Data => "data",
+            Self::Delayed => "delayed",
+            Self::Opened => "opened",
+            Self::Resized => "resized",
+            Self::Other(_) => "unknown",
+        }
+    }
+
     fn from_wire(number: i32) -> Self {
         match Kind::try_from(number) {
             Ok(Kind::Granted) => Self::Granted,

@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use super::{given, set};
+#[cfg(feature = "serde")]
+use crate::json;
 use lockkeeper_proto::v1;
 use lockkeeper_types::{Token, WallTime};
 
 /// The status of one node and its view of the cluster: the answer of [`Client::status`](crate::Client::status).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeStatus {
     /// The configured name of the cluster: 1 to 64 of a-z, 0-9 and -.
@@ -17,6 +20,7 @@ pub struct NodeStatus {
     /// The version of its program.
     pub version: String,
     /// Its role in Raft.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::role"))]
     pub role: Role,
     /// The Raft term: rises by one or more with each election.
     pub term: u64,
@@ -45,12 +49,15 @@ pub struct NodeStatus {
     /// Waiting acquires.
     pub waiters: u64,
     /// The highest granted token, if any was granted.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::token_or_zero"))]
     pub last_token: Option<Token>,
     /// With [`Client::status_with_hash`](crate::Client::status_with_hash): a hash of its table at `applied_index`. Equal on all nodes at
     /// the same index.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_hash"))]
     pub table_hash: Option<u64>,
     /// The longest scheduling delay of a task of Raft's runtime, such as a heartbeat, in the last minute. A delay beyond the election
     /// timeout causes elections: the node or its machine is overloaded. Up to 2 ms are due to the timer's resolution.
+    #[cfg_attr(feature = "serde", serde(rename = "turn_delay_us_max", serialize_with = "json::micros"))]
     pub turn_delay_max: Duration,
     /// Requests that this node has refused since its start for want of an identity, a right or the ownership of a session.
     pub denied_requests: u64,
@@ -78,6 +85,7 @@ pub struct NodeStatus {
     /// before versions has none.
     pub cluster_version: Option<u32>,
     /// The lowest and the highest cluster version that its program supports. A program from before versions has none.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::cluster_versions"))]
     pub cluster_versions: Option<(u32, u32)>,
     /// On the leader: why the cluster version is lower than its program supports, if it is. A text for people.
     pub cluster_version_waits: Option<String>,
@@ -88,11 +96,13 @@ pub struct NodeStatus {
     /// The hash of the last of them, as text: what `lockkeeper audit verify --head` compares.
     pub audit_head: Option<String>,
     /// Its wall clock as it answered, for people. A program from before this field says none.
+    #[cfg_attr(feature = "serde", serde(rename = "wall_unix_ms", serialize_with = "json::some_unix_millis"))]
     pub wall_clock: Option<WallTime>,
 }
 
 /// A cluster whose clients' certificates a node accepts for a time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EarlierCluster {
     /// Its id.
@@ -105,6 +115,7 @@ pub struct EarlierCluster {
 
 /// A member of the cluster, as a node knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Member {
     /// Its id: 1 or more.
@@ -125,8 +136,10 @@ pub struct Member {
     pub is_leaving: bool,
     /// On the leader: the time since it last answered. `None` elsewhere, for the leader itself, and if it has not answered in this
     /// leader's term.
+    #[cfg_attr(feature = "serde", serde(rename = "silent_ms", serialize_with = "json::some_millis"))]
     pub silent_for: Option<Duration>,
     /// On the leader: it may be taken down now; or why not, for people. `None` elsewhere.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::may_stop"))]
     pub may_stop: Option<Result<(), String>>,
     /// On the leader: bytes that it can still write to its disk, as it said last, if it did.
     pub disk_free_bytes: Option<u64>,
@@ -135,6 +148,7 @@ pub struct Member {
     /// The version of its program, as it said itself. Unset if it was not heard since this node started, or is from before versions.
     pub version: Option<String>,
     /// The lowest and the highest cluster version that its program supports, if it was heard.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "json::cluster_versions"))]
     pub cluster_versions: Option<(u32, u32)>,
 }
 
@@ -240,6 +254,17 @@ fn range(lowest: u32, highest: u32) -> Option<(u32, u32)> {
 }
 
 impl Role {
+    /// Its name: that of the protocol in lower case, or `unknown`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Candidate => "candidate",
+            Self::Learner => "learner",
+            Self::Other(_) => "unknown",
+        }
+    }
+
     fn from_wire(number: i32) -> Self {
         match v1::Role::try_from(number) {
             Ok(v1::Role::Leader) => Self::Leader,
