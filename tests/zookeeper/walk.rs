@@ -312,15 +312,7 @@ impl Walk {
             }
             17 => {
                 let parts = self.random.random_range(0..4);
-                let part = |request| match request {
-                    JuteRequest::Exists { path, .. } | JuteRequest::GetChildren2 { path, .. } => {
-                        JuteRequest::GetChildren { path, watch: false }
-                    }
-                    JuteRequest::GetData { path, .. } => JuteRequest::GetData { path, watch: false },
-                    other => other,
-                };
-                let parts = (0..parts).map(|_| part(self.read()));
-                JuteRequest::MultiRead(parts.map(without_watch).collect())
+                JuteRequest::MultiRead((0..parts).map(|_| readable_in_multi(self.read())).collect())
             }
             _ => self.rare(),
         }
@@ -361,11 +353,15 @@ impl Walk {
     }
 }
 
-fn without_watch(request: JuteRequest) -> JuteRequest {
-    match request {
-        JuteRequest::GetChildren { path, .. } => JuteRequest::GetChildren { path, watch: false },
-        other => other,
+/// A read as a `multiRead` can have it: of data or children, without a watch.
+fn readable_in_multi(mut request: JuteRequest) -> JuteRequest {
+    if let JuteRequest::Exists { path, .. } | JuteRequest::GetChildren2 { path, .. } = request {
+        return JuteRequest::GetChildren { path, watch: false };
     }
+    if let JuteRequest::GetChildren { watch, .. } | JuteRequest::GetData { watch, .. } = &mut request {
+        *watch = false;
+    }
+    request
 }
 
 /// Walks on both sides, and fails at the first difference.
@@ -391,7 +387,7 @@ async fn compare(theirs: Vec<String>, ours: Vec<String>) {
         *counts.entry("events").or_default() += expected.matches("events").count();
         *counts.entry(if expected.contains("error") { "errors" } else { "answers" }).or_default() += 1;
     }
-    println!("seed {seed}: {counts:?}, {} sessions, {} returns", ours.ids.len(), ours.returns);
+    eprintln!("seed {seed}: {counts:?}, {} sessions, {} returns", ours.ids.len(), ours.returns);
     assert!(counts.len() == 3, "events, errors and answers were compared: {counts:?}");
 }
 
