@@ -109,6 +109,12 @@ const LAYERS: &[Layer] = &[
         &["accept", "planted"],
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
+    // ZooKeeper's protocol over the same.
+    layer(
+        "zookeeper",
+        &["accept", "planted"],
+        Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
+    ),
     // The interpreter of its scripts, which compiles C.
     layer(
         "lua",

@@ -1,0 +1,3 @@
+//! The protocol, over a store in memory.
+
+mod wire;
