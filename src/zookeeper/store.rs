@@ -1,8 +1,8 @@
 //! What lies below: entries with parents, sessions that own entries, transactions, and a feed of what this node has applied.
 //!
 //! It knows nothing of ZooKeeper. An operation reads entries as this node has applied them, decides, and commits writes under the condition
-//! that the entries which it read are still at the same revision. What only the log can decide (whether a child exists, whether a parent has
-//! children) the store decides while it commits, and says which write it refused.
+//! that the entries which it read are still at the same revision. What only the log can decide (whether a child exists, whether a parent
+//! has children) the store decides while it commits, and says which write it refused.
 //!
 //! Keys are opaque to the store but for one promise: the children of a key are exactly the entries that were created by
 //! [`ZnodeWrite::CreateChild`] with this key as their parent.
@@ -42,7 +42,8 @@ pub struct SessionStart {
     pub attached: NumberedSession,
     /// The time that it lives without a renewal, in milliseconds: the one with which it was opened.
     pub ttl_ms: u64,
-    /// The revision of the store at which this was applied at this node, so everything that was acknowledged before the call is applied here.
+    /// The revision of the store at which this was applied at this node, so everything that was acknowledged before the call is applied
+    /// here.
     pub revision: u64,
 }
 
@@ -316,8 +317,8 @@ pub enum ZookeeperFailure {
 /// Order: a step of the feed is received after [`applied`](Self::applied) shows its revision, and soon after. So whoever has heard of a
 /// change reads a state that contains it.
 pub trait ZookeeperStore: Clone + Send + Sync + 'static {
-    /// Opens a session that lives for `ttl_ms` without a renewal. A client may prove who it is only after its session is open, so a stranger
-    /// is refused here only if nobody may ever be let in from where it comes.
+    /// Opens a session that lives for `ttl_ms` without a renewal. A client may prove who it is only after its session is open, so a
+    /// stranger is refused here only if nobody may ever be let in from where it comes.
     fn open(
         &self,
         requester: &ZnodeRequester,
@@ -343,12 +344,13 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     /// third of its time, many at once.
     fn note_alive(&self, attached: NumberedSession);
 
-    /// Whether this node may still answer for a session: it cannot have ended elsewhere, counted from the *sending* of the last renewal that
-    /// was acknowledged, and as far as this node has applied, no other connection has it. Called for all sessions ten times a second. A node
-    /// that cannot vouch for a session closes its connection, since clients trust its pings.
+    /// Whether this node may still answer for a session: it cannot have ended elsewhere, counted from the *sending* of the last renewal
+    /// that was acknowledged, and as far as this node has applied, no other connection has it. Called for all sessions ten times a
+    /// second. A node that cannot vouch for a session closes its connection, since clients trust its pings.
     fn vouches_for(&self, attached: NumberedSession) -> bool;
 
-    /// Shows the entries as this node has applied them. `look` must be short: applying may wait for it.
+    /// Shows the entries as this node has applied them. `look` is short, since applying may wait for it, and it calls nothing else of the
+    /// store, so a lock may be held meanwhile.
     fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T;
 
     /// Whether the policy lets the caller read the entry of a key, and the children of the node whose entry it is. Asked for each read of

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use crate::{
     fuzzing,
     wire::{
-        AclEntry, ClientRequest, ConnectRequest, FrameError, FrameReader, JuteError, JuteWriter, Opcode, ReadRequest,
-        RequestHeader, WriteRequest, ZnodeStat,
+        AclEntry, ClientRequest, ConnectRequest, FrameError, FrameReader, JuteError, JuteWriter, Opcode, ReadOperation,
+        RequestHeader, WriteOperation, ZnodeStat,
     },
 };
 
@@ -43,7 +43,7 @@ fn requests_are_read_as_clients_write_them() {
     assert_eq!(header, RequestHeader { xid: 1, opcode: Opcode::GET_DATA });
     assert_eq!(
         request(&get),
-        Ok(ClientRequest::Read(ReadRequest::GetData { path: "/a".to_owned(), is_watched: true }))
+        Ok(ClientRequest::Read(ReadOperation::GetData { path: "/a".to_owned(), is_watched: true }))
     );
 
     let multi = written(|out| {
@@ -52,8 +52,8 @@ fn requests_are_read_as_clients_write_them() {
         out.multi_header(Opcode::DELETE, false, -1).string("/b").int(-1);
         out.multi_header(Opcode::NONE, true, -1);
     });
-    let check = WriteRequest::Check { path: "/a".to_owned(), version: 3 };
-    let delete = WriteRequest::Delete { path: "/b".to_owned(), version: -1 };
+    let check = WriteOperation::Check { path: "/a".to_owned(), version: 3 };
+    let delete = WriteOperation::Delete { path: "/b".to_owned(), version: -1 };
     assert_eq!(request(&multi), Ok(ClientRequest::Multi(vec![check, delete])));
     assert_eq!(
         request(&written(|out| {

@@ -14,6 +14,6 @@ pub(crate) use frames::{FrameError, FrameReader};
 pub(crate) use reader::JuteError;
 pub(crate) use records::{AclEntry, ZnodeStat, permissions};
 pub(crate) use request::{
-    ClientRequest, CreateRequest, ReadRequest, RequestHeader, WatchPaths, WatcherKind, WriteRequest,
+    ClientRequest, CreateRequest, ReadOperation, RequestHeader, WatchPaths, WatcherKind, WriteOperation,
 };
 pub(crate) use writer::JuteWriter;

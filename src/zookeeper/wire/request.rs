@@ -19,12 +19,12 @@ pub(crate) struct RequestHeader {
 pub(crate) enum ClientRequest {
     Ping,
     Close,
-    Read(ReadRequest),
-    Write(WriteRequest),
+    Read(ReadOperation),
+    Write(WriteOperation),
     /// Writes that happen together or not at all.
-    Multi(Vec<WriteRequest>),
+    Multi(Vec<WriteOperation>),
     /// Reads, each with its own outcome.
-    MultiRead(Vec<ReadRequest>),
+    MultiRead(Vec<ReadOperation>),
     Sync {
         path: String,
     },
@@ -60,7 +60,7 @@ pub(crate) enum ClientRequest {
 
 /// A request that changes nothing and has a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ReadRequest {
+pub(crate) enum ReadOperation {
     Exists { path: String, is_watched: bool },
     GetData { path: String, is_watched: bool },
     GetAcl { path: String },
@@ -70,7 +70,7 @@ pub(crate) enum ReadRequest {
 
 /// A request that changes something, and may stand in a multi.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WriteRequest {
+pub(crate) enum WriteOperation {
     Create(CreateRequest),
     Delete { path: String, version: i32 },
     SetData { path: String, data: Option<Vec<u8>>, version: i32 },
@@ -133,8 +133,9 @@ impl ClientRequest {
         let request = match opcode {
             Opcode::PING => Self::Ping,
             Opcode::CLOSE => Self::Close,
-            Opcode::MULTI => Self::Multi(read_multi(reader, WriteRequest::read)?),
-            Opcode::MULTI_READ => Self::MultiRead(read_multi(reader, ReadRequest::read)?),
+            Opcode::MULTI => Self::Multi(read_multi(reader, WriteOperation::read)?),
+            Opcode::MULTI_READ => Self::MultiRead(read_multi(reader, ReadOperation::read)?),
+
             Opcode::SYNC => Self::Sync { path: text(reader)? },
             Opcode::AUTH => {
                 reader.int()?;
@@ -152,6 +153,7 @@ impl ClientRequest {
             }
             Opcode::CHECK_WATCHES => Self::CheckWatches { path: text(reader)?, kind: read_kind(reader)? },
             Opcode::REMOVE_WATCHES => Self::RemoveWatches { path: text(reader)?, kind: read_kind(reader)? },
+
             Opcode::GET_EPHEMERALS => Self::GetEphemerals { prefix: text(reader)? },
             Opcode::WHO_AM_I => Self::WhoAmI,
             Opcode::SASL => Self::Sasl,
@@ -162,10 +164,10 @@ impl ClientRequest {
     }
 
     fn read_single(opcode: Opcode, reader: &mut JuteReader<'_>) -> Result<Self, JuteError> {
-        if let Some(write) = WriteRequest::read(opcode, reader)? {
+        if let Some(write) = WriteOperation::read(opcode, reader)? {
             return Ok(Self::Write(write));
         }
-        Ok(ReadRequest::read(opcode, reader)?.map_or(Self::Unknown, Self::Read))
+        Ok(ReadOperation::read(opcode, reader)?.map_or(Self::Unknown, Self::Read))
     }
 }
 
@@ -218,7 +220,7 @@ fn read_multi<T>(
     }
 }
 
-impl WriteRequest {
+impl WriteOperation {
     /// Reads a write; `None` if the operation is none.
     fn read(opcode: Opcode, reader: &mut JuteReader<'_>) -> Result<Option<Self>, JuteError> {
         let write = match opcode {
@@ -227,6 +229,7 @@ impl WriteRequest {
             }
             Opcode::DELETE => Self::Delete { path: text(reader)?, version: reader.int()? },
             Opcode::CHECK => Self::Check { path: text(reader)?, version: reader.int()? },
+
             Opcode::SET_DATA => {
                 let path = text(reader)?;
                 let data = reader.buffer()?.map(<[u8]>::to_vec);
@@ -254,12 +257,13 @@ impl CreateRequest {
     }
 }
 
-impl ReadRequest {
+impl ReadOperation {
     /// Reads a read; `None` if the operation is none.
     fn read(opcode: Opcode, reader: &mut JuteReader<'_>) -> Result<Option<Self>, JuteError> {
         let read = match opcode {
             Opcode::EXISTS => Self::Exists { path: text(reader)?, is_watched: reader.bool()? },
             Opcode::GET_DATA => Self::GetData { path: text(reader)?, is_watched: reader.bool()? },
+
             Opcode::GET_ACL => Self::GetAcl { path: text(reader)? },
             Opcode::GET_CHILDREN | Opcode::GET_CHILDREN_WITH_STAT => {
                 let path = text(reader)?;

@@ -14,6 +14,11 @@ impl JuteWriter {
         self.bytes
     }
 
+    /// Number of bytes that are written.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// A truth value.
     pub(crate) fn bool(&mut self, value: bool) -> &mut Self {
         self.bytes.push(u8::from(value));

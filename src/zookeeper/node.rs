@@ -1,0 +1,149 @@
+//! What all connections of a node share.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{
+    sync::OnceCell,
+    task::JoinSet,
+    time::{Duration, Instant, sleep},
+};
+
+use crate::{
+    NumberedSession, ZnodeRequester, ZookeeperFailure, ZookeeperOptions, ZookeeperStats, ZookeeperStore,
+    password::PasswordKey,
+    stats::StatCounters,
+    watches::{WatchHub, WatchLimits},
+};
+
+/// Pause before another feed is asked for.
+const FEED_PAUSE: Duration = Duration::from_millis(100);
+/// How often sessions are looked at: whether this node may still answer for them, and whether those without a connection must end.
+const SWEEP_PAUSE: Duration = Duration::from_millis(100);
+/// Time limit of a call of the store that the port makes for itself.
+const CALL_TIMEOUT: Duration = Duration::from_secs(4);
+/// Sessions that are ended at a time after their grace.
+const ENDED_AT_ONCE: usize = 64;
+
+/// A session whose connection was closed, and which ends soon.
+#[derive(Debug)]
+struct AbandonedSession {
+    due: Instant,
+    attached: NumberedSession,
+    address: SocketAddr,
+}
+
+/// The state that all connections of a node share.
+pub(crate) struct ZookeeperNode<S> {
+    pub(crate) store: S,
+    pub(crate) options: ZookeeperOptions,
+    pub(crate) hub: WatchHub,
+    pub(crate) stats: StatCounters,
+    key: OnceCell<PasswordKey>,
+    abandoned: Mutex<Vec<AbandonedSession>>,
+}
+
+impl<S: ZookeeperStore> ZookeeperNode<S> {
+    /// Makes the state of a node.
+    pub(crate) fn new(store: S, options: ZookeeperOptions) -> Self {
+        let limits = WatchLimits { per_connection: options.connection_watches_max, bytes: options.watches_bytes_max };
+        Self {
+            store,
+            hub: WatchHub::new(limits),
+            stats: StatCounters::default(),
+            key: OnceCell::new(),
+            abandoned: Mutex::default(),
+            options,
+        }
+    }
+
+    /// What passwords are made with.
+    pub(crate) async fn password_key(&self) -> Result<&PasswordKey, ZookeeperFailure> {
+        self.key.get_or_try_init(|| async { self.store.secret().await.map(PasswordKey::new) }).await
+    }
+
+    /// The counters of this node.
+    pub(crate) fn stats(&self) -> ZookeeperStats {
+        let sessions = self.hub.sessions();
+        let mut distinct: Vec<_> = sessions.iter().map(|attached| attached.session).collect();
+        distinct.dedup();
+        let watches = self.hub.with_watches(|watches| watches.counts().0);
+
+        ZookeeperStats {
+            connections: sessions.len() as u64,
+            sessions: distinct.len() as u64,
+            watches: watches as u64,
+            ..self.stats.snapshot()
+        }
+    }
+
+    /// Notes that the connection of a session was closed without an end of the session.
+    pub(crate) fn note_abandoned(&self, attached: NumberedSession, address: SocketAddr) {
+        if let Some(grace) = self.options.closed_socket_grace {
+            let abandoned = AbandonedSession { due: Instant::now() + grace, attached, address };
+            self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(abandoned);
+        }
+    }
+
+    /// Follows the feed of the store for as long as the port is open.
+    pub(crate) async fn follow_feed(self: Arc<Self>) {
+        loop {
+            match self.store.feed().await {
+                Ok(mut feed) => {
+                    self.hub.begin(feed.after);
+                    while let Some(step) = feed.steps.recv().await {
+                        self.hub.tell(&step);
+                    }
+                    tracing::debug!("the feed of applied changes has ended: the connections of this node are closed");
+                    self.hub.end();
+                }
+                Err(failure) => tracing::debug!(%failure, "there is no feed of applied changes"),
+            }
+
+            // Without a feed nobody is served here: connects wait for it, and give up in time.
+            sleep(FEED_PAUSE).await;
+        }
+    }
+
+    /// Looks at all sessions again and again: one timer for all of them, however many are idle.
+    pub(crate) async fn sweep_sessions(self: Arc<Self>) {
+        let mut ending = JoinSet::new();
+        loop {
+            sleep(SWEEP_PAUSE).await;
+            self.hub.end_unvouched(|attached| self.store.vouches_for(attached));
+            while ending.try_join_next().is_some() {}
+
+            for abandoned in self.take_abandoned(ENDED_AT_ONCE.saturating_sub(ending.len())) {
+                let node = Arc::clone(&self);
+                ending.spawn(async move {
+                    let AbandonedSession { attached, address, .. } = abandoned;
+                    let requester = ZnodeRequester { address, ..port() };
+                    // A session that was attached again meanwhile has another number, and stays.
+                    if let Err(failure) = node.store.close(&requester, attached).await {
+                        tracing::debug!(%failure, "a session without a connection ends by its timeout");
+                    }
+                });
+            }
+        }
+    }
+
+    fn take_abandoned(&self, count: usize) -> Vec<AbandonedSession> {
+        let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let mut room = count;
+        let is_taken = |session: &mut AbandonedSession| {
+            let is_taken = session.due <= now && room > 0;
+            room -= usize::from(is_taken);
+            is_taken
+        };
+        abandoned.extract_if(.., is_taken).collect()
+    }
+}
+
+/// The port itself, as a requester of the store.
+pub(crate) fn port() -> ZnodeRequester {
+    let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+    ZnodeRequester { identity: None, address, deadline: Instant::now() + CALL_TIMEOUT, is_port: true }
+}

@@ -1,0 +1,98 @@
+//! The first frame: a new session, or one that goes on.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
+
+use tokio::time::{Duration, Instant};
+
+use super::ClientSession;
+use crate::{
+    AttachOutcome, SessionStart, ZnodeRequester, ZookeeperFailure, ZookeeperStore,
+    node::ZookeeperNode,
+    tree::ClientIdentities,
+    watches::EventOutbox,
+    wire::{ConnectAnswer, ConnectRequest},
+    writes::ensure_root,
+};
+
+/// What a connect leads to.
+pub(crate) enum Greeting<S> {
+    /// A session, and what its client is told.
+    Session(Box<ClientSession<S>>, ConnectAnswer),
+    /// The session is over or not this client's, and the client is told so.
+    Over,
+}
+
+/// Opens a session, or takes one over. Fails if the client must go elsewhere.
+pub(crate) async fn greet<S: ZookeeperStore>(
+    node: &Arc<ZookeeperNode<S>>,
+    address: SocketAddr,
+    identity: Option<String>,
+    request: &ConnectRequest,
+) -> Result<Greeting<S>, ZookeeperFailure> {
+    let deadline = Instant::now() + node.options.request_timeout;
+    let requester = ZnodeRequester { identity: identity.clone(), address, deadline, is_port: false };
+    node.hub.live().await;
+    ensure_root(&node.store, &requester).await?;
+
+    let key = node.password_key().await?;
+    let start = if request.session == 0 {
+        open(node, &requester, request).await?
+    } else {
+        // A wrong password ends nothing: the session's own client goes on.
+        let session = u64::try_from(request.session).unwrap_or_default();
+        if session == 0 || !key.fits(session, &request.password) {
+            return Ok(Greeting::Over);
+        }
+        match node.store.attach(&requester, session).await? {
+            AttachOutcome::Attached(start) => start,
+            AttachOutcome::Over { .. } => return Ok(Greeting::Over),
+        }
+    };
+
+    // Both calls go through the log, so this node has applied all that any client has seen. What is above that comes from another cluster.
+    if u64::try_from(request.last_seen).is_ok_and(|last_seen| last_seen > start.revision) {
+        let why = format!(
+            "the client has seen revision {}, and this cluster is at {}: it comes from another cluster; start it again",
+            request.last_seen, start.revision
+        );
+        return Err(ZookeeperFailure::NotExecuted(why));
+    }
+
+    let outbox = Arc::new(EventOutbox::new(address, node.options.connection_events_bytes_max));
+    // The connect and its answer.
+    outbox.received.store(1, Relaxed);
+    outbox.sent.store(1, Relaxed);
+    let ended = |_| ZookeeperFailure::NotExecuted("this node has lost the feed of its changes".to_owned());
+    let id = node.hub.register(start.attached, &outbox).map_err(ended)?;
+    let answer = ConnectAnswer {
+        timeout_ms: i32::try_from(start.ttl_ms).unwrap_or(i32::MAX),
+        session: i64::try_from(start.attached.session).unwrap_or_default(),
+        password: key.password(start.attached.session),
+    };
+    let session = ClientSession {
+        node: Arc::clone(node),
+        attached: start.attached,
+        id,
+        outbox,
+        address,
+        identities: ClientIdentities::new(address.ip(), identity.clone()),
+        identity,
+        last_told: start.revision,
+        request_timeout: node.options.request_timeout.min(Duration::from_millis(start.ttl_ms)),
+        is_closed: false,
+    };
+    Ok(Greeting::Session(Box::new(session), answer))
+}
+
+async fn open<S: ZookeeperStore>(
+    node: &ZookeeperNode<S>,
+    requester: &ZnodeRequester,
+    request: &ConnectRequest,
+) -> Result<SessionStart, ZookeeperFailure> {
+    // 63 bits, and not zero, which asks for a new session. That two sessions get the same is not to be expected.
+    let session = ((node.options.random)() >> 1).max(1);
+    node.store.open(requester, session, node.options.granted_ms(request.timeout_ms)).await
+}

@@ -1,0 +1,314 @@
+//! A client whose session is open: its requests, one after the other, and the order of what it is told.
+//!
+//! ```text
+//! handshake   the first frame: a new session, or one that goes on
+//! reads       requests that look at the state of this node
+//! replies     what writes answer
+//! watching    watches that are set again, looked for, removed
+//! ```
+
+mod handshake;
+mod reads;
+mod replies;
+mod watching;
+
+use std::{net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed};
+
+use tokio::time::{Duration, Instant, timeout_at};
+
+use crate::{
+    CloseOutcome, NumberedSession, ZnodeRequester, ZookeeperFailure, ZookeeperStore,
+    node::ZookeeperNode,
+    tree::ClientIdentities,
+    watches::{EventOutbox, WatcherId},
+    wire::{ClientRequest, ErrorCode, JuteWriter, RequestHeader, WriteOperation},
+    writes::{WriteContext, WriteOutcome, execute},
+};
+pub(crate) use handshake::{Greeting, greet};
+
+/// Why a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClosingReason {
+    /// The client has closed it, or it broke.
+    Gone,
+    /// What was written is sent, and then it is closed.
+    AfterReplies,
+    /// It is closed at once.
+    AtOnce,
+}
+
+/// What a request is answered.
+struct RequestAnswer {
+    /// The revision that it shows; `None` for an answer that shows none, and says 0.
+    revision: Option<u64>,
+    result: Result<Vec<u8>, ErrorCode>,
+    /// Whether the connection ends after it.
+    is_last: bool,
+}
+
+impl RequestAnswer {
+    fn new(revision: u64, result: Result<Vec<u8>, ErrorCode>) -> Self {
+        Self { revision: Some(revision), result, is_last: false }
+    }
+
+    fn last(self) -> Self {
+        Self { is_last: true, ..self }
+    }
+}
+
+/// What lasts from one request to the next.
+pub(crate) struct ClientSession<S> {
+    node: Arc<ZookeeperNode<S>>,
+    /// The session, as this connection has it.
+    attached: NumberedSession,
+    id: WatcherId,
+    /// Events for this connection.
+    outbox: Arc<EventOutbox>,
+    address: SocketAddr,
+    /// Who the client is for the policy of the store.
+    identity: Option<String>,
+    /// Who the client is for access lists.
+    identities: ClientIdentities,
+    /// The highest revision that it was told.
+    last_told: u64,
+    /// Time limit of a request.
+    request_timeout: Duration,
+    /// Whether the client has ended its session.
+    is_closed: bool,
+}
+
+impl<S> ClientSession<S> {
+    /// Events for this connection.
+    pub(crate) fn outbox(&self) -> &Arc<EventOutbox> {
+        &self.outbox
+    }
+}
+
+impl<S: ZookeeperStore> ClientSession<S> {
+    /// The client, with the deadline of a request that begins now.
+    fn requester(&self) -> ZnodeRequester {
+        let deadline = Instant::now() + self.request_timeout;
+        ZnodeRequester { identity: self.identity.clone(), address: self.address, deadline, is_port: false }
+    }
+
+    /// Appends the events that are there. Between two requests, all of them are for revisions that the next reply shows.
+    pub(crate) fn take_events(&self, out: &mut Vec<u8>) -> Result<(), ClosingReason> {
+        let told = self.node.hub.told();
+        self.count_sent(self.outbox.take_until(told, out));
+        if self.outbox.is_over() { Err(ClosingReason::AfterReplies) } else { Ok(()) }
+    }
+
+    fn count_sent(&self, frames: u64) {
+        self.node.stats.sent.fetch_add(frames, Relaxed);
+        self.outbox.sent.fetch_add(frames, Relaxed);
+    }
+
+    /// Answers a frame: appends the events that come before the reply, and the reply. Dropping the future abandons a request: what it
+    /// does may still take effect.
+    pub(crate) async fn answer(&mut self, frame: &[u8], out: &mut Vec<u8>) -> Result<(), ClosingReason> {
+        let began = Instant::now();
+        self.node.stats.received.fetch_add(1, Relaxed);
+        self.outbox.received.fetch_add(1, Relaxed);
+        // Any frame is a sign of life.
+        self.node.store.note_alive(self.attached);
+
+        let (header, request) = RequestHeader::read(frame).map_err(|_| ClosingReason::AfterReplies)?;
+        let answer = match request {
+            Ok(request) => self.serve(request).await?,
+            Err(_) => self.refusal(ErrorCode::Marshalling),
+        };
+
+        let zxid = match answer.revision {
+            Some(revision) => self.tell_until(revision, out).await?,
+            None => 0,
+        };
+        let result = answer.result.as_deref().map_err(|code| *code);
+        JuteWriter::put_reply(out, header.xid, i64::try_from(zxid).unwrap_or(i64::MAX), result);
+        self.count_sent(1);
+        self.node.stats.note_answer(header.opcode, began.elapsed());
+        if answer.is_last { Err(ClosingReason::AfterReplies) } else { Ok(()) }
+    }
+
+    /// Appends the events up to a revision, which a reply is about to show. Returns what the reply shows: never less than one before.
+    async fn tell_until(&mut self, revision: u64, out: &mut Vec<u8>) -> Result<u64, ClosingReason> {
+        self.last_told = self.last_told.max(revision);
+        let told = self.node.hub.told_until(self.last_told);
+        // A feed that stands still must not look like a slow answer for ever.
+        let is_told = timeout_at(Instant::now() + self.request_timeout, told).await;
+        if !matches!(is_told, Ok(Ok(()))) {
+            return Err(ClosingReason::AtOnce);
+        }
+        self.count_sent(self.outbox.take_until(self.last_told, out));
+        Ok(self.last_told)
+    }
+
+    /// An answer that needs nothing of the store.
+    fn refusal(&self, code: ErrorCode) -> RequestAnswer {
+        RequestAnswer::new(self.node.hub.told(), Err(code))
+    }
+
+    async fn serve(&mut self, request: ClientRequest) -> Result<RequestAnswer, ClosingReason> {
+        if self.outbox.is_over() {
+            return Ok(self.refusal(ErrorCode::SessionExpired).last());
+        }
+        if !request.is_for_strangers() && self.identity.is_none() && self.node.store.needs_identity() {
+            return Ok(self.refusal(ErrorCode::NoAuth));
+        }
+
+        match request {
+            ClientRequest::Ping => self.ping(),
+            ClientRequest::Close => self.close().await,
+            ClientRequest::Read(read) => Ok(self.read(&read)),
+            ClientRequest::MultiRead(reads) => Ok(self.read_all(&reads)),
+            ClientRequest::Write(write) => self.write(&[write], false).await,
+            ClientRequest::Multi(writes) => self.write(&writes, true).await,
+            ClientRequest::Sync { path } => self.sync(&path).await,
+            ClientRequest::Auth { scheme, credentials } => Ok(self.authenticate(&scheme, &credentials)),
+            ClientRequest::SetWatches { relative, paths } => Ok(self.set_watches(relative, &paths).await),
+            ClientRequest::AddWatch { path, is_recursive } => Ok(self.add_watch(&path, is_recursive)),
+            ClientRequest::CheckWatches { path, kind } => Ok(self.check_watches(&path, kind)),
+            ClientRequest::RemoveWatches { path, kind } => Ok(self.remove_watches(&path, kind)),
+            ClientRequest::GetEphemerals { prefix } => Ok(self.list_ephemerals(&prefix)),
+            ClientRequest::WhoAmI => Ok(self.who_am_i()),
+            // ZooKeeper without SASL says the same, and its clients go on.
+            ClientRequest::Sasl => Ok(RequestAnswer::new(self.node.hub.told(), Ok(empty_token()))),
+            ClientRequest::Reconfig => Ok(self.refusal(ErrorCode::ReconfigDisabled)),
+            ClientRequest::Unknown => Ok(self.refusal(ErrorCode::Unimplemented)),
+        }
+    }
+
+    /// A client believes in its session for as long as its pings are answered. So a node that cannot vouch for it must not answer.
+    fn ping(&self) -> Result<RequestAnswer, ClosingReason> {
+        if self.node.store.vouches_for(self.attached) {
+            Ok(RequestAnswer::new(self.node.hub.told(), Ok(Vec::new())))
+        } else {
+            Err(ClosingReason::AtOnce)
+        }
+    }
+
+    async fn close(&mut self) -> Result<RequestAnswer, ClosingReason> {
+        let closed = self.node.store.close(&self.requester(), self.attached).await;
+        let (revision, result) = match closed {
+            Ok(CloseOutcome::Over { revision }) => (revision, Ok(Vec::new())),
+            Ok(CloseOutcome::Moved { revision }) => (revision, Err(ErrorCode::SessionMoved)),
+            Err(failure) => {
+                let code = failure_code(&failure)?;
+                return Ok(self.refusal(code).last());
+            }
+        };
+        self.is_closed = true;
+        Ok(RequestAnswer::new(revision, result).last())
+    }
+
+    async fn sync(&self, path: &str) -> Result<RequestAnswer, ClosingReason> {
+        match self.node.store.catch_up(&self.requester()).await {
+            Ok(revision) => {
+                let mut body = JuteWriter::default();
+                body.string(path);
+                Ok(RequestAnswer::new(revision, Ok(body.into_bytes())))
+            }
+            Err(failure) => failure_code(&failure).map(|code| self.refusal(code)),
+        }
+    }
+
+    async fn write(&self, requests: &[WriteOperation], is_multi: bool) -> Result<RequestAnswer, ClosingReason> {
+        let requester = self.requester();
+        if requests.is_empty() {
+            let outcome =
+                WriteOutcome::Done { revision: self.node.hub.told(), created: Vec::new(), results: Vec::new() };
+            return Ok(replies::answer(outcome, requests, is_multi));
+        }
+
+        let context = WriteContext {
+            store: &self.node.store,
+            requester: &requester,
+            attached: self.attached,
+            identities: &self.identities,
+            wall_ms: (self.node.options.wall_ms)(),
+        };
+        match execute(&context, requests).await {
+            Ok(outcome) => Ok(replies::answer(outcome, requests, is_multi)),
+            Err(failure) => {
+                // Where it is not known what happened, only the client can find out; it does when the connection is closed.
+                let code = failure_code(&failure)?;
+                Ok(replies::refuse(self.node.hub.told(), code, requests.len(), is_multi))
+            }
+        }
+    }
+
+    /// Adds an identity. An answer that the client is nobody must reach it before the connection is closed.
+    fn authenticate(&mut self, scheme: &str, credentials: &[u8]) -> RequestAnswer {
+        let added = match (scheme, std::str::from_utf8(credentials)) {
+            ("digest", Ok(credentials)) => self.add_digest(credentials),
+            ("x509", _) if self.identities.has_certificate() => Ok(()),
+            // Its address is known already.
+            ("ip", _) => Ok(()),
+            _ => Err(ErrorCode::AuthFailed),
+        };
+
+        let is_last = added.is_err();
+        RequestAnswer { revision: None, result: added.map(|()| Vec::new()), is_last }
+    }
+
+    fn add_digest(&mut self, credentials: &str) -> Result<(), ErrorCode> {
+        self.identities.add_digest(credentials)?;
+        // The user may be one of the policy's, too. A certificate is the stronger proof, and stays.
+        if self.identity.is_none()
+            && let Some((user, password)) = credentials.split_once(':')
+        {
+            self.identity = self.node.store.authenticate(user, password);
+        }
+        Ok(())
+    }
+
+    fn who_am_i(&self) -> RequestAnswer {
+        let shown = self.identities.shown();
+        let mut body = JuteWriter::default();
+        body.count(shown.len());
+        for (scheme, id) in shown {
+            body.string(scheme).string(&id);
+        }
+        RequestAnswer::new(self.node.hub.told(), Ok(body.into_bytes()))
+    }
+}
+
+impl<S> Drop for ClientSession<S> {
+    fn drop(&mut self) {
+        self.node.hub.forget(self.id);
+    }
+}
+
+impl<S: ZookeeperStore> ClientSession<S> {
+    /// The connection has ended: its session may end soon, if that is asked for.
+    pub(crate) fn note_end(&self) {
+        if !self.is_closed && !self.outbox.is_over() && !self.outbox.kill.is_cancelled() {
+            self.node.note_abandoned(self.attached, self.address);
+        }
+    }
+}
+
+impl ClientRequest {
+    /// Whether a client may ask this before it has said who it is.
+    fn is_for_strangers(&self) -> bool {
+        matches!(self, Self::Ping | Self::Close | Self::Auth { .. } | Self::WhoAmI | Self::Sasl)
+    }
+}
+
+/// What a client is told of a failure; an end of the connection where it must look for itself, or go elsewhere.
+fn failure_code(failure: &ZookeeperFailure) -> Result<ErrorCode, ClosingReason> {
+    match failure {
+        ZookeeperFailure::Denied(_) => Ok(ErrorCode::NoAuth),
+        ZookeeperFailure::TooLarge(_) => Ok(ErrorCode::BadArguments),
+        ZookeeperFailure::Full(_) => Ok(ErrorCode::QuotaExceeded),
+        ZookeeperFailure::NotExecuted(_) | ZookeeperFailure::Unknown(_) => {
+            tracing::debug!(%failure, "a connection is closed, since its request has no answer");
+            Err(ClosingReason::AfterReplies)
+        }
+    }
+}
+
+fn empty_token() -> Vec<u8> {
+    let mut body = JuteWriter::default();
+    body.buffer(Some(&[]));
+    body.into_bytes()
+}

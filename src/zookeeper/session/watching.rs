@@ -1,0 +1,143 @@
+//! Watches that a client sets without a read, sets again after it was away, looks for, or removes.
+
+use super::{ClientSession, RequestAnswer};
+use crate::{
+    AppliedZnodes, ZookeeperStore,
+    tree::{ZnodePath, look_up},
+    watches::{MissedChange, WatchClass, WatchHub, WatchLimitReached, WatchTable},
+    wire::{ErrorCode, JuteWriter, WatchPaths, WatcherKind},
+};
+
+/// Paths that are looked at while no change is told.
+const PATHS_AT_ONCE: usize = 512;
+
+/// A watch that is set again.
+struct ReturningWatch {
+    path: ZnodePath,
+    reason: WatchReason,
+}
+
+/// What a watch was set for, which decides what its client may have missed.
+#[derive(Clone, Copy)]
+enum WatchReason {
+    Data,
+    Exist,
+    Child,
+    /// These tell nothing of what was missed.
+    Persistent,
+    Recursive,
+}
+
+impl<S: ZookeeperStore> ClientSession<S> {
+    /// Sets watches again. Those whose change was missed fire at once, and before the reply.
+    pub(super) async fn set_watches(&self, relative: i64, paths: &WatchPaths) -> RequestAnswer {
+        let relative = u64::try_from(relative).unwrap_or_default();
+        let lists = [
+            (&paths.data, WatchReason::Data),
+            (&paths.exist, WatchReason::Exist),
+            (&paths.child, WatchReason::Child),
+            (&paths.persistent, WatchReason::Persistent),
+            (&paths.recursive, WatchReason::Recursive),
+        ];
+        let returning = lists.iter().flat_map(|(paths, reason)| paths.iter().map(|path| (path, *reason)));
+        let returning: Vec<_> = returning.collect();
+
+        let mut revision = self.node.hub.told();
+        for some in returning.chunks(PATHS_AT_ONCE) {
+            match self.set_some(relative, some) {
+                Ok(applied) => revision = applied,
+                Err(code) => return RequestAnswer::new(revision, Err(code)),
+            }
+            // A hundred thousand paths take a while, and others have changes to be told.
+            tokio::task::yield_now().await;
+        }
+        RequestAnswer::new(revision, Ok(Vec::new()))
+    }
+
+    fn set_some(&self, relative: u64, paths: &[(&String, WatchReason)]) -> Result<u64, ErrorCode> {
+        // The policy is asked before: while a state is shown, nothing else is asked of the store.
+        let allowed = paths.iter().map(|(path, reason)| {
+            let path = ZnodePath::parse(path)?;
+            self.may_read(&path)?;
+            Ok(ReturningWatch { path, reason: *reason })
+        });
+        let returning: Vec<_> = allowed.collect::<Result<_, ErrorCode>>()?;
+
+        self.node.hub.with_watches(|watches| {
+            self.node.store.applied(|applied| {
+                for watch in &returning {
+                    self.set_again(watches, applied, relative, watch)
+                        .map_err(|WatchLimitReached| ErrorCode::QuotaExceeded)?;
+                }
+                Ok(applied.revision())
+            })
+        })
+    }
+
+    fn set_again(
+        &self,
+        watches: &mut WatchTable,
+        applied: &dyn AppliedZnodes,
+        relative: u64,
+        watch: &ReturningWatch,
+    ) -> Result<(), WatchLimitReached> {
+        let ReturningWatch { path, reason } = watch;
+        let revision = applied.revision();
+        let stat = look_up(applied, path).map(|node| node.stat(revision));
+        let (class, missed) = match (reason, stat) {
+            (WatchReason::Data, Some(stat)) => {
+                (WatchClass::Data, (stat.modified > relative).then_some(MissedChange::Data))
+            }
+            (WatchReason::Child, Some(stat)) => {
+                (WatchClass::Children, (stat.children_modified > relative).then_some(MissedChange::Children))
+            }
+            (WatchReason::Data, None) => (WatchClass::Data, Some(MissedChange::Deleted)),
+            (WatchReason::Child, None) => (WatchClass::Children, Some(MissedChange::Deleted)),
+            (WatchReason::Exist, stat) => (WatchClass::Data, stat.map(|_| MissedChange::Created)),
+            (WatchReason::Persistent, _) => (WatchClass::Persistent, None),
+            (WatchReason::Recursive, _) => (WatchClass::Recursive, None),
+        };
+
+        if let Some(missed) = missed {
+            WatchHub::tell_missed(&self.outbox, revision, missed, path);
+            return Ok(());
+        }
+        watches.add(self.id, class, path, revision)
+    }
+
+    /// Sets a watch that stays.
+    pub(super) fn add_watch(&self, path: &str, is_recursive: bool) -> RequestAnswer {
+        let class = if is_recursive { WatchClass::Recursive } else { WatchClass::Persistent };
+        let mut revision = self.node.hub.told();
+        let set = ZnodePath::parse(path).and_then(|path| {
+            self.may_read(&path)?;
+            self.node.hub.with_watches(|watches| {
+                revision = self.node.store.applied(|applied| applied.revision());
+                watches.add(self.id, class, &path, revision).map_err(|WatchLimitReached| ErrorCode::QuotaExceeded)
+            })
+        });
+
+        let mut body = JuteWriter::default();
+        // An error that is none stands in the body, too.
+        body.int(0);
+        RequestAnswer::new(revision, set.map(|()| body.into_bytes()))
+    }
+
+    /// Says whether there is a watch.
+    pub(super) fn check_watches(&self, path: &str, kind: WatcherKind) -> RequestAnswer {
+        self.find_watches(path, |watches, path| watches.has(self.id, kind, path))
+    }
+
+    /// Removes watches.
+    pub(super) fn remove_watches(&self, path: &str, kind: WatcherKind) -> RequestAnswer {
+        self.find_watches(path, |watches, path| watches.remove_kind(self.id, kind, path))
+    }
+
+    fn find_watches(&self, path: &str, find: impl FnOnce(&mut WatchTable, &ZnodePath) -> bool) -> RequestAnswer {
+        let found = ZnodePath::parse(path).and_then(|path| {
+            let has_found = self.node.hub.with_watches(|watches| find(watches, &path));
+            if has_found { Ok(Vec::new()) } else { Err(ErrorCode::NoWatcher) }
+        });
+        RequestAnswer::new(self.node.hub.told(), found)
+    }
+}

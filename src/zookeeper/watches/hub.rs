@@ -1,0 +1,294 @@
+//! The feed of applied changes becomes events of connections.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{EventOutbox, WatchClass, WatchLimits, WatchTable, WatcherId};
+use crate::{
+    AppliedStep, NumberedSession, ZnodeChange, ZnodeChangeKind,
+    tree::{ZnodePath, ZnodeValue},
+};
+
+/// Types of events, as clients know them.
+const CREATED: i32 = 1;
+const DELETED: i32 = 2;
+const DATA_CHANGED: i32 = 3;
+const CHILDREN_CHANGED: i32 = 4;
+
+/// The watches that hear of a node itself.
+const OF_NODE: &[WatchClass] = &[WatchClass::Data, WatchClass::Persistent, WatchClass::Recursive];
+/// The watches that hear of the end of a node.
+const OF_END: &[WatchClass] = &[WatchClass::Data, WatchClass::Children, WatchClass::Persistent, WatchClass::Recursive];
+/// The watches that hear of a node's children.
+const OF_CHILDREN: &[WatchClass] = &[WatchClass::Children, WatchClass::Persistent];
+
+/// The feed has ended, and the connection must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HubEnded;
+
+#[derive(Debug)]
+struct RegisteredConnection {
+    attached: NumberedSession,
+    outbox: Arc<EventOutbox>,
+}
+
+#[derive(Debug)]
+struct HubState {
+    /// Whether there is a feed.
+    is_live: bool,
+    watches: WatchTable,
+    connections: HashMap<WatcherId, RegisteredConnection>,
+    /// The connection of each session.
+    sessions: HashMap<u64, WatcherId>,
+    /// Who waits until a revision is told.
+    waiting: BTreeMap<(u64, u64), oneshot::Sender<()>>,
+    last_waiting: u64,
+}
+
+/// What all connections of a node share about watches.
+#[derive(Debug)]
+pub(crate) struct WatchHub {
+    state: Mutex<HubState>,
+    /// Everything up to this revision is in the outboxes.
+    told: AtomicU64,
+    last_connection: AtomicU64,
+    became_live: Notify,
+}
+
+impl WatchHub {
+    /// A hub without a feed.
+    pub(crate) fn new(limits: WatchLimits) -> Self {
+        let state = HubState {
+            is_live: false,
+            watches: WatchTable::new(limits),
+            connections: HashMap::new(),
+            sessions: HashMap::new(),
+            waiting: BTreeMap::new(),
+            last_waiting: 0,
+        };
+
+        Self {
+            state: Mutex::new(state),
+            told: AtomicU64::new(0),
+            last_connection: AtomicU64::new(0),
+            became_live: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, HubState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a feed after this revision.
+    pub(crate) fn begin(&self, after: u64) {
+        let mut state = self.state();
+        state.is_live = true;
+        self.told.store(after, Relaxed);
+        drop(state);
+        self.became_live.notify_waiters();
+    }
+
+    /// The feed has ended: changes between it and the next one are unknown, so all connections end.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        state.is_live = false;
+        state.waiting.clear();
+        for connection in state.connections.values() {
+            connection.outbox.kill.cancel();
+        }
+    }
+
+    /// Waits until there is a feed.
+    pub(crate) async fn live(&self) {
+        loop {
+            let became_live = self.became_live.notified();
+            if self.state().is_live {
+                return;
+            }
+            became_live.await;
+        }
+    }
+
+    /// Everything up to this revision is in the outboxes.
+    pub(crate) fn told(&self) -> u64 {
+        self.told.load(Relaxed)
+    }
+
+    /// Waits until everything up to a revision is in the outboxes.
+    pub(crate) async fn told_until(&self, revision: u64) -> Result<(), HubEnded> {
+        let told = {
+            let mut state = self.state();
+            if !state.is_live {
+                return Err(HubEnded);
+            }
+            if self.told() >= revision {
+                return Ok(());
+            }
+
+            // The ticket keeps those apart that wait for the same revision.
+            let (tell, told) = oneshot::channel();
+            state.last_waiting += 1;
+            let ticket = state.last_waiting;
+            state.waiting.insert((revision, ticket), tell);
+            told
+        };
+        told.await.map_err(|_| HubEnded)
+    }
+
+    /// Adds a connection with its session. Another connection of the session at this node ends.
+    pub(crate) fn register(&self, attached: NumberedSession, outbox: &Arc<EventOutbox>) -> Result<WatcherId, HubEnded> {
+        let id = WatcherId(self.last_connection.fetch_add(1, Relaxed) + 1);
+        let mut state = self.state();
+        if !state.is_live {
+            return Err(HubEnded);
+        }
+
+        state.lose_session(attached);
+        state.sessions.insert(attached.session, id);
+        state.connections.insert(id, RegisteredConnection { attached, outbox: Arc::clone(outbox) });
+        Ok(id)
+    }
+
+    /// Removes a connection and its watches.
+    pub(crate) fn forget(&self, id: WatcherId) {
+        let mut state = self.state();
+        state.watches.forget(id);
+        if let Some(connection) = state.connections.remove(&id)
+            && state.sessions.get(&connection.attached.session) == Some(&id)
+        {
+            state.sessions.remove(&connection.attached.session);
+        }
+    }
+
+    /// Looks at watches, or changes them, while no change is told. A state of the store that is read meanwhile contains every change that
+    /// was told before.
+    pub(crate) fn with_watches<T>(&self, change: impl FnOnce(&mut WatchTable) -> T) -> T {
+        change(&mut self.state().watches)
+    }
+
+    /// Sends an event to one connection, outside of the feed: for a change that it has missed.
+    pub(crate) fn tell_missed(outbox: &EventOutbox, revision: u64, kind: MissedChange, path: &ZnodePath) {
+        let kind = match kind {
+            MissedChange::Created => CREATED,
+            MissedChange::Deleted => DELETED,
+            MissedChange::Data => DATA_CHANGED,
+            MissedChange::Children => CHILDREN_CHANGED,
+        };
+        outbox.push(revision, kind, &path.shared());
+    }
+
+    /// Ends the connections of sessions for which `vouches` says no.
+    pub(crate) fn end_unvouched(&self, vouches: impl Fn(NumberedSession) -> bool) {
+        for connection in self.state().connections.values() {
+            if !vouches(connection.attached) {
+                connection.outbox.kill.cancel();
+            }
+        }
+    }
+
+    /// The sessions that have a connection here.
+    pub(crate) fn sessions(&self) -> Vec<NumberedSession> {
+        let state = self.state();
+        let mut sessions: Vec<_> = state.connections.values().map(|connection| connection.attached).collect();
+        sessions.sort_unstable();
+        sessions
+    }
+
+    /// The connections of this node, with their sessions.
+    pub(crate) fn connections(&self) -> Vec<(NumberedSession, Arc<EventOutbox>)> {
+        let state = self.state();
+        state.connections.values().map(|known| (known.attached, Arc::clone(&known.outbox))).collect()
+    }
+
+    /// Makes events of a step of the feed.
+    pub(crate) fn tell(&self, step: &AppliedStep) {
+        let mut state = self.state();
+        for change in &step.changes {
+            // Other entries below the prefix are no nodes.
+            if let Some(path) = ZnodePath::from_key(&change.key) {
+                state.tell_change(change, &path);
+            }
+        }
+        for attached in &step.attached {
+            state.lose_session(*attached);
+        }
+        for session in &step.over {
+            if let Some(connection) = state.sessions.get(session).and_then(|id| state.connections.get(id)) {
+                connection.outbox.end();
+            }
+        }
+
+        self.told.fetch_max(step.revision, Relaxed);
+        let later = state.waiting.split_off(&(step.revision + 1, 0));
+        let due = std::mem::replace(&mut state.waiting, later);
+        drop(state);
+        for tell in due.into_values() {
+            // A connection that has ended meanwhile waits no longer.
+            let _ = tell.send(());
+        }
+    }
+}
+
+/// A change that a client has missed while it had no connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MissedChange {
+    Created,
+    Deleted,
+    Data,
+    Children,
+}
+
+impl HubState {
+    /// Ends the connection of a session that another connection has now.
+    fn lose_session(&mut self, attached: NumberedSession) {
+        let Some(id) = self.sessions.get(&attached.session) else { return };
+        if let Some(connection) = self.connections.get(id)
+            && connection.attached.number < attached.number
+        {
+            connection.outbox.kill.cancel();
+        }
+    }
+
+    fn tell_change(&mut self, change: &ZnodeChange, path: &ZnodePath) {
+        let revision = change.revision;
+        let parent = path.parent();
+
+        match change.kind {
+            ZnodeChangeKind::Created { is_again } => {
+                if is_again {
+                    self.tell_event(OF_END, DELETED, path, revision);
+                }
+                self.tell_event(OF_NODE, CREATED, path, revision);
+            }
+            ZnodeChangeKind::Deleted => self.tell_event(OF_END, DELETED, path, revision),
+            ZnodeChangeKind::Changed => {
+                // A new access list is no event.
+                if change.value.as_deref().is_none_or(ZnodeValue::is_data_written) {
+                    self.tell_event(OF_NODE, DATA_CHANGED, path, revision);
+                }
+                return;
+            }
+        }
+
+        // A node's own watches hear before those of its parent, as with ZooKeeper.
+        if let Some(parent) = parent {
+            self.tell_event(OF_CHILDREN, CHILDREN_CHANGED, &parent, revision);
+        }
+    }
+
+    /// Fires watches: one event for each connection, however many of its watches fire.
+    fn tell_event(&mut self, classes: &[WatchClass], kind: i32, path: &ZnodePath, revision: u64) {
+        for id in self.watches.fire(classes, path, revision) {
+            if let Some(connection) = self.connections.get(&id) {
+                connection.outbox.push(revision, kind, &path.shared());
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Commits plans until one is judged by the state that it was made for.
+
+use std::collections::HashMap;
+
+use tokio::time::{Duration, Instant, sleep};
+
+use super::plan::{Planner, WritePlan, WriteResult};
+use crate::{
+    NumberedSession, StoredZnode, TxnRefusal, TxnVerdict, WriteRefusal, ZnodeRequester, ZnodeTxn, ZnodeWrite,
+    ZookeeperFailure, ZookeeperStore,
+    tree::{ClientIdentities, ZnodePath, ZnodeValue},
+    wire::{ErrorCode, WriteOperation},
+};
+
+/// Plans that are made at once; further ones wait a little, since others write the same nodes.
+const AT_ONCE: u32 = 8;
+/// The longest of these waits.
+const PAUSE_MAX: Duration = Duration::from_millis(64);
+
+/// Who writes.
+pub(crate) struct WriteContext<'a, S> {
+    /// The store.
+    pub(crate) store: &'a S,
+    /// The client, and its deadline.
+    pub(crate) requester: &'a ZnodeRequester,
+    /// Its session.
+    pub(crate) attached: NumberedSession,
+    /// What it may do.
+    pub(crate) identities: &'a ClientIdentities,
+    /// The time, in milliseconds since 1970.
+    pub(crate) wall_ms: i64,
+}
+
+/// What became of requests.
+#[derive(Debug)]
+pub(crate) enum WriteOutcome {
+    /// All are done, in this revision.
+    Done {
+        /// The revision.
+        revision: u64,
+        /// The keys of the children that the store named, by the index of their write.
+        created: Vec<Option<Vec<u8>>>,
+        /// The results, in the order of the requests.
+        results: Vec<WriteResult>,
+    },
+    /// None is done, because this request cannot be.
+    Failed {
+        /// The revision of the state in which it cannot be.
+        revision: u64,
+        /// The index of the request.
+        operation: usize,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// The session is over.
+    SessionOver { revision: u64 },
+    /// Another connection has the session.
+    SessionMoved { revision: u64 },
+}
+
+/// Does requests, all or none. Fails as the store does, or when others have written the same nodes for as long as the requester waits.
+/// Dropping the future abandons it: what it does may still take effect.
+pub(crate) async fn execute<S: ZookeeperStore>(
+    context: &WriteContext<'_, S>,
+    requests: &[WriteOperation],
+) -> Result<WriteOutcome, ZookeeperFailure> {
+    let planner =
+        Planner { identities: context.identities, session: context.attached.session, wall_ms: context.wall_ms };
+    // What a refusal has shown is newer than what this node has applied.
+    let mut shown: HashMap<Vec<u8>, Option<StoredZnode>> = HashMap::new();
+    let mut pause = Duration::from_millis(1);
+
+    for attempt in 1_u32.. {
+        let plan = context.store.applied(|applied| {
+            let get = |key: &[u8]| shown.get(key).cloned().unwrap_or_else(|| applied.get(key));
+            WritePlan::make(&planner, requests, &get)
+        });
+        let keys = plan.txn.otherwise_get.clone();
+        let verdict = context.store.commit(context.requester, Some(context.attached), plan.txn.clone()).await?;
+        match judge(plan, verdict) {
+            PlanJudgement::Ended(outcome) => return Ok(outcome),
+            PlanJudgement::Again(found) => shown.extend(keys.into_iter().zip(found)),
+        }
+
+        if Instant::now() >= context.requester.deadline {
+            break;
+        }
+        if attempt > AT_ONCE {
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+    let why = "others have written the same nodes for as long as this request may take; send it again";
+    Err(ZookeeperFailure::NotExecuted(why.to_owned()))
+}
+
+/// What a verdict means for a plan.
+enum PlanJudgement {
+    Ended(WriteOutcome),
+    /// The plan was made for another state; these are the entries that it has read, as they are now.
+    Again(Vec<Option<StoredZnode>>),
+}
+
+fn judge(plan: WritePlan, verdict: TxnVerdict) -> PlanJudgement {
+    let TxnVerdict { revision, created, refusal, found } = verdict;
+    let failed = |operation, code| PlanJudgement::Ended(WriteOutcome::Failed { revision, operation, code });
+
+    match refusal {
+        Some(TxnRefusal::Condition(_)) => PlanJudgement::Again(found),
+        Some(TxnRefusal::SessionOver) => PlanJudgement::Ended(WriteOutcome::SessionOver { revision }),
+        Some(TxnRefusal::SessionMoved) => PlanJudgement::Ended(WriteOutcome::SessionMoved { revision }),
+        Some(TxnRefusal::Write { index, reason }) => match (plan.operations.get(index), plan.failure) {
+            (Some(operation), _) => failed(*operation, refusal_code(reason)),
+            // The write that is always refused: all before it would have been done.
+            (None, Some((operation, code))) => failed(operation, code),
+            (None, None) => failed(0, refusal_code(reason)),
+        },
+        None => match plan.failure {
+            Some((operation, code)) => failed(operation, code),
+            None => PlanJudgement::Ended(WriteOutcome::Done { revision, created, results: plan.results }),
+        },
+    }
+}
+
+fn refusal_code(reason: WriteRefusal) -> ErrorCode {
+    match reason {
+        WriteRefusal::NoParent => ErrorCode::NoNode,
+        WriteRefusal::ParentEnds => ErrorCode::NoChildrenForEphemerals,
+        WriteRefusal::Exists => ErrorCode::NodeExists,
+        WriteRefusal::HasChildren => ErrorCode::NotEmpty,
+    }
+}
+
+/// Makes the entry of the root if it is missing: without it, nothing can be made below.
+pub(crate) async fn ensure_root<S: ZookeeperStore>(
+    store: &S,
+    requester: &ZnodeRequester,
+) -> Result<(), ZookeeperFailure> {
+    let key = ZnodePath::root().key();
+    if store.applied(|applied| applied.get(&key).is_some()) {
+        return Ok(());
+    }
+
+    let requester = ZnodeRequester { is_port: true, ..requester.clone() };
+    let condition = crate::ZnodeCondition { key: key.clone(), modified: 0 };
+    let put = ZnodeWrite::Put { key, value: ZnodeValue::system().encode() };
+    let txn = ZnodeTxn { conditions: vec![condition], writes: vec![put], otherwise_get: Vec::new() };
+    // A refusal means that another node was faster.
+    store.commit(&requester, None, txn).await.map(|_| ())
+}

@@ -1,0 +1,183 @@
+//! The state that a plan sees: what was read, with what the plan has changed so far.
+//!
+//! A multi may write a node several times; the store takes one put of a key. So the overlay keeps the net effect: a put that follows
+//! another one changes it, and a node that comes and goes within the multi leaves nothing but the numbers of its parent.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    StoredZnode, ZnodeCondition, ZnodeTxn, ZnodeWrite,
+    tree::{PENDING, Znode, ZnodePath, ZnodeValue, look_up_stored, stored_key},
+};
+
+/// What a plan knows of one path.
+struct OverlaidZnode {
+    node: Option<Znode>,
+    /// The write that puts it, if there is one.
+    put: Option<usize>,
+    /// Whether an entry of the store is deleted by the plan.
+    is_deleted: bool,
+}
+
+/// A write of the plan.
+struct PlannedWrite {
+    write: ZnodeWrite,
+    /// The request that it is for.
+    operation: usize,
+}
+
+/// The state that a plan sees, and its writes so far.
+pub(super) struct Overlay<'a> {
+    get: &'a dyn Fn(&[u8]) -> Option<StoredZnode>,
+    nodes: HashMap<ZnodePath, OverlaidZnode>,
+    conditions: Vec<ZnodeCondition>,
+    writes: Vec<Option<PlannedWrite>>,
+}
+
+impl<'a> Overlay<'a> {
+    /// A state of the store of which nothing was read.
+    pub(super) fn new(get: &'a dyn Fn(&[u8]) -> Option<StoredZnode>) -> Self {
+        Self { get, nodes: HashMap::new(), conditions: Vec::new(), writes: Vec::new() }
+    }
+
+    /// The node of a path. What is read becomes a condition of the transaction.
+    pub(super) fn node(&mut self, path: &ZnodePath) -> Option<&Znode> {
+        if !self.nodes.contains_key(path) {
+            let node = look_up_stored(path, |key| {
+                let stored = (self.get)(key);
+                let modified = stored.as_ref().map_or(0, |stored| stored.modified);
+                self.conditions.push(ZnodeCondition { key: key.to_vec(), modified });
+                stored
+            });
+            self.nodes.insert(path.clone(), OverlaidZnode { node, put: None, is_deleted: false });
+        }
+        self.nodes.get(path).and_then(|known| known.node.as_ref())
+    }
+
+    /// Whether the plan knows that there is a node. It reads nothing: the store finds out.
+    pub(super) fn is_known(&self, path: &ZnodePath) -> bool {
+        self.nodes.get(path).is_some_and(|known| known.node.is_some())
+    }
+
+    fn push(&mut self, operation: usize, write: ZnodeWrite) -> usize {
+        self.writes.push(Some(PlannedWrite { write, operation }));
+        self.writes.len() - 1
+    }
+
+    /// Counts a child that comes, or goes.
+    fn note_child(&mut self, parent: &ZnodePath, is_made: bool) {
+        if let Some(node) = self.nodes.get_mut(parent).and_then(|known| known.node.as_mut()) {
+            node.children.changed = PENDING;
+            if is_made {
+                node.children.made += 1;
+                node.children.live += 1;
+            } else {
+                // A child that this node has not heard of yet may be deleted: its own condition will tell.
+                node.children.live = node.children.live.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Plans a child. Returns the index of the write, among all that were planned.
+    pub(super) fn create(&mut self, operation: usize, child: PlannedChild) -> usize {
+        let PlannedChild { parent, path, key, node } = child;
+        let write = ZnodeWrite::CreateChild {
+            parent: parent.key(),
+            key,
+            is_numbered: path.is_none(),
+            value: node.value.encode(),
+            owner: node.owner,
+        };
+
+        let index = self.push(operation, write);
+        self.note_child(&parent, true);
+        if let Some(path) = path {
+            let is_deleted = self.nodes.get(&path).is_some_and(|known| known.is_deleted);
+            self.nodes.insert(path, OverlaidZnode { node: Some(node), put: Some(index), is_deleted });
+        }
+        index
+    }
+
+    /// Plans another value for a node that was read. Returns the node as it is then.
+    pub(super) fn put(&mut self, operation: usize, path: &ZnodePath, value: ZnodeValue) -> Option<Znode> {
+        let encoded = value.encode();
+        let put = self.nodes.get(path)?.put;
+        if let Some(planned) = put.and_then(|index| self.writes[index].as_mut()) {
+            planned.write.set_value(encoded);
+        } else {
+            let write = ZnodeWrite::Put { key: stored_key(path)?, value: encoded };
+            let index = self.push(operation, write);
+            self.nodes.get_mut(path)?.put = Some(index);
+        }
+
+        let node = self.nodes.get_mut(path)?.node.as_mut()?;
+        node.value = value;
+        node.modified = PENDING;
+        Some(node.clone())
+    }
+
+    /// Plans the end of a node that was read.
+    pub(super) fn delete(&mut self, operation: usize, path: &ZnodePath, parent: &ZnodePath) {
+        let Some(known) = self.nodes.get_mut(path) else { return };
+        known.node = None;
+        let put = known.put.take();
+        let is_made_here = put.and_then(|index| self.writes[index].as_ref()).is_some_and(PlannedWrite::is_create);
+
+        // What this plan wrote into an entry of the store ends with it; so does a second life of the node within the plan. A first life
+        // stays, since it counts for the parent.
+        let was_deleted = std::mem::replace(&mut known.is_deleted, true);
+        if let Some(index) = put
+            && (!is_made_here || was_deleted)
+        {
+            self.writes[index] = None;
+        }
+        if !(is_made_here && was_deleted) {
+            self.push(operation, ZnodeWrite::Delete { key: path.key() });
+        }
+        self.note_child(parent, false);
+    }
+
+    /// The transaction, and the request of each of its writes.
+    pub(super) fn into_txn(self) -> (ZnodeTxn, Vec<usize>, Vec<Option<usize>>) {
+        let mut places = Vec::with_capacity(self.writes.len());
+        let mut writes = Vec::new();
+        let mut operations = Vec::new();
+        for planned in self.writes {
+            places.push(planned.as_ref().map(|_| writes.len()));
+            if let Some(PlannedWrite { write, operation }) = planned {
+                writes.push(write);
+                operations.push(operation);
+            }
+        }
+
+        let otherwise_get = self.conditions.iter().map(|condition| condition.key.clone()).collect();
+        (ZnodeTxn { conditions: self.conditions, writes, otherwise_get }, operations, places)
+    }
+}
+
+/// A child that is planned.
+pub(super) struct PlannedChild {
+    /// Its parent, which was read.
+    pub(super) parent: ZnodePath,
+    /// Its path, unless the store appends a number.
+    pub(super) path: Option<ZnodePath>,
+    /// Its key, or what precedes its number.
+    pub(super) key: Vec<u8>,
+    /// The node.
+    pub(super) node: Znode,
+}
+
+impl PlannedWrite {
+    fn is_create(&self) -> bool {
+        matches!(self.write, ZnodeWrite::CreateChild { .. })
+    }
+}
+
+impl ZnodeWrite {
+    fn set_value(&mut self, new: Arc<[u8]>) {
+        match self {
+            Self::CreateChild { value, .. } | Self::Put { value, .. } => *value = new,
+            Self::Delete { .. } => {}
+        }
+    }
+}
