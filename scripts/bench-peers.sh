@@ -8,14 +8,16 @@
 # 127.0.0.1 with their files in TMPDIR, and stop with this script. Compare ratios of one run only: absolute figures vary
 # between runs and with other load.
 #
-#     PEERS="lockkeeper lockkeeper-etcd etcd zookeeper redis"   the systems to measure; lockkeeper-etcd: etcd's client, at Lockkeeper
+#     PEERS="lockkeeper lockkeeper-etcd etcd lockkeeper-zookeeper zookeeper redis"
+#                                       the systems to measure; lockkeeper-etcd and lockkeeper-zookeeper: the clients of those two,
+#                                       at Lockkeeper
 #     WORKS="uncontended contended read keepalive watch beside failover held"; watch, and beside 10,000 watches:
 #                                       etcd and lockkeeper-etcd alone
 #     DURATION=5s REPETITIONS=3 HELD=1000000 FAILOVERS=10
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-peers=${PEERS:-lockkeeper lockkeeper-etcd etcd zookeeper redis}
+peers=${PEERS:-lockkeeper lockkeeper-etcd etcd lockkeeper-zookeeper zookeeper redis}
 works=${WORKS:-uncontended contended read keepalive watch beside failover held}
 duration=${DURATION:-5s}
 repetitions=${REPETITIONS:-3}
@@ -87,12 +89,13 @@ start_etcd() {
     done
 }
 
-# Three nodes that serve etcd's API. They end with `dev`, which ends with n0.pid.
-start_lockkeeper-etcd() {
-    local dir=$1 n=0 endpoint pid
+# start_dev DIR FLAG VARIABLE: three nodes that serve another protocol, at the addresses of this variable. They end with `dev`, which
+# ends with n0.pid.
+start_dev() {
+    local dir=$1 flag=$2 variable=$3 n=0 endpoint pid
     # shellcheck disable=SC2016 # dev sets the variable.
-    setsid "$lockkeeper" dev --etcd -- sh -c 'echo "$LOCKKEEPER_ETCD_ENDPOINTS" >"$0"; while kill -0 $PPID; do sleep 1; done' \
-        "$dir/endpoints" >"$dir/dev.log" 2>&1 </dev/null &
+    setsid "$lockkeeper" dev "$flag" -- sh -c 'printenv "$1" >"$0"; while kill -0 $PPID; do sleep 1; done' \
+        "$dir/endpoints" "$variable" >"$dir/dev.log" 2>&1 </dev/null &
     echo $! >"$dir/n0.pid"
     until [[ -s $dir/endpoints ]]; do sleep 0.1; done
     for endpoint in $(tr , ' ' <"$dir/endpoints"); do
@@ -105,6 +108,8 @@ start_lockkeeper-etcd() {
         echo "$pid" >"$dir/n$n.pid"
     done
 }
+start_lockkeeper-etcd() { start_dev "$1" --etcd LOCKKEEPER_ETCD_ENDPOINTS; }
+start_lockkeeper-zookeeper() { start_dev "$1" --zookeeper ZOOKEEPER_CONNECT; }
 
 start_zookeeper() {
     local dir=$1 n members='' client=() quorum election
@@ -148,8 +153,8 @@ missing() {
     etcd) command -v etcd >/dev/null || echo "apt-get install etcd-server" ;;
     zookeeper) { command -v java >/dev/null && [[ -f ${zookeeper_jars%%:*} ]]; } || echo "apt-get install zookeeper" ;;
     redis) command -v redis-server >/dev/null || echo "apt-get install redis-server" ;;
-    lockkeeper | lockkeeper-etcd) ;;
-    *) echo "unknown peer; choose from lockkeeper, lockkeeper-etcd, etcd, zookeeper and redis" ;;
+    lockkeeper | lockkeeper-etcd | lockkeeper-zookeeper) ;;
+    *) echo "unknown peer; choose from lockkeeper, lockkeeper-etcd, etcd, lockkeeper-zookeeper, zookeeper and redis" ;;
     esac
 }
 
@@ -251,6 +256,27 @@ measure_zookeeper() {
             ;;
         failover) measure zookeeper-failover zookeeper failover --repetitions "$failovers" ;;
         held) measure zookeeper-held zookeeper held --count "$held" --workers 256 ;;
+        esac
+    done
+}
+
+# With ZooKeeper's client. A node of `dev` cannot be started again by itself, so failover is left to scripts/zookeeper-clients.sh.
+measure_lockkeeper-zookeeper() {
+    local work name=lockkeeper-zookeeper
+    for work in $works; do
+        fresh lockkeeper-zookeeper
+        case $work in
+        uncontended)
+            measure "$name-uncontended" zookeeper uncontended --workers 1,16,64,256 "${windows[@]}"
+            measure "$name-recipe-uncontended" zookeeper-recipe uncontended --workers 1,16,64,256 "${windows[@]}"
+            ;;
+        contended) measure "$name-recipe-contended" zookeeper-recipe contended --workers 16,64 "${windows[@]}" ;;
+        read) measure "$name-read" zookeeper read --workers 16,64 "${windows[@]}" ;;
+        keepalive)
+            measure "$name-keepalive" zookeeper keepalive --rate 3000 --spread "${windows[@]}"
+            measure "$name-keepalive-max" zookeeper keepalive --spread "${windows[@]}"
+            ;;
+        held) measure "$name-held" zookeeper held --count "$held" --workers 256 ;;
         esac
     done
 }

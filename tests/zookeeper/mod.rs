@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "the client has all operations, also those that no test sends yet")]
 
 mod connection;
+mod guarantees;
 mod jute;
 mod oracle;
 mod walk;

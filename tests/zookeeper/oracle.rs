@@ -5,7 +5,7 @@ use std::{fs, net::TcpListener, path::Path, process::Stdio, time::Duration};
 use tempfile::TempDir;
 use tokio::{
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::connection::JuteWire;
@@ -65,6 +65,10 @@ impl Oracle {
 
 async fn answers(address: &str) -> bool {
     let Ok(mut wire) = JuteWire::open(address).await else { return false };
-    // It says `imok` before it serves.
-    wire.send_bytes(b"srvr").await.is_ok() && wire.receive_text().await.contains("Mode: standalone")
+    if wire.send_bytes(b"srvr").await.is_err() {
+        return false;
+    }
+    // It says `imok` before it serves, and a connection of its first moments may never be answered.
+    let answer = timeout(Duration::from_secs(1), wire.receive_text()).await;
+    answer.is_ok_and(|text| text.contains("Mode: standalone"))
 }
