@@ -65,7 +65,7 @@ pub(super) mod tests {
             mode: Some(machine::Mode::Shared),
             since: WallTime(1_000),
             remaining: Duration::from_millis(2_500),
-            revoked_reason: None,
+            ..client::Holder::default()
         }
     }
 
@@ -118,7 +118,11 @@ pub(super) mod tests {
     fn times_are_milliseconds_and_ids_are_texts() {
         let lock = client::LockInfo {
             mode: Some(machine::Mode::Permit(machine::Permits::new(3).unwrap())),
-            holders: vec![client::Holder { revoked_reason: Some("stuck".to_owned()), ..holder(7, "ann") }],
+            holders: vec![client::Holder {
+                revoked_reason: Some("stuck".to_owned()),
+                address: Some("10.0.0.7:5123".parse().unwrap()),
+                ..holder(7, "ann")
+            }],
             holder_count: 1,
             waiters: vec![client::Waiter { remaining: Some(Duration::from_micros(1_999)), ..waiter(8, SessionId(2)) }],
             queue_length: 1,
@@ -132,7 +136,7 @@ pub(super) mod tests {
             "mode": {"kind": "permit", "limit": 3},
             "holders": [{
                 "token": 7, "session_id": "00000000000000000000000000000001", "label": "ann", "mode": {"kind": "shared"},
-                "since_unix_ms": 1_000, "remaining_ms": 2_500, "revoked_reason": "stuck",
+                "since_unix_ms": 1_000, "remaining_ms": 2_500, "revoked_reason": "stuck", "address": "10.0.0.7:5123",
             }],
             "holder_count": 1,
             "waiters": [{

@@ -262,7 +262,7 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use std::collections::HashMap;
 
-    use lockkeeper_types::{LockName, SessionId, Token, WallTime};
+    use lockkeeper_types::{LockName, SessionId, Token};
     use tonic_types::ErrorDetails;
 
     use super::{super::Holder, *};
@@ -322,15 +322,7 @@ mod tests {
         let failed = NotAcquired { waited: true, place_lost: false, busy };
         let said = "lock \"jobs\" was not acquired in time: closed for another 7 ms by its lock-delay";
         assert_eq!(failed.to_string(), said);
-        let holder = Holder {
-            token: Token(7),
-            session_id: SessionId(1),
-            label: "ann".to_owned(),
-            mode: None,
-            since: WallTime(0),
-            remaining: Duration::ZERO,
-            revoked_reason: None,
-        };
+        let holder = Holder { token: Token(7), session_id: SessionId(1), label: "ann".to_owned(), ..Holder::default() };
         let busy = Busy { holder: Some(holder), queue_length: 2, ..failed.busy.clone() };
         let failed = NotAcquired { waited: false, busy, ..failed };
         let said = "lock \"jobs\" was not acquired: held by \"ann\" with token 7, 2 in the queue";

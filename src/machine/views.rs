@@ -22,7 +22,7 @@ impl Machine {
             name: name.clone(),
             kind: LockKind::Lock,
             mode: lock.mode(),
-            holders: holders.map(|token| self.holder_view(lock, token)).collect(),
+            holders: holders.map(|token| self.shown_holder(lock, token)).collect(),
             holder_count: lock.holders().len() as u64,
             waiters: waiters.map(|(ticket, mode)| self.waiter_view(ticket, mode)).collect(),
             queue_length: lock.queue_length() as u64,
@@ -75,7 +75,7 @@ impl Machine {
         let Some(lock) = self.locks.get(name) else {
             return self.claim_holder(name).filter(|holder| holder.token == token);
         };
-        lock.holders().contains(token).then(|| self.holder_view(lock, token))
+        lock.holders().contains(token).then(|| self.shown_holder(lock, token))
     }
 
     /// A session that is alive.
@@ -170,6 +170,8 @@ impl Machine {
         lock.closed_until().max(self.closed_until()).map_or(0, |until| self.clock.remaining_ms(until))
     }
 
+    /// The holder as an acquire is told of it that it blocks: without the client behind it. The table remembers that reply, and may read it
+    /// back from a snapshot, so it holds what a snapshot's record holds.
     fn holder_view(&self, lock: &ActiveLock, token: Token) -> HolderView {
         let held = self.grants.existing(token);
         let session = self.sessions.existing(held.session);
@@ -188,7 +190,20 @@ impl Machine {
             since: held.since,
             remaining_ms,
             revoked: revoked.map(|revoked| revoked.reason.clone()),
+            origin: HolderOrigin::default(),
         }
+    }
+
+    /// The holder with the client behind it.
+    fn shown_holder(&self, lock: &ActiveLock, token: Token) -> HolderView {
+        let holder = self.holder_view(lock, token);
+        HolderView { origin: self.origin(holder.session), ..holder }
+    }
+
+    /// The client behind a holder, if its session is in the table: a claim with a deadline has none.
+    pub(super) fn origin(&self, id: SessionId) -> HolderOrigin {
+        let session = self.sessions.get(id).map(|session| self.session_view(id, session));
+        session.map_or_else(HolderOrigin::default, HolderOrigin::from)
     }
 
     pub(super) fn waiter_view(&self, ticket: Ticket, mode: Mode) -> WaiterView {

@@ -262,6 +262,7 @@ fn records_of_version_1() -> Vec<Record> {
         since: WallTime(3),
         remaining_ms: 7,
         revoked: Some(reason()),
+        origin: HolderOrigin::default(),
     };
     let busy = |holder| Busy { name: name("a"), holder, queue_length: 2, delay_remaining_ms: 3 };
     let granted = Grant { token: Token(1), session: ANN, names: Arc::clone(&names) };

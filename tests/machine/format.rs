@@ -65,11 +65,12 @@ impl Show for Data {
 
 impl Show for HolderView {
     fn show(&self) -> String {
-        let Self { token, session, label, mode, since, remaining_ms, revoked } = self;
+        let Self { token, session, label, mode, since, remaining_ms, revoked, origin } = self;
+        let from = origin.address.map(|address| format!(" from={address}")).unwrap_or_default();
         let label = if label.as_str() == show(session) { String::new() } else { format!(" ({})", label.as_str()) };
         let revoked = revoked.as_ref().map(|reason| format!(" revoked={:?}", reason.as_str())).unwrap_or_default();
         format!(
-            "{}{label} token={} {} since={} remaining={remaining_ms}{revoked}",
+            "{}{label} token={} {} since={} remaining={remaining_ms}{revoked}{from}",
             show(session),
             token.0,
             show(mode),

@@ -625,10 +625,14 @@ impl Model {
         let view = self.lock(name);
         Busy {
             name: name.clone(),
-            holder: view.holders.first().cloned(),
+            holder: view.holders.first().map(|holder| HolderView { origin: HolderOrigin::default(), ..holder.clone() }),
             queue_length: view.queue_length,
             delay_remaining_ms: view.delay_remaining_ms,
         }
+    }
+
+    fn origin(&self, session: SessionId) -> HolderOrigin {
+        HolderOrigin { address: self.sessions.get(&session).and_then(|session| session.address) }
     }
 
     pub(crate) fn lock(&self, name: &LockName) -> LockView {
@@ -646,6 +650,7 @@ impl Model {
                 since: held.since,
                 remaining_ms: until.saturating_sub(self.now),
                 revoked: held.revoked.as_ref().map(|(reason, _)| reason.clone()),
+                origin: self.origin(held.session),
             }
         };
         let waiter = |(waiting, mode): (&Waiting, Mode)| WaiterView {

@@ -204,7 +204,7 @@ impl ObservedLock {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_types::{SessionId, WallTime};
+    use lockkeeper_types::SessionId;
 
     use super::{
         super::super::{Changes, Holder, LockInfo, LockKind},
@@ -226,15 +226,7 @@ mod tests {
     }
 
     fn held(name: &str, token: u64, value: &str) -> LockInfo {
-        let holder = Holder {
-            token: Token(token),
-            session_id: SessionId(1),
-            label: String::new(),
-            mode: EXCLUSIVE,
-            since: WallTime(0),
-            remaining: Duration::ZERO,
-            revoked_reason: None,
-        };
+        let holder = Holder { token: Token(token), session_id: SessionId(1), mode: EXCLUSIVE, ..Holder::default() };
         LockInfo {
             name: LockName::new(name).unwrap(),
             kind: LockKind::Lock,

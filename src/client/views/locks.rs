@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{each, given, mode, name, session_id, set, set_millis};
+use super::{address, each, given, mode, name, session_id, set, set_millis};
 use crate::Error;
 #[cfg(feature = "serde")]
 use crate::json;
 use lockkeeper_proto::v1;
-use lockkeeper_types::{LockName, Mode, SessionId, Ticket, Token, WallTime};
+use lockkeeper_types::{Address, LockName, Mode, SessionId, Ticket, Token, WallTime};
 
 /// The answer of [`Client::get`](crate::Client::get).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,6 +110,10 @@ pub struct Holder {
     pub remaining: Duration,
     /// The operator's reason if the grant is revoked.
     pub revoked_reason: Option<String>,
+    /// The address from which its session was opened, as the node saw it that took the call, if that is known. An acquire is not told it of
+    /// the holder that blocks it.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::some_text"))]
+    pub address: Option<Address>,
 }
 
 /// An acquire that waits for a lock.
@@ -188,6 +192,22 @@ impl LockInfo {
     }
 }
 
+/// A holder of whom nothing is known, for programs that test what they show.
+impl Default for Holder {
+    fn default() -> Self {
+        Self {
+            token: Token::default(),
+            session_id: SessionId::NONE,
+            label: String::new(),
+            mode: None,
+            since: WallTime::default(),
+            remaining: Duration::ZERO,
+            revoked_reason: None,
+            address: None,
+        }
+    }
+}
+
 impl Holder {
     pub(crate) fn from_wire(wire: v1::Holder) -> Result<Self, Error> {
         Ok(Self {
@@ -198,6 +218,7 @@ impl Holder {
             since: WallTime(wire.since_unix_ms),
             remaining: Duration::from_millis(wire.remaining_ms),
             revoked_reason: given(wire.revoked_reason),
+            address: address("holder.address", &wire.address)?,
         })
     }
 }
@@ -234,6 +255,7 @@ mod tests {
             since_unix_ms: 1_000,
             remaining_ms: 2_000,
             revoked_reason: "stuck".to_owned(),
+            address: "10.0.0.7:5123".to_owned(),
         }
     }
 
@@ -279,6 +301,7 @@ mod tests {
                 since: WallTime(1_000),
                 remaining: Duration::from_secs(2),
                 revoked_reason: Some("stuck".to_owned()),
+                address: Some("10.0.0.7:5123".parse().unwrap()),
             }],
             holder_count: 2,
             waiters: vec![Waiter {
@@ -331,6 +354,9 @@ mod tests {
         let holders = vec![v1::Holder { session_id: "ann".to_owned(), ..holder() }];
         let wrong = malformed(LockInfo::from_wire(v1::LockInfo { holders, ..lock() }));
         assert_eq!(wrong, ("holder.session_id", "ann".to_owned()));
+        let holders = vec![v1::Holder { address: "nowhere".to_owned(), ..holder() }];
+        let wrong = malformed(LockInfo::from_wire(v1::LockInfo { holders, ..lock() }));
+        assert_eq!(wrong, ("holder.address", "nowhere".to_owned()));
         let waiters = vec![v1::Waiter { session_id: "bob".to_owned(), ..waiter() }];
         let wrong = malformed(LockInfo::from_wire(v1::LockInfo { waiters, ..lock() }));
         assert_eq!(wrong, ("waiter.session_id", "bob".to_owned()));

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use super::Error;
 use lockkeeper_proto::v1::{self, mode::Kind};
-use lockkeeper_types::{LockName, Mode, Permits, SessionId};
+use lockkeeper_types::{Address, LockName, Mode, Permits, SessionId};
 
 pub use self::{
     busiest::{AskBusiest, Busiest, BusyLock, LongWait, Totals},
@@ -39,6 +39,11 @@ fn name(field: &'static str, name: &str) -> Result<LockName, Error> {
 
 fn session_id(field: &'static str, id: &str) -> Result<SessionId, Error> {
     id.parse().map_err(|_| Error::malformed(field, id))
+}
+
+/// On the wire, an empty address is not known.
+fn address(field: &'static str, address: &str) -> Result<Option<Address>, Error> {
+    if address.is_empty() { Ok(None) } else { address.parse().map(Some).map_err(|_| Error::malformed(field, address)) }
 }
 
 /// Returns `None` if the mode is unset, or if only a later version knows it.

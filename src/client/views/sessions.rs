@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{each, given, session_id};
+use super::{address, each, given, session_id};
 use crate::Error;
 #[cfg(feature = "serde")]
 use crate::json;
@@ -74,10 +74,6 @@ impl SessionPage {
 
 impl SessionInfo {
     fn from_wire(wire: v1::SessionInfo) -> Result<Self, Error> {
-        let address = given(wire.address).map(|address| {
-            let parsed = address.parse::<Address>();
-            parsed.map_err(|_| Error::malformed("session.address", &address))
-        });
         Ok(Self {
             session_id: session_id("session.session_id", &wire.session_id)?,
             label: wire.label,
@@ -87,7 +83,7 @@ impl SessionInfo {
             grants: wire.grants,
             waits: wire.waits,
             bytes: wire.bytes,
-            address: address.transpose()?,
+            address: address("session.address", &wire.address)?,
             owner: given(wire.owner),
         })
     }

@@ -305,14 +305,16 @@ impl Machine {
         let entry = self.entries.existing(self.claims.holder(name)?);
         let claim = entry.claim.as_ref()?;
         let (label, remaining_ms) = self.claimant_view(entry, claim);
+        let session = entry.claimant()?;
         Some(HolderView {
             token: claim.token,
-            session: entry.claimant()?,
+            session,
             label,
             mode: Mode::Exclusive,
             since: claim.since,
             remaining_ms,
             revoked: None,
+            origin: self.origin(session),
         })
     }
 

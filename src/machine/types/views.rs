@@ -19,6 +19,24 @@ pub struct HolderView {
     pub remaining_ms: u64,
     /// Why an operator revoked it, if one did.
     pub revoked: Option<Reason>,
+    /// The client behind it. Empty in replies that the table remembers.
+    pub origin: HolderOrigin,
+}
+
+/// The client behind a holder: what people want to know of it when they look at the lock.
+///
+/// It is made of the session whenever somebody looks, and is no part of the table: neither of a snapshot nor of a hash. So a new field
+/// takes no cluster version.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HolderOrigin {
+    /// The address from which its session was opened, if known.
+    pub address: Option<Address>,
+}
+
+impl From<SessionView> for HolderOrigin {
+    fn from(session: SessionView) -> Self {
+        Self { address: session.address }
+    }
 }
 
 /// A waiter, as shown to people.

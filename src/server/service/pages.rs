@@ -4,7 +4,7 @@
 
 use prost::Message;
 
-use crate::wire::convert;
+use crate::wire::views;
 use lockkeeper_machine::{LockName, Machine, Page, Ticket, Token};
 use lockkeeper_proto::v1;
 
@@ -33,7 +33,7 @@ pub(super) fn page_of_locks(
     let mut names = machine.locks(prefix, after);
 
     for name in names.by_ref() {
-        let lock = convert::show_lock(machine.lock(name, LISTED));
+        let lock = views::show_lock(machine.lock(name, LISTED));
         bytes += lock.encoded_len();
         locks.push(lock);
         if locks.len() == limit.locks || bytes >= limit.bytes {

@@ -22,7 +22,7 @@ use super::{
     pages::{PageLimit, page_of_locks},
     patience::PATIENCE,
 };
-use crate::{api::Error, wire::convert};
+use crate::{api::Error, wire::views};
 use lockkeeper_machine::{Change, LockName};
 use lockkeeper_metrics::Metrics;
 use lockkeeper_planted::Planted;
@@ -227,7 +227,7 @@ impl LockWatcher {
             if bytes >= MESSAGE_BYTES {
                 break Some(at);
             }
-            let change = convert::show_change(&entry.changes[at]);
+            let change = views::show_change(&entry.changes[at]);
             bytes += change.encoded_len();
             changes.push(change);
         };

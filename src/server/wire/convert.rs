@@ -2,7 +2,7 @@
 
 use crate::api::Error;
 use lockkeeper_machine::*;
-use lockkeeper_proto::v1::{self, change, mode};
+use lockkeeper_proto::v1::{self, mode};
 
 pub(crate) fn session_id(text: &str) -> Result<SessionId, Error> {
     text.parse().map_err(Error::invalid_value("session_id"))
@@ -124,77 +124,7 @@ pub(crate) fn show_grant(grant: &Grant) -> v1::Grant {
     }
 }
 
-pub(crate) fn show_busy(busy: Busy) -> v1::Busy {
-    v1::Busy {
-        name: busy.name.to_string(),
-        holder: busy.holder.map(show_holder),
-        queue_length: busy.queue_length,
-        delay_remaining_ms: busy.delay_remaining_ms,
-    }
-}
-
-pub(crate) fn show_holder(holder: HolderView) -> v1::Holder {
-    v1::Holder {
-        token: holder.token.0,
-        session_id: holder.session.to_string(),
-        label: holder.label.as_str().to_string(),
-        mode: Some(show_mode(holder.mode)),
-        since_unix_ms: holder.since.0,
-        remaining_ms: holder.remaining_ms,
-        revoked_reason: holder.revoked.map_or_else(String::new, |reason| reason.as_str().to_string()),
-    }
-}
-
-pub(crate) fn show_waiter(waiter: WaiterView) -> v1::Waiter {
-    v1::Waiter {
-        ticket: waiter.ticket.0,
-        session_id: waiter.session.to_string(),
-        label: waiter.label.as_str().to_string(),
-        mode: Some(show_mode(waiter.mode)),
-        since_unix_ms: waiter.since.0,
-        remaining_ms: waiter.remaining_ms,
-    }
-}
-
-pub(crate) fn show_lock(lock: LockView) -> v1::LockInfo {
-    v1::LockInfo {
-        name: lock.name.to_string(),
-        mode: lock.mode.map(show_mode),
-        holders: lock.holders.into_iter().map(show_holder).collect(),
-        holder_count: lock.holder_count,
-        waiters: lock.waiters.into_iter().map(show_waiter).collect(),
-        queue_length: lock.queue_length,
-        data: lock.data.map(|data| data.as_bytes().to_vec()),
-        keep_data: lock.keep_data,
-        delay_remaining_ms: lock.delay_remaining_ms,
-        resized: lock.resized,
-        kind: show_lock_kind(lock.kind).into(),
-    }
-}
-
-fn show_lock_kind(kind: LockKind) -> v1::LockKind {
-    match kind {
-        LockKind::Lock => v1::LockKind::Unspecified,
-        LockKind::Entry => v1::LockKind::Entry,
-    }
-}
-
-pub(crate) fn show_session(session: SessionView) -> v1::SessionInfo {
-    v1::SessionInfo {
-        session_id: session.session.to_string(),
-        label: session.label.as_str().to_string(),
-        ttl_ms: session.ttl.as_millis(),
-        remaining_ms: session.remaining_ms,
-        opened_unix_ms: session.opened.0,
-        grants: session.grants,
-        waits: session.waits,
-        bytes: session.bytes,
-        address: session.address.map_or_else(String::new, |address| address.to_string()),
-        owner: show_identity(session.owner.as_ref()),
-    }
-}
-
-fn show_identity(identity: Option<&Identity>) -> String {
+pub(super) fn show_identity(identity: Option<&Identity>) -> String {
     identity.map_or_else(String::new, |identity| identity.as_str().to_string())
 }
 
@@ -222,68 +152,6 @@ pub(crate) fn show_forced(forced: Forced) -> v1::force_release_response::Forced 
         label: forced.label.as_str().to_string(),
         remaining_ms: forced.remaining_ms,
         lock_delay_ms: forced.lock_delay_ms,
-    }
-}
-
-pub(crate) fn show_change(changed: &Change) -> v1::Change {
-    v1::Change { lock_kind: show_lock_kind(changed.of).into(), ..show_change_of_lock(changed) }
-}
-
-fn show_change_of_lock(changed: &Change) -> v1::Change {
-    use change::Kind;
-    let name = changed.name.to_string();
-    let of_grant = |kind: Kind, token: &Token, session: &SessionId| v1::Change {
-        name: name.clone(),
-        kind: kind.into(),
-        token: token.0,
-        session_id: session.to_string(),
-        ..v1::Change::default()
-    };
-    let of_wait = |kind: Kind, ticket: &Ticket, session: &SessionId| v1::Change {
-        name: name.clone(),
-        kind: kind.into(),
-        ticket: ticket.0,
-        session_id: session.to_string(),
-        ..v1::Change::default()
-    };
-
-    let of_lock = |kind: Kind| v1::Change { name: name.clone(), kind: kind.into(), ..v1::Change::default() };
-
-    match &changed.kind {
-        ChangeKind::Granted { token, session, label, mode, ticket } => v1::Change {
-            ticket: ticket.map_or(0, |ticket| ticket.0),
-            label: label.as_str().to_string(),
-            mode: Some(show_mode(*mode)),
-            ..of_grant(Kind::Granted, token, session)
-        },
-        ChangeKind::Released { token, session, since } => {
-            v1::Change { since_unix_ms: since.0, ..of_grant(Kind::Released, token, session) }
-        }
-        ChangeKind::Lost { token, session, since, reason, by } => v1::Change {
-            since_unix_ms: since.0,
-            reason: reason.as_ref().map_or_else(String::new, |reason| reason.as_str().to_string()),
-            by: show_identity(by.as_ref()),
-            ..of_grant(Kind::Lost, token, session)
-        },
-        ChangeKind::Revoked { token, session, reason, by } => v1::Change {
-            reason: reason.as_str().to_string(),
-            by: show_identity(by.as_ref()),
-            ..of_grant(Kind::Revoked, token, session)
-        },
-        ChangeKind::Queued { ticket, session, label, mode } => v1::Change {
-            label: label.as_str().to_string(),
-            mode: Some(show_mode(*mode)),
-            ..of_wait(Kind::Queued, ticket, session)
-        },
-        ChangeKind::Left { ticket, session } => of_wait(Kind::Left, ticket, session),
-        ChangeKind::Data(data) => {
-            v1::Change { data: data.as_ref().map(|data| data.as_bytes().to_vec()), ..of_lock(Kind::Data) }
-        }
-        ChangeKind::Delayed => of_lock(Kind::Delayed),
-        ChangeKind::Opened => of_lock(Kind::Opened),
-        ChangeKind::Resized(permits) => {
-            v1::Change { mode: Some(show_mode(Mode::Permit(*permits))), ..of_lock(Kind::Resized) }
-        }
     }
 }
 

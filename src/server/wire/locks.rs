@@ -2,7 +2,7 @@
 
 use tonic::{Response, Status, transport::Channel};
 
-use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, convert::*, replies::*};
+use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, convert::*, replies::*, views::*};
 use crate::api::{Error, requests::*};
 use lockkeeper_machine::*;
 use lockkeeper_proto::v1::{

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! * `sessions`, `locks`, `members` and `keyspace` have each request and each reply as its message, and the call that forwards a request.
-//! * `convert` and `replies` have the values in requests and replies.
+//! * `convert` and `replies` have the values in requests and replies; `views` has the locks and sessions of the table, in both directions.
 //! * `status` has errors as gRPC statuses.
 
 pub(crate) mod convert;
@@ -29,6 +29,7 @@ mod sessions;
 pub(crate) mod status;
 #[cfg(test)]
 mod tests;
+pub(crate) mod views;
 
 use tonic::{Request, Response, Status, transport::Channel};
 

@@ -45,7 +45,14 @@ fn numbered() -> Option<Request> {
 
 fn holder(mode: Mode) -> HolderView {
     let revoked = (mode == Mode::Shared).then(reason);
-    HolderView { token: Token(4), session: SESSION, label: label(), mode, since: WallTime(5), remaining_ms: 6, revoked }
+    let origin = HolderOrigin { address: (mode == Mode::Shared).then(|| "10.0.0.7:5123".parse().expect("an address")) };
+    HolderView { origin, ..blocker(mode, revoked) }
+}
+
+fn blocker(mode: Mode, revoked: Option<lockkeeper_machine::Reason>) -> HolderView {
+    let origin = HolderOrigin::default();
+    let since = WallTime(5);
+    HolderView { token: Token(4), session: SESSION, label: label(), mode, since, remaining_ms: 6, revoked, origin }
 }
 
 fn waiter(mode: Mode) -> WaiterView {

@@ -408,6 +408,7 @@ fn read_holder(holder: r::Holder) -> Result<HolderView, Malformed> {
             "" => None,
             reason => Some(read_reason(reason)?),
         },
+        origin: HolderOrigin::default(),
     })
 }
 
@@ -668,6 +669,7 @@ mod tests {
             since: WallTime(3),
             remaining_ms: 7,
             revoked: None,
+            origin: HolderOrigin::default(),
         };
         let revoked = HolderView { revoked: Some(Reason::new("stuck").unwrap()), ..holder.clone() };
         let busy = |holder| Busy { name: name("a"), holder, queue_length: 2, delay_remaining_ms: 3 };

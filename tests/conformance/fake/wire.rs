@@ -177,6 +177,7 @@ pub(crate) fn show_holder(holder: HolderView) -> v1::Holder {
         since_unix_ms: holder.since.0,
         remaining_ms: holder.remaining_ms,
         revoked_reason: holder.revoked.map_or_else(String::new, |reason| reason.as_str().to_owned()),
+        address: holder.origin.address.map_or_else(String::new, |address| address.to_string()),
     }
 }
 

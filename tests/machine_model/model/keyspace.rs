@@ -325,7 +325,8 @@ impl Model {
             let (label, deadline) = self.ends(&entry);
             if claim.is_held {
                 let remaining_ms = deadline - self.now;
-                holders.push(HolderView { token, session, label, mode, since, remaining_ms, revoked: None });
+                let origin = self.origin(session);
+                holders.push(HolderView { token, session, label, mode, since, remaining_ms, revoked: None, origin });
             } else {
                 let ticket = Ticket(token.0);
                 let remaining_ms = entry.until.map(|until| until.0 - self.now);
