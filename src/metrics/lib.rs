@@ -11,6 +11,10 @@
 
 #![warn(clippy::match_bool)]
 
+mod outcomes;
+mod ports;
+mod stages;
+
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicU64},
@@ -29,281 +33,21 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
+pub use self::{
+    outcomes::{Did, HoldEnd, WaitOutcome},
+    ports::{MeteredPort, OpenConnection},
+    stages::{CommandStage, StageCounts},
+};
+use self::{ports::PortConnections, stages::seconds};
+
 /// The content type of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The upper bounds of durations in seconds, from a fast hand-over to a wait of minutes.
-const SECONDS: [f64; 20] = [
-    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
-    10.0, 30.0, 60.0, 300.0,
-];
 /// The upper bounds in seconds of the times for which locks are held, from a short critical section to a leadership of a day.
 const HELD_SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
 /// The upper bounds of the number of commands in a batch.
 const COMMANDS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
-
-/// A step of the way from a command to its reply.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CommandStage {
-    /// The oldest command of a batch waits in the proposer's queue. At the leader.
-    Queue,
-    /// A batch is with Raft: written, replicated, committed and applied. At the leader.
-    Commit,
-    /// Entries are written into the log, without its sync.
-    Append,
-    /// The log's disk makes them durable.
-    Sync,
-    /// A follower answers an append: its network and its disk. At the leader.
-    Replicate,
-    /// A group of committed entries is applied to the table.
-    Apply,
-    /// The replies of a batch are given to their callers. At the leader.
-    Reply,
-}
-
-impl CommandStage {
-    const ALL: [Self; 7] =
-        [Self::Queue, Self::Commit, Self::Append, Self::Sync, Self::Replicate, Self::Apply, Self::Reply];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Commit => "commit",
-            Self::Append => "append",
-            Self::Sync => "sync",
-            Self::Replicate => "replicate",
-            Self::Apply => "apply",
-            Self::Reply => "reply",
-        }
-    }
-}
-
-/// The number of upper bounds of a stage's durations, the infinite one included.
-const STAGE_BOUNDS: usize = SECONDS.len() + 1;
-
-/// How many durations of each stage were counted up to each upper bound, since the process started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StageCounts([[u64; STAGE_BOUNDS]; CommandStage::ALL.len()]);
-
-impl StageCounts {
-    /// Reads the counts from the text of the stages' histograms, which is the only form in which the library gives them out.
-    fn from_text(text: &str) -> Self {
-        let mut counts = Self::default();
-        for stage in CommandStage::ALL {
-            let label = format!("stage=\"{}\"", stage.name());
-            let is_bucket = |line: &&str| line.contains("_bucket{") && line.contains(&label);
-            let values = text.lines().filter(is_bucket).filter_map(|line| line.rsplit(' ').next()?.parse().ok());
-            // The text has the bounds of a histogram in ascending order.
-            counts.0[stage as usize].iter_mut().zip(values).for_each(|(count, value)| *count = value);
-        }
-        counts
-    }
-
-    /// A quantile of the durations that were counted since `earlier`, interpolated between two bounds. Beyond the largest finite bound it
-    /// is that bound. `None` if none was counted.
-    pub fn quantile_since(&self, earlier: &Self, stage: CommandStage, quantile: f64) -> Option<Duration> {
-        let counted = |bound: usize| {
-            let before = earlier.0[stage as usize][bound];
-            self.0[stage as usize][bound].saturating_sub(before)
-        };
-        let all = counted(STAGE_BOUNDS - 1);
-        if all == 0 {
-            return None;
-        }
-
-        #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
-        let exact = |count: u64| count as f64;
-        let wanted = exact(all) * quantile;
-        let mut below = 0.0;
-        let mut counted_below = 0.0;
-        for (bound, seconds) in SECONDS.into_iter().enumerate() {
-            let up_to = exact(counted(bound));
-            if up_to >= wanted && up_to > counted_below {
-                let share = (wanted - counted_below) / (up_to - counted_below);
-                return Some(Duration::from_secs_f64(below + (seconds - below) * share));
-            }
-            below = seconds;
-            counted_below = up_to;
-        }
-        Some(Duration::from_secs_f64(below))
-    }
-}
-
-/// Something that the table did. Every member applies the same, so every member counts the same.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Did {
-    /// A lock was granted.
-    Granted,
-    /// A holder released a lock.
-    Released,
-    /// A holder lost a lock with its session.
-    Expired,
-    /// An operator took a lock from its holder.
-    Forced,
-    /// An acquire began to wait.
-    Queued,
-    /// A wait ended, with or without a grant.
-    WaitEnded,
-    /// A session was closed.
-    SessionClosed,
-    /// A session expired.
-    SessionExpired,
-}
-
-impl Did {
-    const ALL: [Self; 8] = [
-        Self::Granted,
-        Self::Released,
-        Self::Expired,
-        Self::Forced,
-        Self::Queued,
-        Self::WaitEnded,
-        Self::SessionClosed,
-        Self::SessionExpired,
-    ];
-
-    fn name_and_help(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Granted => ("lockkeeper_grants", "Locks granted, as this node applied them"),
-            Self::Released => ("lockkeeper_releases", "Locks released by their holders"),
-            Self::Expired => ("lockkeeper_expired_grants", "Locks lost with the sessions of their holders"),
-            Self::Forced => ("lockkeeper_forced_releases", "Locks that an operator took from their holders"),
-            Self::Queued => ("lockkeeper_waits", "Acquires that began to wait"),
-            Self::WaitEnded => ("lockkeeper_waits_ended", "Waits that ended, by a grant or without"),
-            Self::SessionClosed => ("lockkeeper_sessions_closed", "Sessions that were closed"),
-            Self::SessionExpired => ("lockkeeper_sessions_expired", "Sessions that expired"),
-        }
-    }
-}
-
-/// How a wait ended, at the leader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WaitOutcome {
-    /// The locks were granted.
-    Granted,
-    /// The wait reached its time limit.
-    TimedOut,
-    /// The wait was given up or removed by an operator, or its session ended.
-    Ended,
-    /// The call of the wait broke off, because the client went or the leader changed. It may go on as another wait.
-    BrokenOff,
-}
-
-impl WaitOutcome {
-    const ALL: [Self; 4] = [Self::Granted, Self::TimedOut, Self::Ended, Self::BrokenOff];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::TimedOut => "timed_out",
-            Self::Ended => "ended",
-            Self::BrokenOff => "broken_off",
-        }
-    }
-}
-
-/// A port of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MeteredPort {
-    /// The port serves `lockkeeper.v1`.
-    Clients,
-    /// The port serves the other members.
-    Peers,
-    /// The port serves probes, metrics and the console.
-    Http,
-    /// The port serves etcd's API.
-    Etcd,
-    /// The port serves DynamoDB's API.
-    DynamoDb,
-    /// The port serves Redis' protocol.
-    Redis,
-}
-
-impl MeteredPort {
-    const ALL: [Self; 6] = [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb, Self::Redis];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Clients => "clients",
-            Self::Peers => "peers",
-            Self::Http => "http",
-            Self::Etcd => "etcd",
-            Self::DynamoDb => "dynamodb",
-            Self::Redis => "redis",
-        }
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct PortLabel {
-    port: &'static str,
-}
-
-/// The connections of a port.
-struct PortConnections {
-    open: Gauge,
-    accepted: Counter,
-    refused: Counter,
-}
-
-impl PortConnections {
-    fn register(registry: &mut Registry) -> Vec<Self> {
-        let open = Family::<PortLabel, Gauge>::default();
-        let accepted = Family::<PortLabel, Counter>::default();
-        let refused = Family::<PortLabel, Counter>::default();
-
-        let help = "Open connections, by port; also those that have made no call yet";
-        registry.register("lockkeeper_connections", help, open.clone());
-
-        let help = "Connections that were accepted, by port";
-        registry.register("lockkeeper_connections_accepted", help, accepted.clone());
-
-        let help = "Connections that were refused because all slots of their port had connections in use";
-        registry.register("lockkeeper_connections_refused", help, refused.clone());
-
-        let of = |port: MeteredPort| {
-            let port = PortLabel { port: port.name() };
-            let open = open.get_or_create(&port).clone();
-            let accepted = accepted.get_or_create(&port).clone();
-            Self { open, accepted, refused: refused.get_or_create(&port).clone() }
-        };
-        MeteredPort::ALL.map(of).into()
-    }
-}
-
-/// A connection that counts as open until it is dropped.
-#[derive(Debug)]
-pub struct OpenConnection(Gauge);
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-/// How a lock was given up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HoldEnd {
-    /// Its holder released it.
-    Released,
-    /// The session of its holder expired.
-    Expired,
-    /// An operator took it.
-    Forced,
-}
-
-impl HoldEnd {
-    const ALL: [Self; 3] = [Self::Released, Self::Expired, Self::Forced];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Forced => "forced",
-        }
-    }
-}
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct HoldLabel {
@@ -458,10 +202,6 @@ fn refused_by_limits(registry: &mut Registry) -> Family<LimitLabel, Counter> {
     }
     registry.register("lockkeeper_limits_reached", "Requests refused by a limit, by its name", limits.clone());
     limits
-}
-
-fn seconds() -> Histogram {
-    Histogram::new(SECONDS)
 }
 
 impl fmt::Debug for Metrics {
