@@ -103,9 +103,12 @@ fn shrink<M: Model<Step: Clone, State: Default>>(
 
     let mut ends: Vec<u64> = timed.iter().map(|step| step.end_ns).filter(|end_ns| *end_ns != u64::MAX).collect();
     ends.sort_unstable();
+    // A history without an order stays without one when more of it is known. So the first moment is found by halving, with few searches.
     let last = ends.partition_point(|end_ns| !has_none(&until(timed, *end_ns)));
     let mut steps = ends.get(last).map_or_else(|| timed.to_vec(), |end_ns| until(timed, *end_ns));
 
+    // An end that is taken away frees its step to come at any later time, or never: the weakest form of an answer. What still has no order
+    // then did not need that answer.
     for at in (0..steps.len()).rev() {
         let end_ns = std::mem::replace(&mut steps[at].end_ns, u64::MAX);
         if end_ns != u64::MAX && !has_none(&steps) {
@@ -147,6 +150,7 @@ fn operations_by_lock<'r>(run: &'r Run<'_>, grants: &'r Grants<'_>) -> BTreeMap<
                 by_session.get(&**session).into_iter().flatten().for_each(|lock| concerns(*lock));
                 continue;
             }
+            // A cancellation names a request, not locks. They are those of the acquire that it cancels.
             Call::Cancel { .. } => cancelled.get(&operation.invoked_line).copied(),
             Call::Release { session, token } => by_token.get(&(&**session, *token)).copied(),
             Call::Acquire(_) | Call::Get {} | Call::Check { .. } | Call::Update { .. } | Call::ForceRelease { .. } => {
@@ -199,11 +203,13 @@ impl<'r> AcquireKnowledge<'r> {
 
     /// The model of a lock, its steps, and the lines of each step.
     fn steps(&self, lock: &str, operations: &[usize]) -> (LockModel, Vec<Timed<LockStep>>, Vec<[usize; 2]>) {
+        // An operation that is cut off may have had an effect before the ends of some that are kept. From its start on, nothing is certain.
         let horizon_ns = operations.get(OPERATIONS_MAX).map_or(u64::MAX, |at| self.run.operations[*at].invoked_ns);
         let mut builder =
             StepBuilder { known: self, lock, model: LockModel::default(), steps: Vec::new(), seats: HashMap::new() };
 
         let kept: Vec<_> = operations.iter().take(OPERATIONS_MAX).copied().collect();
+        // All seats first: a release may come in the list before the acquire that it ends, since the list is sorted by starts.
         kept.iter().for_each(|place| builder.sit(*place));
         kept.iter().for_each(|place| builder.add(*place, &kept));
 
@@ -253,6 +259,7 @@ impl StepBuilder<'_> {
                 None if ended_busy(ended) && operation.locks.len() == 1 => self.add_busy(operation, acquire, all),
                 None => {}
             },
+            // A close without an answer is a step that may happen: one that failed is none.
             (Call::Close { session }, Ended::Ok(_) | Ended::Info | Ended::Open) => {
                 let session = self.model.session(session);
                 self.push(operation, LockStep::LeaveAll(session));
@@ -308,6 +315,7 @@ impl StepBuilder<'_> {
         let grant = Timed { step: LockStep::Take(seat), begin_ns: operation.invoked_ns, end_ns };
         self.steps.push((grant, lines));
         let begin_ns = until_ns.max(operation.invoked_ns);
+        // The expiry: it may happen from the moment on until which the holder could trust its lease, and need not happen at all.
         self.steps.push((Timed { step: LockStep::Leave(seat), begin_ns, end_ns: u64::MAX }, lines));
 
         // Without a known token, a forced release may have concerned this acquire.

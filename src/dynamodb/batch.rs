@@ -253,6 +253,8 @@ impl<S: Store> Database<S> {
         Ok(json(&BatchGetResponse { responses, unprocessed_keys, consumed_capacity }))
     }
 
+    /// Checks all parts, then writes them one by one: a batch is no transaction. What the store has no time for is left to the client,
+    /// which sends it again. The check needs the keys alone, and drops what it read: each write reads its item once more.
     pub(crate) async fn batch_write_item(
         &self,
         caller: &DynamoCaller,
@@ -334,6 +336,9 @@ impl<S: Store> Database<S> {
         Ok(json(&BatchWriteResponse { unprocessed_items, consumed_capacity }))
     }
 
+    /// Reads, decides, and commits only if nothing that it read has changed: the conditions of DynamoDB are evaluated here and not in the
+    /// table. A commit with a token also expects that its answer is absent (revision 0): of two repetitions at two nodes one commits, and
+    /// the other finds the answer at its next try.
     pub(crate) async fn transact_write_items(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
         let request: TransactWrite = read(body)?;
         let parts = required(request.transact_items.as_ref(), "TransactItems")?;
@@ -348,6 +353,8 @@ impl<S: Store> Database<S> {
         for _ in 0..TRIES {
             let (located, answers) = self.locate(caller, &wanted, &answer_key).await?;
 
+            // Read together with the items: between an answer that is read first and items that are read later, the lock could have been
+            // lost.
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
                 let kept = once::kept_transaction(&kept.value, body).map_err(|()| token_of_another_request())?;
                 return repeated(kept, mark, &located);
@@ -364,6 +371,7 @@ impl<S: Store> Database<S> {
                 .map(|(prepared, located)| prepared.plan(located, mark, self.options.rules(&located.known.table)))
                 .collect();
 
+            // All parts are planned also after the first that failed: the answer has a reason for each.
             if plans.iter().any(Result::is_err) {
                 return Err(Error::cancelled(plans.into_iter().map(|plan| reason(plan.err())).collect()));
             }
@@ -374,6 +382,7 @@ impl<S: Store> Database<S> {
             let mut records: BTreeMap<&str, (&CachedTable, Vec<ItemRecord>)> = BTreeMap::new();
 
             for (place, (located, plan)) in located.iter().zip(plans.into_iter().flatten()).enumerate() {
+                // The table is a part of what was read: it must not be dropped, or changed, under the items.
                 let table = (key::table_key(&located.known.table.name), located.known.modified);
                 if !txn.expected.contains(&table) {
                     txn.expected.push(table);

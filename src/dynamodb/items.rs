@@ -139,6 +139,7 @@ impl<'a> Prepared<'a> {
             ],
         )?;
 
+        // Before anything walks through them: values are nested as deep as their client likes, and a walk takes stack for each level.
         check_depth(request.expression_attribute_values.iter().flat_map(Item::values))?;
         let (attributes, change) = match role {
             WriteKind::Put => {
@@ -241,6 +242,7 @@ impl<'a> Prepared<'a> {
         // A condition on an item that does not exist is about an item without attributes.
         let nothing = Item::new();
         let seen = located.shown.as_ref();
+        // After the checks of the request itself: DynamoDB refuses an update of a key attribute also where its condition does not hold.
         if let Some(condition) = &self.condition
             && !condition.holds(seen.unwrap_or(&nothing), self.work)?
         {
@@ -277,6 +279,7 @@ impl<'a> Prepared<'a> {
         });
 
         let bytes = old_bytes.max(item_size(&item));
+        // A write that says nothing of the lock leaves it as it was: over, and shown so.
         let is_over = lease == Lease::Keep && before.is_some_and(|(_, entry)| entry.expired);
         let is_tenure = matches!(lease, Lease::Grant { .. } | Lease::Renew);
 

@@ -141,6 +141,7 @@ impl TableProperties {
         }
         request.check_what_is_not_there()?;
 
+        // The order of the checks is DynamoDB's: a request with two mistakes gets the same message from both.
         check_count(schema.len(), 2, "keySchema")?;
         check_count(definitions.len(), DEFINITIONS_MAX, "attributeDefinitions")?;
         check_count(request.tags.as_ref().map_or(0, Vec::len), TAGS_MAX, "tags")?;
@@ -201,6 +202,8 @@ impl TableProperties {
                 return Err(Error::constraint(value, "tags.member.value", &constraint));
             }
 
+            // The tag says what the table is used for, and so has a place of its own: it counts for no limit, and is not lost among the
+            // others.
             if key == USE_TAG {
                 self.used_for = Some(TableUse::from_tag(value)?);
             } else {

@@ -152,6 +152,7 @@ impl<S: Store> Etcd<S> {
         requires_leader: bool,
     ) -> impl futures::Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send + use<S> {
         let mut look = interval(AGAIN);
+        // After a pause of the process one look is enough: each one sends the renewals again that are still without an answer.
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let keeper = Keeper {
             etcd: self.clone(),
@@ -198,6 +199,7 @@ impl<S: Store> LeaseOfCall<S> {
 impl<S: Store> Drop for LeaseOfCall<S> {
     fn drop(&mut self) {
         let Some((etcd, caller)) = self.lent.take() else { return };
+        // At the end of the process there is no runtime any more. The lease then ends by itself, within a minute.
         let Ok(runtime) = Handle::try_current() else { return };
         let session = key::session(self.id);
         runtime.spawn(async move {

@@ -59,6 +59,7 @@ pub(crate) fn run(
     let host = RefCell::new(host);
     let uncaught = RefCell::new(None);
 
+    // Whatever the script did to be ended, the interpreter is dropped here, with its memory: nothing of it has to be cleaned up.
     let result = new_interpreter(limits.memory_bytes_max).and_then(|lua| {
         let reply = lua.scope(|scope| Ok(run_in(&lua, scope, call, &budget, &host, &uncaught)));
         lua.remove_global_hook();
@@ -103,6 +104,7 @@ fn compile(
 ) -> Result<Function, ScriptFailure> {
     let source = without_first_line_for_engine(source)?;
     let mut chunk = lua.load(&*source).set_name(SCRIPT).set_mode(ChunkMode::Text);
+    // The globals of the script are a table of their own, so that it can replace none of the functions that the prelude works with.
     if let Some(environment) = environment {
         chunk = chunk.set_environment(environment);
     }
@@ -158,6 +160,8 @@ fn run_in<'scope, 'env>(
     charge_from_now(lua, budget).map_err(failed)?;
     let results = surroundings.xpcall.call::<MultiValue>((script, handler));
     lua.remove_global_hook();
+    // A script may have caught the error that was to end it, and returned as if nothing were. The budget remembers, and it is the budget
+    // that counts.
     if budget.ended().is_some() {
         return Err(ScriptFailure::Aborted);
     }
@@ -300,6 +304,7 @@ fn place(lua: &Lua) -> Option<(String, Option<usize>)> {
         })
     };
 
+    // Level 0 is the handler itself.
     let (mut is_native, mut source, mut line) = frame(1)?;
     let mut level = 1;
     let is_prelude = |level| frame(level).is_some_and(|(_, source, _)| source == PRELUDE);

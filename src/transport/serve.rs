@@ -80,7 +80,9 @@ pub async fn serve<L, V>(
     loop {
         let (stream, remote) = tokio::select! {
             biased;
+            // First of all: under a flood of arrivals the others are always ready, and the node would never stop.
             () = stopping.cancelled() => break,
+            // Connections that have ended are taken out before another one is accepted, or the set would grow for as long as some arrive.
             Some(_) = connections.join_next() => continue,
             accepted = next(&mut listener, &slots) => accepted,
         };
@@ -285,6 +287,7 @@ impl Handshakes {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        // Plain text is told apart first: its client gets an answer that it can read instead of an alert of TLS.
         let handshake = async { self.acceptor.accept(plain::refused(stream).await?).await };
         let secured = tokio::select! {
             secured = timeout(HANDSHAKE_TIMEOUT, handshake) => secured,

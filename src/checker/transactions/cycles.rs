@@ -99,6 +99,8 @@ impl<'r> DependencyGraph<'r> {
         let mut ends: Vec<_> = times.iter().zip(0..).filter(|((_, end_ns), _)| *end_ns != u64::MAX).collect();
         ends.sort_unstable_by_key(|((_, end_ns), node)| (*end_ns, *node));
 
+        // Each answer is a moment, and the moments are a chain. A transaction that begins after n answers needs one edge, from the last of
+        // them, and not n: otherwise a history of 10,000 transactions had fifty million edges.
         for (place, (_, node)) in ends.iter().enumerate() {
             let moment = self.transactions + place;
             self.edges.push(Vec::new());
@@ -127,6 +129,8 @@ impl<'r> DependencyGraph<'r> {
 
     fn least_excusable(&self, component: &[usize]) -> Option<DependencyCycle<'r>> {
         let within: HashSet<usize> = component.iter().copied().collect();
+        // Without time first, and without reads: a circle of writes alone violates every level of isolation (Adya, 1999), one that needs
+        // the order in time only strict serializability. The weaker the demand that is violated, the worse the anomaly.
         for time in [false, true] {
             for reads in [false, true] {
                 let allowed = AllowedKinds { reads, anti: false, time };
@@ -165,6 +169,7 @@ impl<'r> DependencyGraph<'r> {
     ) -> Option<Vec<(usize, DependencyKind, &'r str)>> {
         let inner = self.components(component, Some(within), allowed);
         let first: HashSet<usize> = inner.first()?.iter().copied().collect();
+        // A circle always passes a transaction, since moments only lead to later ones.
         let starts = inner.first()?.iter().copied().filter(|node| *node < self.transactions).take(STARTS_MAX);
         starts.filter_map(|start| self.path(start, start, &first, allowed)).min_by_key(Vec::len)
     }
@@ -180,6 +185,7 @@ impl<'r> DependencyGraph<'r> {
         let anti = anti.filter(|(_, edge)| edge.kind == DependencyKind::Anti && within.contains(&edge.to));
         let circles = anti.take(ANTI_MAX).filter_map(|(from, edge)| {
             let mut steps = vec![(from, edge.kind, edge.key)];
+            // Back to where the anti-dependency began, without a second one.
             steps.extend(self.path(edge.to, from, within, others)?);
             Some(steps)
         });
@@ -235,6 +241,7 @@ impl<'r> DependencyGraph<'r> {
                 }
 
                 if let Some(index) = search.index[edge.to] {
+                    // A node that has left the stack belongs to a component that is complete: an edge to it closes no circle.
                     if search.is_on_stack[edge.to] {
                         search.low[node] = search.low[node].min(index);
                     }

@@ -97,6 +97,7 @@ fn nodes<'r>(run: &'r Run<'_>, keys: &BTreeSet<&'r str>) -> Vec<TxnNode<'r>> {
     let mut nodes = Vec::new();
     for operation in &run.operations {
         let Call::Txn(transaction) = operation.call else { continue };
+        // Reads of the past may come before what they follow in time, and so have no place in this order.
         if transaction.at.is_some() || transaction.stale {
             continue;
         }
@@ -141,6 +142,7 @@ fn reads<'r>(
                 (CompareTarget::Value, CompareRelation::Equal, _) => {
                     reads.push((&*compare.key, compare.text.as_deref()))
                 }
+                // The way in which etcd's recipes ask whether a key is absent.
                 (CompareTarget::Created | CompareTarget::Version, CompareRelation::Equal, Some(0)) => {
                     reads.push((&compare.key, None));
                 }
@@ -166,6 +168,7 @@ fn reads<'r>(
                 for key in of_range.filter(|key| !own.contains(key)) {
                     match shown.get(key) {
                         Some(value) => reads.extend(value.map(|value| (key, Some(value)))),
+                        // Beyond the end of the page, or behind a filter: not shown is not absent.
                         None if seen.more || seen.partial => {}
                         None => reads.push((key, None)),
                     }
@@ -186,6 +189,7 @@ fn registers<'r>(run: &'r Run<'_>, nodes: &[TxnNode<'r>]) -> BTreeMap<&'r str, R
         for (key, value) in &txn.writes {
             let register = registers.entry(key).or_default();
             register.nodes.push(node);
+            // A value of two writers does not say whose it was.
             register.by_value.entry(value).and_modify(|writer| *writer = None).or_insert(Some(node));
         }
         for (key, value) in &txn.reads {

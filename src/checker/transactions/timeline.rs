@@ -122,12 +122,14 @@ pub(super) struct RevisionFloors(Vec<(u64, u64, usize)>);
 impl RevisionFloors {
     fn from_commits(commits: &[CommittedTxn<'_>]) -> Self {
         let is_present = |commit: &&CommittedTxn<'_>| !commit.is_of_the_past();
+        // A read of the past tells an old revision, however late it is answered.
         let ends = commits.iter().filter(is_present);
         let mut ends: Vec<_> = ends.map(|commit| (commit.operation.ended_ns, commit.revision, commit.line())).collect();
         ends.sort_unstable();
 
         for place in 1..ends.len() {
             let (_, revision, line) = ends[place - 1];
+            // Answers may overtake each other: what was told once stays told.
             if ends[place].1 < revision {
                 ends[place].1 = revision;
                 ends[place].2 = line;
@@ -197,6 +199,7 @@ impl<'r> TxnsByOutcome<'r> {
 
         match operation.ended {
             Ended::Ok(Answer::Txn(answer)) => {
+                // The branch that did not run: a value of it that somebody reads was never there.
                 self.note_aborted(operation, transaction.branch(!answer.succeeded));
                 self.note_intermediate(operation, transaction.branch(answer.succeeded));
                 match answer.revision {
@@ -228,6 +231,7 @@ impl<'r> TxnsByOutcome<'r> {
         for step in steps {
             if let TxnStep::Put(put) = step
                 && let Some(replaced) = puts.insert(&put.key, &put.value)
+                // The same value again: a reader cannot tell which of the two it saw.
                 && replaced != put.value
             {
                 self.intermediate.insert((&put.key, replaced), operation);
@@ -284,6 +288,7 @@ impl<'r> Timelines<'r> {
     /// Collects the changes of all registers. Reports what contradicts itself.
     pub(super) fn from_run(run: &'r Run<'_>, investigation: &mut Investigation) -> Self {
         let mut txns = TxnsByOutcome::from_run(run);
+        // By revision, the store's own claim, and not by time: whether the two agree is what is checked.
         txns.commits.sort_by_key(|commit| (commit.revision, commit.operation.ended_ns));
 
         let sights = sights(run, &txns.commits);
@@ -304,6 +309,8 @@ impl<'r> Timelines<'r> {
             floors: &floors,
             txns: &txns,
         };
+        // In this order: what answers say is certain, so a sight only fills in what they left open, and the ends of leases what neither
+        // shows.
         builder.add_commits(investigation);
         builder.add_sights(&sights, investigation);
         builder.add_ends(run);
@@ -464,6 +471,7 @@ impl<'r> TimelineBuilder<'r, '_> {
     ) {
         let now = put.map(|put| RegisterValue { value: Some(&*put.value), put: Some(put) });
         let change = RegisterChange { revision, now, by: Some(by), line: by.ended_line, is_certain, before: [0; 2] };
+        // The first source counts; a second one that says something else is reported where it is compared.
         self.changes.entry((key, revision)).or_insert(change);
 
         if let Some(put) = put.filter(|put| put.outlives_lease || put.keeps_lease) {

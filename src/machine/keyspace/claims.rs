@@ -80,6 +80,7 @@ impl Machine {
         if before.lease.is_some() {
             self.sessions.end_claim(session, place.is_waiting);
         }
+        // One that waited held nothing: nobody is granted anything by its end.
         if place.is_waiting {
             if !self.claims.contains(name) {
                 self.backlog.remove_lock(name);
@@ -93,6 +94,7 @@ impl Machine {
             None => self.is_end_due(before).then_some(SessionEnd::Expired),
         };
         let kind = match (over, forced) {
+            // An expiry comes before the operator's act: it was due before, and only then handled.
             (Some(SessionEnd::Expired | SessionEnd::Unknown), _) => lost(None, None),
             (None, Some(force)) => lost(Some(force.reason.clone()), force.by.clone()),
             (Some(SessionEnd::Closed), _) | (None, None) => {
@@ -204,6 +206,7 @@ impl Machine {
         let key = self.claims.holder(&force.name).filter(|_| meant)?.clone();
 
         self.end_lease(key, Some(force), events);
+        // With its last entry the session has no purpose, and no client that would close it.
         self.close_without_entries(session, events);
         Some(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 })
     }
@@ -234,6 +237,7 @@ impl Machine {
             if entry.claimant().is_none() {
                 return Err(BrokenInvariant::new(format!("{key:?} claims a lock and has no lease (M12)")));
             }
+            // A claim is made by a write of its entry, and its token is the revision of that write.
             let is_written = (entry.created.0..=entry.modified.0).contains(&claim.token.0);
             if !is_written || self.locks.contains(&claim.lock) {
                 return Err(BrokenInvariant::new(format!("{key:?} claims what it cannot: {claim:?} (M12)")));

@@ -59,6 +59,7 @@ impl Machine {
 
     /// Plans the operations, and refuses them if the table that they leave is beyond a limit. Changes nothing.
     fn judge(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
+        // The first plan only finds out what is written. Nearly always no lease of these entries is over, and it stands.
         let (mut draft, mut results) = self.plan_all(operations, BTreeMap::new())?;
 
         let over: Vec<_> = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect();
@@ -134,6 +135,7 @@ impl Machine {
 
     /// Counts the entries of a range that is read. They are visited while the table is locked, and so have a limit.
     fn count_read(&self, range: &KeyRange, read: &mut usize) -> Result<(), Refusal> {
+        // One more than the limit suffices to know that it is exceeded: the count itself must not visit a million entries.
         *read += self.entries.range(range).take(TXN_READS_MAX + 1).count();
         if *read > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }

@@ -165,6 +165,7 @@ impl<S: RedisStore> RedisSession<S> {
             return RequestPlan::Answer(reply);
         }
 
+        // After the rights: a command that may not run is refused when it is queued, and spoils the transaction, as in Redis.
         let is_queueing = self.transaction.is_some();
         match command.run {
             CommandRunner::Connection => RequestPlan::Alone(command),
@@ -187,6 +188,7 @@ impl<S: RedisStore> RedisSession<S> {
             let arguments: Vec<&[u8]> = next.iter().map(Vec::as_slice).collect();
             let known = commands::find_checked(&arguments).ok();
             let joins =
+                // One that is malformed does not join: it has its error in its own place, and those before it their replies.
                 known.is_some_and(|command| matches!(command.run, CommandRunner::Data(_)) && is_together(command));
             let bytes = bytes(next);
             if !joins || bytes > left {

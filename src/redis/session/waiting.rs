@@ -50,6 +50,7 @@ struct BlockingPop {
 impl BlockingPop {
     fn new(command: &'static CommandSpec, arguments: &Arguments<'_>) -> Result<Self, Stop> {
         let timeout_place = if command.name == "blmove" { 5 } else { arguments.len() - 1 };
+        // Read first: a command that is wrong is refused at once, and not when its turn comes.
         let seconds = commands::timeout_seconds(arguments[timeout_place])?;
         // The commands that move an item wait for the source alone.
         let keys_end =
@@ -151,6 +152,7 @@ impl<S: RedisStore> RedisSession<S> {
                 PopAttempt::Failed(failure) => return failure_reply(failure),
             };
 
+            // Without a timeout the branch is off: the moment only has to be one.
             let until = pop.until.unwrap_or_else(|| Instant::now() + 2 * LOOK_AGAIN);
             tokio::select! {
                 biased;
@@ -167,13 +169,17 @@ impl<S: RedisStore> RedisSession<S> {
     /// Tries to pop from some of the keys, as a plain command. Nothing is lost if this future is dropped.
     async fn try_pop(&self, pop: &BlockingPop, keys: impl Iterator<Item = usize>) -> Result<PopAttempt, Closes> {
         let unit = self.unit(vec![UnitCall::Command(pop.arguments(keys))]);
+        // In a task of its own: this future is dropped when the client goes away, and a pop that is half done would be an item that nobody
+        // has.
         let awaited = AwaitedPop::start(&self.node, self.requester(), pop.command.name, unit);
 
         match awaited.outcome().await {
             UnitOutcome::Done { replies, .. } => Ok(match replies.into_iter().next() {
                 None | Some(RedisReply::Nil | RedisReply::NilArray) => PopAttempt::Nothing,
+                // An error of the command, such as that of a key with another type, is an answer too.
                 Some(reply) => PopAttempt::Answered(reply),
             }),
+            // Nothing was changed: whoever waits tries again at its next turn.
             UnitOutcome::Abandoned => Ok(PopAttempt::Nothing),
             UnitOutcome::Refused(text) => Ok(PopAttempt::Answered(RedisReply::error(text))),
             // An item may have been taken, and nobody knows which.
@@ -261,6 +267,7 @@ impl<S: RedisStore> GiveBack<S> {
     async fn give_back(self, outcome: UnitOutcome) {
         let UnitOutcome::Done { replies, .. } = outcome else { return };
         let Some(RedisReply::Array(parts)) = replies.into_iter().next() else { return };
+        // By RESP3 a score is a number of its own kind; the command that puts it back wants a text.
         let parts: Vec<_> = parts.into_iter().map(RedisReply::into_resp2).filter_map(bytes).collect();
 
         // What was moved is in its target, where it was to be.

@@ -165,6 +165,8 @@ impl<S: RedisStore> Engine<S> {
     /// Runs a unit until its commit finds everything as it was read.
     async fn try_to_commit(&self, requester: &Requester, unit: &CommandUnit) -> UnitOutcome {
         let mut needs = unit.first_needs();
+        // Units of this node on the same keys go one after the other. Without turns each commit would make all others run again, and of a
+        // hundred contenders for one lock the last would run a hundred times.
         let _turn = if unit.may_write() {
             let Ok(turn) = timeout_at(requester.deadline, self.turns.take(&needs.keys)).await else {
                 let why = "other units on the same keys took all the time".to_owned();
@@ -181,6 +183,7 @@ impl<S: RedisStore> Engine<S> {
                 Err(outcome) => return outcome,
             };
             let LoadedRun { replies, mut view, is_of_one_moment } = ran;
+            // Taken out first: what a unit publishes is sent once it is committed, and not with each try.
             let published = view.take_published();
 
             let database = view.database;
@@ -197,6 +200,7 @@ impl<S: RedisStore> Engine<S> {
                     let replies = replies.into_iter().map(|reply| reply.at_revision(committed.revision)).collect();
                     return UnitOutcome::Done { replies, database };
                 }
+                // A commit of another node, or a client of another protocol, came in between.
                 Ok(_) => pause(tries).await,
                 Err(failure) => return failure.into(),
             }
@@ -222,6 +226,8 @@ impl<S: RedisStore> Engine<S> {
         unit: &CommandUnit,
         needs: &mut UnitNeeds,
     ) -> Result<LoadedRun, UnitOutcome> {
+        // One moment and one seed for all loads of a try: a script that reads TIME or draws a number must come to the same keys again when
+        // it is run anew.
         let moment = self.moment();
         for _ in 0..LOADS_MAX {
             let (loaded, is_of_one_moment) = self.load(requester, needs).await?;
@@ -229,6 +235,8 @@ impl<S: RedisStore> Engine<S> {
                 let entry = loaded.entries.get(key).and_then(Option::as_ref);
                 entry.map_or(0, |entry| entry.modified) != *revision
             };
+            // Each time that something was read: the keys are among those that the commit compares, so a change after this is found as
+            // well.
             if unit.watched.iter().any(is_changed) {
                 return Err(UnitOutcome::Abandoned);
             }
@@ -239,6 +247,7 @@ impl<S: RedisStore> Engine<S> {
             match result {
                 Ok(replies) => return Ok(LoadedRun { replies, view, is_of_one_moment }),
                 Err(Stop::Refused(text) | Stop::Over(text)) => return Err(UnitOutcome::Refused(text)),
+                // Which keys a script reads shows only as it runs. It runs again from its start, with what it asked for.
                 Err(Stop::Missing) => needs.add(view.needs()),
             }
             if needs.keys.len() > KEYS_MAX {

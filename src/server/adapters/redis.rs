@@ -229,6 +229,8 @@ struct RedisKeyspace {
 impl RedisStore for RedisKeyspace {
     fn authenticate(&self, user: &str, password: &[u8]) -> Option<String> {
         let (identity, _) = self.client.service().access().token(std::str::from_utf8(password).ok()?).ok()?;
+        // The token alone decides who it is. A name beside it must agree, or a client with the wrong one of two tokens would work
+        // unnoticed.
         let is_meant = user == "default" || user == identity.as_str();
         is_meant.then(|| identity.as_str().to_owned())
     }
@@ -270,6 +272,7 @@ impl RedisStore for RedisKeyspace {
             if bytes > ENTRIES_BYTES_MAX {
                 return Err(StoreFailure::TooLarge(format!("the entries have more than {ENTRIES_BYTES_MAX} bytes")));
             }
+            // An answer is cut where it would become too large. At least one key goes on each time, so that this ends.
             keys.drain(..found.len().clamp(1, keys.len().max(1)).min(keys.len()));
             let is_present = |entry: &Arc<Entry>| entry.until.is_none_or(|until| until > now);
             let shown = found.into_iter().map(|entry| entry.filter(is_present).as_deref().map(stored));
