@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! open ann [ttl=1000] [label=ann] [from=IP:PORT]
-//! renew ann ...                            close ann
+//! renew ann ...                            close ann                          attach ann
 //! acquire ann lock[@shared|@PERMITS] ... [wait=MS|forever] [data=TEXT] [keep=true] [delay=MS]
 //!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
@@ -16,10 +16,11 @@
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
 //! resize lock permits=N                    tick                              raise VERSION
 //! compact REVISION
-//! txn ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
+//! txn [by=SESSION/NUMBER] [fallback=true] ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
 //!     properties: created, modified, version, value, lease (a session, or none)
 //!     operations: put KEY VALUE [LEASE [kept] [as LOCK]], put KEY VALUE for MS [as LOCK LABEL], put KEY VALUE extended MS,
-//!         put KEY VALUE at STAMP, expire KEY for MS|at STAMP|never, get KEY, delete KEY, clear FROM TO (- for no end), renew SESSION
+//!         put KEY VALUE at STAMP, child|numbered PARENT and what follows put, expire KEY for MS|at STAMP|never, get KEY, delete KEY,
+//!         clear FROM TO (- for no end), renew SESSION
 //! entries [FROM] [TO]: the entries from one key up to another, last of all the revision of the keyspace
 //! events REVISION: those after it            past REVISION: the entries as they were at it
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
@@ -93,6 +94,7 @@ impl goldenscript::Runner for Runner {
                 let who = match &command {
                     Command::Open { session, .. }
                     | Command::Close { session, .. }
+                    | Command::Attach { session }
                     | Command::Session { session, .. } => {
                         format!("{}: ", show(session))
                     }
@@ -281,6 +283,7 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             }
         }
         "renew" => Command::Renew { sessions: std::iter::from_fn(|| arguments.0.next_pos()).map(session_id).collect() },
+        "attach" => Command::Attach { session: session_id(arguments.next("session")?) },
         "close" => {
             Command::Close { session: session_id(arguments.next("session")?), by: arguments.key("by")?, reason: None }
         }
@@ -371,7 +374,15 @@ fn transaction(arguments: &mut Arguments<'_>) -> Result<Command> {
             _ => return Err(format!("{word:?} is no part of a transaction").into()),
         }
     }
-    Ok(Command::Txn(Txn::new(compares, then, otherwise)?))
+    let mut txn = Txn::new(compares, then, otherwise)?;
+    if let Some(by) = arguments.0.take_key("by") {
+        let (session, number) = by.split_once('/').ok_or("by= takes SESSION/NUMBER")?;
+        txn = txn.by_attached(Attached { session: session_id(session), number: number.parse()? });
+    }
+    if arguments.key("fallback")?.unwrap_or(false) {
+        txn = txn.falling_back();
+    }
+    Ok(Command::Txn(txn))
 }
 
 fn compare(text: &str) -> Result<Compare> {
@@ -409,6 +420,12 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
     let put = |name, value, lease| put_as(name, value, lease, None);
     let lease = |session, at_end| PutLease::Given(Lease { session: session_id(session), at_end });
     Ok(match words[..] {
+        [kind @ ("child" | "numbered"), parent, ref rest @ ..] => {
+            let TxnOperation::Put(put) = txn_operation(&format!("put {}", rest.join(" ")))? else {
+                return Err(format!("{text:?} puts nothing").into());
+            };
+            TxnOperation::PutChild(PutChild { parent: key(parent)?, put, is_numbered: kind == "numbered" })
+        }
         ["get", name] => TxnOperation::Get(key(name)?),
         ["put", name, value] => put(name, value, PutLease::None)?,
         ["put", name, value, "keeping"] => put(name, value, PutLease::Kept)?,

@@ -160,6 +160,7 @@ impl ReferenceStateMachine for Model {
                 Command::Open { session, ttl, label, address, owner }
             }),
             8 => vec(session(), 0..6).prop_map(|sessions| Command::Renew { sessions }),
+            2 => session().prop_map(|session| Command::Attach { session }),
             1 => session().prop_map(|session| Command::Close { session, by: None, reason: None }),
             20 => requested(acquire().prop_map(Operation::Acquire).boxed()),
             6 => (held(model), request()).prop_map(|((session, token, _), request)| {

@@ -110,7 +110,7 @@ impl<S: Store> Etcd<S> {
                 TxnResult::Got(Some(found)) => created = found.created,
                 TxnResult::Selected(selected) => oldest = selected.entries.first().map(|(_, oldest)| oldest.created),
                 TxnResult::Got(None) | TxnResult::Put | TxnResult::Expires(_) => {}
-                TxnResult::Deleted(_) | TxnResult::Opened(_) => {}
+                TxnResult::Deleted(_) | TxnResult::Opened(_) | TxnResult::PutChild(_) => {}
             }
         }
         let is_new = committed.succeeded;

@@ -1,4 +1,4 @@
-//! The invariants M1 to M13 of the [module](super), as code.
+//! The invariants M1 to M14 of the [module](super), as code.
 //!
 //! A violation is our own mistake, or a damaged snapshot; no command may cause one.
 
@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 use imbl::OrdSet;
 
 use crate::{
-    table::{ActiveLock, BacklogKey, Due, HeldGrant, SessionEnding, SessionState, WaitingAcquire, unclaimed},
+    table::{ActiveLock, BacklogKey, Due, HeldGrant, SessionEnding, SessionState, WaitingAcquire, as_written},
     *,
 };
 
@@ -40,6 +40,7 @@ impl Machine {
         self.check_replies()?;
         self.check_backlog()?;
         self.check_entries()?;
+        self.check_children()?;
         self.check_history()?;
         self.check_claims()?;
         self.check_bytes()?;
@@ -219,6 +220,7 @@ impl Machine {
             Reply::Acquired(_) | Reply::Busy(_) | Reply::Released(_) | Reply::Updated | Reply::Refused(_) => true,
             Reply::Opened(_)
             | Reply::Renewed(_)
+            | Reply::Attached(_)
             | Reply::Closed
             | Reply::WaitCancelled(_)
             | Reply::Forced { .. }
@@ -277,8 +279,7 @@ impl Machine {
 
     fn check_entries(&self) -> Result<(), BrokenInvariant> {
         for (key, entry) in self.entries.iter() {
-            let Entry { created, modified, version, lease, until, claim: _, is_expired, is_revoked, value: _ } =
-                &**entry;
+            let Entry { created, modified, version, lease, until, is_expired, is_revoked, .. } = &**entry;
             let in_order = *created > Revision(0) && created <= modified && *modified <= self.revision();
             ensure(in_order && *version > 0, || {
                 format!("{key:?} was created at {created:?} and modified at {modified:?}, as version {version} (M10)")
@@ -292,6 +293,32 @@ impl Machine {
         }
         let leased = self.entries.iter().filter_map(|(key, entry)| Some((entry.lease?.session, key.clone())));
         ensure_same(self.entries.lease_index(), &leased.collect(), "entries by lease")
+    }
+
+    /// Parents count their children, exist as long as they have some, and do not end by themselves.
+    fn check_children(&self) -> Result<(), BrokenInvariant> {
+        let mut live: BTreeMap<&Key, u64> = BTreeMap::new();
+        for parent in self.entries.iter().filter_map(|(_, entry)| entry.parent()) {
+            *live.entry(parent).or_default() += 1;
+        }
+        for (parent, count) in &live {
+            let counted = self.entries.get(parent).and_then(|entry| entry.children()).map(|children| children.live);
+            ensure(counted == Some(*count), || {
+                format!("{parent:?} has {count} children, and counts {counted:?} (M14)")
+            })?;
+        }
+
+        for (key, entry) in self.entries.iter() {
+            let is_stored = entry.kin.as_ref().is_none_or(|kin| **kin != Kinship::default());
+            ensure(is_stored, || format!("{key:?} keeps that it has neither a parent nor children (M14)"))?;
+            let Some(Children { made, live: counted, changed }) = entry.children() else { continue };
+            ensure(!entry.ends(), || format!("{key:?} has or had children, and a lease or a deadline (M14)"))?;
+            let is_sound = counted == live.get(key).copied().unwrap_or(0) && counted <= made && made > 0;
+            ensure(is_sound, || format!("{key:?} counts {counted} children of {made} that were made (M14)"))?;
+            let is_issued = changed >= entry.created && changed <= self.revision();
+            ensure(is_issued, || format!("the children of {key:?} changed at {changed:?} (M14)"))?;
+        }
+        Ok(())
     }
 
     /// Walks through the history once, and compares where it ends with the table.
@@ -319,7 +346,7 @@ impl Machine {
         }
 
         for (key, after) in &known {
-            ensure(self.entries.get(key).map(unclaimed) == **after, || {
+            ensure(self.entries.get(key).map(as_written) == **after, || {
                 format!("the table differs from the last event of {key:?} (M11)")
             })?;
         }
@@ -393,7 +420,8 @@ fn is_change(revision: Revision, before: Option<&Entry>, after: Option<&Entry>) 
     let follows = before.is_some_and(|before| {
         let is_revoked = after.is_revoked;
         let ended = Entry { modified: revision, lease: None, is_expired: true, is_revoked, ..before.clone() };
-        let is_put = after.created == before.created && after.version == before.version + 1;
+        let is_same = after.created == before.created && after.parent() == before.parent();
+        let is_put = is_same && after.version == before.version + 1;
         // A put that keeps a lease which is over changes nothing of that.
         let stays_over = (before.is_expired, before.is_revoked) == (after.is_expired, after.is_revoked);
         *after == ended || is_put && (!after.is_expired || stays_over)

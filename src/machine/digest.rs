@@ -104,6 +104,8 @@ digest_structs! {
     WallTime { 0 }
     Version { 0 }
     Revision { 0 }
+    Kinship { parent, children }
+    Children { made, live, changed }
     Lease { session, at_end }
     Grant { token, session, names }
     Busy { name, holder, queue_length, delay_remaining_ms }
@@ -141,6 +143,16 @@ digest_enums! {
         10: NotSemaphore { name },
         11: RevisionFuture { present },
         12: Closed { remaining_ms },
+        13: SessionMoved { number },
+        14: TxnFailed { index, reason },
+    }
+    TxnFailureReason {
+        0: NoParent,
+        1: ParentEnds,
+        2: ChildExists,
+        3: ChildrenLeft,
+        4: ParentCannotEnd,
+        5: PutTwice,
     }
     Limit {
         0: Sessions,
@@ -212,12 +224,15 @@ impl Digest for OpenIds {
 
 impl Digest for Entry {
     fn digest(&self, into: &mut Fnv) {
-        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, value } = self;
+        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value } = self;
         let fields: [&dyn Digest; 8] = [created, modified, version, lease, claim, is_expired, is_revoked, value];
         fields.iter().for_each(|field| field.digest(into));
         // Only when set, so that the digest equals that of versions without the field.
         if until.is_some() {
             into.variant(0, &[until]);
+        }
+        if kin.is_some() {
+            into.variant(1, &[kin]);
         }
     }
 }
@@ -254,6 +269,7 @@ impl Digest for Reply {
             Self::Refused(refusal) => into.variant(5, &[refusal]),
             Self::Opened(_)
             | Self::Renewed(_)
+            | Self::Attached(_)
             | Self::Closed
             | Self::WaitCancelled(_)
             | Self::Forced { .. }
@@ -294,6 +310,7 @@ impl Digest for Record {
                 owner,
                 is_of_entries,
                 is_temporary,
+                attached,
             } => {
                 into.variant(2, &[session, label, ttl, deadline, opened, open]);
                 // Only when set, so that the digest equals that of versions without the field.
@@ -305,6 +322,9 @@ impl Digest for Record {
                 }
                 if *is_temporary {
                     into.variant(3, &[is_temporary]);
+                }
+                if *attached > 0 {
+                    into.variant(4, &[attached]);
                 }
             }
             Self::Lock { name, data, keep_data, closed_until } => {

@@ -50,6 +50,8 @@
 //! * **M12** A lock that entries claim is no lock of the table, and one of its claims at most is held. If none is, the leases of all are
 //!   over, or the lock is in the backlog. A claim came with a write of its entry.
 //! * **M13** A session that a transaction opened has entries until it is over.
+//! * **M14** The parent of a child exists, with neither a lease nor a deadline of its own, and counts as many live children as there are
+//!   entries that name it as their parent, of at least as many that were ever made.
 //!
 //! Each acquire names the size of its semaphore, so that no one has to create it, and all acquires have to name the same size. If an
 //! operator resizes a semaphore in use, the operator's size counts instead, and an acquire that names another size is not refused, since
@@ -177,6 +179,7 @@ impl Machine {
                 self.open(NewSession { session, ttl, label, address, owner })
             }
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
+            Command::Attach { session } => self.attach(session),
             Command::Close { session, by: _, reason: _ } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),

@@ -65,6 +65,8 @@ pub enum Record {
         is_of_entries: bool,
         /// It was opened for a temporary entry. Since version 3 of the cluster.
         is_temporary: bool,
+        /// How often it was attached. Since version 5 of the cluster.
+        attached: u64,
     },
     /// A lock that carries data or is closed by a lock-delay. All others follow from grants and waits.
     Lock {
@@ -280,11 +282,12 @@ impl Machine {
                 owner,
                 is_of_entries,
                 is_temporary,
+                attached,
             } => {
                 self.clock.schedule(deadline, Due::Session(session));
                 let new = NewSession { session, ttl, label, address, owner };
                 let state = SessionState::new(new, deadline, opened, open);
-                self.sessions.insert(session, SessionState { is_of_entries, is_temporary, ..state })
+                self.sessions.insert(session, SessionState { is_of_entries, is_temporary, attached, ..state })
             }
             Record::Lock { name, data, keep_data, closed_until } => {
                 self.restore_lock(&name, data, keep_data, closed_until)
@@ -316,16 +319,7 @@ impl Machine {
                 }
                 self.sessions.remember(session, request, Arc::new(RememberedReply { asked, reply }))
             }
-            Record::Entry { key, entry } => {
-                if let Some(lease) = entry.lease {
-                    self.known(lease.session)?;
-                }
-                if let Some(until) = entry.until {
-                    self.clock.schedule(until, Due::Entry(key.clone()));
-                }
-                self.restore_claim(&key, &entry)?;
-                self.entries.insert(key, entry)
-            }
+            Record::Entry { key, entry } => self.restore_entry(key, entry)?,
             Record::Compacted { revision } => self.history.restore_compacted(revision) != Revision(0),
             // Whether it is there twice shows in the order of the history.
             Record::EntryEvent { revision, key, before } => {
@@ -367,6 +361,18 @@ impl Machine {
             self.locks.change(&want.name, |lock| lock.add_waiter(ticket, want.mode));
         }
         self.waits.insert(ticket, waiting)
+    }
+
+    fn restore_entry(&mut self, key: Key, entry: Arc<Entry>) -> Result<bool, BrokenInvariant> {
+        if let Some(lease) = entry.lease {
+            self.known(lease.session)?;
+        }
+        if let Some(until) = entry.until {
+            self.clock.schedule(until, Due::Entry(key.clone()));
+        }
+
+        self.restore_claim(&key, &entry)?;
+        Ok(self.entries.insert(key, entry))
     }
 
     fn restore_size(&mut self, name: &LockName, permits: Permits) -> Result<bool, BrokenInvariant> {
@@ -419,6 +425,7 @@ fn session_record(id: SessionId, session: &SessionState) -> Record {
         owner: session.owner.clone(),
         is_of_entries: session.is_of_entries,
         is_temporary: session.is_temporary,
+        attached: session.attached,
     }
 }
 

@@ -213,6 +213,8 @@ impl Machine {
                     owner,
                     is_of_entries,
                     is_temporary,
+                    // Nobody has it any more.
+                    attached: 0,
                 }
             }
             Record::Grant { token, session, locks, lock_delay_ms, since, revoked, revoked_by } => {

@@ -74,6 +74,12 @@ impl Machine {
         Renewal::Renewed { ttl, revoked, more }
     }
 
+    /// Renews a session, and attaches it anew. A repetition does it again: its caller has the number of the last reply.
+    pub(super) fn attach(&mut self, id: SessionId) -> Result<Reply, Refusal> {
+        let ttl = self.extend(id).ok_or_else(|| self.ended(id))?;
+        Ok(Reply::Attached(Attachment { number: self.sessions.attach(id), ttl }))
+    }
+
     /// A repeated close succeeds: the first reply may have been lost. A close of an expired session is refused: its locks were lost, and
     /// the caller must be told.
     pub(super) fn close(&mut self, id: SessionId, events: &mut Vec<Event>) -> Result<Reply, Refusal> {

@@ -11,6 +11,7 @@
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
 //! | 4 | [`Record::Closed`]; [`Command::BeginAudit`]; entries with a deadline of their own, in [`Command::Txn`], [`Record::Entry`] and [`Record::EntryEvent`] |
+//! | 5 | [`Command::Attach`], and its number in [`Record::Session`]; children of keys, attachments, fallbacks and more than 256 operations in [`Command::Txn`]; children in [`Record::Entry`] and [`Record::EntryEvent`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -55,6 +56,8 @@ impl Version {
     const CLOSING: Self = Self(4);
     /// The first version whose members know entries of the keyspace with a deadline of their own.
     pub const LIFETIMES: Self = Self(4);
+    /// The first version whose members know children of keys, and sessions that are attached.
+    pub const CHILDREN: Self = Self(5);
 
     /// The version that a command or a record needs for this field.
     fn for_identity(identity: Option<&Identity>) -> Self {
@@ -63,7 +66,11 @@ impl Version {
 
     /// The version that a record needs for this entry.
     fn for_entry(entry: &Entry) -> Self {
-        if entry.until.is_some() { Self::LIFETIMES } else { Self::KEYSPACE }
+        match entry {
+            Entry { kin: Some(_), .. } => Self::CHILDREN,
+            Entry { until: Some(_), .. } => Self::LIFETIMES,
+            _ => Self::KEYSPACE,
+        }
     }
 }
 
@@ -81,7 +88,7 @@ impl fmt::Display for Version {
 
 impl Versions {
     /// The versions that this program supports.
-    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(4) };
+    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(5) };
     /// Those of a program that does not say.
     pub const UNSAID: Self = Self { lowest: Version::FIRST, highest: Version::FIRST };
     /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
@@ -119,9 +126,11 @@ impl Command {
             Self::RaiseVersion { to } => (*to).max(Version::RAISING),
             Self::Note(_) => Version::AUDITED,
             Self::Txn(_) if Planted::CommandBeforeItsVersion.is_on() => Version::FIRST,
+            Self::Txn(txn) if txn.has_children() || txn.is_long() => Version::CHILDREN,
             Self::Txn(txn) if txn.has_deadlines() => Version::LIFETIMES,
             Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
             Self::BeginAudit => Version::AUDIT_ASKED_FOR,
+            Self::Attach { .. } => Version::CHILDREN,
             Self::Probe => Versions::NEXT.highest,
         }
     }
@@ -132,6 +141,7 @@ impl Record {
     pub fn since(&self) -> Version {
         match self {
             Self::Version { version } => (*version).max(Version::RAISING),
+            Self::Session { attached: 1.., .. } => Version::CHILDREN,
             Self::Session { owner: identity, .. } | Self::Grant { revoked_by: identity, .. } => {
                 Version::for_identity(identity.as_ref())
             }

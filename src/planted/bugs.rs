@@ -164,6 +164,18 @@ planted! {
         RangesCostNothing = "ranges-cost-nothing",
         /// The answers that adapters keep count as sessions, and take their places from others.
         MemoriesTakeSessions = "memories-take-sessions",
+        /// A child that ends with its lease, or at its deadline, stays in the count of its parent.
+        ChildEndUncounted = "child-end-uncounted",
+        /// The number of a child is given again after another child has ended.
+        ChildNumberReused = "child-number-reused",
+        /// An entry is deleted though it has children.
+        ParentDeletedWithChildren = "parent-deleted-with-children",
+        /// A child is made below an entry that may end by itself.
+        ChildBelowLease = "child-below-lease",
+        /// To make or to end a child counts as a write of its parent.
+        ChildModifiesParent = "child-modifies-parent",
+        /// A connection that lost its session to another one goes on to write by it.
+        MovedSessionWrites = "moved-session-writes",
         /// The cluster version falls if a leader that knew less raises it.
         VersionLowered = "version-lowered",
         /// A command of the keyspace is proposed in a cluster whose members may not know it.

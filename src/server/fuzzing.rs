@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use lockkeeper_machine::{Committed, ForceRelease, Released, Txn};
+use lockkeeper_machine::{Attachment, Committed, ForceRelease, Released, Txn};
 use prost::Message;
 
 use crate::{
@@ -74,6 +74,8 @@ pub const WIRES: &[WireCheck] = wires![
     LeaderTransferred,
     ShowBusiest,
     BusiestLocks,
+    AttachSession,
+    Attachment,
 ];
 
 fn check<T>(bytes: &[u8])

@@ -17,6 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_server(false)
         // The log, the peers and the cache share payloads; `Bytes` avoids copies.
         .bytes(".lockkeeper.internal.v1")
+        // Few entries have it, and all messages that hold entries would have its size.
+        .boxed(".lockkeeper.internal.v1.KeyEntry.Entry.kin")
         .compile_fds(protox::compile(files, [ROOT])?)?;
     Ok(())
 }

@@ -379,6 +379,7 @@ impl AuditAct {
 
             Command::RaiseVersion { .. }
             | Command::Renew { .. }
+            | Command::Attach { .. }
             | Command::Session { .. }
             | Command::CancelWait { .. }
             | Command::Compact { .. }

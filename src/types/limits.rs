@@ -65,7 +65,9 @@ pub const EVENTS_MAX: usize = 100_000;
 /// Bytes that the history of the keyspace keeps in memory in addition to its entries, by the table's own count. See `bytes.rs`.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Compares of one transaction, and operations of each of its two branches.
-pub const TXN_OPERATIONS_MAX: usize = 256;
+pub const TXN_OPERATIONS_MAX: usize = 1024;
+/// The same in clusters whose members do not all know children of keys.
+pub const TXN_OPERATIONS_BEFORE_CHILDREN_MAX: usize = 256;
 /// Entries that one transaction writes or deletes, and entries in the ranges that it deletes.
 pub const TXN_WRITES_MAX: usize = 1024;
 /// Entries of the ranges that one transaction compares and shows: they are visited while the table is locked.

@@ -201,6 +201,7 @@ fn entries() -> Vec<Record> {
             claim: None,
             is_expired: lease.is_none(),
             is_revoked: false,
+            kin: None,
             value: Value::new(b"\0\xffvalue").expect("short"),
         }),
     };
@@ -233,6 +234,7 @@ fn records_of_version_1() -> Vec<Record> {
         owner: None,
         is_of_entries: false,
         is_temporary: false,
+        attached: 0,
     };
     let grant = |token, mode, revoked| Record::Grant {
         token,

@@ -201,6 +201,8 @@ impl Show for Refusal {
             Self::RequestStale { lowest } => format!("request stale: lowest={lowest}"),
             Self::RequestReused => "request reused".into(),
             Self::RevisionFuture { present } => format!("the keyspace is at revision {}", present.0),
+            Self::SessionMoved { number } => format!("session moved: attached as {number}"),
+            Self::TxnFailed { index, reason } => format!("operation {index}: {reason}"),
             Self::Limit(limit) => format!("limit: {limit:?}"),
         }
     }
@@ -214,7 +216,7 @@ impl Show for Key {
 
 impl Show for Entry {
     fn show(&self) -> String {
-        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, value } = self;
+        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, kin: _, value } = self;
         let lease = lease.map(|Lease { session, at_end }| {
             let kept = if at_end == AtLeaseEnd::Keep { " kept" } else { "" };
             format!(" lease={}{kept}", show(&session))
@@ -224,6 +226,10 @@ impl Show for Entry {
             let label = claim.label.as_str();
             let label = if label.is_empty() { String::new() } else { format!(" label={label:?}") };
             format!(" {what} {} token={} since={}{label}", claim.lock, claim.token.0, claim.since.0)
+        });
+        let parent = self.parent().map_or_else(String::new, |parent| format!(" below {}", show(parent)));
+        let children = self.children().map_or_else(String::new, |Children { made, live, changed }| {
+            format!(" children={live} of {made} changed={}", changed.0)
         });
         format!(
             "{:?} created={} modified={} version={version}{}{}{}{}{}",
@@ -235,7 +241,8 @@ impl Show for Entry {
             claim.unwrap_or_default(),
             if *is_expired { " expired" } else { "" },
             if *is_revoked { " revoked" } else { "" }
-        )
+        ) + &parent
+            + &children
     }
 }
 
@@ -253,6 +260,7 @@ impl Show for TxnResult {
             Self::Got(None) => "no entry".into(),
             Self::Got(Some(entry)) => show(&**entry),
             Self::Put => "put".into(),
+            Self::PutChild(key) => format!("put {}", show(key)),
             Self::Expires(true) => "expires".into(),
             Self::Expires(false) => "no entry expires".into(),
             Self::Deleted(count) => format!("deleted {count}"),
@@ -271,6 +279,7 @@ impl Show for Reply {
         match self {
             Self::Opened(ttl) => format!("opened ttl={}", ttl.as_millis()),
             Self::Renewed(renewals) => join(renewals, "\n"),
+            Self::Attached(Attachment { number, ttl }) => format!("attached as {number} ttl={}", ttl.as_millis()),
             Self::Closed => "closed".into(),
             Self::Queued(ticket) => format!("queued ticket={}", ticket.0),
             Self::Acquired(end) => show(end),
@@ -297,8 +306,14 @@ impl Show for Reply {
             Self::Resized { before, holders, waiters } => {
                 format!("resized from {} holders={holders} queue={waiters}", before.get())
             }
-            Self::Committed(Committed { succeeded, revision, results, now: _ }) => {
-                let branch = if *succeeded { "succeeded" } else { "failed" };
+            Self::Committed(Committed { succeeded, failed, revision, results, now: _ }) => {
+                assert_eq!(*succeeded, failed.is_none(), "a failure has a reason");
+                let branch = match failed {
+                    None => "succeeded".to_owned(),
+                    Some(TxnFailure::Compare(0)) => "failed".to_owned(),
+                    Some(TxnFailure::Compare(index)) => format!("failed (compare {index})"),
+                    Some(TxnFailure::Operation { index, reason }) => format!("failed (operation {index}: {reason})"),
+                };
                 let results: String = results.iter().map(|result| format!("\n  {}", show(result))).collect();
                 format!("{branch} revision={}{results}", revision.0)
             }
@@ -374,8 +389,9 @@ impl Show for Record {
                 owner,
                 is_of_entries,
                 is_temporary,
+                attached,
             } => format!(
-                "session {} ttl={} deadline={} opened={} {}{}{}{}",
+                "session {} ttl={} deadline={} opened={} {}{}{}{}{}",
                 show(session),
                 ttl.as_millis(),
                 deadline.0,
@@ -389,7 +405,8 @@ impl Show for Record {
                     " of entries"
                 } else {
                     ""
-                }
+                },
+                if *attached > 0 { format!(" attached={attached}") } else { String::new() }
             ),
             Self::Lock { name, data, keep_data, closed_until } => {
                 let data = data.as_ref().map(|data| format!(" data={} keep={keep_data}", show(data)));

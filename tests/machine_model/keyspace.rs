@@ -6,7 +6,7 @@ use super::*;
 pub(super) const OF_ENTRIES: u128 = 1 << 64;
 
 fn key() -> impl Strategy<Value = Key> {
-    proptest::sample::select(vec!["k", "k1", "m", "z"]).prop_map(|key| Key::new(key.as_bytes()).unwrap())
+    proptest::sample::select(vec!["k", "k1", "m", "z", "k0000000000"]).prop_map(|key| Key::new(key.as_bytes()).unwrap())
 }
 
 fn value() -> impl Strategy<Value = Value> {
@@ -99,14 +99,23 @@ fn leased(now: u64) -> impl Strategy<Value = Vec<TxnOperation>> {
 }
 
 fn operations(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value = Vec<TxnOperation>> + use<> {
-    let put = (key(), value(), put_lease(session, model.now), claims()).prop_map(|(key, value, lease, claims)| {
-        let claims = claims.filter(|_| matches!(lease, PutLease::Given(_) | PutLease::Until(_)));
-        TxnOperation::Put(Put { key, value, lease, claims })
-    });
+    let put = move |lease: BoxedStrategy<PutLease>| {
+        (key(), value(), lease, claims()).prop_map(|(key, value, lease, claims)| {
+            let claims = claims.filter(|_| matches!(lease, PutLease::Given(_) | PutLease::Until(_)));
+            Put { key, value, lease, claims }
+        })
+    };
+    let lease = put_lease(session.clone(), model.now).boxed();
+    // Mostly without an end: then there may be children below it.
+    let lasting = prop_oneof![3 => Just(PutLease::None), 1 => put_lease(session, model.now)].boxed();
+    let child = (key(), put(lasting.clone()), any::<bool>())
+        .prop_map(|(parent, put, is_numbered)| TxnOperation::PutChild(PutChild { parent, put, is_numbered }));
     let one = prop_oneof![
         2 => key().prop_map(TxnOperation::Get),
         2 => select(model.last_token()),
-        6 => put,
+        5 => put(lease).prop_map(TxnOperation::Put),
+        2 => put(lasting).prop_map(TxnOperation::Put),
+        4 => child,
         1 => key().prop_map(TxnOperation::Delete),
         1 => (key(), option::of(deadline(model.now)))
             .prop_map(|(key, deadline)| TxnOperation::Expire(Expire { key, deadline })),
@@ -117,9 +126,16 @@ fn operations(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy
 
 pub(super) fn txn(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value = Command> + use<> {
     let branch = || vec(operations(model, session.clone()), 0..4).prop_map(|operations| operations.concat());
-    (vec(compare(model), 0..3), branch(), branch()).prop_filter_map("a key twice", |(compares, then, otherwise)| {
-        Txn::new(compares, then, otherwise).ok().map(Command::Txn)
-    })
+    let attached = (session.clone(), 0..3u64).prop_map(|(session, number)| Attached { session, number });
+    let attached = option::weighted(0.2, attached);
+    (vec(compare(model), 0..3), branch(), branch(), attached, any::<bool>()).prop_filter_map(
+        "a key twice",
+        |(compares, then, otherwise, attached, falls_back)| {
+            let txn = Txn::new(compares, then, otherwise).ok()?;
+            let txn = if falls_back { txn.falling_back() } else { txn };
+            Some(Command::Txn(attached.into_iter().fold(txn, Txn::by_attached)))
+        },
+    )
 }
 
 /// Mostly of a few revisions, so that some of them stay.
@@ -129,13 +145,13 @@ pub(super) fn compaction(model: &Model) -> impl Strategy<Value = Command> + use<
     prop_oneof![5 => some, 1 => 0..last + 3].prop_map(|revision| Command::Compact { revision: Revision(revision) })
 }
 
-/// The entry without the lock that it claims, which only a read of the present shows.
-pub(super) fn unclaimed(entry: &Entry) -> Entry {
-    Entry { claim: None, ..entry.clone() }
+/// The entry without the lock that it claims and without its children, which only a read of the present shows.
+pub(super) fn as_written(entry: &Entry) -> Entry {
+    Entry { claim: None, kin: Kinship::stored(entry.parent().cloned(), None), ..entry.clone() }
 }
 
 fn shown_entries(past: &PastEntries<'_>, backwards: bool) -> Vec<(Key, Entry)> {
-    past.iter(backwards).map(|(key, entry)| (key.clone(), unclaimed(&entry))).collect()
+    past.iter(backwards).map(|(key, entry)| (key.clone(), as_written(&entry))).collect()
 }
 
 /// The events are those of the model; on top of the entries at the compacted revision they lead to the present ones, and each state on the
@@ -168,7 +184,7 @@ pub(super) fn check_history(machine: &Machine, model: &Model) {
         assert_eq!(shown_entries(&past, false), expected, "at {revision:?}");
         assert!(shown_entries(&past, true).into_iter().rev().eq(expected), "from the end, at {revision:?}");
         for EntryEvent { key, .. } in events {
-            assert_eq!(machine.entry_at(key, revision).unwrap().as_deref().map(unclaimed), state.get(key).cloned());
+            assert_eq!(machine.entry_at(key, revision).unwrap().as_deref().map(as_written), state.get(key).cloned());
         }
         happened("states of the past that were read");
     }

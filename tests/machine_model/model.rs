@@ -40,6 +40,7 @@ pub(crate) struct Session {
     owner: Option<Identity>,
     /// A transaction opened it, and it is closed when no entry has it as its lease any more.
     is_of_entries: bool,
+    attached: u64,
     /// The open ids that each request named. An id is open if all of them name it.
     pub(crate) views: Vec<OpenIds>,
     pub(crate) memory: BTreeMap<u64, (Option<Operation>, Reply)>,
@@ -111,7 +112,8 @@ impl Session {
         is_of_entries: bool,
     ) -> Self {
         let (views, memory, taken) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Self { label, ttl, deadline: 0, opened, address, owner, is_of_entries, views, memory, taken }
+        let attached = 0;
+        Self { label, ttl, deadline: 0, opened, address, owner, is_of_entries, attached, views, memory, taken }
     }
 
     fn open(&self, id: u64) -> Result<(), Refusal> {
@@ -138,6 +140,7 @@ impl Model {
         let result = match command {
             Command::Open { session, ttl, label, address, owner } => self.open(*session, *ttl, label, *address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
+            Command::Attach { session } => self.attach(*session),
             Command::Close { session, by: _, reason: _ } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
@@ -228,6 +231,17 @@ impl Model {
         }
     }
 
+    fn attach(&mut self, id: SessionId) -> Result<Reply, Refusal> {
+        match self.renew(id) {
+            Renewal::Ended(end) => Err(Refusal::SessionEnded(end)),
+            Renewal::Renewed { ttl, .. } => {
+                let session = self.sessions.get_mut(&id).expect("it was renewed");
+                session.attached += 1;
+                Ok(Reply::Attached(Attachment { number: session.attached, ttl }))
+            }
+        }
+    }
+
     pub(crate) fn revocations(&self, id: SessionId) -> Vec<Revocation> {
         let revocation = |held: &Held| {
             let (reason, at) = held.revoked.clone()?;
@@ -277,11 +291,13 @@ impl Model {
         self.sessions.get_mut(&id).expect("it is the one that ends").deadline = self.now;
         for key in keys {
             self.last_token += 1;
-            let mut entry = self.entries.remove(&key).expect("it was found before");
+            let kept = self.entries.clone();
+            let mut entry = self.take_entry(&key);
             entry.claim = None;
             if entry.lease.take().is_some_and(|lease| lease.at_end == AtLeaseEnd::Keep) {
                 entry.is_expired = true;
                 entry.modified = Revision(self.last_token);
+                self.entries = kept;
                 self.entries.insert(key, entry);
             }
             self.hand_claims_on();

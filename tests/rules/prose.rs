@@ -28,7 +28,7 @@ struct Ratchet {
 
 /// To be lowered (the comments: raised) by the commit that makes a number better.
 const RATCHETS: [Ratchet; 8] = [
-    Ratchet { what: UNDIVIDED, now: 18, goal: 30 },
+    Ratchet { what: UNDIVIDED, now: 19, goal: 30 },
     Ratchet { what: COMMENTS, now: 19, goal: 25 },
     Ratchet { what: PAIRED_BINDINGS, now: 15, goal: 20 },
     Ratchet { what: BOOLEAN_ARMS, now: 0, goal: 0 },

@@ -30,8 +30,8 @@ const RUNS_WITH_ALL_LIMITS: u64 = 60;
 pub(crate) const UNSENT_REQUESTS: [&str; 1] = ["run_unit"];
 
 /// The requests of the keyspace, by their names in the service.
-pub(crate) const KEYSPACE_REQUESTS: [&str; 5] =
-    ["txn", "get_entries", "list_entries", "select_entries", "compact_entries"];
+pub(crate) const KEYSPACE_REQUESTS: [&str; 6] =
+    ["txn", "get_entries", "list_entries", "select_entries", "compact_entries", "attach_session"];
 
 /// In this many runs, each kind of change of the membership occurs.
 const RUNS_WITH_ALL_CHANGES: u64 = 20;

@@ -135,7 +135,8 @@ impl BranchOutcome<'_> {
         match self.committed.results.get(place) {
             Some(TxnResult::Selected(selected)) => selected.clone(),
             Some(TxnResult::Got(_) | TxnResult::Put | TxnResult::Expires(_)) => Selected::default(),
-            Some(TxnResult::Deleted(_) | TxnResult::Opened(_)) | None => Selected::default(),
+            Some(TxnResult::Deleted(_) | TxnResult::Opened(_) | TxnResult::PutChild(_)) => Selected::default(),
+            None => Selected::default(),
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use lockkeeper_machine::{
-    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutClaim, PutLease, Select, TXN_OPERATIONS_MAX, TxnOperation, Value,
+    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutClaim, PutLease, Select, TXN_OPERATIONS_BEFORE_CHILDREN_MAX,
+    TxnOperation, Value,
 };
 use lockkeeper_planted::Planted;
 
@@ -87,7 +88,7 @@ impl<'a> Branch<'a> {
         branch.steps = branch.add(claims, decided)?;
 
         // The reads of former entries may be what exceeds the limit. Without them, the history is asked after the commit.
-        if branch.operations.len() > TXN_OPERATIONS_MAX {
+        if branch.operations.len() > TXN_OPERATIONS_BEFORE_CHILDREN_MAX {
             branch = Self { is_crowded: true, ..Self::default() };
             branch.steps = branch.add(claims, decided)?;
         }

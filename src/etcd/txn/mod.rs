@@ -116,7 +116,8 @@ impl<S: Store> Etcd<S> {
             let results = self.read_all(caller, &branch.operations, snapshot.revision).await?;
             // What was read shows no time, and no answer of etcd's has one.
             let now = Stamp::default();
-            let committed = Committed { succeeded, revision: snapshot.revision, now, results };
+            let failed = None;
+            let committed = Committed { succeeded, failed, revision: snapshot.revision, now, results };
             return Ok(Some(self.answer(caller, &branch, &committed).await?));
         }
 

@@ -72,7 +72,7 @@ impl Machine {
                     }
                     TxnOperation::DeleteRange(range) => self.count_range(range, false, limit, &mut cost),
                     TxnOperation::Get(_) | TxnOperation::Put(_) | TxnOperation::Expire(_) => {}
-                    TxnOperation::Delete(_) | TxnOperation::Open(_) => {}
+                    TxnOperation::PutChild(_) | TxnOperation::Delete(_) | TxnOperation::Open(_) => {}
                 }
             }
             cost
@@ -80,10 +80,14 @@ impl Machine {
 
         let then = cost_of_branch(txn.then());
         let otherwise = cost_of_branch(txn.otherwise());
+        // A transaction that falls back may look at what both branches look at.
+        let of_both = |then: usize, otherwise: usize| {
+            if txn.falls_back() { then + otherwise } else { then.max(otherwise) }
+        };
         RangeCost {
-            ranges: cost.ranges + then.ranges.max(otherwise.ranges),
-            visits: cost.visits + then.visits.max(otherwise.visits),
-            values: cost.values + then.values.max(otherwise.values),
+            ranges: cost.ranges + of_both(then.ranges, otherwise.ranges),
+            visits: cost.visits + of_both(then.visits, otherwise.visits),
+            values: cost.values + of_both(then.values, otherwise.values),
         }
     }
 
@@ -108,10 +112,13 @@ impl Command {
             Self::Renew { sessions } => sessions.len(),
             Self::Session { operation: Operation::Acquire(acquire), .. } => acquire.wants().len(),
             Self::Txn(txn) => {
-                let operations = txn.then().len().max(txn.otherwise().len());
+                let then = txn.then().len();
+                let otherwise = txn.otherwise().len();
+                let operations = if txn.falls_back() { then + otherwise } else { then.max(otherwise) };
                 (txn.compares().len() + operations).max(1)
             }
             Self::Open { .. }
+            | Self::Attach { .. }
             | Self::Close { .. }
             | Self::Session { operation: Operation::Release(_) | Operation::Update(_), .. }
             | Self::CancelWait { .. }

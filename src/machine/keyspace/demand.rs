@@ -43,6 +43,7 @@ impl Machine {
             Command::Txn(txn) => self.txn_asks_for_more(txn),
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Renew { .. }
+            | Command::Attach { .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }
             | Command::ForceRelease(_)
@@ -85,7 +86,8 @@ impl Machine {
                 TxnOperation::Put(put) if self.renews_or_gives_back(put) => &put.key,
                 TxnOperation::Expire(expire) => &expire.key,
                 TxnOperation::Delete(key) => key,
-                TxnOperation::Open(_) | TxnOperation::Put(_) | TxnOperation::DeleteRange(_) => return true,
+                TxnOperation::Open(_) | TxnOperation::Put(_) | TxnOperation::PutChild(_) => return true,
+                TxnOperation::DeleteRange(_) => return true,
             };
             // The second write of a key is not over what the table has.
             if !written.insert(key) {

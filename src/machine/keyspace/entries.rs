@@ -18,6 +18,20 @@ impl Machine {
         self.entries.range(range).filter_map(|(key, entry)| Some((key, self.in_force(entry)?)))
     }
 
+    /// What is stored under a key: also an entry whose lease is over, or whose deadline has passed, until its end is handled. So it is what
+    /// the events up to now lead to: a reader that is told of changes by events sees none of them before its event.
+    pub fn stored_entry(&self, key: &Key) -> Option<&Arc<Entry>> {
+        self.entries.get(key)
+    }
+
+    /// What is stored in a range, in the order of the keys: see [`Machine::stored_entry`]. It can be read from both ends.
+    pub fn stored_entries<'a>(
+        &'a self,
+        range: &KeyRange,
+    ) -> impl DoubleEndedIterator<Item = (&'a Key, &'a Arc<Entry>)> + use<'a> {
+        self.entries.range(range)
+    }
+
     /// The revision of the keyspace: not below that of any entry.
     pub fn revision(&self) -> Revision {
         Revision(self.last_token().0)
@@ -98,7 +112,11 @@ impl Machine {
             let is_revoked = forced.is_some() && !Planted::ForcedClaimUnmarked.is_on();
             Arc::new(Entry { modified, is_revoked, ..Entry::clone(&entry) })
         });
+        let parent = self.entries.get(&key).filter(|_| left.is_none()).and_then(|entry| entry.parent().cloned());
         self.set_entry(key, left, forced, events);
+        if let Some(parent) = parent.filter(|_| !Planted::ChildEndUncounted.is_on()) {
+            self.end_child(&parent, modified);
+        }
     }
 }
 

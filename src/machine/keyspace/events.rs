@@ -21,7 +21,7 @@
 
 use std::{iter::from_fn, sync::Arc};
 
-use crate::{table::unclaimed, *};
+use crate::{table::as_written, *};
 
 /// Events that are dropped for one unit of work.
 const EVENTS_PER_UNIT: usize = 8;
@@ -58,7 +58,7 @@ impl Machine {
         match first.filter(|_| !Planted::PastReadsPresent.is_on()) {
             // The first event since tells what was there.
             Some(event) => event.before.clone(),
-            None => now.map(unclaimed),
+            None => now.map(as_written),
         }
     }
 
@@ -89,8 +89,8 @@ impl Machine {
 
     /// Adds a change of an entry, at the revision that was issued last.
     pub(super) fn record_event(&mut self, key: &Key, before: Option<&Arc<Entry>>, after: Option<&Arc<Entry>>) {
-        let before = before.map(unclaimed);
-        let after = after.map(unclaimed);
+        let before = before.map(as_written);
+        let after = after.map(as_written);
         // A transaction may put a key and delete it again.
         let is_left_out = after.is_none() && Planted::DeletionWithoutEvent.is_on();
         if !is_left_out && (before.is_some() || after.is_some()) {
@@ -161,7 +161,7 @@ impl<'a> PastEntries<'a> {
             }
             let found = match now {
                 Some(entry) if is_present => machine.in_force(entry),
-                Some(entry) if entry.modified <= revision => Some(unclaimed(entry)),
+                Some(entry) if entry.modified <= revision => Some(as_written(entry)),
                 now => machine.entry_before(key, now, revision),
             };
             Some(found.map(|entry| (key, entry)))

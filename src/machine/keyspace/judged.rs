@@ -91,7 +91,7 @@ fn a_repeated_open_needs_no_room() {
 
 fn reply_of_put(machine: &Machine) -> Reply {
     let (succeeded, results) = (true, vec![TxnResult::Put]);
-    Reply::Committed(Committed { succeeded, revision: machine.revision(), now: machine.now(), results })
+    Reply::Committed(Committed { succeeded, failed: None, revision: machine.revision(), now: machine.now(), results })
 }
 
 /// A new session counts with all that it then has.

@@ -27,6 +27,7 @@
 //!
 //! * `entries`: an entry as everybody sees it, and the end of leases;
 //! * `transactions`: compares and operations;
+//! * `children`: children of keys, and attachments of sessions;
 //! * `events`: the history, for watches and for reads of the past;
 //! * `claims`: the locks of entries;
 //! * `demand`: whether a command asks for more, or renews or gives back, and so is refused last;
@@ -36,6 +37,7 @@
 //! Left out: the request ids of sessions. A transaction that compares what it replaces takes effect once by itself; one that does not may
 //! take effect again when it is repeated.
 
+mod children;
 mod claims;
 mod cost;
 mod demand;

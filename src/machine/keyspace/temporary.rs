@@ -62,7 +62,11 @@ impl Machine {
                 TxnOperation::Put(put) if put.lease.given().is_some_and(|it| sessions.contains(&it.session)) => {
                     new.bytes += FIXED + put.key.as_bytes().len() + put.value.as_bytes().len();
                 }
-                TxnOperation::Put(_) | TxnOperation::Open(_) | TxnOperation::Get(_) | TxnOperation::Select(_) => {}
+                TxnOperation::PutChild(_)
+                | TxnOperation::Put(_)
+                | TxnOperation::Open(_)
+                | TxnOperation::Get(_)
+                | TxnOperation::Select(_) => {}
                 TxnOperation::Expire(_) | TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => {}
             }
         }

@@ -11,15 +11,31 @@ use crate::{
     *,
 };
 
+/// Why operations are not carried out.
+enum Obstacle {
+    /// The whole transaction is refused.
+    Refused(Refusal),
+    /// An operation cannot be done as the table is.
+    Failed { index: u32, reason: TxnFailureReason },
+}
+
+/// Why one operation is not carried out.
+pub(super) enum OperationObstacle {
+    Refused(Refusal),
+    Failed(TxnFailureReason),
+}
+
 /// What a transaction is about to do.
 #[derive(Default)]
-struct Draft {
+pub(super) struct Draft {
     /// The revision of its writes.
-    revision: Revision,
+    pub(super) revision: Revision,
     /// The entries whose leases are over, and that it writes: each lease ends first, at this revision.
-    ended: BTreeMap<Key, Revision>,
+    pub(super) ended: BTreeMap<Key, Revision>,
     /// The entries that it writes, without one where it deletes.
-    writes: BTreeMap<Key, Option<Arc<Entry>>>,
+    pub(super) writes: BTreeMap<Key, Option<Arc<Entry>>>,
+    /// Entries that it does not write, with the children that it leaves them.
+    pub(super) parents: BTreeMap<Key, Arc<Entry>>,
     renewals: Vec<SessionId>,
     openings: Vec<NewSession>,
     /// Entries of the ranges that it shows.
@@ -50,19 +66,31 @@ struct Difference {
 impl Machine {
     /// Runs a transaction, whole or not at all.
     pub(crate) fn commit(&mut self, txn: &Txn, events: &mut Vec<Event>) -> Result<Reply, Refusal> {
-        let succeeded = self.all_hold(txn.compares())?;
-        let operations = if succeeded { txn.then() } else { txn.otherwise() };
-        let (draft, results) = self.judge(operations)?;
+        self.ensure_attached(txn)?;
+        let unmet = self.first_unmet(txn.compares())?;
+        let planned = match unmet {
+            None => self.judge(txn.then()),
+            Some(_) => self.judge(txn.otherwise()),
+        };
+
+        let (failed, planned) = match (unmet, planned) {
+            (None, Err(Obstacle::Failed { index, reason })) if txn.falls_back() => {
+                (Some(TxnFailure::Operation { index, reason }), self.judge(txn.otherwise()))
+            }
+            (unmet, planned) => (unmet.map(TxnFailure::Compare), planned),
+        };
+        let (draft, results) = planned.map_err(Obstacle::into_refusal)?;
         let revision = self.carry_out(draft, events);
-        Ok(Reply::Committed(Committed { succeeded, revision, now: self.now(), results }))
+        Ok(Reply::Committed(Committed { succeeded: failed.is_none(), failed, revision, now: self.now(), results }))
     }
 
     /// Plans the operations, and refuses them if the table that they leave is beyond a limit. Changes nothing.
-    fn judge(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Refusal> {
+    fn judge(&self, operations: &[TxnOperation]) -> Result<(Draft, Vec<TxnResult>), Obstacle> {
         // The first plan only finds out what is written. Nearly always no lease of these entries is over, and it stands.
         let (mut draft, mut results) = self.plan_all(operations, BTreeMap::new())?;
 
-        let over: Vec<_> = draft.writes.keys().filter(|key| self.is_lease_over(key)).cloned().collect();
+        let touched: BTreeSet<_> = draft.writes.keys().chain(draft.parents.keys()).collect();
+        let over: Vec<_> = touched.into_iter().filter(|key| self.is_lease_over(key)).cloned().collect();
         if !over.is_empty() {
             // The end of a lease is a change of its own, though it is handled late: watchers are told of it before the new entry.
             // So the writes have a later revision, and the operations see the entries as these ends leave them.
@@ -70,7 +98,7 @@ impl Machine {
             (draft, results) = self.plan_all(operations, over.into_iter().zip(revisions).collect())?;
         }
 
-        self.ensure_room_for(&draft)?;
+        self.ensure_room_for(&draft).map_err(Obstacle::Refused)?;
         Ok((draft, results))
     }
 
@@ -79,7 +107,8 @@ impl Machine {
         for key in draft.ended.into_keys() {
             self.end_lease(key, None, events);
         }
-        self.batch.spend(draft.writes.len().max(draft.visited).max(draft.openings.len()));
+        let writes = draft.writes.len() + draft.parents.len();
+        self.batch.spend(writes.max(draft.visited).max(draft.openings.len()));
         if !draft.writes.is_empty() {
             let issued = self.issued.issue_token();
             debug_assert_eq!(Revision(issued.0), draft.revision, "the planned entries have this revision");
@@ -103,6 +132,10 @@ impl Machine {
             self.set_entry(key, entry, None, events);
         }
 
+        for (key, entry) in draft.parents {
+            self.entries.set_children(&key, entry);
+        }
+
         // Before sessions are closed: what they held may be granted to others.
         let revision = self.revision();
         for session in left {
@@ -111,9 +144,10 @@ impl Machine {
         revision
     }
 
-    fn all_hold(&self, compares: &[Compare]) -> Result<bool, Refusal> {
+    /// The first compare that does not hold, counted from 0.
+    fn first_unmet(&self, compares: &[Compare]) -> Result<Option<u32>, Refusal> {
         let mut read = 0;
-        for compare in compares {
+        for (index, compare) in (0..).zip(compares) {
             let holds = |entry: Option<&Entry>| compare.operand.holds(compare.relation, entry);
             let does_hold = if let Some(up_to) = &compare.up_to {
                 let range = KeyRange { from: Some(compare.key.clone()), to: Some(up_to.clone()) };
@@ -127,10 +161,10 @@ impl Machine {
             };
 
             if !does_hold {
-                return Ok(false);
+                return Ok(Some(index));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     /// Counts the entries of a range that is read. They are visited while the table is locked, and so have a limit.
@@ -145,35 +179,45 @@ impl Machine {
         &self,
         operations: &[TxnOperation],
         ended: BTreeMap<Key, Revision>,
-    ) -> Result<(Draft, Vec<TxnResult>), Refusal> {
+    ) -> Result<(Draft, Vec<TxnResult>), Obstacle> {
         let revision = Revision(self.last_token().0.saturating_add(1).saturating_add(ended.len() as u64));
         let mut draft = Draft { revision, ended, ..Draft::default() };
-        let results = operations.iter().map(|operation| self.plan(operation, &mut draft)).collect::<Result<_, _>>()?;
+        self.plan_ends(&mut draft);
+
+        let mut results = Vec::with_capacity(operations.len());
+        for (index, operation) in (0..).zip(operations) {
+            results.push(self.plan(operation, &mut draft).map_err(|obstacle| obstacle.at(index))?);
+        }
         Ok((draft, results))
     }
 
     /// Adds an operation to the draft. Changes nothing else.
-    fn plan(&self, operation: &TxnOperation, draft: &mut Draft) -> Result<TxnResult, Refusal> {
-        match operation {
-            TxnOperation::Get(key) => self.plan_get(key, draft),
-            TxnOperation::Put(put) => self.plan_put(put, draft),
-            TxnOperation::Expire(expire) => self.plan_expire(expire, draft),
+    fn plan(&self, operation: &TxnOperation, draft: &mut Draft) -> Result<TxnResult, OperationObstacle> {
+        Ok(match operation {
+            TxnOperation::Get(key) => self.plan_get(key, draft)?,
+            TxnOperation::Put(put) => self.plan_put(put, None, draft)?,
+            TxnOperation::PutChild(child) => self.plan_child(child, draft)?,
+            TxnOperation::Expire(expire) => self.plan_expire(expire, draft)?,
             TxnOperation::Delete(key) => {
                 let is_there = self.drafted(key, draft).is_some();
                 if is_there {
-                    draft.write(key.clone(), None)?;
+                    self.plan_deletions(vec![key.clone()], draft)?;
                 }
-                Ok(TxnResult::Deleted(is_there.into()))
+                TxnResult::Deleted(is_there.into())
             }
-            TxnOperation::DeleteRange(range) => self.plan_delete(range, draft),
-            TxnOperation::Select(select) => self.plan_select(select, draft),
-            TxnOperation::Open(new) => self.plan_open(new, draft),
-        }
+            TxnOperation::DeleteRange(range) => self.plan_delete(range, draft)?,
+            TxnOperation::Select(select) => self.plan_select(select, draft)?,
+            TxnOperation::Open(new) => self.plan_open(new, draft)?,
+        })
     }
 
     /// The entry as the next operation of the transaction sees it.
-    fn drafted(&self, key: &Key, draft: &Draft) -> Option<Arc<Entry>> {
-        draft.writes.get(key).cloned().unwrap_or_else(|| Some(draft.with_end(key, self.entry(key)?)))
+    pub(super) fn drafted(&self, key: &Key, draft: &Draft) -> Option<Arc<Entry>> {
+        if let Some(written) = draft.writes.get(key) {
+            return written.clone();
+        }
+        let parent = draft.parents.get(key).cloned();
+        parent.or_else(|| Some(draft.with_end(key, self.entry(key)?)))
     }
 
     fn plan_get(&self, key: &Key, draft: &mut Draft) -> Result<TxnResult, Refusal> {
@@ -185,7 +229,8 @@ impl Machine {
     fn plan_select(&self, select: &Select, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let range = &select.range;
         self.count_read(range, &mut draft.read)?;
-        let is_written = draft.writes.keys().any(|key| range.contains(key)) && !Planted::SelectMissesOwnWrites.is_on();
+        let mut changed = draft.writes.keys().chain(draft.parents.keys());
+        let is_written = changed.any(|key| range.contains(key)) && !Planted::SelectMissesOwnWrites.is_on();
         let present = self.entries(range).map(|(key, entry)| (key, draft.with_end(key, entry)));
 
         // The usual case is read without a copy of the range.
@@ -193,6 +238,8 @@ impl Machine {
             select.from(present)
         } else {
             let mut entries: BTreeMap<&Key, Arc<Entry>> = present.collect();
+            let parents = draft.parents.iter().filter(|(key, _)| range.contains(key));
+            entries.extend(parents.map(|(key, entry)| (key, Arc::clone(entry))));
             for (key, entry) in draft.writes.iter().filter(|(key, _)| range.contains(key)) {
                 if let Some(entry) = entry {
                     entries.insert(key, Arc::clone(entry));
@@ -216,23 +263,37 @@ impl Machine {
     }
 
     /// A put of the same value, with another deadline.
-    fn plan_expire(&self, Expire { key, deadline }: &Expire, draft: &mut Draft) -> Result<TxnResult, Refusal> {
+    fn plan_expire(
+        &self,
+        Expire { key, deadline }: &Expire,
+        draft: &mut Draft,
+    ) -> Result<TxnResult, OperationObstacle> {
         let Some(entry) = self.drafted(key, draft) else { return Ok(TxnResult::Expires(false)) };
         let lease = deadline.map_or(PutLease::None, PutLease::Extended);
-        self.plan_put(&Put { key: key.clone(), value: entry.value.clone(), lease, claims: None }, draft)?;
+        self.plan_put(&Put { key: key.clone(), value: entry.value.clone(), lease, claims: None }, None, draft)?;
         Ok(TxnResult::Expires(true))
     }
 
-    fn plan_put(&self, put: &Put, draft: &mut Draft) -> Result<TxnResult, Refusal> {
+    /// Puts an entry, as a child of `parent` if that is given: then there is none under its key.
+    pub(super) fn plan_put(
+        &self,
+        put: &Put,
+        parent: Option<&Key>,
+        draft: &mut Draft,
+    ) -> Result<TxnResult, OperationObstacle> {
         let before = self.drafted(&put.key, draft);
         if put.lease.deadline().is_some_and(|deadline| self.end_of(deadline) <= self.now()) {
             if before.is_some() {
-                draft.write(put.key.clone(), None)?;
+                self.plan_deletions(vec![put.key.clone()], draft)?;
             }
             return Ok(TxnResult::Put);
         }
+        if before.as_ref().is_some_and(|before| before.modified == draft.revision) {
+            return Err(TxnFailureReason::PutTwice.into());
+        }
 
         let bare = draft.bare_entry(put, before.as_deref());
+        let bare = Entry { kin: bare.kin.or_else(|| Kinship::stored(parent.cloned(), None)), ..bare };
         let entry = match (put.lease, before) {
             (PutLease::None, _) | (PutLease::Kept | PutLease::Renewed, None) => bare,
             (PutLease::Given(lease), before) => {
@@ -261,6 +322,9 @@ impl Machine {
             }
         };
 
+        if entry.ends() && entry.children().is_some() && !Planted::ChildBelowLease.is_on() {
+            return Err(TxnFailureReason::ParentCannotEnd.into());
+        }
         draft.write(put.key.clone(), Some(Arc::new(entry)))?;
         Ok(TxnResult::Put)
     }
@@ -299,10 +363,10 @@ impl Machine {
     }
 
     /// Entries of the range whose lease is over count for the limit, since they are visited; they are left to the end of their session.
-    fn plan_delete(&self, range: &KeyRange, draft: &mut Draft) -> Result<TxnResult, Refusal> {
+    fn plan_delete(&self, range: &KeyRange, draft: &mut Draft) -> Result<TxnResult, OperationObstacle> {
         draft.visited += self.entries.range(range).take(TXN_WRITES_MAX + 1).count();
         if draft.visited > TXN_WRITES_MAX {
-            return Err(Refusal::Limit(Limit::TxnWrites));
+            return Err(Refusal::Limit(Limit::TxnWrites).into());
         }
 
         let put = draft.writes.iter().filter(|(key, entry)| entry.is_some() && range.contains(key));
@@ -313,7 +377,7 @@ impl Machine {
         let present = self.entries(range).filter(|(key, _)| !draft.writes.contains_key(*key));
         keys.extend(present.map(|(key, _)| key.clone()));
         let deleted = keys.len() as u64;
-        keys.into_iter().try_for_each(|key| draft.write(key, None))?;
+        self.plan_deletions(keys, draft)?;
         Ok(TxnResult::Deleted(deleted))
     }
 
@@ -346,7 +410,8 @@ impl Machine {
         let mut difference = Difference::default();
         let mut before = BTreeSet::new();
         let mut after = BTreeSet::new();
-        for (key, written) in &draft.writes {
+        let parents = draft.parents.iter().map(|(key, entry)| (key, Some(entry)));
+        for (key, written) in draft.writes.iter().map(|(key, entry)| (key, entry.as_ref())).chain(parents) {
             if let Some(entry) = self.entries.get(key) {
                 before.extend(difference.remove_entry(key, entry));
             }
@@ -375,6 +440,36 @@ impl Machine {
         let is_alive = session.over(self.now()).is_none();
         let is_left = is_alive && self.entries.leased(id).all(|key| draft.writes.contains_key(key));
         is_left.then(|| session.bare_bytes())
+    }
+}
+
+impl Obstacle {
+    fn into_refusal(self) -> Refusal {
+        match self {
+            Self::Refused(refusal) => refusal,
+            Self::Failed { index, reason } => Refusal::TxnFailed { index, reason },
+        }
+    }
+}
+
+impl OperationObstacle {
+    fn at(self, index: u32) -> Obstacle {
+        match self {
+            Self::Refused(refusal) => Obstacle::Refused(refusal),
+            Self::Failed(reason) => Obstacle::Failed { index, reason },
+        }
+    }
+}
+
+impl From<Refusal> for OperationObstacle {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<TxnFailureReason> for OperationObstacle {
+    fn from(reason: TxnFailureReason) -> Self {
+        Self::Failed(reason)
     }
 }
 
@@ -442,6 +537,7 @@ impl Draft {
             claim: None,
             is_expired: false,
             is_revoked: false,
+            kin: before.and_then(|before| before.kin.clone()),
             value: put.value.clone(),
         }
     }
@@ -455,7 +551,8 @@ impl Draft {
         if self.bytes_shown > TXN_BYTES_MAX { Err(Refusal::Limit(Limit::TxnBytes)) } else { Ok(()) }
     }
 
-    fn write(&mut self, key: Key, entry: Option<Arc<Entry>>) -> Result<(), Refusal> {
+    pub(super) fn write(&mut self, key: Key, entry: Option<Arc<Entry>>) -> Result<(), Refusal> {
+        self.parents.remove(&key);
         self.writes.insert(key, entry);
         if self.writes.len() > TXN_WRITES_MAX { Err(Refusal::Limit(Limit::TxnWrites)) } else { Ok(()) }
     }

@@ -110,6 +110,13 @@ impl EntryTable {
         Some(entry)
     }
 
+    /// Replaces an entry by the same with other children. It has no lease.
+    pub(crate) fn set_children(&mut self, key: &Key, entry: Arc<Entry>) {
+        let place = self.by_key.get_mut(key).expect("a parent outlives its children");
+        self.bytes = self.bytes - Weight::for_entry(key, place).all + Weight::for_entry(key, &entry).all;
+        *place = entry;
+    }
+
     /// Changes the claim of an entry that has one. The bytes of an entry with a lease are not counted here.
     pub(crate) fn set_claim(&mut self, key: &Key, claim: impl FnOnce(&Claim) -> Option<Claim>) {
         let entry = self.by_key.get_mut(key).expect("each claim is that of an entry");

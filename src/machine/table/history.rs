@@ -168,7 +168,7 @@ impl EntryHistory {
             let EntryEvent { revision, key, before, .. } = Arc::unwrap_or_clone(event);
             let after = match later.insert(key.clone(), before.clone()) {
                 Some(after) => after,
-                None => entries.get(&key).map(unclaimed),
+                None => entries.get(&key).map(as_written),
             };
 
             let event = Arc::new(EntryEvent { revision, key, before, after });
@@ -179,11 +179,11 @@ impl EntryHistory {
     }
 }
 
-/// The entry without the lock that it claims: a claim may be granted its lock without a write of its entry, so it is no part of the
-/// history.
-pub(crate) fn unclaimed(entry: &Arc<Entry>) -> Arc<Entry> {
-    match entry.claim {
-        None => Arc::clone(entry),
-        Some(_) => Arc::new(Entry { claim: None, ..Entry::clone(entry) }),
+/// The entry as its last write left it, without the lock that it claims and without its children: a claim may be granted its lock, and a
+/// child may be made or end, without a write of the entry. So they are no part of the history.
+pub(crate) fn as_written(entry: &Arc<Entry>) -> Arc<Entry> {
+    if entry.claim.is_none() && entry.children().is_none() {
+        return Arc::clone(entry);
     }
+    Arc::new(Entry { claim: None, ..entry.with_children(None) })
 }

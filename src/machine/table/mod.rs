@@ -48,7 +48,7 @@ pub(crate) use compact_sets::GrantNames;
 pub(crate) use entries::EntryTable;
 pub(crate) use grants::{GrantTable, HeldGrant, RevokedGrant};
 pub use history::EntryHistory;
-pub(crate) use history::unclaimed;
+pub(crate) use history::as_written;
 pub(crate) use ledger::Temporaries;
 pub use ledger::Usage;
 pub(crate) use locks::{ActiveLock, LockTable};

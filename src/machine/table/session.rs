@@ -29,6 +29,8 @@ pub(crate) struct SessionState {
     pub(crate) taken: usize,
     /// Number of its entries that claim a lock.
     pub(crate) claims: ClaimCount,
+    /// How often it was attached.
+    pub(crate) attached: u64,
     /// How it ended, if it did and some of what it held or awaited is not cleared away yet.
     pub(crate) ending: Option<SessionEnding>,
     /// Bytes of its grants and waits, and of data on locks that it alone holds.
@@ -69,6 +71,7 @@ impl SessionState {
             waits: 0,
             taken: 0,
             claims: ClaimCount::default(),
+            attached: 0,
             ending: None,
             charged: 0,
         }

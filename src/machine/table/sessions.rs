@@ -163,6 +163,13 @@ impl SessionTable {
         Some(Extension { ttl: session.ttl, before, deadline: session.deadline })
     }
 
+    /// Counts an attachment. Returns its number.
+    pub(crate) fn attach(&mut self, id: SessionId) -> u64 {
+        let session = self.session_mut(id);
+        session.attached = session.attached.saturating_add(1);
+        session.attached
+    }
+
     /// A session is over, and what it has will be cleared away. Returns the deadline that it had.
     pub(crate) fn begin_end(&mut self, id: SessionId, ending: SessionEnding) -> Stamp {
         let session = self.session_mut(id);

@@ -33,6 +33,8 @@ const EVENT: usize = 80;
 const PAST: usize = 136;
 /// Added to an entry with a lease or a deadline, without its key: its place in the index of leases, or among the deadlines.
 const LEASED: usize = 64;
+/// Added to an entry that is a child or had children, without the key of its parent.
+const KIN: usize = 80;
 /// Added to an entry that claims a lock, without the lock's name: the claim, and its place in the index of claims.
 const CLAIMED: usize = 160;
 
@@ -74,7 +76,8 @@ impl Weight {
         let leased = if entry.lease.is_some() || entry.until.is_some() { LEASED } else { 0 };
         let claimed = |claim: &Arc<Claim>| CLAIMED + claim.lock.as_str().len() + claim.label.as_str().len();
         let claimed = entry.claim.as_ref().map_or(0, claimed);
-        Self::same(ENTRY + leased + claimed + key.as_bytes().len() + entry.value.as_bytes().len())
+        let kin = kin_bytes(entry);
+        Self::same(ENTRY + leased + claimed + kin + key.as_bytes().len() + entry.value.as_bytes().len())
     }
 
     pub(crate) fn for_revoked(reason: &Reason, by: Option<&Identity>) -> Self {
@@ -113,8 +116,13 @@ pub(crate) fn acquire_bytes_max(acquire: &Acquire) -> usize {
     Weight::for_wait(acquire).all + acquire.wants().iter().map(locks).sum::<usize>()
 }
 
+fn kin_bytes(entry: &Entry) -> usize {
+    let parent = entry.parent().map_or(0, |parent| parent.as_bytes().len());
+    if entry.kin.is_some() { KIN + parent } else { 0 }
+}
+
 /// What an event alone keeps in memory: the entry after it is in the table, or is the one before a later event.
 pub(super) fn event_bytes(event: &EntryEvent) -> usize {
-    let before = event.before.as_ref().map_or(0, |before| PAST + before.value.as_bytes().len());
+    let before = event.before.as_ref().map_or(0, |before| PAST + before.value.as_bytes().len() + kin_bytes(before));
     EVENT + event.key.as_bytes().len() + before
 }

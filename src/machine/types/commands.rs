@@ -111,6 +111,12 @@ pub enum Command {
         /// Answered one by one, in this order.
         sessions: Vec<SessionId>,
     },
+    /// Renews a session, and attaches it to the connection that asks: whoever attached it before has it no more
+    /// ([`Txn::by_attached`]).
+    Attach {
+        /// The session's id.
+        session: SessionId,
+    },
     /// Closes a session: releases what it holds, cancels what it waits for.
     Close {
         /// The session's id.
@@ -238,6 +244,7 @@ impl Command {
                 Err(Invalid::new(format!("a text of a note has more than {NOTE_BYTES_MAX} bytes: cut it")))
             }
             Self::Renew { .. }
+            | Self::Attach { .. }
             | Self::CancelWait { .. }
             | Self::Compact { .. }
             | Self::RaiseVersion { .. }
@@ -253,6 +260,7 @@ impl Command {
         match self {
             Self::Open { .. } => "open",
             Self::Renew { .. } => "renew",
+            Self::Attach { .. } => "attach",
             Self::Close { .. } => "close",
             Self::Session { operation: Operation::Acquire(_), .. } => "acquire",
             Self::Session { operation: Operation::Release(_), .. } => "release",

@@ -2,6 +2,8 @@
 
 use std::{fmt, num::NonZeroU64, sync::Arc};
 
+use lockkeeper_planted::Planted;
+
 use super::*;
 
 /// A key: 1 to [`KEY_BYTES_MAX`] bytes of any kind, ordered byte by byte.
@@ -74,8 +76,31 @@ pub struct Entry {
     pub is_expired: bool,
     /// An operator ended its lease, and nothing was written since. Then it is expired, too.
     pub is_revoked: bool,
+    /// The key that it is a child of, and its own children, if it has anything of both.
+    pub kin: Option<Arc<Kinship>>,
     /// Its value.
     pub value: Value,
+}
+
+/// What an entry has to do with other keys. Apart from the entry, since most entries have nothing of it: they pay for a pointer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kinship {
+    /// The key that it is a child of, as long as it exists.
+    pub parent: Option<Key>,
+    /// Its own children, once one was ever made below it. To make or to end a child is no write of its parent: `modified` and `version`
+    /// of the parent stay, and there is no event of it.
+    pub children: Option<Children>,
+}
+
+/// The children of a key since its entry was created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Children {
+    /// Number of children that were ever made.
+    pub made: u64,
+    /// Number of those that exist.
+    pub live: u64,
+    /// When one was last made or ended.
+    pub changed: Revision,
 }
 
 /// A change of one entry.
@@ -192,7 +217,47 @@ impl Value {
     }
 }
 
+impl Kinship {
+    /// What an entry stores of both: nothing, if it has neither.
+    pub fn stored(parent: Option<Key>, children: Option<Children>) -> Option<Arc<Self>> {
+        (parent.is_some() || children.is_some()).then(|| Arc::new(Self { parent, children }))
+    }
+}
+
+impl Children {
+    /// After another one was made.
+    pub(crate) fn with_one_more(self, changed: Revision) -> Self {
+        let made = if Planted::ChildNumberReused.is_on() { self.live + 1 } else { self.made.saturating_add(1) };
+        Self { made, live: self.live + 1, changed }
+    }
+
+    /// After one of them ended.
+    pub(crate) fn with_one_less(self, changed: Revision) -> Self {
+        Self { live: self.live.saturating_sub(1), changed, ..self }
+    }
+}
+
 impl Entry {
+    /// The key that it is a child of.
+    pub fn parent(&self) -> Option<&Key> {
+        self.kin.as_ref()?.parent.as_ref()
+    }
+
+    /// Its children, once one was ever made below it.
+    pub fn children(&self) -> Option<Children> {
+        self.kin.as_ref()?.children
+    }
+
+    /// Whether it may end without a write: it has a lease or a deadline of its own.
+    pub fn ends(&self) -> bool {
+        self.lease.is_some() || self.until.is_some()
+    }
+
+    /// The same entry with these children.
+    pub(crate) fn with_children(&self, children: Option<Children>) -> Self {
+        Self { kin: Kinship::stored(self.parent().cloned(), children), ..self.clone() }
+    }
+
     /// Who claims a lock by this entry: the session of its lease, or [`SessionId::NONE`] if it has a deadline of its own. An entry without
     /// both can claim none.
     pub fn claimant(&self) -> Option<SessionId> {

@@ -68,6 +68,15 @@ pub enum Renewal {
     Ended(SessionEnd),
 }
 
+/// A session was attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attachment {
+    /// The number of this attachment: one above that of the last one of the session.
+    pub number: u64,
+    /// The session lives this long, from now.
+    pub ttl: Ttl,
+}
+
 /// What a release ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
@@ -181,6 +190,19 @@ pub enum Refusal {
         /// For how long yet.
         remaining_ms: u64,
     },
+    /// To a transaction by an attachment ([`Txn::by_attached`]): the session was attached again since.
+    SessionMoved {
+        /// The number of its last attachment.
+        number: u64,
+    },
+    /// To a transaction that does not fall back ([`Txn::falling_back`]), or whose fallback fails too: an operation cannot be done as the
+    /// table is.
+    TxnFailed {
+        /// The operation in its branch, counted from 0.
+        index: u32,
+        /// Why.
+        reason: TxnFailureReason,
+    },
     /// A limit was reached.
     Limit(Limit),
 }
@@ -209,6 +231,8 @@ pub enum Reply {
     Opened(Ttl),
     /// To [`Command::Renew`].
     Renewed(Vec<Renewal>),
+    /// To [`Command::Attach`].
+    Attached(Attachment),
     /// To [`Command::Close`].
     Closed,
     /// To an acquire that waits: its end follows as [`Event::WaitEnded`].

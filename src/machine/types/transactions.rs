@@ -202,6 +202,30 @@ pub enum TxnOperation {
     DeleteRange(KeyRange),
     /// Opens a session. A repeat renews it while it lives. Puts that have it as their lease come later.
     Open(NewSession),
+    /// Makes an entry as a child of a key.
+    PutChild(PutChild),
+}
+
+/// A put that creates its entry, as a child of another. The parent must exist, without a lease and without a deadline of its own, and can
+/// be given neither from then on; it cannot be deleted before its last child has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutChild {
+    /// The key of the parent.
+    pub parent: Key,
+    /// The child. There must be no entry under its key.
+    pub put: Put,
+    /// The key of the child is that of the put with the number of children that were made below the parent before it: ten digits, or more
+    /// from 10^10 on. So many clients make children of one key at one time, and none of them has to compare and try again.
+    pub is_numbered: bool,
+}
+
+/// The condition that a session still belongs to the connection that attached it last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attached {
+    /// The session.
+    pub session: SessionId,
+    /// The number that the attachment was given ([`Attachment::number`]); 0: it was opened, and attached by nobody since.
+    pub number: u64,
 }
 
 /// A change of the end of an entry. Its value stays, and what it claims, as long as it had a deadline of its own and gets one. Without an
@@ -220,6 +244,45 @@ pub struct Txn {
     compares: Vec<Compare>,
     then: Vec<TxnOperation>,
     otherwise: Vec<TxnOperation>,
+    attached: Option<Attached>,
+    falls_back: bool,
+}
+
+/// Why a transaction did not do what it is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxnFailure {
+    /// A compare does not hold: the first one, counted from 0.
+    Compare(u32),
+    /// An operation of [`Txn::then`] cannot be done as the table is.
+    Operation {
+        /// The first one, counted from 0.
+        index: u32,
+        /// Why.
+        reason: TxnFailureReason,
+    },
+}
+
+/// Why an operation of a transaction cannot be done as the table is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TxnFailureReason {
+    /// There is no entry under the key of the parent.
+    #[error("the parent of its key does not exist")]
+    NoParent,
+    /// The parent has a lease or a deadline of its own: it may end at any time, and its children would be left.
+    #[error("the parent of its key has a lease or a deadline, so it can have no children")]
+    ParentEnds,
+    /// There is an entry under the key of the child.
+    #[error("the key exists already")]
+    ChildExists,
+    /// The entry that it deletes has children.
+    #[error("the entry has children: delete them first")]
+    ChildrenLeft,
+    /// It gives a lease or a deadline to an entry that has or had children.
+    #[error("the entry has or had children, so it can have neither a lease nor a deadline")]
+    ParentCannotEnd,
+    /// It puts a key that an earlier operation put under a number.
+    #[error("the transaction puts the key twice: one revision has one value")]
+    PutTwice,
 }
 
 /// Why a transaction cannot be made.
@@ -296,6 +359,8 @@ pub enum TxnResult {
     Deleted(u64),
     /// To [`TxnOperation::Open`]: it lives this long, from now.
     Opened(Ttl),
+    /// To [`TxnOperation::PutChild`]: the key of the child, with its number.
+    PutChild(Key),
 }
 
 /// A transaction took effect.
@@ -303,6 +368,8 @@ pub enum TxnResult {
 pub struct Committed {
     /// Whether all compares held, so that `then` ran; `otherwise` ran otherwise.
     pub succeeded: bool,
+    /// Why `otherwise` ran. Leaders of releases without this field do not say it.
+    pub failed: Option<TxnFailure>,
     /// The revision of all that it wrote and deleted; without any, the present one of the keyspace.
     pub revision: Revision,
     /// Cluster time as it took effect: deadlines are counted from here.
@@ -345,10 +412,22 @@ impl Compare {
 }
 
 impl TxnOperation {
+    /// What it puts, if it is a put. The key of a numbered child is yet without its number.
+    pub fn put(&self) -> Option<&Put> {
+        match self {
+            Self::Put(put) | Self::PutChild(PutChild { put, .. }) => Some(put),
+            Self::Get(_) | Self::Select(_) | Self::Expire(_) => None,
+            Self::Delete(_) | Self::DeleteRange(_) | Self::Open(_) => None,
+        }
+    }
+
     /// The key of the entry that it changes and does not delete.
     fn written(&self) -> Option<&Key> {
         match self {
             Self::Put(Put { key, .. }) | Self::Expire(Expire { key, .. }) => Some(key),
+            // The machine gives it its number.
+            Self::PutChild(PutChild { is_numbered: true, .. }) => None,
+            Self::PutChild(PutChild { put, .. }) => Some(&put.key),
             Self::Get(_) | Self::Select(_) | Self::Delete(_) | Self::DeleteRange(_) | Self::Open(_) => None,
         }
     }
@@ -357,12 +436,8 @@ impl TxnOperation {
         match self {
             Self::Get(key) | Self::Delete(key) => key.check_limits(),
             Self::Select(Select { range, .. }) | Self::DeleteRange(range) => range.check_limits(),
-            Self::Put(Put { key, value, lease, claims }) => {
-                key.check_limits()?;
-                value.check_limits()?;
-                lease.deadline().map_or(Ok(()), EntryDeadline::check_limits)?;
-                claims.as_ref().map_or(Ok(()), PutClaim::check_limits)
-            }
+            Self::Put(put) => put.check_limits(),
+            Self::PutChild(child) => child.check_limits(),
             Self::Expire(Expire { key, deadline }) => {
                 key.check_limits()?;
                 deadline.map_or(Ok(()), EntryDeadline::check_limits)
@@ -375,6 +450,45 @@ impl TxnOperation {
         }
     }
 }
+
+impl Put {
+    fn check_limits(&self) -> Result<(), Invalid> {
+        self.key.check_limits()?;
+        self.value.check_limits()?;
+        self.lease.deadline().map_or(Ok(()), EntryDeadline::check_limits)?;
+        self.claims.as_ref().map_or(Ok(()), PutClaim::check_limits)
+    }
+
+    fn bytes(&self) -> usize {
+        let claimed = self.claims.as_ref().map_or(0, PutClaim::bytes);
+        self.key.as_bytes().len() + self.value.as_bytes().len() + claimed
+    }
+}
+
+impl PutChild {
+    /// The put of the child, if so many were made before it.
+    pub(crate) fn numbered(&self, made: u64) -> Put {
+        let mut put = self.put.clone();
+        if self.is_numbered {
+            let key = [put.key.as_bytes(), format!("{made:010}").as_bytes()].concat();
+            put.key = Key::from_log(&key).expect("a key with digits is not empty");
+        }
+        put
+    }
+
+    fn check_limits(&self) -> Result<(), Invalid> {
+        self.parent.check_limits()?;
+        let bytes = self.put.key.as_bytes().len();
+        if self.is_numbered && bytes > KEY_BYTES_MAX - NUMBER_DIGITS_MAX {
+            let most = KEY_BYTES_MAX - NUMBER_DIGITS_MAX;
+            return Err(Invalid::new(format!("the key before the number has {bytes} bytes: the limit is {most}")));
+        }
+        self.put.check_limits()
+    }
+}
+
+/// Digits of the number of a child at the most.
+const NUMBER_DIGITS_MAX: usize = 20;
 
 impl PutLease {
     pub(crate) fn given(self) -> Option<Lease> {
@@ -494,21 +608,21 @@ impl Txn {
         then: Vec<TxnOperation>,
         otherwise: Vec<TxnOperation>,
     ) -> Result<Self, InvalidTxn> {
-        let txn = Self { compares, then, otherwise };
+        let txn = Self { compares, then, otherwise, ..Self::default() };
         txn.ensure_bounded()?;
-        let Self { compares, then, otherwise } = txn;
+        let Self { compares, then, otherwise, .. } = txn;
         Self::from_log(compares, then, otherwise)
     }
 
     /// A transaction of any size, for what the log has: another version may have other limits. Fails on a form that the table cannot
     /// carry out: if a branch puts a key twice, claims a lock twice, claims one without a lease, opens a session twice, or opens one that
-    /// it puts nothing with.
+    /// it puts nothing with. For its attachment see [`Self::by_attached`].
     pub fn from_log(
         compares: Vec<Compare>,
         then: Vec<TxnOperation>,
         otherwise: Vec<TxnOperation>,
     ) -> Result<Self, InvalidTxn> {
-        let txn = Self { compares, then, otherwise };
+        let txn = Self { compares, then, otherwise, ..Self::default() };
         for branch in [&txn.then, &txn.otherwise] {
             let mut keys = BTreeSet::new();
             if let Some(key) = branch.iter().filter_map(TxnOperation::written).find(|key| !keys.insert(*key)) {
@@ -536,6 +650,41 @@ impl Txn {
             }
         }
         Ok(txn)
+    }
+
+    /// The same, if the session is alive and was attached by nobody else since: otherwise it is refused, with
+    /// [`Refusal::SessionEnded`] or [`Refusal::SessionMoved`].
+    pub fn by_attached(self, attached: Attached) -> Self {
+        Self { attached: Some(attached), ..self }
+    }
+
+    /// The same; if an operation of `then` cannot be done as the table is, nothing of it is done, and `otherwise` runs as after a compare
+    /// that does not hold. A transaction without this is refused then ([`Refusal::TxnFailed`]): its writer knows of no other reason than
+    /// compares.
+    pub fn falling_back(self) -> Self {
+        Self { falls_back: true, ..self }
+    }
+
+    /// The attachment that it depends on.
+    pub fn attached(&self) -> Option<Attached> {
+        self.attached
+    }
+
+    /// Whether `otherwise` runs if an operation of `then` cannot be done.
+    pub fn falls_back(&self) -> bool {
+        self.falls_back
+    }
+
+    /// Whether only members that know children and attachments can carry it out.
+    pub fn has_children(&self) -> bool {
+        let is_child = |operation: &TxnOperation| matches!(operation, TxnOperation::PutChild(_));
+        self.attached.is_some() || self.falls_back || self.operations().any(is_child)
+    }
+
+    /// Whether it has more compares or operations than versions before [`Version::CHILDREN`] allow.
+    pub fn is_long(&self) -> bool {
+        let longest = self.compares.len().max(self.then.len()).max(self.otherwise.len());
+        longest > TXN_OPERATIONS_BEFORE_CHILDREN_MAX
     }
 
     /// Fails on what is beyond a limit, in it or in its parts.
@@ -594,9 +743,12 @@ impl Txn {
     /// ends, and claims no lock. Adapters keep in them what they must remember for a time.
     pub fn temporaries(branch: &[TxnOperation]) -> BTreeSet<SessionId> {
         let mut opened: BTreeMap<SessionId, usize> = opens(branch).map(|new| (new.session, 0)).collect();
-        for put in puts(branch) {
+        for operation in branch {
+            let Some(put) = operation.put() else { continue };
             let Some(lease) = put.lease.given() else { continue };
-            let is_temporary = lease.at_end == AtLeaseEnd::Delete && put.claims.is_none();
+            // A child is no adapter's memory: others see it below its parent.
+            let is_child = matches!(operation, TxnOperation::PutChild(_));
+            let is_temporary = lease.at_end == AtLeaseEnd::Delete && put.claims.is_none() && !is_child;
             if let Some(entries) = opened.get_mut(&lease.session) {
                 *entries += if is_temporary { 1 } else { 2 };
             }
@@ -633,7 +785,7 @@ impl Txn {
     /// Whether it has to do with deadlines of entries, in either branch.
     pub fn has_deadlines(&self) -> bool {
         self.operations().any(|operation| match operation {
-            TxnOperation::Put(put) => put.lease.deadline().is_some(),
+            TxnOperation::Put(put) | TxnOperation::PutChild(PutChild { put, .. }) => put.lease.deadline().is_some(),
             TxnOperation::Expire(_) => true,
             TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Open(_) => false,
             TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => false,
@@ -657,9 +809,8 @@ impl Txn {
             TxnOperation::Get(key) | TxnOperation::Delete(key) | TxnOperation::Expire(Expire { key, .. }) => {
                 key.as_bytes().len()
             }
-            TxnOperation::Put(Put { key, value, claims, .. }) => {
-                key.as_bytes().len() + value.as_bytes().len() + claims.as_ref().map_or(0, PutClaim::bytes)
-            }
+            TxnOperation::Put(put) => put.bytes(),
+            TxnOperation::PutChild(PutChild { parent, put, .. }) => parent.as_bytes().len() + put.bytes(),
             TxnOperation::DeleteRange(range) | TxnOperation::Select(Select { range, .. }) => range.bytes(),
             TxnOperation::Open(NewSession { label, owner, .. }) => {
                 label.as_str().len() + owner.as_ref().map_or(0, |owner| owner.as_str().len())
@@ -671,7 +822,7 @@ impl Txn {
 }
 
 fn puts(branch: &[TxnOperation]) -> impl Iterator<Item = &Put> {
-    branch.iter().filter_map(|operation| if let TxnOperation::Put(put) = operation { Some(put) } else { None })
+    branch.iter().filter_map(TxnOperation::put)
 }
 
 fn opens(branch: &[TxnOperation]) -> impl Iterator<Item = &NewSession> {

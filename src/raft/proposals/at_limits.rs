@@ -131,6 +131,7 @@ impl Times {
             Command::LiftDelay { name: self.name(0), by: self.identity() },
             drop,
             Command::Renew { sessions: vec![ANN; 1024 * self.0] },
+            Command::Attach { session: ANN },
             Command::Note(note),
             Command::Compact { revision: Revision(u64::MAX) },
             Command::CancelWait { ticket: Ticket(u64::MAX), repeats: Some(u64::MAX) },
@@ -242,6 +243,7 @@ fn what_is_beyond_the_limits_is_refused_before_the_log_and_applied_from_it() {
             command,
             Command::RaiseVersion { .. }
                 | Command::Renew { .. }
+                | Command::Attach { .. }
                 | Command::Compact { .. }
                 | Command::CancelWait { .. }
                 | Command::Tick

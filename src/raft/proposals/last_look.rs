@@ -78,6 +78,7 @@ fn find(command: &Command) -> Result<Bytes, (Unfit, String)> {
 fn has_only_numbers(command: &Command) -> bool {
     match command {
         Command::Renew { .. }
+        | Command::Attach { .. }
         | Command::CancelWait { .. }
         | Command::Compact { .. }
         | Command::RaiseVersion { .. }

@@ -96,6 +96,8 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
         TxnOperation::Get(key) => (Right::Read, RequestSubject::Key(key.as_bytes())),
         TxnOperation::Select(select) => (Right::Read, keys_of(&select.range)),
         TxnOperation::Put(put) => (Right::Acquire, RequestSubject::Key(put.key.as_bytes())),
+        // The number of a child only continues its key, so a prefix that allows the one allows the other.
+        TxnOperation::PutChild(child) => (Right::Acquire, RequestSubject::Key(child.put.key.as_bytes())),
         TxnOperation::Expire(expire) => (Right::Acquire, RequestSubject::Key(expire.key.as_bytes())),
         TxnOperation::Delete(key) => (Right::Acquire, RequestSubject::Key(key.as_bytes())),
         TxnOperation::DeleteRange(range) => (Right::Acquire, keys_of(range)),
@@ -111,7 +113,8 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
 /// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of
 /// the queue: a rule for less would let a client hold a lock that the rule does not name.
 fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>)> {
-    let TxnOperation::Put(Put { key, claims: Some(claims), .. }) = operation else { return None };
+    let Put { key, claims, .. } = operation.put()?;
+    let claims = claims.as_ref()?;
     let key = key.as_bytes();
     let lock = claims.lock.as_str();
 
@@ -166,6 +169,7 @@ guarded! {
     };
     RenewSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
     KeepAlive, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
+    AttachSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
     CloseSession, |it| Needs { for_others: true, ..session(it.session) };
     AcquireLocks, |it| Needs {
         right: Some((Right::Acquire, Concern::All(it.acquire.wants()))),

@@ -261,7 +261,7 @@ fn too_large(invalid: impl fmt::Display) -> dynamodb::DynamoStoreError {
 }
 
 fn shown(entry: &Entry) -> dynamodb::ItemEntry {
-    let Entry { created, modified, version, lease, until: _, claim: _, is_expired, is_revoked, value } = entry;
+    let Entry { created, modified, version, lease, until: _, claim: _, is_expired, is_revoked, kin: _, value } = entry;
     dynamodb::ItemEntry {
         created: created.0,
         modified: modified.0,

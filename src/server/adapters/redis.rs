@@ -338,7 +338,8 @@ impl RedisStore for RedisKeyspace {
             match result {
                 TxnResult::Deleted(count) => outcome.deleted += count,
                 TxnResult::Got(entry) => outcome.found.push(entry.as_deref().map(stored)),
-                TxnResult::Put | TxnResult::Expires(_) | TxnResult::Selected(_) | TxnResult::Opened(_) => {}
+                TxnResult::Put | TxnResult::PutChild(_) | TxnResult::Expires(_) => {}
+                TxnResult::Selected(_) | TxnResult::Opened(_) => {}
             }
         }
         Ok(outcome)

@@ -115,6 +115,9 @@ pub(crate) struct Error {
     pub(crate) about: Vec<(Cow<'static, str>, String)>,
 }
 
+/// The value of an error that tells a session which was attached by another connection from one of another identity.
+const ATTACHED: &str = "attached";
+
 impl std::error::Error for Error {}
 
 impl fmt::Display for Error {
@@ -234,8 +237,16 @@ impl Error {
                     .with("limit", "restored")
                     .with("remaining_ms", remaining_ms)
             }
+            SessionMoved { number } => Self::session_moved(number),
+            TxnFailed { index, reason } => Self::invalid("txn", format!("operation {index}, counted from 0: {reason}")),
             Limit(limit) => Self::limit_reached(limit),
         }
+    }
+
+    /// Another connection has attached the session.
+    fn session_moved(number: u64) -> Self {
+        let message = "another connection has attached the session since: go on with that one";
+        Self::new(FailureReason::NotOwner, Retry::No, message).with(ATTACHED, number)
     }
 
     /// A revision of the keyspace cannot be shown.

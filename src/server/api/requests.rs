@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use lockkeeper_machine::{
-    Acquire, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, GrantView, HolderView, Key,
-    KeyRange, Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request, Revision, Revocation,
-    Select, Selected, SessionEnd, SessionId, SessionView, Stamp, Target, Ticket, Token, Ttl, Txn, Update, WaitView,
-    WaiterView,
+    Acquire, Attachment, Busy, Command, Committed, Entry, EntryEvent, ForceRelease, Forced, Grant, GrantView,
+    HolderView, Key, KeyRange, Label, LockName, LockView, Operation, Page, Permits, Reason, Released, Request,
+    Revision, Revocation, Select, Selected, SessionEnd, SessionId, SessionView, Stamp, Target, Ticket, Token, Ttl, Txn,
+    Update, WaitView, WaiterView,
 };
 use lockkeeper_raft::identity::Incarnation;
 
@@ -41,6 +41,7 @@ macro_rules! calls {
 calls! {
     OpenSession => SessionOpened, "open_session", true;
     RenewSession => SessionRenewed, "renew_session", true;
+    AttachSession => Attachment, "attach_session", true;
     CloseSession => SessionClosed, "close_session", true;
     ListSessions => ListedSessions, "list_sessions", false;
     AcquireLocks => Acquired, "acquire_locks", true;
@@ -98,6 +99,15 @@ pub(crate) struct SessionRenewed {
     pub(crate) revoked: Vec<Revocation>,
     /// Whether there are more revoked grants.
     pub(crate) more_revoked: bool,
+}
+
+/// Renews a session, and attaches it to the connection that asks: a transaction by an earlier attachment is refused from then on, as
+/// [`FailureReason::NotOwner`](super::FailureReason::NotOwner) with the number of the last one as `attached`.
+///
+/// Fails for a session that has ended. Sent again, it attaches again: the number of the last answer counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AttachSession {
+    pub(crate) session: SessionId,
 }
 
 /// Closes a session.

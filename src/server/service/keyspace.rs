@@ -222,7 +222,8 @@ impl PageRoom {
     }
 
     fn add(&mut self, key: &Key, entry: Option<&Entry>) {
-        let value = entry.map_or(0, |entry| entry.value.as_bytes().len());
+        let parent = |entry: &Entry| entry.parent().map_or(0, |parent| parent.as_bytes().len());
+        let value = entry.map_or(0, |entry| entry.value.as_bytes().len() + parent(entry));
         self.entries_left = self.entries_left.saturating_sub(1);
         self.bytes_left = self.bytes_left.saturating_sub(FIXED_BYTES + key.as_bytes().len() + value);
     }

@@ -12,7 +12,7 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,
 };
-use lockkeeper_machine::{Command, Renewal, Reply, SessionId};
+use lockkeeper_machine::{Attachment, Command, Renewal, Reply, SessionId};
 use lockkeeper_raft::NoReply;
 use lockkeeper_table::Applied;
 
@@ -41,6 +41,14 @@ impl Serve for RenewSession {
             }
             Renewal::Ended(end) => Err(Error::session_ended(end)),
         }
+    }
+}
+
+impl Serve for AttachSession {
+    async fn serve(self, node: &Local, _caller: &Caller) -> Result<Form<Attachment>, Error> {
+        let reply = node.apply(Command::Attach { session: self.session }).await?;
+        let Reply::Attached(attachment) = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(attachment))
     }
 }
 

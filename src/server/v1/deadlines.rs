@@ -33,7 +33,7 @@ const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
 /// The paths of the calls that change something.
-const CHANGES: [&str; 19] = [
+const CHANGES: [&str; 20] = [
     "/lockkeeper.v1.Sessions/Open",
     "/lockkeeper.v1.Sessions/Renew",
     "/lockkeeper.v1.Sessions/CloseSession",
@@ -48,6 +48,7 @@ const CHANGES: [&str; 19] = [
     "/lockkeeper.v1.Locks/Resize",
     "/lockkeeper.internal.v1.Keyspace/Commit",
     "/lockkeeper.internal.v1.Keyspace/Compact",
+    "/lockkeeper.internal.v1.Keyspace/Attach",
     "/lockkeeper.v1.Cluster/AddMember",
     "/lockkeeper.v1.Cluster/PromoteMember",
     "/lockkeeper.v1.Cluster/RemoveMember",

@@ -6,7 +6,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Adapter, Backend, ReplyMessages, caller, messages};
 use crate::{
-    api::requests::{CompactEntries, EntriesWatched, GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries},
+    api::requests::{
+        AttachSession, CompactEntries, EntriesWatched, GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries,
+    },
     wire::{Encode, Form},
 };
 use lockkeeper_machine::Txn;
@@ -37,6 +39,10 @@ impl<B: Backend> Keyspace for Adapter<B> {
 
     async fn run(&self, request: Request<pb::Unit>) -> Result<Response<pb::UnitDone>, Status> {
         self.call::<RunUnit>(request).await
+    }
+
+    async fn attach(&self, request: Request<pb::AttachSession>) -> Result<Response<pb::SessionAttached>, Status> {
+        self.call::<AttachSession>(request).await
     }
 
     type WatchStream = ReplyMessages<EntriesWatched>;

@@ -7,7 +7,9 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
 use crate::api::{Error, requests::*};
-use lockkeeper_machine::{Committed, Entry, EntryEvent, Key, Revision, Selected, Stamp, Ttl, Txn, TxnResult, Version};
+use lockkeeper_machine::{
+    Attachment, Committed, Entry, EntryEvent, Key, Revision, Selected, Stamp, Ttl, Txn, TxnResult, Version,
+};
 use lockkeeper_raft::messages::keyspace_client::KeyspaceClient;
 use lockkeeper_table::{
     Malformed,
@@ -70,9 +72,16 @@ impl Encode for Committed {
             TxnResult::Deleted(count) => txn_result::Kind::Deleted(count),
             TxnResult::Selected(selected) => txn_result::Kind::Selected(show_selected(&selected)),
             TxnResult::Opened(ttl) => txn_result::Kind::OpenedTtlMs(ttl.as_millis()),
+            TxnResult::PutChild(key) => txn_result::Kind::PutChild(write_key(&key)),
         };
         let results = self.results.into_iter().map(|it| pb::TxnResult { kind: Some(result(it)) }).collect();
-        pb::Committed { succeeded: self.succeeded, revision: self.revision.0, results, now_ms: self.now.0 }
+        pb::Committed {
+            succeeded: self.succeeded,
+            revision: self.revision.0,
+            results,
+            now_ms: self.now.0,
+            failed: self.failed.map(write_failure),
+        }
     }
 
     fn decode(message: Self::Message) -> Result<Self, Error> {
@@ -80,6 +89,7 @@ impl Encode for Committed {
             Ok(match result.kind.ok_or_else(|| not_set("results"))? {
                 txn_result::Kind::Got(entry) => TxnResult::Got(found(&entry)?),
                 txn_result::Kind::Put(_) => TxnResult::Put,
+                txn_result::Kind::PutChild(key) => TxnResult::PutChild(read_key(&key).map_err(malformed("results"))?),
                 txn_result::Kind::Expires(is_there) => TxnResult::Expires(is_there),
                 txn_result::Kind::Deleted(count) => TxnResult::Deleted(count),
                 txn_result::Kind::Selected(selected) => TxnResult::Selected(read_selected(&selected)?),
@@ -91,6 +101,7 @@ impl Encode for Committed {
 
         Ok(Self {
             succeeded: message.succeeded,
+            failed: message.failed.map(read_failure).transpose().map_err(malformed("failed"))?,
             revision: Revision(message.revision),
             now: Stamp(message.now_ms),
             results: message.results.into_iter().map(result).collect::<Result<_, Error>>()?,
@@ -251,6 +262,35 @@ impl Encode for EntriesSelected {
     }
 }
 
+impl Encode for AttachSession {
+    type Message = pb::AttachSession;
+
+    fn encode(self) -> Self::Message {
+        pb::AttachSession { session: write_session(self.session) }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { session: read_session(&message.session).map_err(malformed("session"))? })
+    }
+}
+
+impl Forward for AttachSession {
+    forwarded_by!(attach);
+}
+
+impl Encode for Attachment {
+    type Message = pb::SessionAttached;
+
+    fn encode(self) -> Self::Message {
+        pb::SessionAttached { number: self.number, ttl_ms: self.ttl.as_millis() }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let ttl = Ttl::from_millis(message.ttl_ms).map_err(Error::invalid_value("ttl_ms"))?;
+        Ok(Self { number: message.number, ttl })
+    }
+}
+
 impl Encode for RunUnit {
     type Message = pb::Unit;
 
@@ -407,6 +447,10 @@ mod tests {
             Ok(Response::new(pb::EntryPage { revision: 3, ..Default::default() }))
         }
 
+        async fn attach(&self, _: Request<pb::AttachSession>) -> Result<Response<pb::SessionAttached>, Status> {
+            Ok(Response::new(pb::SessionAttached { number: 7, ..Default::default() }))
+        }
+
         async fn select(&self, _: Request<pb::SelectEntries>) -> Result<Response<pb::EntriesSelected>, Status> {
             Ok(Response::new(pb::EntriesSelected { revision: 5, ..Default::default() }))
         }
@@ -437,12 +481,13 @@ mod tests {
         endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
     }
 
-    async fn revisions(channel: Channel) -> [Result<u64, Status>; 6] {
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 7] {
         let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
         let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
         let list = ListEntries::call(channel.clone(), Request::new(Default::default())).await;
         let select = SelectEntries::call(channel.clone(), Request::new(Default::default())).await;
         let compact = CompactEntries::call(channel.clone(), Request::new(Default::default())).await;
+        let attach = AttachSession::call(channel.clone(), Request::new(Default::default())).await;
         let run = RunUnit::call(channel, Request::new(Default::default())).await;
         [
             commit.map(|reply| reply.get_ref().revision),
@@ -451,13 +496,14 @@ mod tests {
             compact.map(|reply| reply.get_ref().revision),
             select.map(|reply| reply.get_ref().revision),
             run.map(|reply| u64::from(reply.get_ref().answer[0])),
+            attach.map(|reply| reply.get_ref().number),
         ]
     }
 
     #[tokio::test]
     async fn each_request_is_forwarded_by_its_call() {
         let answers = revisions(node(true).await).await;
-        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[tokio::test]

@@ -147,7 +147,8 @@ fn reason_named(name: String, code: Code) -> FailureReason {
 mod tests {
     use super::*;
     use lockkeeper_machine::{
-        Identity, Limit, LockName, Permits, Refusal, Revision, RevisionError, SessionEnd, Token, Version,
+        Identity, Limit, LockName, Permits, Refusal, Revision, RevisionError, SessionEnd, Token, TxnFailureReason,
+        Version,
     };
     use lockkeeper_raft::{DiskShortage, NoReply, members::MemberError};
 
@@ -172,6 +173,8 @@ mod tests {
             Error::refused(Refusal::Abandoned),
             Error::refused(Refusal::RequestStale { lowest: 9 }),
             Error::refused(Refusal::RequestReused),
+            Error::refused(Refusal::SessionMoved { number: 7 }),
+            Error::refused(Refusal::TxnFailed { index: 7, reason: TxnFailureReason::ChildrenLeft }),
             Error::refused(Refusal::Closed { remaining_ms: 7 }),
             Error::refused(Refusal::Limit(Limit::Waiters)),
             Error::wait_cancelled(),

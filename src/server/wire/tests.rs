@@ -256,7 +256,9 @@ fn entry(is_expired: bool) -> Arc<Entry> {
     let created = Revision(3);
     let modified = Revision(4);
     let is_revoked = is_expired;
-    Arc::new(Entry { created, modified, version: 2, lease, until: None, claim, is_expired, is_revoked, value })
+    let children = Some(Children { made: 3, live: 1, changed: Revision(4) });
+    let kin = Kinship::stored(Some(key()).filter(|_| is_expired), children.filter(|_| !is_expired));
+    Arc::new(Entry { created, modified, version: 2, lease, until: None, claim, is_expired, is_revoked, kin, value })
 }
 
 #[test]
@@ -274,8 +276,12 @@ fn requests_about_the_keyspace() {
     let address = None;
     let owner = None;
     let open = TxnOperation::Open(NewSession { session: SESSION, ttl: ttl(), label, address, owner });
-    let then = vec![open, put, TxnOperation::Get(key()), TxnOperation::Select(Select::default())];
-    survives([Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction")]);
+    let child = Put { key: Key::first(), value: Value::default(), lease: PutLease::None, claims: None };
+    let child = TxnOperation::PutChild(PutChild { parent: key(), put: child, is_numbered: true });
+    let then = vec![open, put, child, TxnOperation::Get(key()), TxnOperation::Select(Select::default())];
+    let txn = Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction");
+    survives([txn.clone(), txn.by_attached(Attached { session: SESSION, number: 7 }).falling_back()]);
+    survives([AttachSession { session: SESSION }]);
     survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries {
         keys: vec![key(), Key::first()],
         at,
@@ -315,15 +321,28 @@ fn replies_about_the_keyspace() {
         TxnResult::Expires(true),
         TxnResult::Deleted(0),
         TxnResult::Opened(ttl()),
+        TxnResult::PutChild(key()),
         TxnResult::Selected(Selected { entries: vec![(key(), entry(false))], count: 2, more: true }),
     ];
     let now = Stamp(7);
-    survives([true, false].map(|succeeded| Committed {
-        succeeded,
+    let reasons = [
+        TxnFailureReason::NoParent,
+        TxnFailureReason::ParentEnds,
+        TxnFailureReason::ChildExists,
+        TxnFailureReason::ChildrenLeft,
+        TxnFailureReason::ParentCannotEnd,
+        TxnFailureReason::PutTwice,
+    ];
+    let failures = reasons.map(|reason| Some(TxnFailure::Operation { index: 3, reason }));
+    let others = [None, Some(TxnFailure::Compare(0)), Some(TxnFailure::Compare(1023))];
+    survives(failures.into_iter().chain(others).map(|failed| Committed {
+        succeeded: failed.is_none(),
+        failed,
         revision: Revision(5),
         now,
         results: results.clone(),
     }));
+    survives([Attachment { number: u64::MAX, ttl: ttl() }]);
     survives([EntriesCompacted { revision: Revision(5) }]);
     let event = |before, after| EntryEvent { revision: Revision(5), key: key(), before, after };
     let events = vec![event(None, Some(entry(true))), event(Some(entry(false)), None)];

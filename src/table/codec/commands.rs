@@ -101,6 +101,7 @@ fn write_command(command: &Command) -> pb::Command {
         Command::Renew { sessions } => {
             Kind::Renew(pb::Renew { sessions: sessions.iter().copied().map(write_session).collect() })
         }
+        Command::Attach { session } => Kind::Attach(pb::Attach { session: write_session(*session) }),
         Command::Close { session, by, reason } => Kind::Close(pb::Close {
             session: write_session(*session),
             by: write_identity(by.as_ref()),
@@ -208,6 +209,7 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
         Kind::Renew(renew) => {
             Command::Renew { sessions: renew.sessions.iter().map(read_session).collect::<Result<_, _>>()? }
         }
+        Kind::Attach(pb::Attach { session }) => Command::Attach { session: read_session(&session)? },
         Kind::Close(pb::Close { session, by, reason }) => Command::Close {
             session: read_session(&session)?,
             by: read_identity(&by)?,
@@ -432,8 +434,9 @@ mod tests {
     fn branch() -> impl Strategy<Value = Vec<TxnOperation>> {
         vec((txn_operation(), option::of(new_session())), 0..4).prop_map(|operations| {
             let with_open = operations.into_iter().flat_map(|(operation, new)| {
-                let open = match (&operation, new) {
-                    (TxnOperation::Put(Put { lease: PutLease::Given(lease), .. }), Some(new)) => {
+                let lease = operation.put().map(|put| put.lease);
+                let open = match (lease, new) {
+                    (Some(PutLease::Given(lease)), Some(new)) => {
                         Some(TxnOperation::Open(NewSession { session: lease.session, ..new }))
                     }
                     _ => None,
@@ -444,15 +447,24 @@ mod tests {
         })
     }
 
+    fn put() -> impl Strategy<Value = Put> {
+        (key(), value(), put_lease(), option::of((name(), label()))).prop_map(|(key, value, lease, claims)| {
+            let claims = claims.map(|(lock, label)| PutClaim { lock, label });
+            let claims = claims.filter(|_| matches!(lease, PutLease::Given(_) | PutLease::Until(_)));
+            Put { key, value, lease, claims }
+        })
+    }
+
     fn txn_operation() -> impl Strategy<Value = TxnOperation> {
         prop_oneof![
             key().prop_map(TxnOperation::Get),
             select().prop_map(TxnOperation::Select),
-            (key(), value(), put_lease(), option::of((name(), label()))).prop_map(|(key, value, lease, claims)| {
-                let claims = claims.map(|(lock, label)| PutClaim { lock, label });
-                let claims = claims.filter(|_| matches!(lease, PutLease::Given(_) | PutLease::Until(_)));
-                TxnOperation::Put(Put { key, value, lease, claims })
-            }),
+            put().prop_map(TxnOperation::Put),
+            (key(), put(), any::<bool>()).prop_map(|(parent, put, is_numbered)| TxnOperation::PutChild(PutChild {
+                parent,
+                put,
+                is_numbered
+            })),
             (key(), option::of(deadline())).prop_map(|(key, deadline)| TxnOperation::Expire(Expire { key, deadline })),
             key().prop_map(TxnOperation::Delete),
             (option::of(key()), option::of(key()))
@@ -461,8 +473,16 @@ mod tests {
     }
 
     fn txn() -> impl Strategy<Value = Txn> {
-        (vec(compare(), 0..3), branch(), branch())
-            .prop_filter_map("a key twice", |(compares, then, otherwise)| Txn::new(compares, then, otherwise).ok())
+        let attached = (any::<u128>(), any::<u64>())
+            .prop_map(|(session, number)| Attached { session: SessionId(session), number });
+        (vec(compare(), 0..3), branch(), branch(), option::of(attached), any::<bool>()).prop_filter_map(
+            "a key twice",
+            |(compares, then, otherwise, attached, falls_back)| {
+                let txn = Txn::new(compares, then, otherwise).ok()?;
+                let txn = if falls_back { txn.falling_back() } else { txn };
+                Some(attached.into_iter().fold(txn, Txn::by_attached))
+            },
+        )
     }
 
     fn limits() -> impl Strategy<Value = Limits> {
@@ -492,6 +512,7 @@ mod tests {
                 }
             ),
             vec(session(), 0..4).prop_map(|sessions| Command::Renew { sessions }),
+            session().prop_map(|session| Command::Attach { session }),
             (session(), identity(), option::of(".{1,40}")).prop_map(|(session, by, reason)| {
                 let reason = reason.map(|reason| Reason::new(&reason).unwrap());
                 Command::Close { session, by, reason }
@@ -626,6 +647,14 @@ mod tests {
             let (key, value) = (Bytes::from_static(b"k"), vec![0; bytes].into());
             operation(pb::txn_operation::Kind::Put(pb::Put { key, value, lease, ..Default::default() }))
         };
+        let child = |parent, put| {
+            let parent = Bytes::from_static(parent);
+            operation(pb::txn_operation::Kind::PutChild(pb::PutChild { parent, put, numbered: true }))
+        };
+        let numbered_key = |bytes| {
+            let key = vec![7; bytes].into();
+            txn(vec![child(b"p", Some(pb::Put { key, ..Default::default() }))])
+        };
         let equal = pb::Relation::Equal.into();
         let compare = |key, relation, operand| {
             let compares = vec![pb::Compare { key: Bytes::from_static(key), relation, operand, up_to: Bytes::new() }];
@@ -634,6 +663,7 @@ mod tests {
         let sound = sound.into_iter().chain([
             txn(vec![get(KEY_BYTES_MAX); TXN_OPERATIONS_MAX]),
             txn(vec![put(VALUE_BYTES_MAX, 1)]),
+            numbered_key(KEY_BYTES_MAX - 20),
             compare(b"k", equal, Some(pb::compare::Operand::Lease(Bytes::new()))),
         ]);
         for kind in sound {
@@ -656,6 +686,7 @@ mod tests {
             Kind::Resize(pb::Resize { name: "a".into(), permits: 1, by: "two words".into() }),
             txn(vec![get(KEY_BYTES_MAX + 1)]),
             txn(vec![get(1); TXN_OPERATIONS_MAX + 1]),
+            numbered_key(KEY_BYTES_MAX - 19),
             txn(vec![put(VALUE_BYTES_MAX + 1, 1)]),
         ];
         for kind in beyond {
@@ -681,6 +712,10 @@ mod tests {
             txn(vec![put(0, 0)]),
             txn(vec![put(0, 1), put(0, 1)]),
             txn(vec![pb::TxnOperation { kind: None }]),
+            txn(vec![child(b"k", None)]),
+            txn(vec![child(b"", Some(pb::Put { key: Bytes::from_static(b"k"), ..Default::default() }))]),
+            Kind::Txn(pb::Txn { attached: Some(pb::Attached::default()), ..Default::default() }),
+            Kind::Attach(pb::Attach { session: Bytes::from_static(&[0; 17]) }),
             compare(b"k", 0, Some(pb::compare::Operand::Version(1))),
             compare(b"k", equal, None),
             compare(b"", equal, Some(pb::compare::Operand::Version(1))),

@@ -11,7 +11,7 @@ use super::{
     Malformed,
     values::{read_address, read_identity, read_label, read_name, read_ttl, write_address, write_identity},
 };
-use crate::messages::{self as pb, compare, key_entry, select, txn_operation};
+use crate::messages::{self as pb, compare, key_entry, select, txn_failure, txn_operation};
 use lockkeeper_machine::*;
 
 /// A transaction as its message.
@@ -21,6 +21,8 @@ pub fn write_txn(txn: &Txn) -> pb::Txn {
         compares: txn.compares().iter().map(write_compare).collect(),
         then: operations(txn.then()),
         otherwise: operations(txn.otherwise()),
+        attached: txn.attached().map(write_attached),
+        falls_back: txn.falls_back(),
     }
 }
 
@@ -31,8 +33,22 @@ pub fn read_txn(txn: pb::Txn) -> Result<Txn, Malformed> {
     let compares = txn.compares.into_iter().map(read_compare).collect::<Result<_, _>>()?;
     let then = operations(txn.then)?;
     let otherwise = operations(txn.otherwise)?;
-    Txn::from_log(compares, then, otherwise)
-        .map_err(|_| Malformed("a transaction that puts, opens or claims something twice, or for nothing"))
+    let read = Txn::from_log(compares, then, otherwise)
+        .map_err(|_| Malformed("a transaction that puts, opens or claims something twice, or for nothing"))?;
+
+    let read = if txn.falls_back { read.falling_back() } else { read };
+    Ok(match txn.attached {
+        Some(attached) => read.by_attached(read_attached(&attached)?),
+        None => read,
+    })
+}
+
+fn write_attached(Attached { session, number }: Attached) -> pb::Attached {
+    pb::Attached { session: write_session(session), number }
+}
+
+fn read_attached(pb::Attached { session, number }: &pb::Attached) -> Result<Attached, Malformed> {
+    Ok(Attached { session: read_session(session)?, number: *number })
 }
 
 /// A key as its message.
@@ -59,7 +75,7 @@ pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
 
 /// An entry as its message.
 pub fn write_entry(entry: &Entry) -> key_entry::Entry {
-    let Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, value } = entry;
+    let Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value } = entry;
     key_entry::Entry {
         created: created.0,
         modified: modified.0,
@@ -70,6 +86,7 @@ pub fn write_entry(entry: &Entry) -> key_entry::Entry {
         claim: claim.as_deref().map(write_claim),
         revoked: *is_revoked,
         until: until.map_or(0, |until| until.0),
+        kin: kin.as_deref().map(|kin| Box::new(write_kin(kin))),
     }
 }
 
@@ -84,8 +101,29 @@ pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
         claim: entry.claim.as_ref().map(read_claim).transpose()?,
         is_expired: entry.expired,
         is_revoked: entry.revoked,
+        kin: entry.kin.as_deref().map(read_kin).transpose()?.flatten(),
         value: read_value(&entry.value),
     }))
+}
+
+fn write_kin(Kinship { parent, children }: &Kinship) -> key_entry::Kinship {
+    let parent = parent.as_ref().map(write_key).unwrap_or_default();
+    key_entry::Kinship { parent, children: children.map(write_children) }
+}
+
+fn read_kin(key_entry::Kinship { parent, children }: &key_entry::Kinship) -> Result<Option<Arc<Kinship>>, Malformed> {
+    let parent = (!parent.is_empty()).then(|| read_key(parent)).transpose()?;
+    let children = children.as_ref().map(read_children);
+    Ok(Kinship::stored(parent, children))
+}
+
+fn write_children(Children { made, live, changed }: Children) -> key_entry::Children {
+    key_entry::Children { made, live, changed: changed.0 }
+}
+
+fn read_children(children: &key_entry::Children) -> Children {
+    let key_entry::Children { made, live, changed } = *children;
+    Children { made, live, changed: Revision(changed) }
 }
 
 fn write_claim(claim: &Claim) -> key_entry::Claim {
@@ -179,18 +217,11 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
     use txn_operation::Kind;
     let kind = match operation {
         TxnOperation::Get(key) => Kind::Get(write_key(key)),
-        TxnOperation::Put(Put { key, value, lease, claims }) => Kind::Put(pb::Put {
-            key: write_key(key),
-            value: write_value(value),
-            lease: if let PutLease::Given(lease) = lease { Some(write_lease(*lease)) } else { None },
-            keeps_lease: matches!(lease, PutLease::Kept | PutLease::Renewed),
-            renews_lease: *lease == PutLease::Renewed,
-            lifetime_ms: write_deadline(lease.deadline()).0,
-            until: write_deadline(lease.deadline()).1,
-            keeps_claim: matches!(lease, PutLease::Extended(_)),
-            claims: claims.as_ref().map(|claims| claims.lock.to_string()).unwrap_or_default(),
-            label: claims.as_ref().map(|claims| claims.label.as_str().to_owned()).unwrap_or_default(),
-        }),
+        TxnOperation::Put(put) => Kind::Put(write_put(put)),
+        TxnOperation::PutChild(PutChild { parent, put, is_numbered }) => {
+            let parent = write_key(parent);
+            Kind::PutChild(pb::PutChild { parent, put: Some(write_put(put)), numbered: *is_numbered })
+        }
 
         TxnOperation::Expire(Expire { key, deadline }) => {
             let (lifetime_ms, until) = write_deadline(*deadline);
@@ -211,16 +242,39 @@ fn write_operation(operation: &TxnOperation) -> pb::TxnOperation {
     pb::TxnOperation { kind: Some(kind) }
 }
 
+fn write_put(Put { key, value, lease, claims }: &Put) -> pb::Put {
+    pb::Put {
+        key: write_key(key),
+        value: write_value(value),
+        lease: if let PutLease::Given(lease) = lease { Some(write_lease(*lease)) } else { None },
+        keeps_lease: matches!(lease, PutLease::Kept | PutLease::Renewed),
+        renews_lease: *lease == PutLease::Renewed,
+        lifetime_ms: write_deadline(lease.deadline()).0,
+        until: write_deadline(lease.deadline()).1,
+        keeps_claim: matches!(lease, PutLease::Extended(_)),
+        claims: claims.as_ref().map(|claims| claims.lock.to_string()).unwrap_or_default(),
+        label: claims.as_ref().map(|claims| claims.label.as_str().to_owned()).unwrap_or_default(),
+    }
+}
+
+fn read_put(put: &pb::Put) -> Result<Put, Malformed> {
+    Ok(Put {
+        key: read_key(&put.key)?,
+        value: read_value(&put.value),
+        lease: read_put_lease(put)?,
+        claims: read_put_claim(put)?,
+    })
+}
+
 fn read_operation(operation: pb::TxnOperation) -> Result<TxnOperation, Malformed> {
     use txn_operation::Kind;
     Ok(match operation.kind.ok_or(Malformed("an operation of an unknown kind"))? {
         Kind::Get(key) => TxnOperation::Get(read_key(&key)?),
-        Kind::Put(put) => TxnOperation::Put(Put {
-            key: read_key(&put.key)?,
-            value: read_value(&put.value),
-            lease: read_put_lease(&put)?,
-            claims: read_put_claim(&put)?,
-        }),
+        Kind::Put(put) => TxnOperation::Put(read_put(&put)?),
+        Kind::PutChild(pb::PutChild { parent, put, numbered }) => {
+            let put = put.ok_or(Malformed("a child without its entry"))?;
+            TxnOperation::PutChild(PutChild { parent: read_key(&parent)?, put: read_put(&put)?, is_numbered: numbered })
+        }
 
         Kind::Expire(pb::Expire { key, lifetime_ms, until }) => {
             TxnOperation::Expire(Expire { key: read_key(&key)?, deadline: read_deadline(lifetime_ms, until)? })
@@ -277,6 +331,43 @@ fn read_put_claim(put: &pb::Put) -> Result<Option<PutClaim>, Malformed> {
         return Ok(None);
     }
     Ok(Some(PutClaim { lock: read_name(&put.claims)?, label: read_label(&put.label) }))
+}
+
+/// Why a transaction fell back, as its message.
+pub fn write_failure(failure: TxnFailure) -> pb::TxnFailure {
+    use txn_failure::Reason;
+    let (index, reason) = match failure {
+        TxnFailure::Compare(index) => (index, Reason::Compare),
+        TxnFailure::Operation { index, reason } => {
+            let reason = match reason {
+                TxnFailureReason::NoParent => Reason::NoParent,
+                TxnFailureReason::ParentEnds => Reason::ParentEnds,
+                TxnFailureReason::ChildExists => Reason::ChildExists,
+                TxnFailureReason::ChildrenLeft => Reason::ChildrenLeft,
+                TxnFailureReason::ParentCannotEnd => Reason::ParentCannotEnd,
+                TxnFailureReason::PutTwice => Reason::PutTwice,
+            };
+            (index, reason)
+        }
+    };
+    pb::TxnFailure { index, reason: reason.into() }
+}
+
+/// Why a transaction fell back, from its message. Fails on a reason that only a newer leader has.
+pub fn read_failure(failure: pb::TxnFailure) -> Result<TxnFailure, Malformed> {
+    use txn_failure::Reason;
+    let index = failure.index;
+    let reason = match Reason::try_from(failure.reason) {
+        Ok(Reason::Compare) => return Ok(TxnFailure::Compare(index)),
+        Ok(Reason::NoParent) => TxnFailureReason::NoParent,
+        Ok(Reason::ParentEnds) => TxnFailureReason::ParentEnds,
+        Ok(Reason::ChildExists) => TxnFailureReason::ChildExists,
+        Ok(Reason::ChildrenLeft) => TxnFailureReason::ChildrenLeft,
+        Ok(Reason::ParentCannotEnd) => TxnFailureReason::ParentCannotEnd,
+        Ok(Reason::PutTwice) => TxnFailureReason::PutTwice,
+        Err(_) => return Err(Malformed("a failure for an unknown reason")),
+    };
+    Ok(TxnFailure::Operation { index, reason })
 }
 
 /// A selection, as a message.

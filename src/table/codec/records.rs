@@ -47,6 +47,7 @@ fn write_record(record: &Record) -> r::Kind {
             owner,
             is_of_entries,
             is_temporary,
+            attached,
         } => r::Kind::Session(r::Session {
             session: write_session(*session),
             label: label.as_str().into(),
@@ -59,6 +60,7 @@ fn write_record(record: &Record) -> r::Kind {
             owner: write_identity(owner.as_ref()),
             of_entries: *is_of_entries,
             temporary: *is_temporary,
+            attached: *attached,
         }),
 
         Record::Lock { name, data, keep_data, closed_until } => {
@@ -214,6 +216,7 @@ fn read_session_record(session: r::Session) -> Result<Record, Malformed> {
         owner: read_identity(&session.owner)?,
         is_of_entries: session.of_entries,
         is_temporary: session.temporary,
+        attached: session.attached,
     })
 }
 
@@ -314,6 +317,7 @@ fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
         Reply::Acquired(WaitEnd::SessionEnded(_))
         | Reply::Opened(_)
         | Reply::Renewed(_)
+        | Reply::Attached(_)
         | Reply::Closed
         | Reply::WaitCancelled(_)
         | Reply::Forced { .. }
@@ -430,6 +434,8 @@ fn write_refusal(refusal: &Refusal) -> Option<r::refusal::Kind> {
         Refusal::Limit(limit) => Kind::Limit(write_limit(*limit).into()),
         Refusal::SessionEnded(_)
         | Refusal::SessionExists
+        | Refusal::SessionMoved { .. }
+        | Refusal::TxnFailed { .. }
         | Refusal::NotSemaphore { .. }
         | Refusal::Closed { .. }
         | Refusal::RevisionFuture { .. } => return None,

@@ -140,6 +140,7 @@ pub(crate) fn show_refusal(refusal_of_table: Refusal) -> Status {
         Refusal::RequestReused => (Code::FailedPrecondition, "REQUEST_REUSED", vec![]),
         Refusal::NotSemaphore { .. } => (Code::FailedPrecondition, "NOT_SEMAPHORE", vec![]),
         Refusal::Limit(limit) => (Code::ResourceExhausted, "LIMIT_REACHED", vec![about("limit", format!("{limit:?}"))]),
+        Refusal::SessionMoved { .. } | Refusal::TxnFailed { .. } => (Code::Internal, "INTERNAL", vec![]),
         Refusal::RevisionFuture { .. } | Refusal::Closed { .. } => (Code::Internal, "INTERNAL", vec![]),
     };
     refusal_about(code, reason, about.into_iter().chain([("retry".to_owned(), "no".to_owned())]))

@@ -22,15 +22,117 @@ fn owner(entry: &Entry) -> Option<SessionId> {
     }
 }
 
+/// What a branch leaves.
+struct Run {
+    entries: BTreeMap<Key, Entry>,
+    sessions: BTreeMap<SessionId, Session>,
+    results: Vec<TxnResult>,
+    writes: bool,
+}
+
+/// Why a branch leaves nothing.
+enum Stop {
+    Refused(Refusal),
+    Failed { index: u32, reason: TxnFailureReason },
+}
+
+fn child_key(child: &PutChild, above: &Entry) -> Key {
+    if !child.is_numbered {
+        return child.put.key.clone();
+    }
+    let made = above.children().map_or(0, |children| children.made);
+    Key::from_log(format!("{}{made:010}", String::from_utf8_lossy(child.put.key.as_bytes())).as_bytes()).unwrap()
+}
+
+/// Counts the children that are gone, and returns the keys that are.
+fn settle(before: &BTreeMap<Key, Entry>, entries: &mut BTreeMap<Key, Entry>, changed: Revision) -> Vec<Key> {
+    let gone: Vec<_> = before.keys().filter(|key| !entries.contains_key(*key)).cloned().collect();
+    for key in &gone {
+        let Some(above) = before[key].parent().and_then(|parent| entries.get_mut(parent)) else { continue };
+        let Children { made, live, .. } = above.children().expect("it has a child");
+        let children = Some(Children { made, live: live - 1, changed });
+        above.kin = Kinship::stored(above.parent().cloned(), children);
+    }
+    gone
+}
+
+/// Why an operation cannot be done, by what it leaves.
+fn check_after(operation: &TxnOperation, gone: &[Key], entries: &BTreeMap<Key, Entry>) -> Result<(), TxnFailureReason> {
+    if gone.iter().any(|key| entries.values().any(|entry| entry.parent() == Some(key))) {
+        return Err(TxnFailureReason::ChildrenLeft);
+    }
+    let key = match operation {
+        TxnOperation::Put(put) => &put.key,
+        TxnOperation::Expire(expire) => &expire.key,
+        TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Open(_) | TxnOperation::PutChild(_) => {
+            return Ok(());
+        }
+        TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => return Ok(()),
+    };
+    let ends = |entry: &Entry| entry.children().is_some() && (entry.lease.is_some() || entry.until.is_some());
+    match entries.get(key).is_some_and(ends) {
+        true => Err(TxnFailureReason::ParentCannotEnd),
+        false => Ok(()),
+    }
+}
+
 impl Model {
     pub(super) fn commit(&mut self, txn: &Txn) -> Result<Reply, Refusal> {
-        let succeeded = txn.compares().iter().all(|compare| self.holds(compare));
-        let operations = if succeeded { txn.then() } else { txn.otherwise() };
+        if let Some(Attached { session, number }) = txn.attached() {
+            let attached = self.sessions.get(&session).map(|session| session.attached);
+            match attached {
+                None => return Err(Refusal::SessionEnded(self.end(session))),
+                Some(last) if last != number => return Err(Refusal::SessionMoved { number: last }),
+                Some(_) => {}
+            }
+        }
+        let unmet = txn.compares().iter().position(|compare| !self.holds(compare));
+        let mut failed = unmet.map(|index| TxnFailure::Compare(index as u32));
+        let mut run = self.run_branch(if unmet.is_none() { txn.then() } else { txn.otherwise() });
+        if let (None, Err(Stop::Failed { index, reason }), true) = (unmet, &run, txn.falls_back()) {
+            failed = Some(TxnFailure::Operation { index: *index, reason: *reason });
+            run = self.run_branch(txn.otherwise());
+        }
+        let Run { entries, sessions, results, writes } = run.map_err(|stop| match stop {
+            Stop::Refused(refusal) => refusal,
+            Stop::Failed { index, reason } => Refusal::TxnFailed { index, reason },
+        })?;
+        self.sessions = sessions;
+        // Write by write: one may give up a lock, and another claim it.
+        let keys: BTreeSet<_> = self.entries.keys().chain(entries.keys()).cloned().collect();
+        for key in keys {
+            let mut after = entries.get(&key).cloned();
+            let before = self.entries.remove(&key);
+            if let (Some(before), Some(after)) = (&before, &mut after)
+                && claim_of(before) == claim_of(after)
+            {
+                after.claim = before.claim.clone();
+            } else {
+                self.hand_claims_on();
+            }
+            self.entries.extend(after.map(|after| (key, after)));
+            self.hand_claims_on();
+        }
+        self.last_token += u64::from(writes);
+        self.keep_state();
+        let revision = Revision(self.last_token);
+        self.close_without_entries();
+        Ok(Reply::Committed(Committed { succeeded: failed.is_none(), failed, revision, now: Stamp(self.now), results }))
+    }
+
+    /// What the operations leave, if all of them can be done.
+    fn run_branch(&self, operations: &[TxnOperation]) -> Result<Run, Stop> {
         let (mut entries, mut sessions) = (self.entries.clone(), self.sessions.clone());
         let modified = Revision(self.last_token + 1);
         let (mut results, mut writes) = (Vec::new(), false);
-        for operation in operations {
-            results.push(match operation {
+        for (index, operation) in operations.iter().enumerate() {
+            let index = index as u32;
+            let before = entries.clone();
+            self.ensure_possible(operation, &entries, modified).map_err(|reason| Stop::Failed { index, reason })?;
+            let mut put_child = None;
+            let put = self.child_as_put(operation, &entries, &mut put_child);
+            let result = match put.as_ref().unwrap_or(operation) {
+                TxnOperation::PutChild(_) => unreachable!("it is a put here"),
                 TxnOperation::Get(key) => TxnResult::Got(entries.get(key).cloned().map(Arc::new)),
                 TxnOperation::Select(select) => {
                     let range = &select.range;
@@ -38,14 +140,14 @@ impl Model {
                 }
                 TxnOperation::Open(NewSession { session: id, ttl, label, address, owner }) => {
                     if self.ended.iter().any(|(ended, _)| ended == id) {
-                        return Err(Refusal::SessionEnded(self.end(*id)));
+                        return Err(Stop::Refused(Refusal::SessionEnded(self.end(*id))));
                     }
                     let new = Session::new(*ttl, label.clone(), self.wall, *address, owner.clone(), true);
                     let session = sessions.entry(*id).or_insert(new);
                     if (session.ttl, &session.label, &session.owner, session.is_of_entries)
                         != (*ttl, label, owner, true)
                     {
-                        return Err(Refusal::SessionExists);
+                        return Err(Stop::Refused(Refusal::SessionExists));
                     }
                     session.deadline = self.now + u64::from(ttl.as_millis());
                     TxnResult::Opened(*ttl)
@@ -92,7 +194,7 @@ impl Model {
                     let until = lease.deadline().map(|deadline| self.until(deadline));
                     let lease = if let PutLease::Given(lease) = lease { Some(*lease) } else { None };
                     if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
-                        return Err(Refusal::SessionEnded(self.end(lease.session)));
+                        return Err(Stop::Refused(Refusal::SessionEnded(self.end(lease.session))));
                     }
                     writes = true;
                     let before = entries.get(key).map(|entry| (entry.created, entry.version));
@@ -111,8 +213,9 @@ impl Model {
                         same.filter(|claim| claim.lock == lock).unwrap_or(Arc::new(made))
                     });
                     let (is_expired, is_revoked) = (false, false);
+                    let kin = entries.get(key).and_then(|entry| entry.kin.clone());
                     let entry =
-                        Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, value };
+                        Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value };
                     entries.insert(key.clone(), entry);
                     TxnResult::Put
                 }
@@ -130,29 +233,77 @@ impl Model {
                     writes |= deleted > 0;
                     TxnResult::Deleted(deleted as u64)
                 }
+            };
+            let child = put_child.and_then(|(parent, key)| entries.get_mut(&key).map(|entry| (parent, entry)));
+            if let Some((parent, entry)) = child {
+                entry.kin = Kinship::stored(Some(parent.clone()), None);
+                let above = entries.get_mut(&parent).expect("it was found before");
+                let Children { made, live, .. } = above.children().unwrap_or_default();
+                let children = Children { made: made + 1, live: live + 1, changed: modified };
+                above.kin = Kinship::stored(above.parent().cloned(), Some(children));
+            }
+            let ended = settle(&before, &mut entries, modified);
+            check_after(operation, &ended, &entries).map_err(|reason| Stop::Failed { index, reason })?;
+            results.push(if let (TxnOperation::PutChild(child), Some(TxnOperation::Put(put))) = (operation, put) {
+                assert!(child.is_numbered || child.put.key == put.key);
+                TxnResult::PutChild(put.key)
+            } else {
+                result
             });
         }
-        self.sessions = sessions;
-        // Write by write: one may give up a lock, and another claim it.
-        let keys: BTreeSet<_> = self.entries.keys().chain(entries.keys()).cloned().collect();
-        for key in keys {
-            let mut after = entries.get(&key).cloned();
-            let before = self.entries.remove(&key);
-            if let (Some(before), Some(after)) = (&before, &mut after)
-                && claim_of(before) == claim_of(after)
-            {
-                after.claim = before.claim.clone();
-            } else {
-                self.hand_claims_on();
+        Ok(Run { entries, sessions, results, writes })
+    }
+
+    /// Why an operation cannot be done, by what is there before it.
+    fn ensure_possible(
+        &self,
+        operation: &TxnOperation,
+        entries: &BTreeMap<Key, Entry>,
+        modified: Revision,
+    ) -> Result<(), TxnFailureReason> {
+        let is_past = |deadline: EntryDeadline| self.until(deadline).0 <= self.now;
+        let is_put = |key: &Key| entries.get(key).is_some_and(|entry| entry.modified == modified);
+        match operation {
+            TxnOperation::Put(Put { key, lease, .. }) if is_put(key) && !lease.deadline().is_some_and(is_past) => {
+                Err(TxnFailureReason::PutTwice)
             }
-            self.entries.extend(after.map(|after| (key, after)));
-            self.hand_claims_on();
+            TxnOperation::Expire(Expire { key, deadline }) if is_put(key) && !deadline.is_some_and(is_past) => {
+                Err(TxnFailureReason::PutTwice)
+            }
+            TxnOperation::PutChild(child) => {
+                let above = entries.get(&child.parent).ok_or(TxnFailureReason::NoParent)?;
+                if above.lease.is_some() || above.until.is_some() {
+                    return Err(TxnFailureReason::ParentEnds);
+                }
+                match entries.contains_key(&child_key(child, above)) {
+                    true => Err(TxnFailureReason::ChildExists),
+                    false => Ok(()),
+                }
+            }
+            TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Put(_) | TxnOperation::Open(_) => Ok(()),
+            TxnOperation::Expire(_) | TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => Ok(()),
         }
-        self.last_token += u64::from(writes);
-        self.keep_state();
-        let revision = Revision(self.last_token);
-        self.close_without_entries();
-        Ok(Reply::Committed(Committed { succeeded, revision, now: Stamp(self.now), results }))
+    }
+
+    /// A child as the put that it is; notes its parent and its key.
+    fn child_as_put(
+        &self,
+        operation: &TxnOperation,
+        entries: &BTreeMap<Key, Entry>,
+        made: &mut Option<(Key, Key)>,
+    ) -> Option<TxnOperation> {
+        let TxnOperation::PutChild(child) = operation else { return None };
+        let key = child_key(child, &entries[&child.parent]);
+        *made = Some((child.parent.clone(), key.clone()));
+        Some(TxnOperation::Put(Put { key, ..child.put.clone() }))
+    }
+
+    /// Takes an entry out that ended by itself, at the last revision.
+    pub(super) fn take_entry(&mut self, key: &Key) -> Entry {
+        let before = self.entries.clone();
+        let entry = self.entries.remove(key).expect("it was found before");
+        settle(&before, &mut self.entries, Revision(self.last_token));
+        entry
     }
 
     pub(super) fn compact(&mut self, revision: Revision) -> Result<Reply, Refusal> {
@@ -169,10 +320,11 @@ impl Model {
         self.states.insert(self.last_token, self.unclaimed_entries());
     }
 
-    /// The entries without the locks that they claim.
+    /// The entries without the locks that they claim, and without their children.
     pub(crate) fn unclaimed_entries(&self) -> BTreeMap<Key, Entry> {
-        let unclaimed = |entry: &Entry| Entry { claim: None, ..entry.clone() };
-        self.entries.iter().map(|(key, entry)| (key.clone(), unclaimed(entry))).collect()
+        let as_written =
+            |entry: &Entry| Entry { claim: None, kin: Kinship::stored(entry.parent().cloned(), None), ..entry.clone() };
+        self.entries.iter().map(|(key, entry)| (key.clone(), as_written(entry))).collect()
     }
 
     /// The entries as they were at a revision.
@@ -246,7 +398,7 @@ impl Model {
         let over = |(key, entry): (&Key, &Entry)| (entry.until == Some(Stamp(self.now))).then(|| key.clone());
         for key in self.entries.iter().filter_map(over).collect::<Vec<_>>() {
             self.last_token += 1;
-            self.entries.remove(&key);
+            self.take_entry(&key);
             self.hand_claims_on();
             self.keep_state();
         }
@@ -263,10 +415,12 @@ impl Model {
         if let Some((key, held, claim)) = holder {
             let label = self.ends(&held).0;
             self.last_token += 1;
-            let mut entry = self.entries.remove(&key).expect("it was found before");
+            let kept = self.entries.clone();
+            let mut entry = self.take_entry(&key);
             if held.lease.is_some_and(|lease| lease.at_end == AtLeaseEnd::Keep) {
                 (entry.lease, entry.claim, entry.is_expired, entry.is_revoked) = (None, None, true, true);
                 entry.modified = Revision(self.last_token);
+                self.entries = kept;
                 self.entries.insert(key, entry);
             }
             self.hand_claims_on();
@@ -362,7 +516,9 @@ impl Model {
 fn kept(entries: &mut BTreeMap<Key, Entry>, key: &Key, value: &Value, modified: Revision) -> Option<Lease> {
     let (lease, until, claim, is_expired, is_revoked) = (None, None, None, false, false);
     let (created, version, value) = (modified, 0, value.clone());
-    let new = Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, value: value.clone() };
+    let kin = None;
+    let new =
+        Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value: value.clone() };
     let entry = entries.entry(key.clone()).or_insert(new);
     (entry.modified, entry.value, entry.version) = (modified, value, entry.version + 1);
     entry.lease

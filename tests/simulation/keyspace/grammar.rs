@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use lockkeeper::machine::{
-    AtLeaseEnd, Bounds, Compare, EntryDeadline, Expire, KEY_BYTES_MAX, Key, KeyRange, LABEL_BYTES_MAX, LIFETIME_MS_MAX,
-    Label, Lease, Lifetime, LockName, NewSession, Operand, Put, PutClaim, PutLease, Relation, Revision, Select,
-    SessionId, Shows, SortBy, Stamp, TXN_OPERATIONS_MAX, Ttl, Txn, TxnOperation, VALUE_BYTES_MAX, Value,
+    AtLeaseEnd, Attached, Bounds, Compare, EntryDeadline, Expire, KEY_BYTES_MAX, Key, KeyRange, LABEL_BYTES_MAX,
+    LIFETIME_MS_MAX, Label, Lease, Lifetime, LockName, NewSession, Operand, Put, PutChild, PutClaim, PutLease,
+    Relation, Revision, Select, SessionId, Shows, SortBy, Stamp, TXN_OPERATIONS_MAX, Ttl, Txn, TxnOperation,
+    VALUE_BYTES_MAX, Value,
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 
@@ -31,6 +32,8 @@ pub(crate) struct Grammar {
     revisions: Vec<Revision>,
     /// The last revision that was seen of each key.
     modified: BTreeMap<Key, Revision>,
+    /// Attachments of sessions that were seen, old ones among them.
+    attachments: Vec<Attached>,
     /// The cluster time that was seen last.
     now: Stamp,
     values: u64,
@@ -38,8 +41,8 @@ pub(crate) struct Grammar {
 
 impl Grammar {
     pub(crate) fn new(seed: u64) -> Self {
-        let (sessions, revisions, modified, now) = Default::default();
-        Self { random: StdRng::seed_from_u64(seed), sessions, revisions, modified, now, values: 0 }
+        let (sessions, revisions, modified, attachments, now) = Default::default();
+        Self { random: StdRng::seed_from_u64(seed), sessions, revisions, modified, attachments, now, values: 0 }
     }
 
     pub(crate) fn random(&mut self) -> &mut StdRng {
@@ -53,6 +56,16 @@ impl Grammar {
 
     pub(crate) fn hear_session(&mut self, session: SessionId) {
         remember(&mut self.sessions, session, &mut self.random);
+    }
+
+    pub(crate) fn hear_attachment(&mut self, attached: Attached) {
+        remember(&mut self.attachments, attached, &mut self.random);
+    }
+
+    /// An attachment that was seen, or of a session that nobody attached.
+    fn attached(&mut self) -> Attached {
+        let known = self.attachments.choose(&mut self.random).copied();
+        known.filter(|_| self.percent(80)).unwrap_or_else(|| Attached { session: self.session(), number: 0 })
     }
 
     pub(crate) fn hear_revision(&mut self, revision: Revision) {
@@ -216,6 +229,10 @@ impl Grammar {
         if claims { Put { claims: Some(self.claimed()), ..put } } else { put }
     }
 
+    fn put_child(&mut self) -> PutChild {
+        PutChild { parent: self.key(), put: self.put(), is_numbered: self.percent(50) }
+    }
+
     fn claimed(&mut self) -> PutClaim {
         let name = format!("claimed/{}", self.random.random_range(0..CLAIMED));
         PutClaim { lock: LockName::new(&name).expect("it is short"), label: self.label() }
@@ -226,7 +243,8 @@ impl Grammar {
         match self.random.random_range(0..100) {
             0..20 => vec![TxnOperation::Get(self.key())],
             20..35 => vec![TxnOperation::Select(self.select())],
-            35..70 => vec![TxnOperation::Put(self.put())],
+            35..60 => vec![TxnOperation::Put(self.put())],
+            60..70 => vec![TxnOperation::PutChild(self.put_child())],
             70..78 => vec![TxnOperation::Delete(self.key())],
             78..80 => {
                 let deadline = if self.percent(70) { Some(self.deadline()) } else { None };
@@ -262,7 +280,8 @@ impl Grammar {
                 }
             };
             if let Ok(txn) = Txn::from_log(compares, then, otherwise) {
-                return txn;
+                let txn = if self.percent(50) { txn.falling_back() } else { txn };
+                return if self.percent(15) { txn.by_attached(self.attached()) } else { txn };
             }
         }
     }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use lockkeeper::machine::{
-    AtLeaseEnd, Committed, Compare, Entry, EntryDeadline, Expire, Key, KeyRange, Lease, Put, PutLease, Revision,
-    Select, Selected, SessionId, Stamp, Txn, TxnOperation, TxnResult,
+    AtLeaseEnd, Committed, Compare, Entry, EntryDeadline, Expire, Key, KeyRange, Kinship, Lease, Put, PutChild,
+    PutLease, Revision, Select, Selected, SessionId, Stamp, Txn, TxnFailure, TxnOperation, TxnResult,
 };
 
 use super::truth::Truth;
@@ -123,13 +123,19 @@ impl<'a> State<'a> {
             claim: None,
             is_expired,
             is_revoked,
+            kin: before.as_ref().and_then(|before| before.kin.clone()),
             value: put.value.clone(),
         };
         self.written.insert(put.key.clone(), Some(Arc::new(entry)));
     }
 
-    fn run(&mut self, operation: &TxnOperation, revision: Revision) -> TxnResult {
-        match operation {
+    /// The result that the operation must have; `shown` says what only the table knows: the number of a child.
+    fn run(&mut self, operation: &TxnOperation, revision: Revision, shown: &TxnResult) -> Result<TxnResult, String> {
+        Ok(match operation {
+            TxnOperation::PutChild(child) => {
+                let key = self.make_child(child, revision, shown)?;
+                TxnResult::PutChild(key)
+            }
             TxnOperation::Get(key) => TxnResult::Got(self.entry(key)),
             TxnOperation::Select(select) => TxnResult::Selected(self.select(select)),
             TxnOperation::Put(put) => {
@@ -140,23 +146,57 @@ impl<'a> State<'a> {
                 let is_there = self.entry(key).is_some();
                 if is_there {
                     self.written.insert(key.clone(), None);
+                    self.ensure_childless(std::slice::from_ref(key))?;
                 }
                 TxnResult::Deleted(is_there.into())
             }
             TxnOperation::DeleteRange(range) => {
                 let keys: Vec<_> = self.entries(range).into_keys().collect();
                 let deleted = keys.len() as u64;
-                self.written.extend(keys.into_iter().map(|key| (key, None)));
+                self.written.extend(keys.iter().map(|key| (key.clone(), None)));
+                self.ensure_childless(&keys)?;
                 TxnResult::Deleted(deleted)
             }
             TxnOperation::Open(new) => TxnResult::Opened(new.ttl),
             TxnOperation::Expire(Expire { key, deadline }) => {
-                let Some(entry) = self.entry(key) else { return TxnResult::Expires(false) };
+                let Some(entry) = self.entry(key) else { return Ok(TxnResult::Expires(false)) };
                 let lease = deadline.map_or(PutLease::None, PutLease::Extended);
                 self.put(&Put { key: key.clone(), value: entry.value.clone(), lease, claims: None }, revision);
                 TxnResult::Expires(true)
             }
+        })
+    }
+
+    /// Puts a child. Returns its key, which the answer shows.
+    fn make_child(&mut self, child: &PutChild, revision: Revision, shown: &TxnResult) -> Result<Key, String> {
+        let PutChild { parent, put, is_numbered } = child;
+        let TxnResult::PutChild(key) = shown else { return Err("it is not the answer to a child".to_owned()) };
+        let number = key.as_bytes().strip_prefix(put.key.as_bytes());
+        let is_number = |digits: &[u8]| digits.len() >= 10 && digits.iter().all(u8::is_ascii_digit);
+        if !number.is_some_and(|number| if *is_numbered { is_number(number) } else { number.is_empty() }) {
+            return Err(format!("a child that was to be {:?} is {key:?}", put.key));
         }
+
+        let above = self.entry(parent).ok_or_else(|| format!("a child was made below {parent:?}, which is absent"))?;
+        if above.lease.is_some() || above.until.is_some() {
+            return Err(format!("a child was made below {parent:?}, which ends by itself"));
+        }
+        if self.entry(key).is_some() {
+            return Err(format!("the child {key:?} was made, and was there"));
+        }
+
+        self.put(&Put { key: key.clone(), ..put.clone() }, revision);
+        if let Some(Some(entry)) = self.written.get_mut(key) {
+            Arc::make_mut(entry).kin = Kinship::stored(Some(parent.clone()), None);
+        }
+        Ok(key.clone())
+    }
+
+    /// Fails if one of these entries, which were deleted, has left children.
+    fn ensure_childless(&self, deleted: &[Key]) -> Result<(), String> {
+        let entries = self.entries(&ALL);
+        let orphan = entries.iter().find(|(_, entry)| entry.parent().is_some_and(|parent| deleted.contains(parent)));
+        orphan.map_or(Ok(()), |(key, _)| Err(format!("the parent of {key:?} was deleted")))
     }
 }
 
@@ -165,7 +205,7 @@ pub(crate) fn judge_txn(truth: &Truth, txn: &Txn, committed: &Committed) -> Opti
     let branch = if committed.succeeded { txn.then() } else { txn.otherwise() };
     let is_late = |put: &Put| matches!(put.lease.deadline(), Some(EntryDeadline::At(stamp)) if stamp <= committed.now);
     let has_written = branch.iter().zip(&committed.results).any(|(operation, result)| match operation {
-        TxnOperation::Put(put) => !is_late(put),
+        TxnOperation::Put(put) | TxnOperation::PutChild(PutChild { put, .. }) => !is_late(put),
         TxnOperation::Expire(_) => *result == TxnResult::Expires(true),
         TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => *result != TxnResult::Deleted(0),
         TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Open(_) => false,
@@ -203,20 +243,30 @@ fn judge_one(
     txn: &Txn,
     committed: &Committed,
 ) -> Option<String> {
-    let Committed { succeeded, revision, now, results } = committed;
+    let Committed { succeeded, failed, revision, now, results } = committed;
     let mut state = State::new(truth, before, over, *now);
-    let all_hold = txn.compares().iter().all(|compare| state.holds(compare));
-    if all_hold != *succeeded {
-        return Some(format!("its compares hold: {all_hold}, and the answer says {succeeded}"));
+    let unmet = txn.compares().iter().position(|compare| !state.holds(compare)).map(|index| index as u32);
+    let is_right = match failed {
+        None => unmet.is_none() && *succeeded,
+        Some(TxnFailure::Compare(index)) => unmet == Some(*index) && !succeeded,
+        Some(TxnFailure::Operation { index, .. }) => {
+            unmet.is_none() && !succeeded && txn.falls_back() && (*index as usize) < txn.then().len()
+        }
+    };
+    if !is_right {
+        return Some(format!("its first compare that does not hold is {unmet:?}, and the answer says {failed:?}"));
     }
 
-    let branch = if all_hold { txn.then() } else { txn.otherwise() };
+    let branch = if *succeeded { txn.then() } else { txn.otherwise() };
     if branch.len() != results.len() {
         return Some(format!("{} operations have {} results", branch.len(), results.len()));
     }
     for (operation, result) in branch.iter().zip(results) {
-        let right = state.run(operation, *revision);
-        let shown = unclaimed(result);
+        let shown = as_written(result);
+        let right = match state.run(operation, *revision, &shown) {
+            Ok(right) => right,
+            Err(why) => return Some(why),
+        };
         if right != shown {
             return Some(format!("{operation:?} answered {shown:?} instead of {right:?}"));
         }
@@ -277,20 +327,22 @@ fn some_sessions(truth: &Truth, revision: Revision) -> Option<impl Iterator<Item
     }))
 }
 
-/// Without the claims of entries, which the history does not have.
-fn unclaimed(result: &TxnResult) -> TxnResult {
+/// Without the claims and the children of entries, which the history does not have.
+fn as_written(result: &TxnResult) -> TxnResult {
     match result {
         TxnResult::Got(entry) => TxnResult::Got(entry.as_ref().map(without_claim)),
         TxnResult::Selected(selected) => TxnResult::Selected(without_claims(selected)),
-        TxnResult::Put | TxnResult::Deleted(_) | TxnResult::Opened(_) | TxnResult::Expires(_) => result.clone(),
+        TxnResult::Put | TxnResult::PutChild(_) | TxnResult::Deleted(_) => result.clone(),
+        TxnResult::Opened(_) | TxnResult::Expires(_) => result.clone(),
     }
 }
 
 pub(crate) fn without_claim(entry: &Arc<Entry>) -> Arc<Entry> {
-    match entry.claim {
-        None => Arc::clone(entry),
-        Some(_) => Arc::new(Entry { claim: None, ..Entry::clone(entry) }),
+    if entry.claim.is_none() && entry.children().is_none() {
+        return Arc::clone(entry);
     }
+    let kin = Kinship::stored(entry.parent().cloned(), None);
+    Arc::new(Entry { claim: None, kin, ..Entry::clone(entry) })
 }
 
 pub(crate) fn without_claims(selected: &Selected) -> Selected {

@@ -268,6 +268,8 @@ fn seen_result(result: &TxnResult) -> StepResult {
         }),
         TxnResult::Put => StepResult::Put {},
         TxnResult::Deleted(count) => StepResult::Deleted { count: Some(*count) },
-        TxnResult::Opened(_) | TxnResult::Expires(_) => unreachable!("nothing is opened, and no deadline is set"),
+        TxnResult::Opened(_) | TxnResult::Expires(_) | TxnResult::PutChild(_) => {
+            unreachable!("nothing is opened, no deadline is set, and no child is made")
+        }
     }
 }

@@ -58,9 +58,9 @@ impl Truth {
         let all = KeyRange::default();
         let past = machine.entries_at(&all, revision).map_err(|error| error.to_string())?;
         // Events show no claims.
-        let unclaimed = |entry: Arc<Entry>| Arc::new(Entry { claim: None, ..Entry::clone(&entry) });
+        let as_written = |entry: Arc<Entry>| Arc::new(Entry { claim: None, ..Entry::clone(&entry) });
         let mut present: BTreeMap<_, _> =
-            past.iter(false).map(|(key, entry)| (key.clone(), unclaimed(entry))).collect();
+            past.iter(false).map(|(key, entry)| (key.clone(), as_written(entry))).collect();
         for (key, states) in &mut self.states {
             states.push((revision, present.remove(key)));
         }

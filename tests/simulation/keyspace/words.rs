@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use lockkeeper::machine::{
-    AtLeaseEnd, Bounds, Compare, EntryDeadline, Expire, KeyRange, NewSession, Operand, Put, PutClaim, PutLease,
-    Relation, Select, Shows, SortBy, Txn, TxnOperation,
+    AtLeaseEnd, Bounds, Compare, EntryDeadline, Expire, KeyRange, NewSession, Operand, Put, PutChild, PutClaim,
+    PutLease, Relation, Select, Shows, SortBy, Txn, TxnOperation,
 };
 
 /// How often each word was said.
@@ -37,6 +37,7 @@ words! { operation_word, OPERATIONS, TxnOperation:
     TxnOperation::DeleteRange(_) => "delete-range",
     TxnOperation::Open(_) => "open",
     TxnOperation::Expire(_) => "expire",
+    TxnOperation::PutChild(_) => "put-child",
 }
 words! { operand_word, OPERANDS, Operand:
     Operand::Created(_) => "compare-created",
@@ -95,6 +96,9 @@ const OPTIONS: &[&str] = &[
     "descending",
     "limit",
     "label",
+    "numbered",
+    "attached",
+    "falls-back",
     "otherwise",
     "most-operations",
     "longest-key",
@@ -129,6 +133,8 @@ impl Words {
         txn.compares().iter().for_each(|compare| self.note_compare(compare));
         txn.operations().for_each(|operation| self.note_operation(operation));
         self.say_if(!txn.otherwise().is_empty(), "otherwise");
+        self.say_if(txn.attached().is_some(), "attached");
+        self.say_if(txn.falls_back(), "falls-back");
         let most = txn.then().len().max(txn.otherwise().len()).max(txn.compares().len());
         self.say_if(most == lockkeeper::machine::TXN_OPERATIONS_MAX, "most-operations");
     }
@@ -148,6 +154,11 @@ impl Words {
             TxnOperation::Select(select) => self.note_select(select),
             TxnOperation::DeleteRange(range) => self.note_range(range),
             TxnOperation::Put(put) => self.note_put(put),
+            TxnOperation::PutChild(PutChild { parent, put, is_numbered }) => {
+                self.note_key(parent);
+                self.note_put(put);
+                self.say_if(*is_numbered, "numbered");
+            }
             TxnOperation::Expire(Expire { key, deadline }) => {
                 self.note_key(key);
                 self.say_if(deadline.is_none(), "expire-never");

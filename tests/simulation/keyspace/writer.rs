@@ -4,6 +4,7 @@
 //! protocol comes between.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -13,12 +14,16 @@ use std::{
 
 use futures::future::join_all;
 use lockkeeper::{
-    machine::{Committed, Entry, Key, Revision, Selected, Stamp, Ttl, Txn, TxnOperation, TxnResult},
+    machine::{
+        Attached, Committed, Entry, Key, Revision, Selected, SessionId, Stamp, Ttl, Txn, TxnOperation, TxnResult,
+    },
     raft::messages::keyspace_client::KeyspaceClient,
     server::DOMAIN,
     table::{
         Malformed,
-        codec::keyspace::{read_entry, read_key, write_key, write_range, write_select, write_session, write_txn},
+        codec::keyspace::{
+            read_entry, read_failure, read_key, write_key, write_range, write_select, write_session, write_txn,
+        },
         messages::{self as pb, txn_result},
     },
 };
@@ -107,7 +112,13 @@ impl KeyspaceClientProcess {
     }
 
     async fn speak(&self, seed: u64) {
-        let mut speaker = Speaker { writer: self, grammar: Grammar::new(seed), channels: self.channels(), leader: 0 };
+        let mut speaker = Speaker {
+            writer: self,
+            grammar: Grammar::new(seed),
+            channels: self.channels(),
+            leader: 0,
+            attached: BTreeMap::new(),
+        };
         while !self.finish.is_cancelled() {
             speaker.ask().await;
             let pause = speaker.grammar.random().random_range(PAUSE_MS);
@@ -174,6 +185,8 @@ struct Speaker<'a> {
     channels: Vec<(String, Channel)>,
     /// The place of the node that answered last.
     leader: usize,
+    /// The last attachment of each session that it was told of.
+    attached: BTreeMap<SessionId, u64>,
 }
 
 /// Sends a message by this method, to one node after the other, until one takes it.
@@ -214,7 +227,8 @@ impl Speaker<'_> {
             0..70 => self.commit().await,
             70..80 => self.get().await,
             80..89 => self.list().await,
-            89..98 => self.select().await,
+            89..95 => self.select().await,
+            95..98 => self.attach().await,
             _ => self.compact().await,
         };
         if let Err(Malformed(why)) = asked {
@@ -244,9 +258,36 @@ impl Speaker<'_> {
         self.note(&outcome);
         let Outcome::Answered(committed) = outcome else { return Ok(()) };
         let committed = read_committed(committed)?;
+        self.judge_attached(&txn);
         self.hear(&txn, &committed);
         self.writer.judge.committed(before, txn, committed);
         Ok(())
+    }
+
+    /// Takes a session over, from whoever has it: what others then send by it is refused.
+    async fn attach(&mut self) -> Result<(), Malformed> {
+        let session = self.grammar.session();
+        let outcome = send!(self, attach, pb::AttachSession { session: write_session(session) });
+        self.note(&outcome);
+        if let Outcome::Answered(pb::SessionAttached { number, ttl_ms: _ }) = outcome {
+            self.writer.judge.count("sessions that were attached");
+            let last = self.attached.insert(session, number).unwrap_or(0);
+            if number <= last {
+                self.writer.judge.complain(format!("the session {session} was attached as {number} after {last}"));
+            }
+            self.grammar.hear_attachment(Attached { session, number });
+        }
+        Ok(())
+    }
+
+    /// Complains of a write by an attachment that was replaced before the write was sent.
+    fn judge_attached(&self, txn: &Txn) {
+        let Some(Attached { session, number }) = txn.attached() else { return };
+        self.writer.judge.count("transactions by an attachment");
+        if self.attached.get(&session).is_some_and(|last| number < *last) {
+            let why = format!("a transaction by the attachment {number} of the session {session} took effect after");
+            self.writer.judge.complain(format!("{why} {:?}", self.attached[&session]));
+        }
     }
 
     fn hear(&mut self, txn: &Txn, committed: &Committed) {
@@ -370,6 +411,7 @@ pub(super) fn read_committed(message: pb::Committed) -> Result<Committed, Malfor
         Ok(match result.kind.ok_or(Malformed("a result without its kind"))? {
             txn_result::Kind::Got(found) => TxnResult::Got(found.entry.as_ref().map(read_entry).transpose()?),
             txn_result::Kind::Put(_) => TxnResult::Put,
+            txn_result::Kind::PutChild(key) => TxnResult::PutChild(read_key(&key)?),
             txn_result::Kind::Expires(is_there) => TxnResult::Expires(is_there),
             txn_result::Kind::Deleted(count) => TxnResult::Deleted(count),
             txn_result::Kind::Selected(selected) => TxnResult::Selected(read_selected(&selected)?),
@@ -381,6 +423,7 @@ pub(super) fn read_committed(message: pb::Committed) -> Result<Committed, Malfor
     let results = message.results.into_iter().map(result).collect::<Result<_, Malformed>>()?;
     Ok(Committed {
         succeeded: message.succeeded,
+        failed: message.failed.map(read_failure).transpose()?,
         revision: Revision(message.revision),
         now: Stamp(message.now_ms),
         results,
