@@ -2,7 +2,10 @@
 
 use bytes::BytesMut;
 
-use crate::wire::{ConnectRequest, FrameError, FrameReader, RequestHeader};
+use crate::{
+    tree::{ZnodePath, ZnodeValue},
+    wire::{ConnectRequest, FrameError, FrameReader, RequestHeader},
+};
 
 /// Maximum length of a frame.
 const FRAME_BYTES_MAX: usize = 40_000;
@@ -44,4 +47,25 @@ pub fn frames(bytes: &[u8]) -> Result<usize, String> {
         }
     }
     problem.map_or(Ok(whole.len()), Err)
+}
+
+/// Reads the value of an entry. Panics if one that can be read is another one when it is written and read again.
+pub fn value(bytes: &[u8]) -> Option<Vec<u8>> {
+    let value = ZnodeValue::try_decode(bytes)?;
+    let again = value.encode().to_vec();
+    assert_eq!(ZnodeValue::decode(&again), value);
+    Some(again)
+}
+
+/// Reads a path. Panics if its key is that of another path, or not among those of its parent's children.
+pub fn path(text: &str) -> bool {
+    let Ok(path) = ZnodePath::parse(text) else { return false };
+    let key = path.key();
+    assert_eq!(ZnodePath::from_key(&key).as_ref(), Some(&path));
+
+    if let Some(parent) = path.parent() {
+        let (from, to) = parent.child_keys();
+        assert!(from < key && key < to, "{text} is not among the children of {}", parent.as_str());
+    }
+    true
 }

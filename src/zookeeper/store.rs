@@ -210,7 +210,8 @@ pub enum TxnRefusal {
 /// What became of a [`ZnodeTxn`].
 #[derive(Clone, Debug, Default)]
 pub struct TxnVerdict {
-    /// The revision of the writes or, if it was refused or wrote nothing, of the state in which it was judged. Applied at this node.
+    /// The revision of the writes or, if it was refused or wrote nothing, of the state in which it was judged. Writes are applied at this
+    /// node; the state of a refusal need not be yet.
     pub revision: u64,
     /// For each write, the key of the child that it created.
     pub created: Vec<Option<Vec<u8>>>,
@@ -311,8 +312,9 @@ pub enum ZookeeperFailure {
 
 /// Entries with parents, and sessions that own them.
 ///
-/// Each call with a [`ZnodeRequester`] is linearizable, ends by its deadline, and is applied **at this node** when it returns. Dropping its
-/// future abandons it: what it does may still take effect. The store tries again by itself what has surely not happened, and nothing else.
+/// Each call with a [`ZnodeRequester`] is linearizable and ends by its deadline. What it did is applied **at this node** when it returns; a
+/// transaction that is refused may return before. Dropping its future abandons it: what it does may still take effect. The store tries again
+/// by itself what has surely not happened, and nothing else.
 ///
 /// Order: a step of the feed is received after [`applied`](Self::applied) shows its revision, and soon after. So whoever has heard of a
 /// change reads a state that contains it.

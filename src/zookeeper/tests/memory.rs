@@ -48,6 +48,10 @@ struct MemoryMember {
     applied: usize,
     /// Whether it applies nothing further.
     is_held: bool,
+    /// Whether its feeds are told nothing, though it applies.
+    is_silent: bool,
+    /// Steps that its feeds are to be told.
+    untold: Vec<AppliedStep>,
     /// Whether it has lost the leader.
     is_cut_off: bool,
     feeds: Vec<mpsc::Sender<AppliedStep>>,
@@ -61,6 +65,7 @@ struct MemoryAll {
     fails_next: Option<ZookeeperFailure>,
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
+    refuses_early: bool,
     /// Happens before the next commits.
     intruders: Vec<ZnodeTxn>,
     users: BTreeMap<String, String>,
@@ -91,6 +96,7 @@ impl MemoryCluster {
             members: (0..members).map(|_| MemoryMember { applied: 1, ..MemoryMember::default() }).collect(),
             fails_next: None,
             loses_answer: false,
+            refuses_early: false,
             intruders: Vec::new(),
             users: BTreeMap::new(),
             forbidden_part: None,
@@ -113,7 +119,12 @@ impl MemoryCluster {
             while !member.is_held && member.applied < all.steps.len() {
                 let step = all.steps[member.applied].1.clone();
                 member.applied += 1;
-                member.feeds.retain(|feed| feed.try_send(step.clone()).is_ok());
+                member.untold.push(step);
+            }
+            if !member.is_silent {
+                for step in std::mem::take(&mut member.untold) {
+                    member.feeds.retain(|feed| feed.try_send(step.clone()).is_ok());
+                }
             }
         }
         self.moved.send_modify(|moved| *moved += 1);
@@ -161,6 +172,18 @@ impl MemoryCluster {
         let mut all = self.all();
         all.members[index].is_held = false;
         self.spread(&mut all);
+    }
+
+    /// From now on this node applies, and its feeds are told nothing, until they are told again.
+    pub(super) fn set_silent(&self, index: usize, is_silent: bool) {
+        let mut all = self.all();
+        all.members[index].is_silent = is_silent;
+        self.spread(&mut all);
+    }
+
+    /// From now on refusals are answered before the node has applied the state in which they were judged.
+    pub(super) fn refuse_early(&self) {
+        self.all().refuses_early = true;
     }
 
     pub(super) fn cut_off(&self, index: usize) {
@@ -489,6 +512,9 @@ impl ZookeeperStore for MemoryNode {
 
             all.commits += 1;
             let verdict = self.judge(&mut all, attached, &txn);
+            if verdict.refusal.is_some() && all.refuses_early {
+                return Ok(verdict);
+            }
             (verdict, all.steps.len(), std::mem::take(&mut all.loses_answer))
         };
         self.applied_steps(steps).await?;
@@ -499,6 +525,7 @@ impl ZookeeperStore for MemoryNode {
         let mut all = self.cluster.all();
         let applied = all.members[self.index].applied;
         let after = all.steps[applied - 1].0.revision;
+        all.members[self.index].untold.clear();
         let (feed, steps) = mpsc::channel(100_000);
         all.members[self.index].feeds.push(feed);
         Ok(AppliedFeed { after, steps })

@@ -80,6 +80,26 @@ async fn a_failure_that_a_node_that_lags_finds_is_confirmed_before_it_is_told() 
 }
 
 #[tokio::test]
+async fn a_refusal_shows_what_a_node_that_lags_has_not_applied() {
+    let rig = Rig::new(2).await;
+    let mut ahead = rig.client_at(0).await;
+    let mut behind = rig.client_at(1).await;
+    rig.cluster.refuse_early();
+    rig.cluster.hold(1);
+    ahead.create("/a", b"", 0).await.unwrap();
+    // The write is planned again with what the refusal has shown, and done before this node has heard of the node that it writes.
+    let set = behind.send(Opcode::SET_DATA, |out| drop_ref(out.string("/a").buffer(None).int(0))).await;
+    let created = u64::try_from(ahead.zxid).unwrap();
+    until("it is done", || rig.cluster.stored(b"zookeeper\0a").unwrap().modified > created).await;
+
+    // A failure, too, is told when all before it is.
+    let failing = behind.send(Opcode::SET_DATA, |out| drop_ref(out.string("/a").buffer(None).int(0))).await;
+    rig.cluster.release(1);
+    behind.reply(set).await.unwrap();
+    assert_eq!(behind.reply(failing).await, Err(-103));
+}
+
+#[tokio::test]
 async fn events_at_a_node_that_lags_come_before_the_reply_that_shows_them() {
     let rig = Rig::new(2).await;
     let mut watcher = rig.client_at(1).await;

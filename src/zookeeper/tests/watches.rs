@@ -3,6 +3,7 @@
 use super::{
     Rig,
     client::{Client, Told, drop_ref, write_create},
+    until,
 };
 use crate::wire::{AclEntry, JuteWriter, Opcode};
 
@@ -129,6 +130,27 @@ async fn a_watch_hears_of_exactly_what_its_read_does_not_show() {
     }
     writing.await.unwrap();
     assert_eq!(events(&mut client).await, []);
+}
+
+#[tokio::test]
+async fn a_watch_does_not_hear_of_a_change_that_its_read_shows() {
+    let rig = Rig::new(1).await;
+    let mut writer = rig.client().await;
+    let mut watcher = rig.client().await;
+    writer.create("/a", b"", 0).await.unwrap();
+    // The change is applied, and the hub has not heard of it when the watch is set.
+    rig.cluster.set_silent(0, true);
+    let set = writer.send(Opcode::SET_DATA, |out| drop_ref(out.string("/a").buffer(None).int(0))).await;
+    let created = u64::try_from(writer.zxid).unwrap();
+    until("it is written", || rig.cluster.stored(b"zookeeper\0a").unwrap().modified > created).await;
+    let get = watcher.send(Opcode::GET_DATA, |out| drop_ref(out.string("/a").bool(true))).await;
+    until("the watch is set", || rig.ports[0].stats().watches == 1).await;
+    rig.cluster.set_silent(0, false);
+
+    watcher.reply(get).await.unwrap();
+    writer.reply(set).await.unwrap();
+    writer.set("/a", b"", 1).await.unwrap();
+    assert_eq!(events(&mut watcher).await, [event(DATA, "/a")]);
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ mod redis;
 mod table;
 mod texts;
 mod wires;
+mod zookeeper;
 
 use std::{cell::OnceCell, fs, path::Path};
 
@@ -76,6 +77,9 @@ pub(crate) const TARGETS: &[Target] = &[
     Target::new("redis-script", redis::script, redis::script_seeds),
     Target::new("redis-entry", redis::entry, redis::entry_seeds),
     Target::new("redis-unit", redis::unit, redis::unit_seeds),
+    Target::new("zookeeper-frames", zookeeper::frames, zookeeper::frame_seeds),
+    Target::new("zookeeper-value", zookeeper::value, zookeeper::value_seeds),
+    Target::new("zookeeper-path", zookeeper::path, zookeeper::path_seeds),
     // Files and arguments of operators.
     Target::new("audit", audit::audit, audit::seeds).repaired_by(audit::repair),
     Target::new("tokens", texts::tokens, texts::tokens_seeds),
