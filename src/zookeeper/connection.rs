@@ -6,7 +6,12 @@
 //!
 //! An idle connection has no timer: it waits for bytes, for events, and for an order to end.
 
-use std::{net::SocketAddr, pin::pin, sync::Arc, sync::atomic::Ordering::Relaxed};
+use std::{
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use bytes::BytesMut;
 use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, Slot, TaskOrder, WriteDeadline};
@@ -109,7 +114,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                         break end;
                     }
                 };
-                session.note_end();
+                // A session whose connection this node has closed is not abandoned: its client comes back, here or elsewhere.
+                if end == ClosingReason::Gone {
+                    session.note_end();
+                }
                 end
             }
             Ok(Err(end)) => end,
@@ -293,14 +301,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
     }
 
     /// Counts what the socket has taken.
-    fn note_written(&mut self, written: std::io::Result<usize>) -> Result<(), ClosingReason> {
+    fn note_written(&mut self, written: io::Result<usize>) -> Result<(), ClosingReason> {
         note_written(&mut self.out, &mut self.written, &written)
     }
 }
 
-fn note_written(out: &mut Vec<u8>, written: &mut usize, taken: &std::io::Result<usize>) -> Result<(), ClosingReason> {
+fn note_written(out: &mut Vec<u8>, written: &mut usize, taken: &io::Result<usize>) -> Result<(), ClosingReason> {
     match taken {
         Ok(bytes) if *bytes > 0 => *written += *bytes,
+        // The client is there, and does not read.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(ClosingReason::AtOnce),
         Ok(_) | Err(_) => return Err(ClosingReason::Gone),
     }
 

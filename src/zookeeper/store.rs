@@ -313,8 +313,8 @@ pub enum ZookeeperFailure {
 /// Entries with parents, and sessions that own them.
 ///
 /// Each call with a [`ZnodeRequester`] is linearizable and ends by its deadline. What it did is applied **at this node** when it returns; a
-/// transaction that is refused may return before. Dropping its future abandons it: what it does may still take effect. The store tries again
-/// by itself what has surely not happened, and nothing else.
+/// transaction that is refused may return before. Dropping its future abandons it: what it does may still take effect. The store tries
+/// again by itself what has surely not happened, and nothing else.
 ///
 /// Order: a step of the feed is received after [`applied`](Self::applied) shows its revision, and soon after. So whoever has heard of a
 /// change reads a state that contains it.

@@ -45,7 +45,7 @@ struct Rig {
     addresses: Vec<SocketAddr>,
     ports: Vec<Zookeeper<MemoryNode>>,
     wall_ms: Arc<AtomicI64>,
-    _stopping: DropGuard,
+    stopping: DropGuard,
 }
 
 impl Rig {
@@ -82,7 +82,12 @@ impl Rig {
                 sleep(Duration::from_millis(10)).await;
             }
         });
-        Self { cluster, addresses, ports, wall_ms, _stopping: stopping.drop_guard() }
+        Self { cluster, addresses, ports, wall_ms, stopping: stopping.drop_guard() }
+    }
+
+    /// Has all ports stop, as a node that is shut down does.
+    fn stop(&self) {
+        self.stopping.token().cancel();
     }
 
     /// A client with a new session at the first node.

@@ -209,6 +209,23 @@ async fn a_closed_socket_is_no_end_unless_that_is_asked_for() {
     assert_eq!(again.connected.session, connected.session);
 }
 
+#[tokio::test]
+async fn a_node_that_stops_abandons_no_session() {
+    let rig = Rig::with(2, |options| options.closed_socket_grace = Some(Duration::from_millis(20))).await;
+    let mut client = rig.client().await;
+    client.create("/e", b"", 1).await.unwrap();
+    // A request in flight keeps the port, and with it the sweep.
+    let mut busy = rig.client().await;
+    rig.cluster.hold(0);
+    busy.send(Opcode::CREATE, |out| write_create(out, "/b", b"", 0)).await;
+    until("it is in flight", || rig.cluster.stored(b"zookeeper\0b").is_some()).await;
+    rig.stop();
+    assert_eq!(client.next().await, None);
+    // The sweep would have ended it by now.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(rig.cluster.sessions().contains(&client.session()));
+}
+
 async fn until_connections(rig: &Rig, count: u64) {
     until("connections end", || rig.ports[0].stats().connections == count).await;
 }

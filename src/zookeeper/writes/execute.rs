@@ -71,12 +71,13 @@ pub(crate) async fn execute<S: ZookeeperStore>(
     let mut pause = Duration::from_millis(1);
 
     for attempt in 1_u32.. {
-        let plan = context.store.applied(|applied| {
+        let mut plan = context.store.applied(|applied| {
             let get = |key: &[u8]| shown.get(key).cloned().unwrap_or_else(|| applied.get(key));
             WritePlan::make(&planner, requests, &get)
         });
-        let keys = plan.txn.otherwise_get.clone();
-        let verdict = context.store.commit(context.requester, Some(context.attached), plan.txn.clone()).await?;
+        let txn = std::mem::take(&mut plan.txn);
+        let keys = txn.otherwise_get.clone();
+        let verdict = context.store.commit(context.requester, Some(context.attached), txn).await?;
         match judge(plan, verdict) {
             PlanJudgement::Ended(outcome) => return Ok(outcome),
             PlanJudgement::Again(found) => shown.extend(keys.into_iter().zip(found)),
