@@ -8,8 +8,15 @@
 //! with its reason:
 //!
 //! * times: only that there are some, and that a node was not modified before it was created;
-//! * the order of children: neither promises one;
+//! * the order of children, and of a connection's identities: neither promises one;
+//! * which of the errors a path has that cannot be one: ZooKeeper refuses it to creates alone, and knows no node there otherwise;
+//! * events of a node that the watcher may not read: Debian's ZooKeeper keeps them back, so everybody may read here;
+//! * watches of several kinds at one path of one connection: in ZooKeeper 3.8 the later one replaces the earlier one, in 3.9 both stay. So
+//!   one session has the persistent ones, of one kind at each path, and the others have those that fire once;
 //! * the order of events when a session is closed: ZooKeeper deletes a session's nodes in the order of a hash table.
+//!
+//! Not asked for: whether there is a watch (checkWatches), since ZooKeeper 3.8 now and then finds one that was never set; reads of an empty
+//! path, which ZooKeeper takes for the root; and the removal of one half of a recursive watch.
 
 use std::{collections::BTreeMap, env};
 
@@ -30,8 +37,10 @@ const TIMEOUT_MS: i32 = 40_000;
 const SESSIONS: usize = 3;
 const BASE: &str = "/walk";
 const PATHS: [&str; 9] = ["", "/a", "/a/x", "/a/y", "/a/x/z", "/b", "/b/x", "/c", "/guarded/n"];
-/// Mostly no paths at all.
-const STRANGE_PATHS: [&str; 8] = ["", "/", "walk", "/walk/", "/walk//a", "/walk/./a", "/walk/a\0", "/zookeeper"];
+/// Paths that are always there, and such that cannot be.
+const STRANGE_PATHS: [&str; 6] = ["/", "walk", "/walk/", "/walk//a", "/walk/./a", "/walk/a\0"];
+/// The session that has persistent watches, and no others.
+const PERSISTENT: usize = 2;
 const IDENTITIES: [&str; 2] = ["ann:secret", "bob:hidden"];
 /// Paths of sequential nodes that a walk goes on with.
 const KNOWN_MAX: usize = 6;
@@ -156,9 +165,12 @@ impl WalkSide {
                 };
                 format!("{:?}", parts.iter().map(show_part).collect::<Vec<_>>())
             }
-            JuteAnswer::Nothing | JuteAnswer::Path(_) | JuteAnswer::Number(_) | JuteAnswer::Identities(_) => {
-                format!("{answer:?}")
+            JuteAnswer::Identities(identities) => {
+                let mut identities = identities.clone();
+                identities.sort();
+                format!("{identities:?}")
             }
+            JuteAnswer::Nothing | JuteAnswer::Path(_) | JuteAnswer::Number(_) => format!("{answer:?}"),
         }
     }
 
@@ -205,6 +217,10 @@ impl Walk {
         if self.chance(40) {
             return STRANGE_PATHS[self.random.random_range(0..STRANGE_PATHS.len())].to_owned();
         }
+        self.good_path()
+    }
+
+    fn good_path(&mut self) -> String {
         if !self.known.is_empty() && self.chance(5) {
             return self.known[self.random.random_range(0..self.known.len())].clone();
         }
@@ -234,8 +250,8 @@ impl Walk {
             return JuteAcl::open();
         }
         match self.random.random_range(0..4) {
-            0 => vec![JuteAcl::new(self.random.random_range(0..32), "world", "anyone")],
-            1 => vec![JuteAcl::new(31, "auth", "")],
+            0 => vec![JuteAcl::new(self.random.random_range(0..32) | 1, "world", "anyone")],
+            1 => vec![JuteAcl::new(1, "world", "anyone"), JuteAcl::new(31, "auth", "")],
             2 => vec![JuteAcl::new(1, "world", "anyone"), JuteAcl::new(30, "ip", "127.0.0.1")],
             _ => JuteAcl::open(),
         }
@@ -249,9 +265,9 @@ impl Walk {
         }
         let (data, acl) = (self.data(), self.acl(&path));
         match self.random.random_range(0..8) {
+            7 if flags < 2 => JuteRequest::Create { op: op::CREATE_CONTAINER, path, data, acl, flags: 4, ttl_ms: 0 },
             0..5 => JuteRequest::Create { op: op::CREATE, path, data, acl, flags, ttl_ms: 0 },
-            5 | 6 => JuteRequest::Create { op: op::CREATE_2, path, data, acl, flags, ttl_ms: 0 },
-            _ => JuteRequest::Create { op: op::CREATE_CONTAINER, path, data, acl, flags: 4, ttl_ms: 0 },
+            _ => JuteRequest::Create { op: op::CREATE_2, path, data, acl, flags, ttl_ms: 0 },
         }
     }
 
@@ -270,9 +286,9 @@ impl Walk {
         self.write()
     }
 
-    fn read(&mut self) -> JuteRequest {
+    fn read(&mut self, session: usize) -> JuteRequest {
         let path = self.path();
-        let watch = self.chance(2);
+        let watch = session != PERSISTENT && self.chance(2);
         match self.random.random_range(0..5) {
             0 => JuteRequest::Exists { path, watch },
             1 | 2 => JuteRequest::GetData { path, watch },
@@ -281,12 +297,14 @@ impl Walk {
         }
     }
 
-    fn rare(&mut self) -> JuteRequest {
-        let path = self.path();
+    fn rare(&mut self, session: usize) -> JuteRequest {
+        let path = self.good_path();
         match self.random.random_range(0..10) {
-            0 | 1 => JuteRequest::AddWatch { path, mode: self.random.random_range(0..2) },
+            0 | 1 if session == PERSISTENT => JuteRequest::AddWatch { mode: persistent_mode(&path), path },
+            0 | 1 => JuteRequest::Sync { path },
+            2 if session == PERSISTENT => JuteRequest::RemoveWatches { path, kind: 3 },
             2 => JuteRequest::RemoveWatches { path, kind: self.random.random_range(1..4) },
-            3 => JuteRequest::CheckWatches { path, kind: self.random.random_range(1..4) },
+            3 => JuteRequest::GetAcl { path: BASE.to_owned() },
             4 => JuteRequest::GetAcl { path },
             5 => {
                 let acl = self.acl(&path);
@@ -302,19 +320,19 @@ impl Walk {
         }
     }
 
-    fn request(&mut self) -> JuteRequest {
+    fn request(&mut self, session: usize) -> JuteRequest {
         match self.random.random_range(0..20) {
             0..8 => self.write(),
-            8..15 => self.read(),
+            8..15 => self.read(session),
             15 | 16 => {
                 let parts = self.random.random_range(0..6);
                 JuteRequest::Multi((0..parts).map(|_| self.part()).collect())
             }
             17 => {
                 let parts = self.random.random_range(0..4);
-                JuteRequest::MultiRead((0..parts).map(|_| readable_in_multi(self.read())).collect())
+                JuteRequest::MultiRead((0..parts).map(|_| readable_in_multi(self.read(PERSISTENT))).collect())
             }
-            _ => self.rare(),
+            _ => self.rare(session),
         }
     }
 
@@ -334,10 +352,18 @@ impl Walk {
                     (other, self.write())
                 });
                 let others = others.collect();
-                let lists = if self.chance(2) { 3 } else { 5 };
-                WalkStep::Return(session, others, (0..lists).map(|_| self.paths()).collect())
+                let mut lists = vec![Vec::new(); 5];
+                if session == PERSISTENT {
+                    for path in self.paths() {
+                        lists[3 + persistent_mode(&path) as usize].push(path);
+                    }
+                } else {
+                    lists.truncate(3);
+                    lists.fill_with(|| self.paths());
+                }
+                WalkStep::Return(session, others, lists)
             }
-            _ => WalkStep::Call(session, self.request()),
+            _ => WalkStep::Call(session, self.request(session)),
         }
     }
 
@@ -364,6 +390,18 @@ fn readable_in_multi(mut request: JuteRequest) -> JuteRequest {
     request
 }
 
+/// 0 persistent, 1 recursive: always the same one at a path.
+fn persistent_mode(path: &str) -> i32 {
+    (path.len() % 2) as i32
+}
+
+/// What was shown, with one error for a path that cannot be one.
+fn without_reason(step: &WalkStep, shown: String) -> String {
+    let step = format!("{step:?}");
+    let is_bad = ["\"walk", "/walk/\"", "//", "/./", "\\0"].iter().any(|part| step.contains(part));
+    if is_bad { shown.replace("error -8", "error -101").replace("error -114", "error -101") } else { shown }
+}
+
 /// Walks on both sides, and fails at the first difference.
 async fn compare(theirs: Vec<String>, ours: Vec<String>) {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse().ok());
@@ -381,6 +419,7 @@ async fn compare(theirs: Vec<String>, ours: Vec<String>) {
             _ => walk.step(),
         };
         let (expected, found) = (theirs.run(&step).await, ours.run(&step).await);
+        let [expected, found] = [expected, found].map(|shown| without_reason(&step, shown));
         assert!(found == expected, "seed {seed}, step {}: {step:?}\n{found}\nnot\n{expected}", number + 1);
         walk.learn(&step, &expected);
 
@@ -396,7 +435,7 @@ async fn compare(theirs: Vec<String>, ours: Vec<String>) {
 async fn two_zookeepers_differ_in_nothing_that_a_walk_compares() {
     let started = [Oracle::start().await, Oracle::start().await];
     let [Ok(one), Ok(other)] = started else {
-        return crate::skipped::skipped(format_args!("ZooKeeper cannot be had"));
+        return crate::skipped::skipped("ZooKeeper cannot be had");
     };
     compare(vec![one.address.clone()], vec![other.address.clone()]).await;
     one.stop().await;

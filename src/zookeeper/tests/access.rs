@@ -77,7 +77,7 @@ async fn a_digest_opens_what_it_closed() {
     assert_eq!(other.create("/own/x", b"", 0).await, Err(NO_AUTH));
     owner.create("/own/x", b"", 0).await.unwrap();
     assert_eq!(other.delete("/own/x", -1).await, Err(NO_AUTH));
-    assert_eq!(other.delete("/own/none", -1).await, Err(-101), "what is missing is told first");
+    assert_eq!(other.delete("/own/none", -1).await, Err(NO_AUTH), "nobody learns what is missing, as in ZooKeeper");
     authenticate(&mut other, "digest", b"ann:hush").await.unwrap();
     other.delete("/own/x", -1).await.unwrap();
     let (_, body) = other.ask(Opcode::WHO_AM_I, |_| {}).await.unwrap();

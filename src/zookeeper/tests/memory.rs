@@ -294,7 +294,10 @@ impl MemoryState {
                     children: ChildCounts::default(),
                     value: Arc::clone(value),
                 };
-                let is_again = changes.iter().any(|change| change.key == key);
+                // One change tells of both, as the event of an entry that had another one before it.
+                let told = changes.len();
+                changes.retain(|change| change.key != key);
+                let is_again = changes.len() < told;
                 self.entries.insert(key.clone(), MemoryEntry { stored, parent: Some(parent.clone()) });
                 let kind = ZnodeChangeKind::Created { is_again };
                 changes.push(ZnodeChange { revision, key: key.clone(), kind, value: None });

@@ -166,6 +166,16 @@ async fn a_node_may_be_written_many_times_in_one_multi() {
     let after = made(client.exists("/", false).await.unwrap());
     assert_eq!(after, (before.0, before.1 + 2));
 
+    // Made, deleted and made again: the store takes one put of a key, and what was made below it meanwhile is not in its way.
+    let ops =
+        [Op::Create("/b", 0), Op::Create("/b/c", 0), Op::Delete("/b/c", 0), Op::Delete("/b", 0), Op::Create("/b", 0)];
+    let results = multi(&mut client, &ops).await;
+    assert_eq!(results.last(), Some(&Done::Path(1, "/b".to_owned())));
+    assert_eq!(client.exists("/b", false).await.unwrap().children, 0);
+    // Of a node that is there already, the first of them fails.
+    let results = multi(&mut client, &[Op::Create("/b", 0), Op::Delete("/b", 0), Op::Create("/b", 0)]).await;
+    assert_eq!(results, [Done::Error(-110), Done::Error(-2), Done::Error(-2)]);
+
     let results = multi(
         &mut client,
         &[Op::Delete("/a", -1), Op::Create("/a", 0), Op::Delete("/a", 0), Op::Create("/a", 1), Op::Set("/a", b"e", 0)],

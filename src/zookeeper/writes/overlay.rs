@@ -17,6 +17,8 @@ struct OverlaidZnode {
     put: Option<usize>,
     /// Whether an entry of the store is deleted by the plan.
     is_deleted: bool,
+    /// The writes that make the node and end it, if it came and went within the plan.
+    first_life: Option<(usize, usize)>,
 }
 
 /// A write of the plan.
@@ -49,7 +51,7 @@ impl<'a> Overlay<'a> {
                 self.conditions.push(ZnodeCondition { key: key.to_vec(), modified });
                 stored
             });
-            self.nodes.insert(path.clone(), OverlaidZnode { node, put: None, is_deleted: false });
+            self.nodes.insert(path.clone(), OverlaidZnode { node, put: None, is_deleted: false, first_life: None });
         }
         self.nodes.get(path).and_then(|known| known.node.as_ref())
     }
@@ -89,12 +91,24 @@ impl<'a> Overlay<'a> {
             owner: node.owner,
         };
 
-        let index = self.push(operation, write);
         self.note_child(&parent, true);
-        if let Some(path) = path {
-            let is_deleted = self.nodes.get(&path).is_some_and(|known| known.is_deleted);
-            self.nodes.insert(path, OverlaidZnode { node: Some(node), put: Some(index), is_deleted });
-        }
+        let Some(path) = path else { return self.push(operation, write) };
+        let known = self.nodes.get(&path);
+        let first_life = known.and_then(|known| known.first_life);
+        let is_deleted = first_life.is_none() && known.is_some_and(|known| known.is_deleted);
+
+        // The store takes one put of a key. So a node that comes, goes and comes again is made once, at its first place, where what was
+        // made below it meanwhile finds it. Its parent counts one child less than ZooKeeper's.
+        let index = if let Some((made, ended)) = first_life {
+            if let Some(planned) = self.writes[made].as_mut() {
+                planned.write = write;
+            }
+            self.writes[ended] = None;
+            made
+        } else {
+            self.push(operation, write)
+        };
+        self.nodes.insert(path, OverlaidZnode { node: Some(node), put: Some(index), is_deleted, first_life: None });
         index
     }
 
@@ -132,7 +146,11 @@ impl<'a> Overlay<'a> {
             self.writes[index] = None;
         }
         if !(is_made_here && was_deleted) {
-            self.push(operation, ZnodeWrite::Delete { key: path.key() });
+            let ended = self.push(operation, ZnodeWrite::Delete { key: path.key() });
+            let first_life = put.filter(|_| is_made_here).map(|made| (made, ended));
+            if let Some(known) = self.nodes.get_mut(path) {
+                known.first_life = first_life;
+            }
         }
         self.note_child(parent, false);
     }

@@ -213,11 +213,8 @@ impl Planner<'_> {
         let path = writable(path)?;
         let parent = path.parent().ok_or(ErrorCode::BadArguments)?;
         let above = overlay.node(&parent).ok_or(ErrorCode::NoNode)?;
-        let may_delete = self.identities.check(&above.value, permissions::DELETE);
-
-        // A node that is missing is told before a right that is missing.
+        self.identities.check(&above.value, permissions::DELETE)?;
         let node = overlay.node(&path).ok_or(ErrorCode::NoNode)?;
-        may_delete?;
         check_version(version, node.value.version)?;
         overlay.delete(operation, &path, &parent);
         Ok(WriteResult::Deleted)

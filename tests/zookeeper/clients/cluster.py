@@ -1,7 +1,7 @@
 """A cluster of three nodes that serve ZooKeeper's protocol: who leads, deaths, returns.
 
-Lockkeeper's is started by `lockkeeper dev --zookeeper -- PROGRAM`; ZooKeeper's own, three servers of Debian's package, by this module. Programs
-of clients are the same for both.
+Lockkeeper's is started by `lockkeeper dev --zookeeper -- PROGRAM`; ZooKeeper's own, three servers of Debian's package, by this module.
+Programs of clients are the same for both.
 """
 
 import os

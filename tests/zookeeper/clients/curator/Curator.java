@@ -486,6 +486,8 @@ public final class Curator {
 
     static void persistentWatches(CuratorFramework one, CuratorFramework two, String path) throws Exception {
         two.create().creatingParentsIfNeeded().forPath(path);
+        // The other one's server may be behind, and would tell of this node too.
+        one.sync().forPath(path);
         List<String> events = new CopyOnWriteArrayList<>();
         PersistentWatcher watcher = new PersistentWatcher(one, path, true);
         watcher.getListenable().addListener(event -> events.add(event.getType() + " " + event.getPath()));
