@@ -40,7 +40,8 @@ async fn first_bytes_that_cannot_be_end_the_connection() {
     let half = connect_frame(0, 6_000, 0, &[0; 16]);
     assert_eq!(first_bytes(&rig, &half[..half.len() - 1]).await, b"");
     assert!(rig.cluster.sessions().is_empty());
-    rig.client().await;
+    // Others are served; a busy machine may take longer than the time for the first frame.
+    while rig.connect(0, 0, 6_000, 0, &[0; 16]).await.is_none() {}
 }
 
 #[tokio::test]

@@ -227,6 +227,11 @@ impl MemoryCluster {
         self.all().now.entries.get(key).map(|entry| entry.stored.clone())
     }
 
+    /// When a session ends if nothing is heard of its client.
+    pub(super) fn deadline(&self, session: u64) -> Instant {
+        self.all().now.sessions[&session].deadline
+    }
+
     pub(super) fn sessions(&self) -> BTreeSet<u64> {
         self.all().now.sessions.keys().copied().collect()
     }
