@@ -264,6 +264,10 @@ planted! {
         /// The next holder of a lock of DynamoDB's has the token of the one before.
         NewHolderOldToken = "new-holder-old-token",
 
+        // Redis' protocol.
+        /// A script or a transaction of Redis' commits though a key that it only read was written meanwhile.
+        ReadKeysNotCompared = "read-keys-not-compared",
+
         // Membership, elections, disks, restores.
         /// The id of a removed member is given again.
         RemovedIdComesBack = "removed-id-comes-back",

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 /// The connections of a node.
 #[derive(Debug, Default)]
 pub(crate) struct ClientList {
-    /// Ids ascend, and are never given twice by one process.
+    /// Ids ascend from a number by chance, so that no two nodes, and no two starts of one, give the same.
     last_id: AtomicU64,
     /// Those that are open, by their ids.
     known: Mutex<BTreeMap<u64, Arc<ListedClient>>>,
@@ -32,6 +32,8 @@ pub(crate) struct ListedClient {
     pub(crate) since: Instant,
     /// Ends the connection.
     pub(crate) kill: CancellationToken,
+    /// Number of requests that have asked for a [label](Self::label).
+    requests: AtomicU64,
     /// What changes while it is open.
     told: Mutex<ClientFacts>,
 }
@@ -63,12 +65,20 @@ pub(crate) struct ClientGuard {
 }
 
 impl ClientList {
+    /// Makes an empty list. The seed decides about the first id.
+    pub(crate) fn new(seed: u64) -> Self {
+        // Clients read ids as doubles: 40 bits leave room for all that come.
+        Self { last_id: AtomicU64::new(seed >> 24), known: Mutex::default() }
+    }
+
     /// Adds a connection.
     pub(crate) fn enter(self: &Arc<Self>, address: SocketAddr, identity: Option<String>) -> ClientGuard {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let told = ClientFacts { identity, ..ClientFacts::default() };
         let kill = CancellationToken::new();
-        let client = Arc::new(ListedClient { id, address, since: Instant::now(), kill, told: Mutex::new(told) });
+        let requests = AtomicU64::new(0);
+        let told = Mutex::new(told);
+        let client = Arc::new(ListedClient { id, address, since: Instant::now(), kill, requests, told });
         self.known().insert(id, Arc::clone(&client));
         ClientGuard { clients: Arc::clone(self), client }
     }
@@ -100,12 +110,15 @@ impl ListedClient {
         tell(&mut self.lock_told());
     }
 
-    /// The text that is shown as the holder of its locks: its name, its library, its address.
+    /// The text that is shown as the holder of the locks that its next request takes: its name, its library, its address, and a mark of
+    /// the request. No two requests have the same text, on whatever connection, node or start of a node.
     pub(crate) fn label(&self) -> String {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         let ClientFacts { name, library, library_version, .. } = self.told();
         let version = if library_version.is_empty() { String::new() } else { format!(" {library_version}") };
         let library = if library.is_empty() { String::new() } else { format!("{library}{version}") };
-        let parts = [name, library, self.address.to_string()];
+        let address = format!("{} #{:x}.{request:x}", self.address, self.id);
+        let parts = [name, library, address];
         parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 

@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
 use bytes::BytesMut;
-use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, Slot, TaskOrder, WriteDeadline};
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, OpenCall, Slot, TaskOrder, WriteDeadline};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
     time::{Instant, sleep_until},
@@ -109,7 +109,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Serves the connection until it ends.
     pub(crate) async fn serve(mut self, slot: Arc<Slot>, stopping: CancellationToken) {
+        let admitted = self.session.admit();
         let end = loop {
+            if let Err(reply) = &admitted {
+                write_reply(reply, Protocol::Resp2, &mut self.out);
+                break ConnectionEnd::AfterReplies;
+            }
             let step = self.step(&slot, &stopping).await;
             if let Err(end) = step {
                 break end;
@@ -202,9 +207,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         Ok(())
     }
 
-    /// Whether a request was served.
+    /// Whether a request was served, of a client that is known. A stranger's time goes on, whatever it sends.
     fn is_established(&self) -> bool {
-        !self.session.client().told().last_command.is_empty()
+        self.session.is_known() && !self.session.client().told().last_command.is_empty()
     }
 
     /// Tells the client what is wrong with its request, as Redis does before it closes.
@@ -228,11 +233,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Runs some of the requests that are there.
     async fn run_requests(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
-        let Ok(_call) = slot.call() else {
-            let text = "ERR max number of clients reached";
-            write_reply(&RedisReply::error(text), Protocol::Resp2, &mut self.out);
-            return Err(ConnectionEnd::AfterReplies);
-        };
+        // A stranger stays an arrival: it takes no place of a client that has proven who it is.
+        let was_known = self.session.is_known();
+        let _call = if was_known { Some(self.begin_call(slot)?) } else { None };
         let kill = self.session.client().kill.clone();
         // A client that waits for an item and goes away must not be given one.
         let first = self.ready.front().and_then(|request| commands::find(&request[0]));
@@ -258,6 +261,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         if served == Err(Closes) {
             return Err(ConnectionEnd::AfterReplies);
         }
+        if !was_known && self.session.is_known() {
+            self.begin_call(slot)?;
+        }
         if stopping.is_cancelled() && self.ready.is_empty() {
             return Err(ConnectionEnd::AfterReplies);
         }
@@ -268,9 +274,20 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         }
         if self.ready.is_empty() && self.input.is_empty() {
             self.held_requests.hold(self.session.queued_bytes()).map_err(|_| ConnectionEnd::AtOnce)?;
-            self.due = None;
+            if self.session.is_known() {
+                self.due = None;
+            }
         }
         Ok(())
+    }
+
+    /// Begins a call, which gives the connection its place among those in use.
+    fn begin_call(&mut self, slot: &Arc<Slot>) -> Result<OpenCall, ConnectionEnd> {
+        slot.call().map_err(|_| {
+            let text = "ERR max number of clients reached";
+            write_reply(&RedisReply::error(text), Protocol::Resp2, &mut self.out);
+            ConnectionEnd::AfterReplies
+        })
     }
 
     /// Number of bytes of replies that wait for room in the socket.
@@ -287,6 +304,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         if self.unwritten() == 0 {
             // A large buffer is given back.
             self.out = Vec::new();
+            self.written = 0;
+        } else if self.written >= self.unwritten() {
+            // Of a client that reads all the time, and is never done, what it has read would stay for ever. No byte is moved twice as
+            // often as it is written.
+            self.out.drain(..self.written);
             self.written = 0;
         }
         self.held_replies.hold(self.unwritten()).map_err(|_| ConnectionEnd::AtOnce)

@@ -112,6 +112,15 @@ impl FastTxn {
         Self { txn, replies: FastReplies::Either(done, refused) }
     }
 
+    /// The same again, if it takes a lock: it does nothing where it was done already, and then answers with the entry that is there.
+    pub(crate) fn repeated(&self) -> Option<RepeatedClaim> {
+        let [EntryWrite::Put { key, value, claim: LockClaim::New { holder, .. }, .. }] = &self.txn.writes[..] else {
+            return None;
+        };
+        let txn = EntryTxn { otherwise_get: vec![key.clone()], ..self.txn.clone() };
+        Some(RepeatedClaim { txn, value: value.clone(), holder: holder.clone() })
+    }
+
     /// Changes the deadline of an entry that is there.
     fn expire_if_present(key: Vec<u8>, life_ms: u64) -> Self {
         let conditions = vec![EntryCondition::Present { key: key.clone() }];
@@ -123,6 +132,26 @@ impl FastTxn {
     /// The transaction, and what its outcome will mean.
     pub(crate) fn into_parts(self) -> (EntryTxn, FastReplies) {
         (self.txn, self.replies)
+    }
+}
+
+/// A transaction that takes a lock, and may have been done already.
+///
+/// The text of its holder names the one request that is repeated ([`ListedClient::label`](crate::clients::ListedClient::label)). So an
+/// entry with that text is what the request has written, and no other client was ever told that it holds the lock.
+#[derive(Debug)]
+pub(crate) struct RepeatedClaim {
+    pub(crate) txn: EntryTxn,
+    value: Vec<u8>,
+    holder: String,
+}
+
+impl RepeatedClaim {
+    /// Whether the lock is held by the request that was repeated: since now, or since it was first sent.
+    pub(crate) fn is_held(&self, outcome: &TxnOutcome) -> bool {
+        let is_own =
+            |entry: &crate::StoredEntry| entry.holder.as_ref() == Some(&self.holder) && entry.value == self.value;
+        outcome.succeeded || outcome.found.first().and_then(Option::as_ref).is_some_and(is_own)
     }
 }
 

@@ -67,6 +67,18 @@ pub(crate) fn script_range() -> (Vec<u8>, Vec<u8>) {
     (start.clone(), prefix_end(start))
 }
 
+/// Whether this is the name of the lock that a key of the store stands for: it belongs to that key alone, and who may write the key may hold
+/// the lock.
+pub fn is_lock_of_key(stored: &[u8], name: &str) -> bool {
+    is_key_of_client(stored) && lock_name(stored) == name
+}
+
+/// Whether a key of the store is one of a database, and not one that the port keeps for itself.
+pub fn is_key_of_client(stored: &[u8]) -> bool {
+    let database = stored.strip_prefix(b"redis/").and_then(|rest| rest.split(|byte| *byte == b'/').next());
+    database.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
 /// The name of the lock that a key of the store is.
 pub(crate) fn lock_name(stored: &[u8]) -> String {
     let mut name = String::with_capacity(stored.len());

@@ -47,6 +47,7 @@ mod tests;
 mod unit;
 mod view;
 
+pub use key::{is_key_of_client, is_lock_of_key};
 pub use listen::ClientListener;
 pub use lockkeeper_accept::{ConnectionSource, Refusals};
 pub use options::Options;
@@ -54,6 +55,6 @@ pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};
 pub use store::{
-    EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress,
-    RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
+    ClientConnection, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim,
+    NodeAddress, ProvenIdentity, RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
 };

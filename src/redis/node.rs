@@ -37,7 +37,7 @@ pub(crate) struct RedisNode<S> {
 impl<S: RedisStore> RedisNode<S> {
     /// Makes the state of a node.
     pub(crate) fn new(store: S, interpreter: Arc<dyn Interpreter>, options: Options) -> Self {
-        let signals = NodeSignals::new(store.clone(), options.seed);
+        let signals = NodeSignals::new(store.clone(), options.seed, options.master_names.clone());
         let parts = EngineParts {
             store,
             interpreter,
@@ -48,7 +48,7 @@ impl<S: RedisStore> RedisNode<S> {
 
         Self {
             engine: Engine::new(parts),
-            clients: Arc::default(),
+            clients: Arc::new(ClientList::new(options.seed)),
             scripts: ScriptCache::new(options.script_cache_bytes_max),
             signals,
             began: Instant::now(),

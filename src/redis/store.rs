@@ -4,7 +4,12 @@
 //! still at the same revision. Otherwise it starts again. The commands of plain locks need no read before: their condition is in the
 //! transaction.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Weak},
+};
 
 use thiserror::Error;
 use tokio::{sync::mpsc, time::Instant};
@@ -22,6 +27,31 @@ pub struct Requester {
     pub is_port: bool,
 }
 
+/// A connection of a client, for a store that counts them. Clones are the same connection, and it is open until the last one is dropped.
+#[derive(Clone, Debug, Default)]
+pub struct ClientConnection(Arc<()>);
+
+impl ClientConnection {
+    /// Tells this connection from others, and whether it is open, and does not keep it open.
+    pub fn observe(&self) -> Weak<()> {
+        Arc::downgrade(&self.0)
+    }
+}
+
+/// An identity that a client has proven by a password.
+pub struct ProvenIdentity {
+    /// Its name.
+    pub name: String,
+    /// Returns when the password counts no more: the connection is closed then. It may never return.
+    pub withdrawn: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl fmt::Debug for ProvenIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProvenIdentity").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// The entry of a key. Its deadline, if it has one, has not passed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredEntry {
@@ -33,13 +63,15 @@ pub struct StoredEntry {
     pub deadline_ms: Option<u64>,
     /// The token of the lock that it claims ([`LockClaim`]): the revision of the write that made the claim.
     pub token: Option<u64>,
+    /// The holder of that lock, as the write named it. A store may cut a long text.
+    pub holder: Option<String>,
     /// The bytes that were written.
     pub value: Vec<u8>,
 }
 
 impl fmt::Debug for StoredEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { created, modified, deadline_ms, token, value } = self;
+        let Self { created, modified, deadline_ms, token, holder: _, value } = self;
         write!(f, "StoredEntry {{ {created}..{modified}, deadline {deadline_ms:?}, token {token:?}, ")?;
         write!(f, "{} bytes }}", value.len())
     }
@@ -243,8 +275,17 @@ pub enum StoreFailure {
 /// Each call that takes a [`Requester`] is linearizable, and ends before its deadline. Dropping its future abandons it: a commit may still
 /// take effect. An entry whose deadline has passed is seen by no call.
 pub trait RedisStore: Clone + Send + Sync + 'static {
-    /// Returns the identity of a user with this password, and `None` if they do not fit. A user that is not named is `default`.
-    fn authenticate(&self, user: &str, password: &[u8]) -> Option<String>;
+    /// Proves the identity of a user by a password. `None` means that they do not fit. A user that is not named is `default`. Fails if the
+    /// identity may have no further connection; one that it has already is not counted again.
+    fn authenticate(
+        &self,
+        user: &str,
+        password: &[u8],
+        connection: &ClientConnection,
+    ) -> Result<Option<ProvenIdentity>, StoreFailure>;
+
+    /// Counts a connection whose certificate proves an identity. Fails if the identity may have no further one.
+    fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), StoreFailure>;
 
     /// Whether any user has a password. Otherwise AUTH is refused.
     fn has_users(&self) -> bool;

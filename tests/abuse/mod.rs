@@ -17,6 +17,7 @@
 //! * `gateway`: etcd's JSON: pages of other sites, and bodies that take memory;
 //! * `http_port`: the HTTP port: unread answers and half requests;
 //! * `etcd`: etcd's port: very many watches, contenders that give up, unread events, bodies that do not end;
+//! * `redis`: Redis' port: broken and half requests, unread replies, scripts that do not end, many keys, and floods before AUTH;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
 //! `frames` encodes HTTP/2 frames itself, since no library sends such sequences. Default sizes fit a debug build and 90 seconds; with
@@ -43,6 +44,7 @@ mod handshakes;
 mod http_port;
 mod messages;
 mod readers;
+mod redis;
 mod resets;
 mod stage;
 mod watches;

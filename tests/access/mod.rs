@@ -7,6 +7,7 @@ mod dynamodb;
 mod owners;
 mod policies;
 mod program;
+mod redis;
 mod stage;
 mod tokens;
 mod writing;

@@ -3,12 +3,12 @@
 //! The protocol by itself, over a store in memory, is tested in its own crate (`src/redis/tests`); here are the parts between it and the
 //! cluster: deadlines in cluster time, units that run at the leader, locks that operators see, and a leader that dies.
 
-mod strangers;
+mod serializable;
 
 use std::time::Duration;
 
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
     net::TcpStream,
     time::{Instant, timeout},
 };
@@ -17,14 +17,14 @@ use crate::support::{cluster_with, leader, lockkeeper, output, text, until};
 use lockkeeper::local::{LocalCluster, Signal};
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// The script by which nearly all clients release: delete the key if it has this value.
-const RELEASE: &str =
+pub(crate) const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
 /// A reply of RESP2.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Reply {
+pub(crate) enum Reply {
     Status(String),
     Error(String),
     Number(i64),
@@ -33,14 +33,21 @@ enum Reply {
     List(Vec<Reply>),
 }
 
-struct Connection(BufReader<TcpStream>);
+/// A connection of a client, over TCP or TLS.
+pub(crate) struct Connection<S = TcpStream>(BufReader<S>);
 
 impl Connection {
-    async fn open(address: &str) -> Option<Self> {
-        Some(Self(BufReader::new(TcpStream::connect(address).await.ok()?)))
+    pub(crate) async fn open(address: &str) -> Option<Self> {
+        Some(Self::over(TcpStream::connect(address).await.ok()?))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self(BufReader::new(stream))
     }
 
-    async fn send(&mut self, arguments: &[&str]) -> Option<()> {
+    pub(crate) async fn send(&mut self, arguments: &[&str]) -> Option<()> {
         let mut request = format!("*{}\r\n", arguments.len());
         for argument in arguments {
             request.push_str(&format!("${}\r\n{argument}\r\n", argument.len()));
@@ -49,7 +56,7 @@ impl Connection {
     }
 
     /// The next reply, or `None` if the connection ends.
-    async fn read(&mut self) -> Option<Reply> {
+    pub(crate) async fn read(&mut self) -> Option<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line).await.ok()? == 0 {
             return None;
@@ -78,7 +85,7 @@ impl Connection {
         })
     }
 
-    async fn call(&mut self, arguments: &[&str]) -> Option<Reply> {
+    pub(crate) async fn call(&mut self, arguments: &[&str]) -> Option<Reply> {
         let call = async {
             self.send(arguments).await?;
             self.read().await
@@ -87,16 +94,16 @@ impl Connection {
     }
 
     /// The answer of a cluster that serves.
-    async fn ask(&mut self, arguments: &[&str]) -> Reply {
+    pub(crate) async fn ask(&mut self, arguments: &[&str]) -> Reply {
         self.call(arguments).await.unwrap_or_else(|| panic!("no answer to {arguments:?}"))
     }
 }
 
-fn ok() -> Reply {
+pub(crate) fn ok() -> Reply {
     Reply::Status("OK".to_owned())
 }
 
-fn text_of(text: &str) -> Reply {
+pub(crate) fn text_of(text: &str) -> Reply {
     Reply::Text(text.to_owned())
 }
 

@@ -1,7 +1,14 @@
 //! Who the client is, and how it speaks: AUTH and HELLO.
 
-use super::RedisSession;
-use crate::{RedisReply, RedisStore, commands::Arguments, number::parse_integer, resp::Protocol, view::Stop};
+use std::sync::Arc;
+
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{RedisSession, answer::reply_to_one};
+use crate::{
+    ProvenIdentity, RedisReply, RedisStore, StoreFailure, commands::Arguments, number::parse_integer, resp::Protocol,
+    view::Stop,
+};
 
 /// The version that clients are told: with a later one, they send commands that Redis 7.0 does not have.
 pub(super) const VERSION: &str = "7.0.15";
@@ -38,11 +45,28 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(());
         }
         let user = std::str::from_utf8(user).ok();
-        let proven = user.and_then(|user| self.node.store().authenticate(user, password));
-        let identity = proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?;
-        self.client().tell(|told| told.identity = Some(identity.clone()));
-        self.identity = Some(identity);
+        let connection = &self.connection;
+        let proven = user.map(|user| self.node.store().authenticate(user, password, connection)).transpose();
+        let proven = proven.map_err(too_many_connections)?.flatten();
+        let ProvenIdentity { name, withdrawn } = proven.ok_or_else(|| Stop::refused(WRONG_PASSWORD))?;
+
+        let client = Arc::clone(self.client());
+        client.tell(|told| told.identity = Some(name.clone()));
+        self.identity = Some(name);
+        // A command that waits ends, too: whoever has lost its password must not go on to take items, or to hear of messages.
+        let watched = async move {
+            withdrawn.await;
+            client.kill.cancel();
+        };
+        self.proof = Some(AbortOnDropHandle::new(tokio::spawn(watched)));
         Ok(())
+    }
+
+    /// Counts the connection for the identity that its certificate proves. Returns the error with which it has to be closed.
+    pub(crate) fn admit(&self) -> Result<(), RedisReply> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let admitted = self.node.store().admit(identity, &self.connection);
+        admitted.map_err(|failure| reply_to_one(Err(too_many_connections(failure))))
     }
 
     /// Serves `HELLO [version] [AUTH user password] [SETNAME name]`. An error leaves the version as it was.
@@ -103,6 +127,11 @@ impl<S: RedisStore> RedisSession<S> {
         ];
         RedisReply::Map(pairs.into_iter().map(|(name, value)| (RedisReply::text(name), value)).collect())
     }
+}
+
+/// The error for an identity that has as many connections as it may have.
+fn too_many_connections(failure: StoreFailure) -> Stop {
+    Stop::Refused(format!("ERR max number of clients reached: {failure}"))
 }
 
 /// Reads a name of a client: visible characters, and no spaces.

@@ -16,15 +16,16 @@ mod sentinel;
 mod transaction;
 mod waiting;
 
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    RedisReply, RedisStore, Requester,
+    ClientConnection, RedisReply, RedisStore, Requester, StoreFailure, TxnOutcome,
     clients::{ClientGuard, ListedClient},
     commands::{self, Arguments, CommandRunner, CommandSpec, Flag},
-    fast::FastTxn,
+    fast::{FastTxn, RepeatedClaim},
     node::RedisNode,
     resp::{Protocol, RequestWords, write_reply},
     unit::{CommandUnit, UnitCall, UnitOutcome},
@@ -39,6 +40,8 @@ use transaction::QueuedTransaction;
 const TOGETHER_MAX: usize = 100;
 /// Their bytes.
 const TOGETHER_BYTES_MAX: usize = 256 << 10;
+/// Pause before a lock is asked for again whose answer was lost.
+const REPEAT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The conversation with one client.
 pub(crate) struct RedisSession<S> {
@@ -54,6 +57,10 @@ pub(crate) struct RedisSession<S> {
     database: u8,
     /// Whom the client has proven to be.
     identity: Option<String>,
+    /// The connection, as the store counts it.
+    connection: ClientConnection,
+    /// Closes the connection when the password counts no more by which the client has proven that.
+    proof: Option<AbortOnDropHandle<()>>,
     /// The transaction that is being queued.
     transaction: Option<QueuedTransaction>,
     /// Keys in the store, with the revisions that they had.
@@ -84,6 +91,8 @@ impl<S: RedisStore> RedisSession<S> {
             protocol: Protocol::default(),
             database: 0,
             identity,
+            connection: ClientConnection::default(),
+            proof: None,
             transaction: None,
             watched: Vec::new(),
             subscriptions: None,
@@ -350,11 +359,36 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Commits the one transaction of a command. `None` means that nothing was done, and the command has to be run.
     async fn commit_fast(&self, fast: FastTxn) -> Result<Option<RedisReply>, Closes> {
+        let repeated = fast.repeated();
         let (txn, replies) = fast.into_parts();
-        match self.node.store().commit(&self.requester(), txn).await {
+        let requester = self.requester();
+        match self.node.store().commit(&requester, txn).await {
             Ok(outcome) => Ok(replies.reply(&outcome)),
+            Err(failure @ StoreFailure::Unknown(_)) => match repeated {
+                Some(repeated) => match self.repeat(&requester, repeated).await {
+                    Some(is_held) => Ok(replies.reply(&TxnOutcome { succeeded: is_held, ..TxnOutcome::default() })),
+                    None => failure_reply(failure).map(Some),
+                },
+                None => failure_reply(failure).map(Some),
+            },
             Err(failure) => failure_reply(failure).map(Some),
         }
+    }
+
+    /// Learns what became of a lock whose answer was lost, by asking for it again until the time of the command is over: then it stays
+    /// unknown. A client that sends it again by itself would be refused by its own lock, which nobody would release before its end.
+    async fn repeat(&self, requester: &Requester, repeated: RepeatedClaim) -> Option<bool> {
+        while Instant::now() + REPEAT_PAUSE < requester.deadline {
+            match self.node.store().commit(requester, repeated.txn.clone()).await {
+                Ok(outcome) => return Some(repeated.is_held(&outcome)),
+                Err(StoreFailure::Unknown(_) | StoreFailure::Unavailable(_) | StoreFailure::Overloaded(_)) => {
+                    sleep(REPEAT_PAUSE).await;
+                }
+                // These say nothing of the first attempt.
+                Err(StoreFailure::Denied(_) | StoreFailure::TooLarge(_) | StoreFailure::Full(_)) => return None,
+            }
+        }
+        None
     }
 
     /// The reply to the one call of a unit.

@@ -7,6 +7,7 @@
 //! topics      the clients of this node that have subscribed
 //! feed        the writes of the keyspace, as this node applies them, for both
 //! publish     messages, and the number of their receivers
+//! masters     changes of the leader, as Sentinel tells them
 //! ```
 //!
 //! Everything that nodes must agree on is an entry of the keyspace, so it survives a change of leader by itself, and the only thing that a
@@ -34,6 +35,7 @@
 
 mod feed;
 mod leases;
+mod masters;
 mod names;
 mod places;
 mod publish;
@@ -63,6 +65,8 @@ pub(crate) struct NodeSignals<S> {
     store: S,
     /// The name of this node among the entries: of this process only.
     node: String,
+    /// The names under which clients of Sentinel know the leader.
+    master_names: Vec<String>,
     shared: Arc<SharedSignals>,
     /// What runs while the node runs, from the first client on that waits.
     tasks: Mutex<JoinSet<()>>,
@@ -77,14 +81,15 @@ struct SharedSignals {
 }
 
 impl<S: RedisStore> NodeSignals<S> {
-    pub(crate) fn new(store: S, seed: u64) -> Self {
+    pub(crate) fn new(store: S, seed: u64, master_names: Vec<String>) -> Self {
         let shared = SharedSignals {
             feed: WriteFeed::default(),
             leases: Leases::default(),
             places: LocalPlaces::default(),
             topics: Topics::default(),
         };
-        Self { store, node: format!("{seed:016x}"), shared: Arc::new(shared), tasks: Mutex::default() }
+        let node = format!("{seed:016x}");
+        Self { store, node, master_names, shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
     /// Waits until this node hears of all writes that are made from now on.
@@ -94,6 +99,8 @@ impl<S: RedisStore> NodeSignals<S> {
             if tasks.is_empty() {
                 tasks.spawn(feed::follow(self.store.clone(), Arc::clone(&self.shared)));
                 tasks.spawn(leases::keep(self.store.clone(), Arc::clone(&self.shared)));
+                let names = self.master_names.clone();
+                tasks.spawn(masters::follow(self.store.clone(), Arc::clone(&self.shared), names));
             }
         }
         self.shared.feed.live(deadline).await

@@ -97,8 +97,10 @@ async fn operators_see_what_was_created_conditionally_with_a_deadline() {
     for line in ["SET one v NX PX 1000", "SET two v PX 1000", "SETNX three v", "SET four v", "SET five v NX"] {
         api.call(line).await;
     }
-    let holder = "worker-7, redis-py 8.1.0, 127.0.0.1:4000".to_owned();
-    assert_eq!(api.store.claim("redis/0/one"), Some(LockClaim::New { name: "redis/0/one".to_owned(), holder }));
+    let claim = api.store.claim("redis/0/one");
+    let Some(LockClaim::New { name, holder }) = &claim else { panic!("{claim:?}") };
+    assert_eq!(name, "redis/0/one");
+    assert!(holder.starts_with("worker-7, redis-py 8.1.0, 127.0.0.1:4000 #"), "{holder}");
     for other in ["two", "three", "four", "five"] {
         assert_eq!(api.store.claim(&format!("redis/0/{other}")), Some(LockClaim::None), "{other}");
     }
@@ -112,11 +114,41 @@ async fn operators_see_what_was_created_conditionally_with_a_deadline() {
     assert!(matches!(api.store.claim("redis/0/seven"), Some(LockClaim::New { .. })));
 }
 
+/// The request is repeated, and its own lock does not refuse it. Nobody is told of a lock that another request has taken.
+#[tokio::test(start_paused = true)]
+async fn a_lock_whose_answer_was_lost_is_known_after_all() {
+    const TAKE: &str = "SET lock same NX PX 60000";
+    let store = Memory::default();
+    let mut api = Api::over(store.clone());
+    let mut other = api.other();
+
+    store.lose_the_next_answer();
+    assert_eq!(api.call(TAKE).await, "+OK|");
+    let token = api.call("GET lockkeeper:token:lock").await;
+    // The same value, by the same connection and by another one, whose requests are lost, too.
+    for api in [&mut api, &mut other] {
+        store.lose_the_next_request();
+        assert_eq!(api.call(TAKE).await, "$-1|");
+        store.lose_the_next_answer();
+        assert_eq!(api.call(TAKE).await, "$-1|");
+    }
+    assert_eq!(api.call("GET lockkeeper:token:lock").await, token, "it was written once");
+
+    api.call("DEL lock").await;
+    store.lose_the_next_request();
+    assert_eq!(api.call(TAKE).await, "+OK|");
+    assert_eq!(api.call("GET lock").await, "$4|same|");
+
+    // Without an answer in the time of a command it stays unknown.
+    store.fail(Some(StoreFailure::Unknown("why".to_owned())));
+    assert_eq!(api.call(TAKE).await, "closed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_answer_closes_and_a_missing_leader_says_so() {
     let store = Memory::default();
     let mut api = Api::over(store.clone());
-    for line in ["SET lock a NX PX 1000", "INCR n", "DEL lock"] {
+    for line in ["SETNX lock a", "INCR n", "DEL lock"] {
         store.lose_the_next_answer();
         assert_eq!(api.call(line).await, "closed", "{line}");
     }

@@ -2,14 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 use super::redis::{
-    EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim, NodeAddress,
-    RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
+    ClientConnection, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry, FoundEntries, LockClaim,
+    NodeAddress, ProvenIdentity, RedisStore, Requester, StoreFailure, StoredEntry, TxnOutcome,
 };
 
 /// Maximum number of conditions, and of writes, as in the keyspace.
@@ -30,10 +33,19 @@ struct State {
     commits: u64,
     reads: u64,
     users: BTreeMap<String, String>,
+    /// The number of the node that leads.
+    leader: u8,
+    /// Told when a user is removed.
+    users_changed: watch::Sender<()>,
+    /// The connections that have proven who they are.
+    connections: Vec<Weak<()>>,
+    connections_max: usize,
     /// Answers every call so.
     failure: Option<StoreFailure>,
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
+    /// The next commit does not happen, and nobody is told so.
+    loses_request: bool,
     /// Happens before the next commits, so many times.
     intruder: Option<(EntryTxn, usize)>,
     /// Units that were given to the leader, if this node does not lead.
@@ -54,8 +66,13 @@ impl Default for Memory {
             commits: 0,
             reads: 0,
             users: BTreeMap::new(),
+            leader: 2,
+            users_changed: watch::Sender::new(()),
+            connections: Vec::new(),
+            connections_max: usize::MAX,
             failure: None,
             loses_answer: false,
+            loses_request: false,
             intruder: None,
             is_follower: false,
             given: Vec::new(),
@@ -95,12 +112,31 @@ impl Memory {
         self.state().loses_answer = true;
     }
 
+    pub(super) fn lose_the_next_request(&self) {
+        self.state().loses_request = true;
+    }
+
     pub(super) fn intrude(&self, txn: EntryTxn, times: usize) {
         self.state().intruder = Some((txn, times));
     }
 
     pub(super) fn add_user(&self, name: &str, password: &str) {
         self.state().users.insert(name.to_owned(), password.to_owned());
+    }
+
+    pub(super) fn remove_user(&self, name: &str) {
+        let mut state = self.state();
+        state.users.remove(name);
+        state.users_changed.send_replace(());
+    }
+
+    pub(super) fn elect(&self, leader: u8) {
+        self.state().leader = leader;
+    }
+
+    /// From now on there are no more connections with an identity than these.
+    pub(super) fn limit_connections(&self, connections_max: usize) {
+        self.state().connections_max = connections_max;
     }
 
     /// From now on another node leads.
@@ -170,6 +206,9 @@ impl Memory {
             if times > 1 {
                 state.intruder = Some((intruder, times - 1));
             }
+        }
+        if std::mem::take(&mut state.loses_request) {
+            return Err(StoreFailure::Unknown("no answer in time".to_owned()));
         }
         let outcome = state.commit(txn);
         if std::mem::take(&mut state.loses_answer) {
@@ -275,7 +314,11 @@ impl State {
                     }
                     new @ LockClaim::New { .. } => (Some(modified), new),
                 };
-                let entry = StoredEntry { created, modified, deadline_ms, token, value };
+                let holder = match &claim {
+                    LockClaim::New { holder, .. } => Some(holder.clone()),
+                    LockClaim::None | LockClaim::Kept => None,
+                };
+                let entry = StoredEntry { created, modified, deadline_ms, token, holder, value };
                 self.entries.insert(key, (entry, claim));
                 0
             }
@@ -284,9 +327,40 @@ impl State {
 }
 
 impl RedisStore for Memory {
-    fn authenticate(&self, user: &str, password: &[u8]) -> Option<String> {
-        let state = self.state();
-        state.users.get(user).filter(|right| right.as_bytes() == password).map(|_| user.to_owned())
+    fn authenticate(
+        &self,
+        user: &str,
+        password: &[u8],
+        connection: &ClientConnection,
+    ) -> Result<Option<ProvenIdentity>, StoreFailure> {
+        if self.state().users.get(user).is_none_or(|right| right.as_bytes() != password) {
+            return Ok(None);
+        }
+        self.admit(user, connection)?;
+
+        let store = self.clone();
+        let name = user.to_owned();
+        let mut changes = self.state().users_changed.subscribe();
+        let withdrawn = async move {
+            while store.state().users.contains_key(&name) {
+                let _ = changes.changed().await;
+            }
+        };
+        Ok(Some(ProvenIdentity { name: user.to_owned(), withdrawn: Box::pin(withdrawn) }))
+    }
+
+    fn admit(&self, _identity: &str, connection: &ClientConnection) -> Result<(), StoreFailure> {
+        let mut state = self.state();
+        let new = connection.observe();
+        state.connections.retain(|open| open.strong_count() > 0);
+        if state.connections.iter().any(|open| open.ptr_eq(&new)) {
+            return Ok(());
+        }
+        if state.connections.len() >= state.connections_max {
+            return Err(StoreFailure::Full("too many".to_owned()));
+        }
+        state.connections.push(new);
+        Ok(())
     }
 
     fn has_users(&self) -> bool {
@@ -302,8 +376,9 @@ impl RedisStore for Memory {
     }
 
     fn nodes(&self) -> Vec<NodeAddress> {
-        let node = |host: &str, leads| NodeAddress { host: host.to_owned(), port: 6379, leads };
-        vec![node("10.0.0.1", false), node("10.0.0.2", true), node("10.0.0.3", false)]
+        let leader = self.state().leader;
+        let node = |number| NodeAddress { host: format!("10.0.0.{number}"), port: 6379, leads: number == leader };
+        (1..=3).map(node).collect()
     }
 
     async fn get(&self, _requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {

@@ -145,6 +145,86 @@ async fn strangers_prove_who_they_are() {
 }
 
 #[tokio::test]
+async fn a_connection_ends_with_its_password_also_while_it_waits() {
+    let port = Port::open(options()).await;
+    port.store.add_user("ann", "hush");
+    port.store.add_user("bob", "hush");
+    let mut idle = port.connect().await;
+    idle.send(b"AUTH ann hush\r\n").await;
+    idle.expect("+OK\r\n").await;
+    let mut waits = port.connect().await;
+    waits.send(b"AUTH ann hush\r\nBLPOP queue 0\r\n").await;
+    waits.expect("+OK\r\n").await;
+    // Whose password counts is who authenticated last.
+    let mut other = port.connect().await;
+    other.send(b"AUTH ann hush\r\nAUTH bob hush\r\n").await;
+    other.expect("+OK\r\n+OK\r\n").await;
+    until_waiting(&port.store, 1).await;
+
+    port.store.remove_user("ann");
+    assert_eq!((idle.rest().await, waits.rest().await), (String::new(), String::new()));
+    other.send(b"RPUSH queue a\r\n").await;
+    other.expect(":1\r\n").await;
+}
+
+#[tokio::test]
+async fn connections_are_counted_for_their_identity() {
+    let port = Port::open(options()).await;
+    port.store.add_user("ann", "hush");
+    port.store.limit_connections(1);
+    let mut first = port.connect().await;
+    // The same connection is one, however often it says who it is.
+    first.send(b"AUTH ann hush\r\nAUTH ann hush\r\n").await;
+    first.expect("+OK\r\n+OK\r\n").await;
+    let mut second = port.connect().await;
+    second.send(b"AUTH ann hush\r\nGET k\r\n").await;
+    second.expect("-ERR max number of clients reached: too many\r\n-NOAUTH Authentication required.\r\n").await;
+    drop(first);
+    timeout(PATIENCE, async {
+        loop {
+            second.send(b"AUTH ann hush\r\n").await;
+            let mut reply = [0; 5];
+            second.0.read_exact(&mut reply).await.unwrap();
+            if reply == *b"+OK\r\n" {
+                break;
+            }
+            second.expect("max number of clients reached: too many\r\n").await;
+        }
+    })
+    .await
+    .expect("a connection that has ended is not counted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_has_the_time_of_an_arrival_and_takes_no_place_of_others() {
+    let options = Options { connections_max: 4, ..options() };
+    let port = Port::open(options).await;
+    port.store.add_user("ann", "hush");
+    let mut known = Vec::new();
+    for _ in 0..2 {
+        let mut client = port.connect().await;
+        client.send(b"AUTH ann hush\r\n").await;
+        client.expect("+OK\r\n").await;
+        known.push(client);
+    }
+    // Two arrivals have a place, and each that comes displaces another.
+    let mut strangers = Vec::new();
+    for _ in 0..6 {
+        let mut stranger = port.connect().await;
+        stranger.send(b"AUTH ann wrong\r\nPING\r\n").await;
+        strangers.push(stranger);
+    }
+    for stranger in &mut strangers {
+        // The last ones end by time: nothing that they have sent prolongs it.
+        stranger.rest().await;
+    }
+    for client in &mut known {
+        client.send(b"PING\r\n").await;
+        client.expect("+PONG\r\n").await;
+    }
+}
+
+#[tokio::test]
 async fn connections_can_be_listed_and_ended() {
     let port = Port::open(options()).await;
     let mut first = port.connect().await;
@@ -191,6 +271,35 @@ async fn clients_of_sentinel_find_the_leader() {
     let mut client = port.connect().await;
     client.send(b"SENTINEL get-master-addr-by-name any\r\nROLE\r\nSENTINEL replicas any\r\nSENTINEL masters\r\n").await;
     client.expect("*2\r\n$8\r\n10.0.0.2\r\n$4\r\n6379\r\n*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n*0\r\n*2\r\n*26\r\n").await;
+}
+
+#[tokio::test]
+async fn clients_of_sentinel_are_told_of_another_leader() {
+    let port = Port::open(options()).await;
+    let mut client = port.connect().await;
+    client.send(b"SUBSCRIBE +switch-master\r\n").await;
+    client.expect("*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n").await;
+    // Elections go on until one was noticed.
+    let elections = async {
+        for leader in [0, 3, 0, 2].into_iter().cycle() {
+            port.store.elect(leader);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    };
+    let told = async {
+        let head = "*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$36\r\n";
+        client.expect(head).await;
+        let mut told = [0; 36];
+        timeout(PATIENCE, client.0.read_exact(&mut told)).await.expect("in time").expect("not closed");
+        String::from_utf8_lossy(&told).into_owned()
+    };
+    let told = tokio::select! {
+        told = told => told,
+        () = elections => unreachable!("they do not end"),
+    };
+    let [to_third, to_second] =
+        ["mymaster 10.0.0.2 6379 10.0.0.3 6379", "mymaster 10.0.0.3 6379 10.0.0.2 6379"].map(str::to_owned);
+    assert!(told == to_third || told == to_second, "{told}");
 }
 
 /// Waits until there are so many clients that wait for an item.

@@ -15,6 +15,8 @@ use std::{
     sync::Arc,
 };
 
+use lockkeeper_planted::Planted;
+
 use crate::{
     EntryCondition, EntryTxn, EntryWrite,
     data::{Datum, DatumKind, Structure},
@@ -457,6 +459,13 @@ impl UnitView {
 
         let unwritten = |(from, to, revision)| EntryCondition::RangeUnwritten { from, to, revision };
         let modified = |(key, revision)| EntryCondition::Modified { key, revision };
+        if Planted::ReadKeysNotCompared.is_on() {
+            let is_written = |key: &Vec<u8>| {
+                txn.writes.iter().any(|write| matches!(write, EntryWrite::Put { key: written, .. } if written == key))
+            };
+            self.seen.retain(|(key, _)| is_written(key));
+            self.ranges_read.clear();
+        }
         txn.conditions.extend(self.ranges_read.into_iter().map(unwritten));
         txn.conditions.extend(self.seen.into_iter().map(modified));
         txn

@@ -5,30 +5,65 @@
 //! connection has it counted once for each of them. Before its first call, a connection counts for no identity: the port's own limits
 //! hold, which give such connections few slots and little time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Weak,
+};
 
 use lockkeeper_machine::Identity;
 use lockkeeper_transport::{ConnectionId, Remote};
 
 /// The connections of identities with a limit. An identity has no more entries than its limit was.
 #[derive(Debug, Default)]
-pub(super) struct Connections(BTreeMap<Identity, HashMap<ConnectionId, Remote>>);
+pub(super) struct Connections(BTreeMap<Identity, HashMap<ConnectionKey, OpenConnection>>);
+
+/// A connection that is counted while it is open.
+#[derive(Clone, Debug)]
+pub(super) enum OpenConnection {
+    /// Of a port that takes calls.
+    Calls(Remote),
+    /// Of another port: open for as long as this has an owner.
+    Other(Weak<()>),
+}
+
+/// Tells connections apart for as long as their [`OpenConnection`] exists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum ConnectionKey {
+    Calls(ConnectionId),
+    Other(usize),
+}
+
+impl OpenConnection {
+    fn key(&self) -> ConnectionKey {
+        match self {
+            Self::Calls(remote) => ConnectionKey::Calls(remote.id()),
+            Self::Other(open) => ConnectionKey::Other(open.as_ptr().addr()),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        match self {
+            Self::Calls(remote) => remote.is_connected(),
+            Self::Other(open) => open.strong_count() > 0,
+        }
+    }
+}
 
 impl Connections {
-    /// Whether a call of this identity on this connection is within the limit; if so, the connection is counted.
-    pub(super) fn take(&mut self, who: &Identity, remote: &Remote, most: u64) -> bool {
+    /// Whether this connection of the identity is within the limit; if so, it is counted.
+    pub(super) fn take(&mut self, who: &Identity, connection: OpenConnection, most: u64) -> bool {
         if !self.0.contains_key(who) {
             // New identities are rare; without this, those that are gone would stay.
-            self.0.retain(|_, open| open.values().any(Remote::is_connected));
+            self.0.retain(|_, all| all.values().any(OpenConnection::is_open));
         }
-        let open = self.0.entry(who.clone()).or_default();
-        if open.contains_key(&remote.id()) {
+        let all = self.0.entry(who.clone()).or_default();
+        if all.contains_key(&connection.key()) {
             return true;
         }
-        open.retain(|_, remote| remote.is_connected());
-        let within = (open.len() as u64) < most;
+        all.retain(|_, connection| connection.is_open());
+        let within = (all.len() as u64) < most;
         if within {
-            open.insert(remote.id(), remote.clone());
+            all.insert(connection.key(), connection);
         }
         within
     }

@@ -118,7 +118,7 @@ fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>
     let key = key.as_bytes();
     let lock = claims.lock.as_str();
 
-    if key == lock.as_bytes() || is_of_item(key, lock) {
+    if key == lock.as_bytes() || is_of_item(key, lock) || lockkeeper_redis::is_lock_of_key(key, lock) {
         return None;
     }
 
@@ -304,6 +304,10 @@ mod tests {
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/job"), [place, r#"acquire "etcd/job""#]);
         let item = r#"acquire the key "dynamodb/item/locks/7/jobs""#;
         assert_eq!(rights_to_put(b"dynamodb/item/locks/7/jobs", "dynamodb/locks/jobs"), [item]);
+        // A name is text, and has a `%` for each byte of the key that is none.
+        let bytes = r#"acquire the key "redis/0/100%\xff""#;
+        assert_eq!(rights_to_put(b"redis/0/100%\xff", "redis/0/100%25%ff"), [bytes]);
+        assert_eq!(rights_to_put(b"redis/0/100%\xff", "redis/0/100%25%fe"), [bytes, r#"acquire "redis/0/100%25%fe""#]);
         let other = rights_to_put(b"dynamodb/item/locks/7/jobs", "dynamodb/lock/jobs");
         assert_eq!(other, [item, r#"acquire "dynamodb/lock/jobs""#]);
     }

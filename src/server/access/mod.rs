@@ -24,7 +24,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -38,7 +38,11 @@ use lockkeeper_machine::Identity;
 use lockkeeper_policy::{IdentityLimits, Policy, PolicyFileError, RequestSubject, Right, TokenHash, Tokens};
 use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
 
-use self::{calls::Calls, connections::Connections, earlier::EarlierClients};
+use self::{
+    calls::Calls,
+    connections::{Connections, OpenConnection},
+    earlier::EarlierClients,
+};
 use super::api::{Caller, Error};
 
 /// Interval at which the files are read again. They are small, and comparing their text finds each change, even one within the resolution
@@ -307,13 +311,25 @@ impl Access {
 
     /// Refuses a call on a connection beyond the identity's connections, and has that connection closed after the answer.
     pub(crate) fn count_connection(&self, who: &Identity, remote: &Remote) -> Result<(), Error> {
+        let counted = self.count_open(who, OpenConnection::Calls(remote.clone()));
+        if counted.is_err() {
+            remote.finish();
+        }
+        counted
+    }
+
+    /// Refuses a connection beyond the identity's connections, of a port that is not one of calls. It is counted for as long as `open` has
+    /// an owner.
+    pub(crate) fn count_other_connection(&self, who: &Identity, open: Weak<()>) -> Result<(), Error> {
+        self.count_open(who, OpenConnection::Other(open))
+    }
+
+    fn count_open(&self, who: &Identity, connection: OpenConnection) -> Result<(), Error> {
         let Some(most) = self.limits(who).connections else { return Ok(()) };
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if connections.take(who, remote, most) {
+        if connections.take(who, connection, most) {
             return Ok(());
         }
-
-        remote.finish();
         Err(self.over_limit(who, "connections", most, true))
     }
 

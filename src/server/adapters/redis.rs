@@ -11,7 +11,7 @@
 //! **Units** (scripts, transactions, commands of several keys) run at the leader: [`RunUnit`](crate::api::requests::RunUnit) carries one
 //! there, and [`UnitRunner`] is the door's end of it. A leader whose node has no such port runs none; then the unit runs here.
 //!
-//! Left out: a token that is withdrawn ends no connection that it has opened.
+//! **A connection ends with the token** by which its client has proven who it is: within the time in which a node reads its files again.
 
 use std::{
     fmt,
@@ -26,9 +26,9 @@ use std::{
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lockkeeper_redis::{
-    ClientListener, ConnectionSource, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry,
-    FoundEntries, LockClaim, NodeAddress, Options, Redis, RedisStore, Refusals, Requester, StoreFailure, StoredEntry,
-    TxnOutcome,
+    ClientConnection, ClientListener, ConnectionSource, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite,
+    Expiry, FoundEntries, LockClaim, NodeAddress, Options, ProvenIdentity, Redis, RedisStore, Refusals, Requester,
+    StoreFailure, StoredEntry, TxnOutcome,
 };
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
@@ -139,7 +139,8 @@ impl UnitRunner for RedisUnits {
                 identity: caller.identity.as_ref().map(|identity| identity.as_str().to_owned()),
                 address: caller.remote.map_or(unknown, |remote| SocketAddr::new(remote.ip(), remote.port())),
                 deadline: Instant::now() + caller.deadline.map_or(OWN_TIMEOUT, Deadline::left),
-                is_port: false,
+                // A member asks for its own port, and not for a client: no policy concerns it.
+                is_port: caller.is_peer,
             };
             redis.run_unit(&requester, &unit).await
         }
@@ -227,12 +228,30 @@ struct RedisKeyspace {
 }
 
 impl RedisStore for RedisKeyspace {
-    fn authenticate(&self, user: &str, password: &[u8]) -> Option<String> {
-        let (identity, _) = self.client.service().access().token(std::str::from_utf8(password).ok()?).ok()?;
+    fn authenticate(
+        &self,
+        user: &str,
+        password: &[u8],
+        connection: &ClientConnection,
+    ) -> Result<Option<ProvenIdentity>, StoreFailure> {
+        let access = self.client.service().access();
+        let shown = std::str::from_utf8(password).ok().and_then(|token| access.token(token).ok());
         // The token alone decides who it is. A name beside it must agree, or a client with the wrong one of two tokens would work
         // unnoticed.
-        let is_meant = user == "default" || user == identity.as_str();
-        is_meant.then(|| identity.as_str().to_owned())
+        let meant = shown.filter(|(identity, _)| user == "default" || user == identity.as_str());
+        let Some((identity, token)) = meant else { return Ok(None) };
+
+        access.count_other_connection(&identity, connection.observe()).map_err(|error| failed(&error))?;
+        let name = identity.as_str().to_owned();
+        let caller = Caller { identity: Some(identity), token: Some(token), ..Caller::default() };
+        let withdrawn = Arc::clone(access).withdrawn(caller);
+        Ok(Some(ProvenIdentity { name, withdrawn: withdrawn.map(drop).boxed() }))
+    }
+
+    fn admit(&self, identity: &str, connection: &ClientConnection) -> Result<(), StoreFailure> {
+        let identity = Identity::new(identity).map_err(|invalid| StoreFailure::Denied(invalid.to_string()))?;
+        let access = self.client.service().access();
+        access.count_other_connection(&identity, connection.observe()).map_err(|error| failed(&error))
     }
 
     fn has_users(&self) -> bool {
@@ -483,6 +502,7 @@ fn stored(entry: &Entry) -> StoredEntry {
         modified: entry.modified.0,
         deadline_ms: entry.until.map(|until| until.0),
         token: entry.claim.as_ref().map(|claim| claim.token.0),
+        holder: entry.claim.as_ref().map(|claim| claim.label.as_str().to_owned()),
         value: entry.value.as_bytes().to_vec(),
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 use lockkeeper_machine::{
     Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Refusal, Reply, Select, Selected, Shows, SortBy,
-    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, VALUE_BYTES_MAX, Version,
+    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, VALUE_BYTES_MAX, Version,
 };
 use lockkeeper_planted::Planted;
 
@@ -45,9 +45,38 @@ impl Serve for Txn {
         let owner = caller.identity.as_ref().filter(|_| !Planted::OwnerNotNoted.is_on());
         let txn = self.opened_by(caller.remote, owner);
         let txn = txn.map_err(|too_large| Error::invalid("txn", too_large))?;
+        node.refuse_while_closed(&txn)?;
         let reply = node.apply(Command::Txn(txn)).await?;
         let Reply::Committed(committed) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(committed))
+    }
+}
+
+impl Local {
+    /// Refuses what may be a lock, and claims none, while a restored cluster is closed.
+    ///
+    /// The table itself refuses claims. Redis' clients also lock with hashes, sorted sets and strings without a deadline, which claim
+    /// nothing; a semaphore that was taken after the copy was made must not be given to others at once. Deletes and deadlines are served.
+    fn refuse_while_closed(&self, txn: &Txn) -> Result<(), Error> {
+        let may_lock = |operation: &TxnOperation| match operation {
+            TxnOperation::Put(put) => lockkeeper_redis::is_key_of_client(put.key.as_bytes()),
+            TxnOperation::Get(_)
+            | TxnOperation::Select(_)
+            | TxnOperation::Expire(_)
+            | TxnOperation::Delete(_)
+            | TxnOperation::DeleteRange(_)
+            | TxnOperation::Open(_) => false,
+        };
+        if !txn.operations().any(may_lock) {
+            return Ok(());
+        }
+
+        // This node leads, so its table has the moment at which the cluster opens.
+        let closed = self.replica.table().read(|applied| {
+            let now = applied.machine.now();
+            applied.machine.closed_until().map(|until| until.0.saturating_sub(now.0))
+        });
+        closed.map_or(Ok(()), |remaining_ms| Err(Error::refused(Refusal::Closed { remaining_ms })))
     }
 }
 
