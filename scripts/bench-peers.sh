@@ -8,16 +8,16 @@
 # 127.0.0.1 with their files in TMPDIR, and stop with this script. Compare ratios of one run only: absolute figures vary
 # between runs and with other load.
 #
-#     PEERS="lockkeeper lockkeeper-etcd etcd lockkeeper-zookeeper zookeeper redis"
-#                                       the systems to measure; lockkeeper-etcd and lockkeeper-zookeeper: the clients of those two,
-#                                       at Lockkeeper
+#     PEERS="lockkeeper lockkeeper-etcd etcd lockkeeper-zookeeper zookeeper lockkeeper-redis redis"
+#                                       the systems to measure; lockkeeper-etcd, lockkeeper-zookeeper and lockkeeper-redis: the
+#                                       clients of those three, at Lockkeeper
 #     WORKS="uncontended contended read keepalive watch beside failover held"; watch, and beside 10,000 watches:
 #                                       etcd and lockkeeper-etcd alone
 #     DURATION=5s REPETITIONS=3 HELD=1000000 FAILOVERS=10
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-peers=${PEERS:-lockkeeper lockkeeper-etcd etcd lockkeeper-zookeeper zookeeper redis}
+peers=${PEERS:-lockkeeper lockkeeper-etcd etcd lockkeeper-zookeeper zookeeper lockkeeper-redis redis}
 works=${WORKS:-uncontended contended read keepalive watch beside failover held}
 duration=${DURATION:-5s}
 repetitions=${REPETITIONS:-3}
@@ -110,6 +110,7 @@ start_dev() {
 }
 start_lockkeeper-etcd() { start_dev "$1" --etcd LOCKKEEPER_ETCD_ENDPOINTS; }
 start_lockkeeper-zookeeper() { start_dev "$1" --zookeeper ZOOKEEPER_CONNECT; }
+start_lockkeeper-redis() { start_dev "$1" --redis LOCKKEEPER_REDIS_ENDPOINTS; }
 
 start_zookeeper() {
     local dir=$1 n members='' client=() quorum election
@@ -153,8 +154,8 @@ missing() {
     etcd) command -v etcd >/dev/null || echo "apt-get install etcd-server" ;;
     zookeeper) { command -v java >/dev/null && [[ -f ${zookeeper_jars%%:*} ]]; } || echo "apt-get install zookeeper" ;;
     redis) command -v redis-server >/dev/null || echo "apt-get install redis-server" ;;
-    lockkeeper | lockkeeper-etcd | lockkeeper-zookeeper) ;;
-    *) echo "unknown peer; choose from lockkeeper, lockkeeper-etcd, etcd, lockkeeper-zookeeper, zookeeper and redis" ;;
+    lockkeeper | lockkeeper-etcd | lockkeeper-zookeeper | lockkeeper-redis) ;;
+    *) echo "unknown peer; choose from lockkeeper, lockkeeper-etcd, etcd, lockkeeper-zookeeper, zookeeper, lockkeeper-redis and redis" ;;
     esac
 }
 
@@ -211,6 +212,22 @@ measure_lockkeeper-etcd() {
         watch) measure lockkeeper-etcd-watch etcd watch --count 1000 "${windows[@]}" ;;
         beside) measure lockkeeper-etcd-beside etcd uncontended --workers 64 --watches 10000 "${windows[@]}" ;;
         held) measure lockkeeper-etcd-held etcd held --count "$held" --workers 256 ;;
+        esac
+    done
+}
+
+# With Redis' client, at the first node, whichever leads.
+measure_lockkeeper-redis() {
+    local work
+    for work in $works; do
+        [[ $work == uncontended || $work == contended || $work == read || $work == keepalive || $work == held ]] || continue
+        fresh lockkeeper-redis
+        case $work in
+        uncontended) measure lockkeeper-redis-uncontended redis uncontended --workers 1,16,64,256 "${windows[@]}" ;;
+        contended) measure lockkeeper-redis-contended redis contended --workers 16,64 "${windows[@]}" ;;
+        read) measure lockkeeper-redis-read redis read --workers 16,64 "${windows[@]}" ;;
+        keepalive) measure lockkeeper-redis-keepalive redis keepalive --rate 3000 "${windows[@]}" ;;
+        held) measure lockkeeper-redis-held redis held --count "$held" --workers 256 ;;
         esac
     done
 }

@@ -58,7 +58,7 @@ section() {
         cargo test --locked --workspace --doc &&
             RUSTDOCFLAGS='-D warnings' cargo doc --locked --workspace --no-deps --document-private-items
         ;;
-    chaos) ignored node chaos::all_holds etcd::chaos dynamodb::chaos ;;
+    chaos) ignored node chaos::all_holds etcd::chaos dynamodb::chaos redis::chaos ;;
     convictions) ignored node calibration::convictions ;;
     simulation)
         LOCKKEEPER_SIMULATION_SECONDS=600 cargo test --locked --test simulation fresh_seeds -- --nocapture &&

@@ -3,6 +3,7 @@
 //! The protocol by itself, over a store in memory, is tested in its own crate (`src/redis/tests`); here are the parts between it and the
 //! cluster: deadlines in cluster time, units that run at the leader, locks that operators see, and a leader that dies.
 
+mod chaos;
 mod serializable;
 
 use std::time::Duration;

@@ -7,6 +7,7 @@
 //! | `LOCKKEEPER_ENDPOINTS` | the nodes for Lockkeeper's own clients, through the links whose faults concern clients |
 //! | `LOCKKEEPER_DYNAMODB_ENDPOINTS` | endpoints for DynamoDB's clients, through links for the fault `answers-lost` |
 //! | `LOCKKEEPER_ETCD_ENDPOINTS` | the same for etcd's clients, `host:port` |
+//! | `LOCKKEEPER_REDIS_ENDPOINTS` | the same for Redis' clients, `host:port` |
 //! | `LOCKKEEPER_HISTORY` | the file for its events, one line each, as `lockkeeper::chaos::history` says; a program need not write any |
 //! | `LOCKKEEPER_HISTORY_BASE_NS` | the reading of `CLOCK_MONOTONIC` at time 0 of the history, nanoseconds |
 //!
@@ -38,6 +39,7 @@ pub(crate) struct Surroundings {
     pub(crate) endpoints: String,
     pub(crate) dynamodb_endpoints: String,
     pub(crate) etcd_endpoints: String,
+    pub(crate) redis_endpoints: String,
     /// The directory of their parts of the history.
     pub(crate) parts: PathBuf,
     /// The file for their stdout and stderr.
@@ -82,13 +84,15 @@ impl Programs {
 }
 
 fn spawn(number: usize, command: &str, surroundings: &Surroundings) -> io::Result<Child> {
-    let Surroundings { endpoints, dynamodb_endpoints, etcd_endpoints, parts, log, timeline } = surroundings;
+    let Surroundings { endpoints, dynamodb_endpoints, etcd_endpoints, redis_endpoints, parts, log, timeline } =
+        surroundings;
     let log = OpenOptions::new().create(true).append(true).open(log)?;
     Command::new("sh")
         .args(["-c", command])
         .env("LOCKKEEPER_ENDPOINTS", endpoints)
         .env("LOCKKEEPER_DYNAMODB_ENDPOINTS", dynamodb_endpoints)
         .env("LOCKKEEPER_ETCD_ENDPOINTS", etcd_endpoints)
+        .env("LOCKKEEPER_REDIS_ENDPOINTS", redis_endpoints)
         .env("LOCKKEEPER_HISTORY", history(parts, number)?)
         .env("LOCKKEEPER_HISTORY_BASE_NS", base_ns(*timeline).to_string())
         .stdin(Stdio::piped())

@@ -245,6 +245,7 @@ impl ChaosRun {
             endpoints: endpoints.clone(),
             dynamodb_endpoints: through(&mut links, cluster.dynamodb_endpoints(), options.seed)?,
             etcd_endpoints: through(&mut links, cluster.etcd_endpoints(), options.seed)?,
+            redis_endpoints: through(&mut links, cluster.redis_endpoints(), options.seed)?,
             parts: parts.path().to_owned(),
             log: options.directory.join("programs.log"),
             timeline,
@@ -662,6 +663,7 @@ async fn start(options: &RunOptions, recorder: &Recorder) -> Result<(LocalCluste
         tls: options.tls,
         dynamodb: !options.programs.is_empty(),
         etcd: !options.programs.is_empty(),
+        redis: !options.programs.is_empty(),
         ..lockkeeper_local::ClusterOptions::new(&options.program)
     })
     .await?;

@@ -63,10 +63,10 @@ pub(super) struct RunChaos {
     tls: bool,
     /// A program of your own that uses the cluster at the same time, for `sh -c`; may be given several times
     ///
-    /// It is told the nodes by LOCKKEEPER_ENDPOINTS, LOCKKEEPER_DYNAMODB_ENDPOINTS and LOCKKEEPER_ETCD_ENDPOINTS. It may write what it does
-    /// into the file LOCKKEEPER_HISTORY, in the format of the history, with times since LOCKKEEPER_HISTORY_BASE_NS of the clock
-    /// CLOCK_MONOTONIC: this is judged, too. It ends when its standard input does. The faults `restore` and
-    /// `restore-again` are skipped.
+    /// It is told the nodes by LOCKKEEPER_ENDPOINTS, and by LOCKKEEPER_DYNAMODB_ENDPOINTS, LOCKKEEPER_ETCD_ENDPOINTS and
+    /// LOCKKEEPER_REDIS_ENDPOINTS. It may write what it does into the file LOCKKEEPER_HISTORY, in the format of the history, with times
+    /// since LOCKKEEPER_HISTORY_BASE_NS of the clock CLOCK_MONOTONIC: this is judged, too. It ends when its standard input does. The faults
+    /// `restore` and `restore-again` are skipped.
     #[arg(long = "program", value_name = "COMMAND")]
     programs: Vec<String>,
     /// New directory for history and logs [default: ./chaos-SEED]

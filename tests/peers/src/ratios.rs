@@ -134,6 +134,15 @@ fn goals() -> Vec<Goal> {
             5.0,
         ),
         goal(
+            "Redis' protocol: pairs/s, W=64",
+            measured("lockkeeper-redis-uncontended", workers("64"), "per_second"),
+            "Redis, one node, fsync for each write",
+            "redis-uncontended",
+            true,
+            0.5,
+            1.0,
+        ),
+        goal(
             "linearizable reads/s, W=64",
             measured("lockkeeper-read", workers("64"), "per_second"),
             "etcd",

@@ -1,0 +1,87 @@
+// A client for `lockkeeper chaos run --program`: npm's `redlock` over ioredis contends for locks, and is judged. What it writes is told in
+// chaos_redis.py.
+"use strict";
+
+const fs = require("node:fs");
+
+const { default: Redis } = require("ioredis");
+const { default: Redlock } = require("redlock");
+
+const ENDPOINTS = process.env.LOCKKEEPER_REDIS_ENDPOINTS.split(",");
+const BASE_NS = BigInt(process.env.LOCKKEEPER_HISTORY_BASE_NS);
+const LEASE_MS = 2000;
+const HOLDERS = 3;
+
+let isOver = false;
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const now = () => Number(process.hrtime.bigint() - BASE_NS);
+const history = fs.openSync(process.env.LOCKKEEPER_HISTORY, "a");
+const add = (name, type, f, { at = now(), lock, ...value } = {}) => {
+    const line = { time_ns: at, process: name, type, f, ...(lock && { lock }), ...(Object.keys(value).length && { value }) };
+    fs.writeSync(history, `${JSON.stringify(line)}\n`);
+};
+
+// One client at one endpoint, until an error.
+async function work(name, endpoint, tenures) {
+    const [host, port] = endpoint.split(":");
+    const client = new Redis({ host, port: Number(port), maxRetriesPerRequest: 3 });
+    client.on("error", (error) => console.error(`${name}: ${error.message}`));
+    const locks = new Redlock([client], { retryCount: 0 });
+    try {
+        while (!isOver) {
+            const key = Math.random() < 0.5 ? "ra" : "rb";
+            const at = now();
+            let lock;
+            try {
+                lock = await locks.acquire([key], LEASE_MS);
+            } catch (error) {
+                if (!/quorum/.test(error.message)) {
+                    throw error;
+                }
+                await sleep(Math.random() * 50);
+                continue;
+            }
+            // Its time may be over by now; then the token is another one's, or there is none.
+            const [[, value], [, token]] = await client.pipeline().get(key).get(`lockkeeper:token:${key}`).exec();
+            if (value !== lock.value) {
+                continue;
+            }
+            const session = `${name}/${tenures.count++}`;
+            add(name, "invoke", "open", { at, session, ttl_ms: LEASE_MS });
+            add(name, "ok", "open", { at });
+            add(name, "invoke", "acquire", { at, lock: `redis/0/${key}`, session });
+            add(name, "ok", "acquire", { lock: `redis/0/${key}`, token: Number(token) });
+            await sleep([0, 10, 50, LEASE_MS * 0.4][Math.floor(Math.random() * 4)]);
+            add(name, "invoke", "release", { session, token: Number(token) });
+            try {
+                await lock.release();
+                add(name, "ok", "release");
+            } catch (error) {
+                // Lost, over by now, or sent again by itself after it had taken effect.
+                add(name, "info", "release", { reason: error.name });
+            }
+            await sleep(10);
+        }
+    } finally {
+        client.disconnect();
+    }
+}
+
+async function holder(number) {
+    const [name, tenures] = [`redlock-${number}`, { count: 0 }];
+    add(name, "info", "speaks", { process: name, protocol: "redis" });
+    for (let turn = number; !isOver; turn++) {
+        try {
+            await work(name, ENDPOINTS[turn % ENDPOINTS.length], tenures);
+        } catch (error) {
+            console.error(`${name}: ${error.message}`);
+            await sleep(100);
+        }
+    }
+}
+
+process.stdin.resume();
+process.stdin.on("end", () => {
+    isOver = true;
+});
+Promise.all(Array.from({ length: HOLDERS }, (_, number) => holder(number))).then(() => process.exit(0));
