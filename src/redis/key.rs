@@ -67,8 +67,8 @@ pub(crate) fn script_range() -> (Vec<u8>, Vec<u8>) {
     (start.clone(), prefix_end(start))
 }
 
-/// Whether this is the name of the lock that a key of the store stands for: it belongs to that key alone, and who may write the key may hold
-/// the lock.
+/// Whether this is the name of the lock that a key of the store stands for: it belongs to that key alone, and who may write the key may
+/// hold the lock.
 pub fn is_lock_of_key(stored: &[u8], name: &str) -> bool {
     is_key_of_client(stored) && lock_name(stored) == name
 }

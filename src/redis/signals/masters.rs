@@ -1,7 +1,7 @@
 //! Changes of the leader, told to subscribers of `+switch-master` as Sentinel tells them.
 //!
-//! Each node tells its own subscribers what it knows itself, so nothing of it is in the log. A client that is told twice, by two nodes, finds
-//! the master that it has already.
+//! Each node tells its own subscribers what it knows itself, so nothing of it is in the log. A client that is told twice, by two nodes,
+//! finds the master that it has already.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,11 +1,13 @@
 """Clients for `lockkeeper chaos run --program`: redis-py's `Lock`, a semaphore of one in a sorted set, and registers; judged with the run.
 
-A tenure begins with the `SET NX` that took the lock, as redis-py sent it first, and lasts as long as its time to live or its last extension.
-Its token is that of the lock (`GET lockkeeper:token:KEY`). The semaphore is a script that drops who is late, counts, adds, and gives a
-number that rises: another key that one script writes with it. A register is set by a script if it has the expected value, or by WATCH, MULTI
-and EXEC, and read.
+A tenure begins with the command that took the lock, and lasts as long as its time to live or its last extension. redis-py sends a command
+again by itself, and does not say when it sent it last: what took longer than most of the lease is given back, and is no tenure. The token
+is that of the lock (`GET lockkeeper:token:KEY`). The semaphore is a script that drops who is late by the time of the leader, counts, and
+adds; with it, it writes a string that has a token. A register is set by a script if it has the expected value, or by WATCH, MULTI and EXEC,
+and read.
 """
 
+import contextlib
 import itertools
 import os
 import random
@@ -33,7 +35,10 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)
 if redis.call('ZCARD', KEYS[1]) > 0 then return false end
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
-return redis.call('INCR', KEYS[1] .. ':last')
+-- A string that was absent, or had another value, has a token of its own.
+redis.call('GET', KEYS[1] .. ':last')
+redis.call('SET', KEYS[1] .. ':last', ARGV[1], 'PX', ARGV[2])
+return 1
 """
 SET = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('set', KEYS[1], ARGV[2]) return 1 else return 0 end"
 
@@ -49,6 +54,10 @@ class NotedLock(Lock):
     def do_acquire(self, token):
         self.sent = HISTORY.now()
         return super().do_acquire(token)
+
+
+def is_late(sent):
+    return HISTORY.now() - sent > LEASE * 0.8e9
 
 
 def taken(process, session, sent, lock, token):
@@ -86,7 +95,9 @@ def holder(number):
                 continue
             # Its time may be over by now; then the token is another one's, or there is none.
             value, token = client.pipeline().get(key).get(f"lockkeeper:token:{key}").execute()
-            if value != lock.local.token.decode():
+            if is_late(lock.sent) or value != lock.local.token.decode():
+                with contextlib.suppress(LockNotOwnedError):
+                    lock.release()
                 continue
             session, token = f"{process}/{next(tenures)}", int(token)
             taken(process, session, lock.sent, f"redis/0/{key}", token)
@@ -122,10 +133,14 @@ def semaphore(number):
         while not OVER.is_set():
             key, session = random.choice(("sa", "sb")), f"{process}/{next(tenures)}"
             sent = HISTORY.now()
-            token = enter(keys=[key], args=[session, int(LEASE * 1000)])
-            if token is None:
+            if enter(keys=[key], args=[session, int(LEASE * 1000)]) is None:
                 time.sleep(random.random() * 0.05)
                 continue
+            value, token = client.pipeline().get(f"{key}:last").get(f"lockkeeper:token:{key}:last").execute()
+            if is_late(sent) or value != session:
+                client.zrem(key, session)
+                continue
+            token = int(token)
             taken(process, session, sent, f"redis/0/{key}", token)
             time.sleep(random.choice((0.0, 0.01, 0.05, LEASE * 0.4)))
             given_back(process, session, token, lambda: client.zrem(key, session) == 1)

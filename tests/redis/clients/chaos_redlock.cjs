@@ -41,9 +41,10 @@ async function work(name, endpoint, tenures) {
                 await sleep(Math.random() * 50);
                 continue;
             }
-            // Its time may be over by now; then the token is another one's, or there is none.
+            // ioredis sends a command again by itself, and does not say when it sent it last; and its time may be over by now.
             const [[, value], [, token]] = await client.pipeline().get(key).get(`lockkeeper:token:${key}`).exec();
-            if (value !== lock.value) {
+            if (value !== lock.value || now() - at > LEASE_MS * 0.8e6) {
+                await lock.release().catch(() => undefined);
                 continue;
             }
             const session = `${name}/${tenures.count++}`;
