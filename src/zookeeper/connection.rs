@@ -290,6 +290,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
             }
         };
 
+        // A reply that was made while the feed ended and began anew may show a change whose event is lost: it must not leave.
+        if outbox.kill.is_cancelled() {
+            return Err(ClosingReason::AtOnce);
+        }
         self.out.append(&mut replies);
         answered?;
         self.held_requests.hold(self.input.len()).map_err(|_| ClosingReason::AfterReplies)
