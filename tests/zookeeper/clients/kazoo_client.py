@@ -44,6 +44,11 @@ def run_at_once(*works):
         raise failures[0]
 
 
+def catch_up(client):
+    """Its server may be behind that of another client, whose work is looked at next."""
+    client.sync(PATH)
+
+
 class KazooLock:
     """A lock that says whether its client lost the session, in which case there is nothing to give back."""
 
@@ -104,6 +109,7 @@ def hold_mode():
 def lock(one, two):
     ann, bob = one.Lock(f"{PATH}/lock", "ann"), two.Lock(f"{PATH}/lock", "bob")
     assert ann.acquire() and not bob.acquire(blocking=False), "one holds it"
+    catch_up(one)
     assert ann.contenders() == ["ann"], ann.contenders()
     waited = []
     waiter = threading.Thread(target=lambda: waited.append(bob.acquire(timeout=30)))
@@ -112,6 +118,7 @@ def lock(one, two):
     assert not waited and ann.release()
     waiter.join(60)
     assert waited == [True] and bob.release()
+    catch_up(one)
     assert one.get_children(f"{PATH}/lock") == [], "nothing is left"
 
 
@@ -123,6 +130,7 @@ def lock_that_gives_up(one, two):
         raise AssertionError("it is held")
     except LockTimeout:
         pass
+    catch_up(one)
     left = one.get_children(f"{PATH}/given-up")
     assert len(left) == 1, f"only the holder's node is left: {left}"
     # Another thread takes the wait back.
@@ -142,6 +150,7 @@ def lock_that_gives_up(one, two):
     eventually("it queues", lambda: len(one.get_children(f"{PATH}/given-up")) == 2)
     carl.cancel()
     thread.join(60)
+    catch_up(one)
     assert refused and one.get_children(f"{PATH}/given-up") == left, "what is cancelled leaves nothing"
     ann.release()
 
@@ -155,6 +164,7 @@ def read_and_write_locks(one, two):
     second.release()
     assert writer.acquire() and not first.acquire(blocking=False), "a writer excludes readers"
     writer.release()
+    catch_up(one)
     assert one.get_children(path) == []
 
 
@@ -202,6 +212,7 @@ def party(one, two):
 def barriers(one, two):
     barrier, told = Barrier(one, f"{PATH}/barrier"), []
     barrier.create()
+    catch_up(two)
     thread = threading.Thread(target=lambda: told.append(Barrier(two, f"{PATH}/barrier").wait(30)))
     thread.start()
     assert not Barrier(two, f"{PATH}/barrier").wait(0.3), "it stands"
@@ -224,6 +235,7 @@ def queues(one, two):
     queue = one.Queue(f"{PATH}/queue")
     for n in range(20):
         queue.put(b"%d" % n, priority=100 - n % 2)
+    catch_up(two)
     taken = [two.Queue(f"{PATH}/queue").get() for _ in range(20)]
     assert taken == [b"%d" % n for n in [*range(1, 20, 2), *range(0, 20, 2)]], taken
     locking = one.LockingQueue(f"{PATH}/locking")
@@ -231,7 +243,9 @@ def queues(one, two):
     assert locking.get(30) == b"a"
     other = two.LockingQueue(f"{PATH}/locking")
     assert other.get(30) == b"b", "what another one has locked is passed over"
-    assert locking.consume() and other.consume() and len(locking) == 0
+    assert locking.consume() and other.consume()
+    catch_up(one)
+    assert len(locking) == 0
 
 
 def counter(one, two):
@@ -241,7 +255,7 @@ def counter(one, two):
             mine += 1
 
     run_at_once(*[lambda client=client: count(client) for client in (one, two, one, two)])
-    one.sync(f"{PATH}/counter")
+    catch_up(one)
     assert one.Counter(f"{PATH}/counter").value == 80, "no step is lost"
 
 
@@ -317,6 +331,7 @@ def transactions(one, two):
     txn.check(f"{PATH}/txn", version=7)
     txn.create(f"{PATH}/txn/c")
     results = txn.commit()
+    catch_up(two)
     assert isinstance(results[1], BadVersionError) and two.get_children(f"{PATH}/txn") == [], results
 
 
@@ -330,6 +345,7 @@ def operations(one, two):
     except NodeExistsError:
         pass
     one.delete(path)
+    catch_up(two)
     try:
         two.get(path)
         raise AssertionError("it does not exist")
@@ -349,6 +365,7 @@ def acl(one, two):
     assert owner.get(f"{PATH}/secret")[0] == b"x"
     from kazoo.exceptions import NoAuthError
 
+    catch_up(two)
     for call in (two.get, lambda path: two.set(path, b"y")):
         try:
             call(f"{PATH}/secret")
@@ -364,9 +381,10 @@ def closed_session(one, two):
     path = f"{PATH}/of-third"
     third.create(path, ephemeral=True)
     seen = threading.Event()
+    catch_up(two)
     assert two.exists(path, watch=lambda event: seen.set())
     third.stop()
-    one.sync(path)
+    catch_up(one)
     assert not one.exists(path), "gone when its session is closed"
     assert seen.wait(60), "and its watcher is told"
 
@@ -376,8 +394,7 @@ def chroot(one, two):
     below = KazooClient(CONNECT + f"{PATH}/root", timeout=CONTEND_SECONDS)
     below.start(60)
     below.create("/in", b"y")
-    # The other one's server may be behind.
-    one.sync(PATH)
+    catch_up(one)
     assert one.get(f"{PATH}/root/in")[0] == b"y" and below.get_children("/") == ["in"]
     below.stop()
 
