@@ -74,6 +74,8 @@ pub struct Config {
     pub dynamodb: DynamodbConfig,
     /// Redis' protocol.
     pub redis: RedisConfig,
+    /// ZooKeeper's protocol.
+    pub zookeeper: ZookeeperConfig,
     /// etcd's API.
     pub etcd: EtcdConfig,
     /// The port for people and for what watches the node.
@@ -208,6 +210,21 @@ pub struct RedisConfig {
     pub listen: String,
     /// The address at which clients reach it, host:port, which the nodes tell to clients of Sentinel. Empty means `listen`.
     pub advertise: String,
+}
+
+/// ZooKeeper's protocol on a port of its own. With `[tls]` it speaks TLS.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ZookeeperConfig {
+    /// The address on which the node listens for it, host:port. Empty means that the protocol is not served.
+    pub listen: String,
+    /// The shortest session timeout that a client is granted, in milliseconds. One that asks for less is granted this.
+    pub session_timeout_ms_min: u32,
+    /// The longest one. A client that asks for more is granted this.
+    pub session_timeout_ms_max: u32,
+    /// For how long a session lives whose client closed the socket without closing the session, in milliseconds. 0 means until its
+    /// timeout, as ZooKeeper has it: a client that a middlebox cut off counts on that.
+    pub closed_socket_grace_ms: u32,
 }
 
 /// etcd's API on a port of its own.
@@ -406,10 +423,23 @@ impl Default for Config {
             audit: AuditConfig::default(),
             dynamodb: DynamodbConfig::default(),
             redis: RedisConfig::default(),
+            zookeeper: ZookeeperConfig::default(),
             etcd: EtcdConfig::default(),
             http: HttpConfig::default(),
             traces: TracesConfig::default(),
             members: Vec::new(),
+        }
+    }
+}
+
+impl Default for ZookeeperConfig {
+    /// The bounds of ZooKeeper's own default configuration: 2 and 20 ticks of 2 s.
+    fn default() -> Self {
+        Self {
+            listen: String::new(),
+            session_timeout_ms_min: 4_000,
+            session_timeout_ms_max: 40_000,
+            closed_socket_grace_ms: 0,
         }
     }
 }

@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, fmt::Display, net::IpAddr, time::SystemTime};
 
 use tracing_subscriber::EnvFilter;
 
-use super::{AuditConfig, Config, ConfiguredMember, LimitsConfig, Overrides, RaftConfig, TracesConfig};
+use lockkeeper_machine::TTL_MS_MAX;
+
+use super::{
+    AuditConfig, Config, ConfiguredMember, LimitsConfig, Overrides, RaftConfig, TracesConfig, ZookeeperConfig,
+};
 
 /// The largest election timeout. Each loss of the leader stops the cluster for that time, and a longer one would outlast clients' leases.
 const ELECTION_TIMEOUT_MS_LIMIT: u64 = 60_000;
@@ -14,6 +18,9 @@ const BYTES_MIN: usize = 2 * 1024 * 1024;
 
 /// The smallest size of an audit file: 4 KiB.
 const AUDIT_FILE_BYTES_MIN: u64 = 4 * 1024;
+
+/// The shortest timeout that sessions of ZooKeeper's clients may have at the least: an election takes up to half of it.
+const SESSION_TIMEOUT_MS_MIN: u32 = 500;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// For how long the clients of an earlier cluster may be served: a year, for which a certificate is valid.
@@ -55,6 +62,7 @@ pub(super) fn problems(config: &Config) -> Vec<Problem> {
     limits(&config.limits, &mut problems);
     audit(&config.audit, &mut problems);
     traces(&config.traces, &mut problems);
+    zookeeper(&config.zookeeper, &mut problems);
 
     if let Err(error) = EnvFilter::try_new(&config.log) {
         problems.push(Problem::new("log", format!("{:?} is not a filter: {error}: write, say, \"info\"", config.log)));
@@ -74,6 +82,28 @@ fn traces(traces: &TracesConfig, problems: &mut Vec<Problem>) {
             "traces.sample_ratio",
             format!("{sample_ratio} is not between 0 and 1: choose a share"),
         ));
+    }
+}
+
+fn zookeeper(zookeeper: &ZookeeperConfig, problems: &mut Vec<Problem>) {
+    let ZookeeperConfig { session_timeout_ms_min: min, session_timeout_ms_max: max, closed_socket_grace_ms, .. } =
+        zookeeper;
+    if !(SESSION_TIMEOUT_MS_MIN..=TTL_MS_MAX).contains(min) {
+        let what = format!(
+            "{min} is not between {SESSION_TIMEOUT_MS_MIN} and {TTL_MS_MAX}: choose another value, 4000 if in doubt"
+        );
+        problems.push(Problem::new("zookeeper.session_timeout_ms_min", what));
+    }
+    if max < min || *max > TTL_MS_MAX {
+        let what = format!(
+            "{max} is not between zookeeper.session_timeout_ms_min ({min}) and {TTL_MS_MAX}: choose another value, \
+             40000 if in doubt"
+        );
+        problems.push(Problem::new("zookeeper.session_timeout_ms_max", what));
+    }
+    if *closed_socket_grace_ms > TTL_MS_MAX {
+        let what = format!("{closed_socket_grace_ms} exceeds {TTL_MS_MAX}: choose a shorter time, or 0 for none");
+        problems.push(Problem::new("zookeeper.closed_socket_grace_ms", what));
     }
 }
 
@@ -219,6 +249,7 @@ fn listeners(config: &Config, problems: &mut Vec<Problem>) {
         ("etcd.advertise", &config.etcd.advertise),
         ("redis.listen", &config.redis.listen),
         ("redis.advertise", &config.redis.advertise),
+        ("zookeeper.listen", &config.zookeeper.listen),
         ("http.listen", &config.http.listen),
     ];
     for (key, listen) in others {
@@ -287,6 +318,7 @@ fn exposure(config: &Config, problems: &mut Vec<Problem>) {
         ("dynamodb.listen", &config.dynamodb.listen),
         ("etcd.listen", &config.etcd.listen),
         ("redis.listen", &config.redis.listen),
+        ("zookeeper.listen", &config.zookeeper.listen),
         ("http.listen", &config.http.listen),
     ];
     for (key, listen) in listeners {

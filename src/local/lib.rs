@@ -38,7 +38,7 @@ use directory::Directory;
 pub use error::LocalError;
 use lockkeeper_config::{
     AuditConfig, AuthConfig, Config, ConfiguredMember, DiskConfig, DynamodbConfig, EtcdConfig, HttpConfig, RaftConfig,
-    RedisConfig, TracesConfig,
+    RedisConfig, TracesConfig, ZookeeperConfig,
 };
 use lockkeeper_proto::v1 as pb;
 use lockkeeper_transport::tls::TlsFiles;
@@ -80,6 +80,8 @@ pub struct ClusterOptions {
     pub etcd: bool,
     /// Whether each node serves Redis' protocol. A cluster that has it keeps it.
     pub redis: bool,
+    /// Whether each node serves ZooKeeper's protocol. A cluster that has it keeps it.
+    pub zookeeper: bool,
     /// Whether each node has a port for probes and metrics. A cluster that has it keeps it.
     pub http: bool,
     /// Whether all connections use TLS, with certificates by the cluster's own authority. A cluster that has it keeps it.
@@ -108,6 +110,7 @@ impl ClusterOptions {
             dynamodb: false,
             etcd: false,
             redis: false,
+            zookeeper: false,
             http: false,
             tls: false,
             audit: AuditConfig::default(),
@@ -188,6 +191,9 @@ impl LocalCluster {
             }
             if options.redis || !config.redis.listen.is_empty() {
                 config.redis.listen = ports::address()?;
+            }
+            if options.zookeeper || !config.zookeeper.listen.is_empty() {
+                config.zookeeper.listen = ports::address()?;
             }
             if options.http || !config.http.listen.is_empty() {
                 config.http.listen = ports::address()?;
@@ -271,6 +277,7 @@ impl LocalCluster {
             dynamodb: DynamodbConfig { listen: on_another_port(&known.dynamodb.listen)?, ..known.dynamodb.clone() },
             etcd: EtcdConfig { listen: on_another_port(&known.etcd.listen)?, ..known.etcd.clone() },
             redis: RedisConfig { listen: on_another_port(&known.redis.listen)?, ..known.redis.clone() },
+            zookeeper: ZookeeperConfig { listen: on_another_port(&known.zookeeper.listen)?, ..known.zookeeper.clone() },
             http: HttpConfig { listen: on_another_port(&known.http.listen)?, ..known.http.clone() },
             ..known.clone()
         };
@@ -363,6 +370,11 @@ impl LocalCluster {
     /// The addresses (host:port) at which the nodes serve Redis' protocol. The list is empty if they do not.
     pub fn redis_endpoints(&self) -> Vec<String> {
         self.nodes().filter_map(LocalNode::redis_endpoint).collect()
+    }
+
+    /// The addresses (host:port) at which the nodes serve ZooKeeper's protocol. The list is empty if they do not.
+    pub fn zookeeper_endpoints(&self) -> Vec<String> {
+        self.nodes().filter_map(LocalNode::zookeeper_endpoint).collect()
     }
 
     /// The URLs at which the nodes serve probes and metrics. The list is empty if they do not.
@@ -486,6 +498,7 @@ fn needs_version(config: &Config) -> bool {
         || !config.dynamodb.listen.is_empty()
         || !config.etcd.listen.is_empty()
         || !config.redis.listen.is_empty()
+        || !config.zookeeper.listen.is_empty()
 }
 
 /// The audit configuration of one node, which writes to a directory below the common one.

@@ -81,8 +81,9 @@ impl LocalNode {
 
     /// Gives the node new ports for its other services.
     pub(super) fn move_others(&mut self) -> Result<(), LocalError> {
-        let Config { dynamodb, etcd, redis, http, .. } = &mut self.config;
-        let others = [&mut dynamodb.listen, &mut etcd.listen, &mut redis.listen, &mut http.listen];
+        let Config { dynamodb, etcd, redis, zookeeper, http, .. } = &mut self.config;
+        let others =
+            [&mut dynamodb.listen, &mut etcd.listen, &mut redis.listen, &mut zookeeper.listen, &mut http.listen];
         others.into_iter().filter(|listen| !listen.is_empty()).try_for_each(|listen| {
             *listen = ports::address()?;
             Ok(())
@@ -150,6 +151,11 @@ impl LocalNode {
     /// The address (host:port) at which the node serves Redis' protocol, or `None` if it does not.
     pub fn redis_endpoint(&self) -> Option<String> {
         Some(&self.config.redis.listen).filter(|listen| !listen.is_empty()).cloned()
+    }
+
+    /// The address (host:port) at which the node serves ZooKeeper's protocol, or `None` if it does not.
+    pub fn zookeeper_endpoint(&self) -> Option<String> {
+        Some(&self.config.zookeeper.listen).filter(|listen| !listen.is_empty()).cloned()
     }
 
     /// The URL at which the node serves probes and metrics, or `None` if it does not.

@@ -88,6 +88,11 @@ impl Machine {
         self.sessions.contains(id)
     }
 
+    /// How often a session that is alive was attached.
+    pub fn attached(&self, id: SessionId) -> Option<u64> {
+        self.sessions.get(id).filter(|_| !self.is_over(id)).map(|session| session.attached)
+    }
+
     /// The owner of a session that is in the table, alive or being cleared away: `Some(None)` if it has none.
     pub fn owner(&self, id: SessionId) -> Option<Option<&Identity>> {
         self.sessions.get(id).map(|session| session.owner.as_ref())

@@ -21,10 +21,13 @@ pub enum MeteredPort {
     DynamoDb,
     /// The port serves Redis' protocol.
     Redis,
+    /// The port serves ZooKeeper's protocol.
+    Zookeeper,
 }
 
 impl MeteredPort {
-    pub(crate) const ALL: [Self; 6] = [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb, Self::Redis];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Clients, Self::Peers, Self::Http, Self::Etcd, Self::DynamoDb, Self::Redis, Self::Zookeeper];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -34,6 +37,7 @@ impl MeteredPort {
             Self::Etcd => "etcd",
             Self::DynamoDb => "dynamodb",
             Self::Redis => "redis",
+            Self::Zookeeper => "zookeeper",
         }
     }
 }

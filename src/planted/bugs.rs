@@ -208,6 +208,8 @@ planted! {
         AuditLinesUnchained = "audit-lines-unchained",
 
         // Rights and fences.
+        /// A node that has lost the leader goes on to answer for sessions of ZooKeeper's clients, which may have ended elsewhere.
+        VouchesForEver = "vouches-for-ever",
         /// Who may read under a prefix may read a range that begins there, wherever it ends.
         RangeBeyondPrefix = "range-beyond-prefix",
         /// A rule for everybody with a name holds for anonymous callers, too.

@@ -199,12 +199,25 @@ impl Rule {
         match what {
             RequestSubject::Name(name) => name.starts_with(&self.prefix),
             RequestSubject::Under(prefix) => prefix.starts_with(&self.prefix),
-            RequestSubject::Key(key) => key.starts_with(self.prefix.as_bytes()),
+            RequestSubject::Key(key) => begins_with(key, self.prefix.as_bytes()),
             RequestSubject::Keys { from, to } => covers_keys(self.prefix.as_bytes(), from, to),
             RequestSubject::Anywhere => true,
             RequestSubject::Cluster => self.prefix.is_empty(),
         }
     }
+}
+
+/// The first part of the keys of ZooKeeper's nodes.
+const NODES: &[u8] = b"zookeeper";
+
+/// Whether a key begins with a prefix. The key of a node of ZooKeeper has a NUL before its last name, where its path has a `/`: so that the
+/// children of a node are one range. Rules are written with paths, and a name has no NUL, so a `/` of the prefix stands for both.
+fn begins_with(key: &[u8], prefix: &[u8]) -> bool {
+    if !key.starts_with(NODES) {
+        return key.starts_with(prefix);
+    }
+    let is_same = |(of_key, of_prefix): (&u8, &u8)| of_key == of_prefix || *of_key == 0 && *of_prefix == b'/';
+    key.len() >= prefix.len() && key.iter().zip(prefix).all(is_same)
 }
 
 /// Whether all keys of a range begin with the prefix. The last of them is below the range's end. Therefore the end may
@@ -218,7 +231,8 @@ fn covers_keys(prefix: &[u8], from: &[u8], to: Option<&[u8]>) -> bool {
 
 /// The beginning of a key that is text, because prefixes in a policy are text.
 fn text_beginning(key: &[u8]) -> String {
-    key.utf8_chunks().next().map(|chunk| chunk.valid().to_owned()).unwrap_or_default()
+    let beginning = key.utf8_chunks().next().map(|chunk| chunk.valid().to_owned()).unwrap_or_default();
+    if key.starts_with(NODES) { beginning.replace('\0', "/") } else { beginning }
 }
 
 impl fmt::Display for Rule {

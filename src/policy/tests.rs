@@ -97,6 +97,12 @@ fn a_rule_covers_keys_that_begin_with_its_prefix_and_ranges_of_such_keys() {
         ("etcd/", range(b"etcd", Some(b"etcd0")), false),
         ("", range(b"", None), true),
         ("", RequestSubject::Key(b"\0"), true),
+        ("zookeeper/app/", RequestSubject::Key(b"zookeeper/app\0lock"), true),
+        ("zookeeper/app/lock", RequestSubject::Key(b"zookeeper/app/lock\0n-0000000001"), true),
+        ("zookeeper/app/", RequestSubject::Key(b"zookeeper/apple\0lock"), false),
+        ("zookeeper/", RequestSubject::Key(b"zookeeper\0app"), true),
+        // Others' keys may have any byte.
+        ("etcd/app/", RequestSubject::Key(b"etcd/app\0lock"), false),
     ];
     let ann = who("ann");
     for (prefix, what, covered) in cases {

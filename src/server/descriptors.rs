@@ -18,6 +18,7 @@ const PEERS_MAX: usize = 1_000;
 const ETCD_MAX: usize = 10_000;
 const DYNAMODB_MAX: usize = 1_280;
 const REDIS_MAX: usize = 10_000;
+const ZOOKEEPER_MAX: usize = 10_500;
 const HTTP_MAX: usize = 512;
 /// Minimum number of connections at each port.
 const LEAST: u64 = 16;
@@ -35,6 +36,8 @@ pub struct Places {
     pub dynamodb: usize,
     /// Connections of Redis' clients.
     pub redis: usize,
+    /// Connections of ZooKeeper's clients.
+    pub zookeeper: usize,
     /// Connections of probes, scrapers and browsers.
     pub http: usize,
 }
@@ -48,6 +51,8 @@ pub struct FurtherPorts {
     pub dynamodb: bool,
     /// Whether it serves Redis' protocol.
     pub redis: bool,
+    /// Whether it serves ZooKeeper's protocol.
+    pub zookeeper: bool,
     /// Whether it serves probes, metrics and the console.
     pub http: bool,
 }
@@ -61,6 +66,7 @@ impl Default for Places {
             etcd: ETCD_MAX,
             dynamodb: DYNAMODB_MAX,
             redis: REDIS_MAX,
+            zookeeper: ZOOKEEPER_MAX,
             http: HTTP_MAX,
         }
     }
@@ -73,13 +79,14 @@ impl Places {
         let places = getrlimit(Resource::Nofile).current.map_or(usual, |descriptors| Self::within(descriptors, ports));
 
         if places != usual {
-            let Self { clients, peers, etcd, dynamodb, redis, http } = places;
+            let Self { clients, peers, etcd, dynamodb, redis, zookeeper, http } = places;
             tracing::warn!(
                 clients,
                 peers,
                 etcd,
                 dynamodb,
                 redis,
+                zookeeper,
                 http,
                 "fewer connections than usual: the hard limit of file descriptors is low (ulimit -Hn)"
             );
@@ -99,13 +106,15 @@ impl Places {
         let http = count_if(ports.http, left / HTTP_PART, HTTP_MAX);
 
         let for_clients = left.saturating_sub((peers + http) as u64);
-        let share = for_clients / (1 + u64::from(ports.etcd) + u64::from(ports.dynamodb) + u64::from(ports.redis));
+        let further = [ports.etcd, ports.dynamodb, ports.redis, ports.zookeeper];
+        let share = for_clients / (1 + further.map(u64::from).iter().sum::<u64>());
         Self {
             clients: count(share, CLIENTS_MAX),
             peers,
             etcd: count_if(ports.etcd, share, ETCD_MAX),
             dynamodb: count_if(ports.dynamodb, share, DYNAMODB_MAX),
             redis: count_if(ports.redis, share, REDIS_MAX),
+            zookeeper: count_if(ports.zookeeper, share, ZOOKEEPER_MAX),
             http,
         }
     }
@@ -127,7 +136,7 @@ pub fn raise() {
 mod tests {
     use super::*;
 
-    const ALL: FurtherPorts = FurtherPorts { etcd: true, dynamodb: true, redis: true, http: true };
+    const ALL: FurtherPorts = FurtherPorts { etcd: true, dynamodb: true, redis: true, zookeeper: true, http: true };
 
     #[test]
     fn connections_leave_room_for_files() {
@@ -135,14 +144,14 @@ mod tests {
         for descriptors in [256, 1_024, 4_096, 11_000, 30_000] {
             for ports in [ALL, FurtherPorts::default()] {
                 let places = Places::within(descriptors, ports);
-                let Places { clients, peers, etcd, dynamodb, redis, http } = places;
-                let all = clients + peers + etcd + dynamodb + redis + http;
+                let Places { clients, peers, etcd, dynamodb, redis, zookeeper, http } = places;
+                let all = clients + peers + etcd + dynamodb + redis + zookeeper + http;
                 assert!(all as u64 + RESERVED <= descriptors, "{places:?} of {descriptors}");
             }
         }
-        let none = Places { clients: 672, peers: 224, etcd: 0, dynamodb: 0, redis: 0, http: 0 };
+        let none = Places { clients: 672, peers: 224, etcd: 0, dynamodb: 0, redis: 0, zookeeper: 0, http: 0 };
         assert_eq!(Places::within(1_024, FurtherPorts::default()), none);
-        let least = Places { clients: 16, peers: 16, etcd: 16, dynamodb: 16, redis: 16, http: 16 };
+        let least = Places { clients: 16, peers: 16, etcd: 16, dynamodb: 16, redis: 16, zookeeper: 16, http: 16 };
         assert_eq!(Places::within(0, ALL), least);
     }
 }

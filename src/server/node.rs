@@ -97,6 +97,8 @@ pub struct FurtherParts<L> {
     pub etcd: Option<L>,
     /// The listener for Redis' protocol, if it is served.
     pub redis: Option<L>,
+    /// The listener for ZooKeeper's protocol, if it is served.
+    pub zookeeper: Option<L>,
     /// The listener for probes, metrics and the console, if they are served.
     pub http: Option<L>,
     /// Its certificates. Without them, its ports take plain text.
@@ -118,6 +120,7 @@ impl<L> Default for FurtherParts<L> {
             dynamodb: None,
             etcd: None,
             redis: None,
+            zookeeper: None,
             http: None,
             tls: None,
             places: Places::default(),
@@ -167,11 +170,13 @@ pub async fn serve(
     let dynamodb = opening::listen_if_set("dynamodb.listen", &config.dynamodb.listen).await?;
     let etcd = opening::listen_if_set("etcd.listen", &config.etcd.listen).await?;
     let redis = opening::listen_if_set("redis.listen", &config.redis.listen).await?;
+    let zookeeper = opening::listen_if_set("zookeeper.listen", &config.zookeeper.listen).await?;
     let http = opening::listen_if_set("http.listen", &config.http.listen).await?;
     let ports = FurtherPorts {
         etcd: etcd.is_some(),
         dynamodb: dynamodb.is_some(),
         redis: redis.is_some(),
+        zookeeper: zookeeper.is_some(),
         http: http.is_some(),
     };
 
@@ -196,7 +201,7 @@ pub async fn serve(
         identity,
         log: log.clone(),
         snapshots,
-        further: FurtherParts { dynamodb, etcd, redis, http, tls, places, ..FurtherParts::default() },
+        further: FurtherParts { dynamodb, etcd, redis, zookeeper, http, tls, places, ..FurtherParts::default() },
     };
     let ended = run(parts, shutdown).await;
     if let Err(error) = log.close().await {

@@ -53,6 +53,7 @@ pub struct Table {
     now: AtomicU64,
     index: AtomicU64,
     notified: AtomicU64,
+    progress: watch::Sender<TableProgress>,
     /// The history of the keyspace, and its revision, as of the last entry that was notified.
     history_of_entries: watch::Sender<EntryHistory>,
     revision: AtomicU64,
@@ -91,6 +92,7 @@ impl Table {
             now: AtomicU64::new(0),
             index: AtomicU64::new(0),
             notified: AtomicU64::new(0),
+            progress: watch::channel(TableProgress::default()).0,
             history_of_entries: watch::channel(EntryHistory::default()).0,
             revision: AtomicU64::new(0),
             watches_of_entries: WatchIndex::default(),
@@ -211,6 +213,20 @@ impl Table {
     /// The last *notified* entry: all its changes were sent to [`Table::changes`]. Lags behind the table itself by a moment.
     pub fn notified(&self) -> u64 {
         self.notified.load(Ordering::Acquire)
+    }
+
+    /// Follows the entries as they are notified. For whoever shows a state of the whole table, one after the other.
+    pub fn progress(&self) -> watch::Receiver<TableProgress> {
+        self.progress.subscribe()
+    }
+
+    /// All changes of the entries up to this one were sent to those who listen.
+    fn note_notified(&self, index: u64, is_restored: bool) {
+        self.notified.store(index, Ordering::Release);
+        self.progress.send_modify(|known| {
+            known.index = index;
+            known.restored += u64::from(is_restored);
+        });
     }
 
     /// The history of the keyspace. It has changed when something was left to the dispatcher of
@@ -337,7 +353,7 @@ impl Table {
         }
 
         self.publish(&applied);
-        self.notified.store(applied.index(), Ordering::Release);
+        self.note_notified(applied.index(), false);
         drop(applied);
         if let Some(lines) = written {
             self.audit.write(lines);
@@ -353,7 +369,7 @@ impl Table {
         self.note_removed(&applied);
         self.publish(&applied);
         self.history.forget(applied.index());
-        self.notified.store(applied.index(), Ordering::Release);
+        self.note_notified(applied.index(), true);
         self.notify_of_entries(EntriesWritten::all(&applied.machine));
         before
     }
@@ -437,7 +453,7 @@ impl Table {
                 let _ = self.changes.send(changes);
             }
         }
-        self.notified.store(index, Ordering::Release);
+        self.note_notified(index, false);
     }
 
     /// The time of the entry is `wall`.
@@ -514,6 +530,15 @@ impl Table {
             }
         }
     }
+}
+
+/// How far a table has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableProgress {
+    /// The index of the last entry that was notified.
+    pub index: u64,
+    /// How often a snapshot took the place of the entries up to there. Sessions that ended between are told to nobody.
+    pub restored: u64,
 }
 
 /// What the watchers of entries are told after a log entry.

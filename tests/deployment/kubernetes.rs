@@ -15,7 +15,7 @@ use super::{PORTS, installation, path, run, skip, text};
 use crate::support::program;
 
 /// What a port is called in the objects.
-const NAMES: [&str; 5] = ["clients", "peers", "http", "etcd", "dynamodb"];
+const NAMES: [&str; 7] = ["clients", "peers", "http", "etcd", "dynamodb", "redis", "zookeeper"];
 
 /// The configuration inside the objects.
 pub(super) fn configuration() -> String {

@@ -19,8 +19,8 @@ use serde_json::Value;
 
 /// The highest exposure, of 10, that `systemd-analyze security` may find, times 10. It finds 1.4.
 const EXPOSURE_MAX: &str = "20";
-/// Clients, peers, HTTP, clients of etcd, clients of DynamoDB.
-const PORTS: [&str; 5] = ["7101", "7201", "7301", "2379", "8000"];
+/// Clients, peers, HTTP, clients of etcd, of DynamoDB, of Redis and of ZooKeeper.
+const PORTS: [&str; 7] = ["7101", "7201", "7301", "2379", "8000", "6379", "2181"];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster-configs").join(name)
@@ -254,7 +254,9 @@ fn configurations_can_be_used_by_each_node() {
                 assert!(listen.ends_with(&format!(":{port}")), "{name}: {listen}");
             }
             if is_systemd {
-                assert_eq!((&*config.etcd.listen, &*config.dynamodb.listen), ("0.0.0.0:2379", "0.0.0.0:8000"));
+                let Config { etcd, dynamodb, redis, zookeeper, .. } = &config;
+                let listens = [&etcd.listen, &dynamodb.listen, &redis.listen, &zookeeper.listen];
+                assert_eq!(listens, ["0.0.0.0:2379", "0.0.0.0:8000", "0.0.0.0:6379", "0.0.0.0:2181"]);
             }
         }
     }

@@ -176,6 +176,7 @@ const LAYERS: &[Layer] = &[
             "traces",
             "transport",
             "types",
+            "zookeeper",
         ],
         Not(&["hdrhistogram", "jiff", "mimalloc"]),
     ),

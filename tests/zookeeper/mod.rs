@@ -9,4 +9,5 @@ mod connection;
 mod guarantees;
 mod jute;
 mod oracle;
+mod smoke;
 mod walk;

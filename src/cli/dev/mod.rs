@@ -57,6 +57,10 @@ pub(super) struct Dev {
     /// of all nodes). A cluster in DIR that has it keeps it
     #[arg(long)]
     redis: bool,
+    /// Serve ZooKeeper's protocol too; COMMAND finds it through ZOOKEEPER_CONNECT (a connect string of all nodes). A cluster
+    /// in DIR that has it keeps it
+    #[arg(long)]
+    zookeeper: bool,
     /// How long the cluster may take to start
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = arguments::duration)]
     timeout: Duration,
@@ -104,6 +108,7 @@ impl Dev {
             dynamodb: self.dynamodb,
             etcd: self.etcd,
             redis: self.redis,
+            zookeeper: self.zookeeper,
             http: true,
             ..ClusterOptions::new(&program)
         };

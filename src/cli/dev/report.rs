@@ -72,6 +72,10 @@ pub(super) fn variables(cluster: &LocalCluster) -> Vec<(&'static str, String)> {
         variables.push(("REDIS_URL", format!("{scheme}://{first}")));
         variables.push(("LOCKKEEPER_REDIS_ENDPOINTS", redis.join(",")));
     }
+    let zookeeper = cluster.zookeeper_endpoints();
+    if !zookeeper.is_empty() {
+        variables.push(("ZOOKEEPER_CONNECT", zookeeper.join(",")));
+    }
     if let Some(TlsFiles { ca, own }) = cluster.client_files() {
         variables.push(("LOCKKEEPER_CA", ca.display().to_string()));
         if let Some((certificate, key)) = own {

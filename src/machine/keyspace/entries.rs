@@ -32,6 +32,15 @@ impl Machine {
         self.entries.range(range)
     }
 
+    /// The keys of a range whose entries the log has given this session as their lease, whether or not it is over.
+    pub fn stored_leased_by<'a>(
+        &'a self,
+        session: SessionId,
+        range: &KeyRange,
+    ) -> impl Iterator<Item = &'a Key> + use<'a> {
+        self.entries.leased_within(session, range)
+    }
+
     /// The revision of the keyspace: not below that of any entry.
     pub fn revision(&self) -> Revision {
         Revision(self.last_token().0)

@@ -215,6 +215,11 @@ impl Value {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The bytes, without a copy.
+    pub fn shared(&self) -> Arc<[u8]> {
+        Arc::clone(&self.0)
+    }
 }
 
 impl Kinship {

@@ -67,6 +67,15 @@ const ITEMS: &[u8] = b"dynamodb/item/";
 /// The first part of the names of its items' locks.
 const ITEM_LOCKS: &str = "dynamodb/";
 
+/// The high half of the ids of sessions that ZooKeeper's clients open; the low half is the number that they see. No other sessions have it:
+/// their ids are drawn at random, or have a half of their own.
+pub(crate) const ZOOKEEPER_SESSIONS: u128 = 0x7a6f_6f6b_6565_7065 << 64;
+
+/// Whether a client of ZooKeeper opened the session.
+pub(crate) fn is_of_zookeeper(session: SessionId) -> bool {
+    session.0 >> 64 == ZOOKEEPER_SESSIONS >> 64
+}
+
 /// Whether an adapter does this for itself, not for its client: then a rule for the keys that the client names suffices. To create, change
 /// or delete a table is the client's act.
 pub(crate) fn is_of_adapter(right: Right, key: &[u8]) -> bool {
@@ -110,8 +119,8 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
 /// The right to the lock that a put claims. A put needs none if it claims no lock, or one that belongs to its key alone: then the right to
 /// the key suffices.
 ///
-/// The key `NAME/…` is a place in the queue for `NAME`, and other keys are the other places. So a place needs the right to all keys of
-/// the queue: a rule for less would let a client hold a lock that the rule does not name.
+/// The key `NAME/…`, of ZooKeeper's nodes with a NUL for the last `/`, is a place in the queue for `NAME`, and other keys are the other
+/// places. So a place needs the right to all keys of the queue: a rule for less would let a client hold a lock that the rule does not name.
 fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>)> {
     let Put { key, claims, .. } = operation.put()?;
     let claims = claims.as_ref()?;
@@ -122,7 +131,8 @@ fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>
         return None;
     }
 
-    let is_place = key.strip_prefix(lock.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
+    let is_place =
+        key.strip_prefix(lock.as_bytes()).is_some_and(|rest| rest.starts_with(b"/") || rest.starts_with(b"\0"));
     let what = if is_place { RequestSubject::Key(&key[..=lock.len()]) } else { RequestSubject::Name(lock) };
     Some((Right::Acquire, what))
 }

@@ -5,12 +5,16 @@
 //!
 //! | file | what it has |
 //! |---|---|
+//! | `certified_port` | a port whose connections have the identity of their certificate |
 //! | `keyspace_client` | requests of every adapter: they wait for a leader while none is known |
 //! | `etcd` | the store of `lockkeeper-etcd` |
 //! | `dynamodb` | the store of `lockkeeper-dynamodb`, and its port |
+//! | `zookeeper` | the store of `lockkeeper-zookeeper`, its port, and the sessions of its connections |
 //! | `redis` | the store of `lockkeeper-redis`, its port, and the units of other nodes |
 
+mod certified_port;
 pub(crate) mod dynamodb;
 pub(crate) mod etcd;
 mod keyspace_client;
 pub(crate) mod redis;
+pub(crate) mod zookeeper;

@@ -16,23 +16,19 @@
 use std::{
     fmt,
     future::Future,
-    io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    pin::Pin,
     sync::{Arc, PoisonError, RwLock},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lockkeeper_redis::{
-    ClientConnection, ClientListener, ConnectionSource, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite,
-    Expiry, FoundEntries, LockClaim, NodeAddress, Options, ProvenIdentity, Redis, RedisStore, Refusals, Requester,
-    StoreFailure, StoredEntry, TxnOutcome,
+    ClientConnection, ClientListener, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry,
+    FoundEntries, LockClaim, NodeAddress, Options, ProvenIdentity, Redis, RedisStore, Requester, StoreFailure,
+    StoredEntry, TxnOutcome,
 };
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::mpsc,
     time::{Instant, sleep, timeout_at},
 };
@@ -46,17 +42,14 @@ use lockkeeper_machine::{
     Label, Lifetime, LockName, Operand, Put, PutClaim, PutLease, Relation, Revision, Select, Shows, Stamp, Txn,
     TxnOperation, TxnResult, Value,
 };
-use lockkeeper_transport::{
-    Listen,
-    tls::{self, Acceptor, PlainOrTls},
-};
+use lockkeeper_transport::{Listen, tls::Acceptor};
 
 use super::{
+    certified_port::CertifiedPort,
     etcd::reachable,
     keyspace_client::{KeyspaceClient, this_node},
 };
 use crate::{
-    access::Access,
     api::{
         Caller, Deadline, Error, FailureReason as Reason, Retry,
         requests::{GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries},
@@ -116,7 +109,7 @@ impl RedisDoor {
         stopping: CancellationToken,
     ) -> impl Future<Output = ()> + Send + use<L> {
         let access = Arc::clone(self.store.client.service().access());
-        let listener = RedisPort { listener, acceptor, access };
+        let listener = CertifiedPort { listener, acceptor, access };
         let announcing = self.store.announce(stopping.clone());
         async move {
             tokio::join!(self.redis.serve(listener, stopping), announcing);
@@ -148,72 +141,9 @@ impl UnitRunner for RedisUnits {
     }
 }
 
-/// A listener that leaves the TLS handshake to the task of the connection.
-struct RedisPort<L> {
-    listener: L,
-    /// Without an acceptor, the port takes plain text.
-    acceptor: Option<Acceptor>,
-    access: Arc<Access>,
-}
-
-/// A connection, and the identity that its certificate proves.
-struct RedisStream<S> {
-    stream: PlainOrTls<S>,
-    identity: Option<String>,
-}
-
-impl<L: Listen> ConnectionSource for RedisPort<L> {
-    type Stream = RedisStream<L::Stream>;
-
-    async fn accept(
-        &mut self,
-    ) -> io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)> {
-        let (stream, client) = self.listener.accept().await?;
-
-        let acceptor = self.acceptor.clone();
-        let access = Arc::clone(&self.access);
-        let handshake = async move {
-            let stream = match acceptor {
-                Some(acceptor) => acceptor.accept_any(stream).await?,
-                None => PlainOrTls::Left(stream),
-            };
-            let identity = access.certificate_identity(tls::subject(&stream).as_ref());
-            // A certificate of an earlier cluster proves nothing here.
-            let (identity, is_of_earlier) = identity.map_err(|error| io::Error::other(error.message))?;
-            let identity = identity.filter(|_| !is_of_earlier).map(|identity| identity.as_str().to_owned());
-            Ok(RedisStream { stream, identity })
-        };
-        Ok((handshake, client))
-    }
-
-    fn refusals(&self) -> Refusals {
-        self.listener.refusals()
-    }
-}
-
-impl<L: Listen> ClientListener for RedisPort<L> {
+impl<L: Listen> ClientListener for CertifiedPort<L> {
     fn identity(stream: &Self::Stream) -> Option<String> {
-        stream.identity.clone()
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for RedisStream<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RedisStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        stream.identity().map(str::to_owned)
     }
 }
 

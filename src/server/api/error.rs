@@ -141,6 +141,11 @@ impl Error {
         self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// Whether another connection has attached the session ([`Refusal::SessionMoved`]).
+    pub(crate) fn is_session_moved(&self) -> bool {
+        self.reason == FailureReason::NotOwner && self.about(ATTACHED).is_some()
+    }
+
     /// Returns the field and the problem of a [`FailureReason::InvalidArgument`].
     pub(crate) fn violation(&self) -> Option<(&str, &str)> {
         let field = self.about("field").filter(|_| self.reason == FailureReason::InvalidArgument)?;

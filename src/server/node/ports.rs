@@ -35,6 +35,7 @@ pub(super) struct Listeners<L> {
     pub(super) dynamodb: Option<L>,
     pub(super) etcd: Option<L>,
     pub(super) redis: Option<L>,
+    pub(super) zookeeper: Option<L>,
     pub(super) http: Option<L>,
 }
 
@@ -45,6 +46,7 @@ pub(super) struct Acceptors {
     dynamodb: Option<Acceptor>,
     etcd: Option<Acceptor>,
     redis: Option<Acceptor>,
+    zookeeper: Option<Acceptor>,
     console: Option<Acceptor>,
 }
 
@@ -64,6 +66,7 @@ impl Acceptors {
             etcd: acceptor(Port::EitherHttp)?,
             // As browsers do, these clients show a certificate or a password.
             redis: acceptor(Port::Console)?,
+            zookeeper: acceptor(Port::Console)?,
             console: acceptor(Port::Console)?,
         })
     }
@@ -89,6 +92,9 @@ impl<C: Connector> RunningNode<C> {
         }
         if let Some(listener) = listeners.redis {
             self.serve_redis(listener, acceptors.redis, tasks);
+        }
+        if let Some(listener) = listeners.zookeeper {
+            self.serve_zookeeper(listener, acceptors.zookeeper, tasks);
         }
         if let Some(listener) = listeners.http {
             self.serve_http(listener, acceptors.console, hosts, tasks);
@@ -190,6 +196,20 @@ impl<C: Connector> RunningNode<C> {
         services.adapters_service.run_units(door.runner());
 
         let listener = self.counted(listener, CountedPort::Redis);
+        let serving = door.serve(listener, acceptor, self.stopping.clone());
+        base.environment.adapters.spawn(&mut tasks.clients, async move {
+            serving.await;
+            Ok(())
+        });
+    }
+
+    fn serve_zookeeper<L: Listen>(&self, listener: L, acceptor: Option<Acceptor>, tasks: &mut NodeTasks) {
+        let Self { base, services, .. } = self;
+        let service = services.adapters_service.clone();
+        let config = &base.config.zookeeper;
+        let door = adapters::zookeeper::ZookeeperDoor::new(service, config, base.places.zookeeper, &base.environment);
+
+        let listener = self.counted(listener, CountedPort::Zookeeper);
         let serving = door.serve(listener, acceptor, self.stopping.clone());
         base.environment.adapters.spawn(&mut tasks.clients, async move {
             serving.await;

@@ -46,8 +46,8 @@ impl<C: Connector> RunningNode<C> {
         let Parts { config, clients, peers, connector, environment, identity, mut log, snapshots, disk, further } =
             parts;
         let FurtherParts { limits, tls, places, inspector, versions, replica: wanted_replica, .. } = further;
-        let FurtherParts { dynamodb, etcd, redis, http, .. } = further;
-        let listeners = Listeners { clients, peers, dynamodb, etcd, redis, http };
+        let FurtherParts { dynamodb, etcd, redis, zookeeper, http, .. } = further;
+        let listeners = Listeners { clients, peers, dynamodb, etcd, redis, zookeeper, http };
 
         let acceptors = Acceptors::new(tls.as_ref(), &environment)?;
         let access = Access::open(&config.auth, tls.is_some()).map_err(ServeError::Config)?;

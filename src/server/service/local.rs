@@ -15,7 +15,7 @@ use super::{browse::Browse, keep_alive, long_reads::LongReads, patience::PATIENC
 use crate::{
     access::{
         Access,
-        guard::{Adds, Concern, Guarded, Needs, is_of_adapter, keys_of, rights_needed},
+        guard::{Adds, Concern, Guarded, Needs, is_of_adapter, is_of_zookeeper, keys_of, rights_needed},
     },
     api::{
         Caller, Error, FailureReason,
@@ -240,7 +240,7 @@ impl Local {
         if let Some(txn) = needs.txn {
             rights_needed(txn).try_for_each(|(right, what)| self.access.check(caller, right, what))?;
             for session in txn.sessions() {
-                if !self.may_use(caller, session)? {
+                if !self.may_use(caller, session)? && !self.is_shown_by_its_door(session) {
                     return Err(self.not_owner(caller, session));
                 }
             }
@@ -305,7 +305,13 @@ impl Local {
         }
     }
 
-    /// Whether the caller may use a session: the caller owns it, or it has no owner and the node serves anonymous callers.
+    /// Whether a client of ZooKeeper opened the session before it had shown who it is. Transactions come from adapters alone, and that one
+    /// has seen the session's password: it may be used by whom its client is by now.
+    fn is_shown_by_its_door(&self, session: SessionId) -> bool {
+        is_of_zookeeper(session) && self.owner(session) == Some(None)
+    }
+
+    /// Whether the caller may use a session: a member asks, the caller owns it, or it has no owner and the node serves anonymous callers.
     ///
     /// It suffices to read the table as it is applied here, though the command comes later in the log. The owner of a session never
     /// changes, and an id is not used again. A leader has applied all entries of its predecessors, and proposals are bound to its term. So
@@ -315,7 +321,8 @@ impl Local {
         if !self.replica.leads() {
             return Err(Error::no_leader());
         }
-        Ok(self.owner(session).is_none_or(|owner| self.access.owns(caller, owner.as_ref())))
+        let owner = self.owner(session);
+        Ok(caller.is_peer || owner.is_none_or(|owner| self.access.owns(caller, owner.as_ref())))
     }
 
     /// The owner of a session, if the table has the session.

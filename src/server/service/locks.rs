@@ -24,8 +24,8 @@ const FEW: usize = 16;
 /// Bytes after which a page of a list is closed.
 const PAGE_BYTES: usize = 256 * 1024;
 
-/// The first part of the names of locks that are entries: DynamoDB's items, etcd's keys, Redis' strings.
-const OF_ENTRIES: [&str; 3] = ["dynamodb/", "etcd/", "redis/"];
+/// The first part of the names of locks that are entries: DynamoDB's items, etcd's keys, Redis' strings, ZooKeeper's nodes.
+const OF_ENTRIES: [&str; 4] = ["dynamodb/", "etcd/", "redis/", "zookeeper/"];
 
 /// Refuses names under which entries are shown. The machine shows no entry under the name of one of its locks, so a lock of this name would
 /// hide one that another protocol's clients hold. A lock from before this rule is used until it is released, and a retry gets its reply.

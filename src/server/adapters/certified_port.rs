@@ -1,0 +1,90 @@
+//! A port whose connections have the identity of their certificate: for protocols whose clients show no token with each request.
+
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use lockkeeper_accept::{ConnectionSource, Refusals};
+use lockkeeper_transport::{
+    Listen,
+    tls::{self, Acceptor, PlainOrTls},
+};
+
+use crate::access::Access;
+
+/// A listener that leaves the TLS handshake to the task of the connection.
+pub(super) struct CertifiedPort<L> {
+    pub(super) listener: L,
+    /// Without an acceptor, the port takes plain text.
+    pub(super) acceptor: Option<Acceptor>,
+    pub(super) access: Arc<Access>,
+}
+
+/// A connection, and the identity that its certificate proves.
+pub(super) struct CertifiedStream<S> {
+    stream: PlainOrTls<S>,
+    identity: Option<String>,
+}
+
+impl<S> CertifiedStream<S> {
+    /// The identity. A certificate of an earlier cluster proves none.
+    pub(super) fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+}
+
+impl<L: Listen> ConnectionSource for CertifiedPort<L> {
+    type Stream = CertifiedStream<L::Stream>;
+
+    async fn accept(
+        &mut self,
+    ) -> io::Result<(impl Future<Output = io::Result<Self::Stream>> + Send + 'static, SocketAddr)> {
+        let (stream, client) = self.listener.accept().await?;
+
+        let acceptor = self.acceptor.clone();
+        let access = Arc::clone(&self.access);
+        let handshake = async move {
+            let stream = match acceptor {
+                Some(acceptor) => acceptor.accept_any(stream).await?,
+                None => PlainOrTls::Left(stream),
+            };
+            let identity = access.certificate_identity(tls::subject(&stream).as_ref());
+            // A certificate of an earlier cluster proves nothing here.
+            let (identity, is_of_earlier) = identity.map_err(|error| io::Error::other(error.message))?;
+            let identity = identity.filter(|_| !is_of_earlier).map(|identity| identity.as_str().to_owned());
+            Ok(CertifiedStream { stream, identity })
+        };
+        Ok((handshake, client))
+    }
+
+    fn refusals(&self) -> Refusals {
+        self.listener.refusals()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for CertifiedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CertifiedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

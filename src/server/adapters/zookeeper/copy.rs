@@ -1,0 +1,272 @@
+//! This node's copy of the table, as ZooKeeper's clients at this node see it: one state after the other, and the steps between.
+//!
+//! A client's read must show what the client was told of, and an event must come before the read that shows its change. So reads do not
+//! look at the table, which may be ahead of what was told: they look at the state that was published last ([`NodeCopy::state`]), and the
+//! step to a state follows its publication. A state is a clone of the machine, which costs some reference counts.
+//!
+//! **A state is what the log says.** An entry whose session is over shows until the log has ended it, since there is no event of it before
+//! ([`lockkeeper_machine::Machine::stored_entry`]).
+//!
+//! **Sessions.** Those of the connections of this node are looked at every [`LOOK`], and at once when entries of theirs are deleted:
+//! whether they are over, with all their entries gone, and whether another connection has attached them.
+//!
+//! **A snapshot** that this node installs leaves the ends of sessions between untold, and so the feed ends with it; its clients come back.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval, timeout_at},
+};
+
+use lockkeeper_machine::{Entry, EntryEvent, Key, KeyRange, Machine, Revision, RevisionError, SessionId};
+use lockkeeper_table::Table;
+use lockkeeper_zookeeper::{
+    AppliedFeed, AppliedStep, AppliedZnodes, ChildCounts, NumberedSession, StoredZnode, ZnodeChange, ZnodeChangeKind,
+};
+
+use super::{
+    leases::SessionLeases,
+    names::{self, NODES},
+};
+
+/// Time between two looks at all sessions of this node's connections.
+const LOOK: Duration = Duration::from_millis(100);
+/// Steps that wait for their reader. One that is further behind begins anew.
+const STEPS_KEPT: usize = 4096;
+
+/// A state of the table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CopyState {
+    machine: Machine,
+    /// The last entry of the log that is applied in it.
+    index: u64,
+    /// How often a snapshot took the place of entries.
+    restored: u64,
+}
+
+/// The states, one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct NodeCopy {
+    table: Arc<Table>,
+    leases: SessionLeases,
+    state: Arc<watch::Sender<Arc<CopyState>>>,
+    /// The end of the feed, while there is one. Its lock is held while a state is published and its step sent.
+    feed: Arc<Mutex<Option<mpsc::Sender<AppliedStep>>>>,
+}
+
+impl NodeCopy {
+    /// The copy of a table. It stands still until [`Self::follow`] runs.
+    pub(super) fn new(table: Arc<Table>, leases: SessionLeases) -> Self {
+        let state = CopyState::new(&table);
+        Self { table, leases, state: Arc::new(watch::Sender::new(Arc::new(state))), feed: Arc::default() }
+    }
+
+    /// The state that was published last.
+    pub(super) fn state(&self) -> Arc<CopyState> {
+        Arc::clone(&self.state.borrow())
+    }
+
+    /// Waits until a state is published for which this holds. Returns `None` if there was none by the deadline.
+    pub(super) async fn wait_for(
+        &self,
+        deadline: Instant,
+        is_there: impl Fn(&CopyState) -> bool,
+    ) -> Option<Arc<CopyState>> {
+        let mut states = self.state.subscribe();
+        let found = timeout_at(deadline, states.wait_for(|state| is_there(state))).await;
+        found.ok()?.ok().map(|state| Arc::clone(&state))
+    }
+
+    /// Begins a feed in place of the one before.
+    pub(super) fn feed(&self) -> AppliedFeed {
+        let (sender, steps) = mpsc::channel(STEPS_KEPT);
+        let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
+        *feed = Some(sender);
+        AppliedFeed { after: self.state().revision(), steps }
+    }
+
+    /// Publishes states as the table goes on. Does not return.
+    pub(super) async fn follow(self) {
+        let mut progress = self.table.progress();
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+
+        loop {
+            let is_due = tokio::select! {
+                changed = progress.changed() => {
+                    if changed.is_err() {
+                        // The node ends.
+                        return std::future::pending().await;
+                    }
+                    false
+                }
+                _ = look.tick() => {
+                    self.leases.renew_heard();
+                    true
+                }
+            };
+            progress.borrow_and_update();
+            self.publish(is_due);
+        }
+    }
+
+    /// Publishes the present state, and sends the step to it. With `looks_at_all`, all sessions are looked at.
+    fn publish(&self, looks_at_all: bool) {
+        let before = self.state();
+        let next = Arc::new(CopyState::new(&self.table));
+        let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state.send_replace(Arc::clone(&next));
+
+        let is_gap = before.restored != next.restored;
+        let Some(steps) = feed.as_ref().filter(|_| !is_gap) else {
+            *feed = None;
+            return;
+        };
+        let sent = next.step_after(&before, &self.leases, looks_at_all).map(|step| match step {
+            Some(step) => steps.try_send(step).is_ok(),
+            None => true,
+        });
+        // The history does not reach back, or the reader does not keep up: it begins anew.
+        if sent != Ok(true) {
+            *feed = None;
+        }
+    }
+}
+
+impl CopyState {
+    fn new(table: &Table) -> Self {
+        let restored = table.progress().borrow().restored;
+        table.read(|applied| Self { machine: applied.machine.clone(), index: applied.index(), restored })
+    }
+
+    /// The last entry of the log that is applied in it.
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Whether a session lives.
+    pub(super) fn has_session(&self, session: SessionId) -> bool {
+        self.machine.attached(session).is_some()
+    }
+
+    /// The number of the session's last attachment, if it lives.
+    pub(super) fn attached(&self, session: SessionId) -> Option<u64> {
+        self.machine.attached(session)
+    }
+
+    /// Whether a session is over, and all that it owned is gone.
+    pub(super) fn is_cleared(&self, session: SessionId) -> bool {
+        !self.machine.has_session(session)
+    }
+
+    /// What happened since the state before. `None` if nobody needs to hear of it. Fails if the history does not reach back.
+    fn step_after(
+        &self,
+        before: &Self,
+        leases: &SessionLeases,
+        looks_at_all: bool,
+    ) -> Result<Option<AppliedStep>, RevisionError> {
+        let mut changes = Vec::new();
+        let mut touched = BTreeSet::new();
+        for event in self.machine.history().after(before.machine.revision(), None)? {
+            if !names::is_node(&event.key) {
+                continue;
+            }
+            let ended = event.before.as_ref().filter(|_| event.after.is_none()).and_then(|entry| entry.lease);
+            touched.extend(ended.map(|lease| lease.session));
+            changes.push(change(event));
+        }
+
+        let looked_at = if looks_at_all { leases.all() } else { leases.known_of(&touched) };
+        let mut over = Vec::new();
+        let mut attached = Vec::new();
+        for NumberedSession { session, number } in looked_at {
+            let id = names::session_id(session);
+            match self.machine.attached(id) {
+                Some(last) if last > number => attached.push(NumberedSession { session, number: last }),
+                Some(_) => {}
+                None if self.is_cleared(id) => over.push(session),
+                None => {}
+            }
+        }
+        leases.note_over(&over);
+        leases.forget_before(&attached);
+
+        let revision = self.machine.revision().0;
+        let is_worth_telling = revision > before.machine.revision().0 || !over.is_empty() || !attached.is_empty();
+        Ok(is_worth_telling.then_some(AppliedStep { revision, changes, over, attached }))
+    }
+
+    fn entries(&self, from: &[u8], to: &[u8]) -> impl Iterator<Item = (&Key, &Arc<Entry>)> {
+        let key = |bytes| Key::from_log(bytes).ok();
+        let range = KeyRange { from: key(from), to: key(to) };
+        // Keys of others are not shown, whatever the range is.
+        self.machine.stored_entries(&range).filter(|(key, _)| names::is_node(key))
+    }
+}
+
+impl AppliedZnodes for CopyState {
+    fn revision(&self) -> u64 {
+        self.machine.revision().0
+    }
+
+    fn get(&self, key: &[u8]) -> Option<StoredZnode> {
+        let key = Key::from_log(key).ok().filter(names::is_node)?;
+        self.machine.stored_entry(&key).map(|entry| stored(entry))
+    }
+
+    fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &StoredZnode) -> bool) {
+        for (key, entry) in self.entries(from, to) {
+            if !show(key.as_bytes(), &stored(entry)) {
+                return;
+            }
+        }
+    }
+
+    fn keys(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8]) -> bool) {
+        for (key, _) in self.entries(from, to) {
+            if !show(key.as_bytes()) {
+                return;
+            }
+        }
+    }
+
+    fn owned_by(&self, session: u64) -> Vec<Vec<u8>> {
+        let nodes = KeyRange { from: Key::from_log(NODES).ok(), to: None };
+        let keys = self.machine.stored_leased_by(names::session_id(session), &nodes);
+        keys.filter(|key| names::is_node(key)).map(|key| key.as_bytes().to_vec()).collect()
+    }
+}
+
+/// An entry, in the words of the protocol's crate.
+pub(super) fn stored(entry: &Entry) -> StoredZnode {
+    let children = entry.children().unwrap_or_default();
+    StoredZnode {
+        created: entry.created.0,
+        modified: entry.modified.0,
+        owner: entry.lease.and_then(|lease| names::session_number(lease.session)),
+        children: ChildCounts { made: children.made, live: children.live, changed: children.changed.0 },
+        value: entry.value.shared(),
+    }
+}
+
+fn change(event: &EntryEvent) -> ZnodeChange {
+    let is_new = |after: &Arc<Entry>| after.created == event.revision;
+    let kind = match (&event.before, &event.after) {
+        (_, None) => ZnodeChangeKind::Deleted,
+        (before, Some(after)) if is_new(after) => ZnodeChangeKind::Created { is_again: before.is_some() },
+        (_, Some(_)) => ZnodeChangeKind::Changed,
+    };
+    let value = event.after.as_ref().map(|entry| entry.value.shared());
+    ZnodeChange { revision: event.revision.0, key: event.key.as_bytes().to_vec(), kind, value }
+}
+
+/// A revision that the machine has reached.
+pub(super) fn has_reached(state: &CopyState, revision: Revision) -> bool {
+    state.revision() >= revision.0
+}

@@ -1,0 +1,59 @@
+//! Keys, session ids and the names of locks: how what ZooKeeper's clients name is called in the table.
+
+use lockkeeper_machine::{Key, LockName, SessionId};
+
+use crate::access::guard::ZOOKEEPER_SESSIONS;
+
+/// The first part of the keys of nodes. The path of the parent, a NUL, and the name follow.
+pub(super) const NODES: &[u8] = b"zookeeper";
+
+/// Whether a key is one of a node.
+pub(super) fn is_node(key: &Key) -> bool {
+    let rest = key.as_bytes().strip_prefix(NODES);
+    rest.is_some_and(|rest| rest.first().is_none_or(|first| matches!(first, b'/' | 0)))
+}
+
+/// The id of the session with this number.
+pub(super) fn session_id(number: u64) -> SessionId {
+    SessionId(ZOOKEEPER_SESSIONS | u128::from(number))
+}
+
+/// The number of a session, if it is one of this protocol's.
+pub(super) fn session_number(session: SessionId) -> Option<u64> {
+    // What is left of the high half is zero if it is this one.
+    u64::try_from(session.0 ^ ZOOKEEPER_SESSIONS).ok()
+}
+
+/// The lock that a node with a session stands for: a place in the queue for its parent's path if its name is numbered, and otherwise its
+/// own path. `None` if that is no name of a lock; then operators see no lock.
+pub(super) fn lock_of(parent: &[u8], key: &[u8], is_numbered: bool) -> Option<LockName> {
+    let named = if is_numbered { parent } else { key };
+    let text = String::from_utf8(named.to_vec()).ok()?.replace('\0', "/");
+    LockName::new(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_nodes_are_told_from_others() {
+        let is_node = |key: &[u8]| is_node(&Key::new(key).expect("a key"));
+        assert!([&b"zookeeper"[..], b"zookeeper\0app", b"zookeeper/app\0lock"].into_iter().all(is_node));
+        assert!(![&b"zookeeper-secret"[..], b"zookeepers", b"etcd/zookeeper"].into_iter().any(is_node));
+    }
+
+    #[test]
+    fn sessions_are_numbers_and_come_back() {
+        let session = session_id(u64::MAX >> 1);
+        assert_eq!(session_number(session), Some(u64::MAX >> 1));
+        assert_eq!(session_number(SessionId(7)), None);
+    }
+
+    #[test]
+    fn a_numbered_node_queues_for_its_parent_and_another_holds_its_own_path() {
+        let lock = |is_numbered| lock_of(b"zookeeper/app\0lock", b"zookeeper/app/lock\0n-0000000001", is_numbered);
+        assert_eq!(lock(true).expect("a name").as_str(), "zookeeper/app/lock");
+        assert_eq!(lock(false).expect("a name").as_str(), "zookeeper/app/lock/n-0000000001");
+    }
+}

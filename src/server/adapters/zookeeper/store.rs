@@ -1,0 +1,417 @@
+//! The store of `lockkeeper-zookeeper`: this node's copy of the table for reads, and requests to the leader for the rest.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use openraft::async_runtime::WatchReceiver as _;
+use tokio::{
+    sync::OnceCell,
+    time::{Instant, timeout_at},
+};
+
+use lockkeeper_environment::Random;
+use lockkeeper_machine::{
+    AtLeaseEnd, Attached, Committed, Compare, Identity, Key, Label, Lease, Operand, Put, PutChild, PutClaim, PutLease,
+    Relation, Revision, Ttl, Txn, TxnFailure, TxnFailureReason, TxnOperation, TxnResult, Value,
+};
+use lockkeeper_policy::{RequestSubject, Right};
+use lockkeeper_zookeeper::{
+    AppliedFeed, AppliedZnodes, AttachOutcome, CloseOutcome, NodeRole, NumberedSession, SessionStart, TxnRefusal,
+    TxnVerdict, WriteRefusal, ZnodeCondition, ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+};
+
+use super::{
+    copy::{self, CopyState, NodeCopy},
+    leases::SessionLeases,
+    names,
+};
+use crate::{
+    adapters::keyspace_client::{KeyspaceClient, this_node},
+    api::{
+        Caller, Deadline, Error, FailureReason as Reason, Retry,
+        requests::{AttachSession, CloseSession, GetEntries, ListSessions, OpenSession},
+    },
+    service::Serve,
+};
+
+/// The key of the secret from which the passwords of sessions are made. No client can name it.
+const SECRET: &[u8] = b"zookeeper-secret";
+/// Time limit of a request of the node itself.
+const OWN_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The cluster's keyspace, as this adapter sees it.
+#[derive(Clone)]
+pub(super) struct ZookeeperKeyspace {
+    pub(super) client: KeyspaceClient,
+    pub(super) copy: NodeCopy,
+    pub(super) leases: SessionLeases,
+    pub(super) random: Arc<dyn Random>,
+    pub(super) secret: Arc<OnceCell<Vec<u8>>>,
+}
+
+impl fmt::Debug for ZookeeperKeyspace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZookeeperKeyspace").finish_non_exhaustive()
+    }
+}
+
+impl ZookeeperStore for ZookeeperKeyspace {
+    async fn open(
+        &self,
+        requester: &ZnodeRequester,
+        session: u64,
+        ttl_ms: u64,
+    ) -> Result<SessionStart, ZookeeperFailure> {
+        let ttl = Ttl::from_millis(u32::try_from(ttl_ms).unwrap_or(u32::MAX)).map_err(too_large)?;
+        let id = names::session_id(session);
+        let request = OpenSession { session: Some(id), ttl, label: label(requester) };
+
+        // Who it is may be proven after the session is open. Its writes ask for rights of their own.
+        let caller = self.caller(requester);
+        let is_stranger = caller.identity.is_none() && self.needs_identity();
+        let caller = if is_stranger { own(requester) } else { caller };
+        let sent = Instant::now();
+        self.call(requester, &caller, request).await?;
+        let state = self.applied_here(requester, |state| state.has_session(id)).await?;
+        Ok(self.begin(NumberedSession { session, number: 0 }, sent, ttl, &state))
+    }
+
+    async fn attach(&self, requester: &ZnodeRequester, session: u64) -> Result<AttachOutcome, ZookeeperFailure> {
+        let id = names::session_id(session);
+        let sent = Instant::now();
+        // The client has proven by its password that the session is its own.
+        let attached = self.client_call(requester, &own(requester), AttachSession { session: id }).await;
+        match attached {
+            Ok(attachment) => {
+                let is_here = |state: &CopyState| state.attached(id).is_some_and(|last| last >= attachment.number);
+                let state = self.applied_here(requester, is_here).await?;
+                let attached = NumberedSession { session, number: attachment.number };
+                Ok(AttachOutcome::Attached(self.begin(attached, sent, attachment.ttl, &state)))
+            }
+            Err(error) if is_session_over(&error) => {
+                let revision = self.gone_here(requester, session).await?;
+                Ok(AttachOutcome::Over { revision })
+            }
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn close(
+        &self,
+        requester: &ZnodeRequester,
+        attached: NumberedSession,
+    ) -> Result<CloseOutcome, ZookeeperFailure> {
+        let NumberedSession { session, number } = attached;
+        let id = names::session_id(session);
+        // A condition of nothing but the attachment: a connection that has lost the session must not close it.
+        let condition = Attached { session: id, number };
+        let nothing = Txn::new(Vec::new(), Vec::new(), Vec::new()).map_err(too_large)?.by_attached(condition);
+        let belongs = self.client_call(requester, &own(requester), nothing).await;
+        match belongs {
+            Ok(_) => {}
+            Err(error) if error.is_session_moved() => {
+                return Ok(CloseOutcome::Moved { revision: self.copy.state().revision() });
+            }
+            Err(error) if is_session_over(&error) => {}
+            Err(error) => return Err(failed(&error)),
+        }
+
+        let close = CloseSession { session: id, reason: None };
+        match self.client_call(requester, &own(requester), close).await {
+            Ok(_) => {}
+            Err(error) if is_session_over(&error) => {}
+            Err(error) => return Err(failed(&error)),
+        }
+        let revision = self.gone_here(requester, session).await?;
+        Ok(CloseOutcome::Over { revision })
+    }
+
+    fn note_alive(&self, attached: NumberedSession) {
+        self.leases.note_alive(attached);
+    }
+
+    fn vouches_for(&self, attached: NumberedSession) -> bool {
+        self.leases.vouches_for(attached)
+    }
+
+    fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T {
+        look(&*self.copy.state())
+    }
+
+    async fn catch_up(&self, requester: &ZnodeRequester) -> Result<u64, ZookeeperFailure> {
+        // Any linearizable read says up to which entry of the log the leader has come.
+        let request = ListSessions { after: None, page_size: 1, stale: false };
+        let index = self.call(requester, &own(requester), request).await?.index;
+        let state = self.applied_here(requester, |state| state.index() >= index).await?;
+        Ok(state.revision())
+    }
+
+    async fn commit(
+        &self,
+        requester: &ZnodeRequester,
+        attached: Option<NumberedSession>,
+        txn: ZnodeTxn,
+    ) -> Result<TxnVerdict, ZookeeperFailure> {
+        let compiled = compile(requester, attached, &txn)?;
+        let caller = self.caller(requester);
+        match self.client_call(requester, &caller, compiled).await {
+            Ok(committed) => {
+                let revision = committed.revision;
+                self.applied_here(requester, |state| copy::has_reached(state, revision)).await?;
+                Ok(verdict(&txn, committed))
+            }
+            Err(error) => {
+                let refusal = if error.is_session_moved() {
+                    TxnRefusal::SessionMoved
+                } else if is_session_over(&error) {
+                    TxnRefusal::SessionOver
+                } else {
+                    return Err(failed(&error));
+                };
+                let revision = self.copy.state().revision();
+                Ok(TxnVerdict { revision, refusal: Some(refusal), ..TxnVerdict::default() })
+            }
+        }
+    }
+
+    async fn feed(&self) -> Result<AppliedFeed, ZookeeperFailure> {
+        Ok(self.copy.feed())
+    }
+
+    async fn secret(&self) -> Result<Vec<u8>, ZookeeperFailure> {
+        self.secret.get_or_try_init(|| self.read_or_make_secret()).await.cloned()
+    }
+
+    fn authenticate(&self, user: &str, password: &str) -> Option<String> {
+        let (identity, _) = self.client.service().access().token(password).ok()?;
+        (identity.as_str() == user).then(|| user.to_owned())
+    }
+
+    fn needs_identity(&self) -> bool {
+        !self.client.service().access().serves_anonymous()
+    }
+
+    fn may_read(&self, requester: &ZnodeRequester, key: &[u8]) -> bool {
+        let caller = self.caller(requester);
+        let access = self.client.service().access();
+        caller.is_peer || access.admit(&caller).is_ok() && access.allows(&caller, Right::Read, RequestSubject::Key(key))
+    }
+
+    fn role(&self) -> NodeRole {
+        let replica = self.client.service().replica();
+        let metrics = replica.raft().server_metrics();
+        let is_alone = metrics.borrow_watched().membership_config.membership().nodes().count() == 1;
+        if replica.leads() {
+            if is_alone { NodeRole::Standalone } else { NodeRole::Leader }
+        } else if self.client.service().leader().is_some() {
+            NodeRole::Follower
+        } else {
+            NodeRole::Looking
+        }
+    }
+}
+
+impl ZookeeperKeyspace {
+    fn caller(&self, requester: &ZnodeRequester) -> Caller {
+        if requester.is_port {
+            return own(requester);
+        }
+        let deadline = Some(Deadline::at(requester.deadline));
+        let identity = requester.identity.as_deref().and_then(|name| Identity::new(name).ok());
+        Caller { remote: Some(requester.address.into()), identity, deadline, ..Caller::default() }
+    }
+
+    fn begin(&self, attached: NumberedSession, sent: Instant, ttl: Ttl, state: &CopyState) -> SessionStart {
+        self.leases.begin(attached, sent, Duration::from_millis(ttl.as_millis().into()));
+        SessionStart { attached, ttl_ms: ttl.as_millis().into(), revision: state.revision() }
+    }
+
+    /// Waits until this node shows a state for which this holds. What was asked for has happened already, so a failure is not *nothing
+    /// happened*.
+    async fn applied_here(
+        &self,
+        requester: &ZnodeRequester,
+        is_there: impl Fn(&CopyState) -> bool,
+    ) -> Result<Arc<CopyState>, ZookeeperFailure> {
+        let state = self.copy.wait_for(requester.deadline, is_there).await;
+        state.ok_or_else(|| ZookeeperFailure::Unknown("this node lags behind the leader".to_owned()))
+    }
+
+    /// Waits until this node shows no entry of a session that is over, however far it lags.
+    async fn gone_here(&self, requester: &ZnodeRequester, session: u64) -> Result<u64, ZookeeperFailure> {
+        self.catch_up(requester).await?;
+        let id = names::session_id(session);
+        let state = self.applied_here(requester, |state| state.is_cleared(id)).await?;
+        Ok(state.revision())
+    }
+
+    async fn call<C: Serve + Clone>(
+        &self,
+        requester: &ZnodeRequester,
+        caller: &Caller,
+        request: C,
+    ) -> Result<C::Reply, ZookeeperFailure> {
+        self.client_call(requester, caller, request).await.map_err(|error| failed(&error))
+    }
+
+    async fn client_call<C: Serve + Clone>(
+        &self,
+        requester: &ZnodeRequester,
+        caller: &Caller,
+        request: C,
+    ) -> Result<C::Reply, Error> {
+        let answer = timeout_at(requester.deadline, self.client.call(caller, request)).await;
+        answer.unwrap_or_else(|_| Err(Error::deadline_passed(C::CHANGES)))
+    }
+
+    /// The secret, which the first node that needs it draws: the others find it.
+    async fn read_or_make_secret(&self) -> Result<Vec<u8>, ZookeeperFailure> {
+        let caller = Caller { deadline: Some(Deadline::at(Instant::now() + OWN_TIMEOUT)), ..this_node() };
+        let key = Key::new(SECRET).map_err(too_large)?;
+        let drawn = [self.random.bits(), self.random.bits()].map(u128::to_be_bytes).concat();
+
+        let absent = Compare { key: key.clone(), up_to: None, relation: Relation::Equal, operand: Operand::Version(0) };
+        let value = Value::new(&drawn).map_err(too_large)?;
+        let put = Put { key: key.clone(), value, lease: PutLease::None, claims: None };
+        let txn = Txn::new(vec![absent], vec![TxnOperation::Put(put)], Vec::new()).map_err(too_large)?;
+        self.client.call(&caller, txn).await.map_err(|error| failed(&error))?;
+
+        let request = GetEntries { keys: vec![key], at: None, on_time: false };
+        let found = self.client.call(&caller, request).await.map_err(|error| failed(&error))?;
+        let secret = found.entries.into_iter().flatten().next();
+        let missing = || ZookeeperFailure::NotExecuted("the secret of sessions is missing: try again".to_owned());
+        secret.map(|entry| entry.value.as_bytes().to_vec()).ok_or_else(missing)
+    }
+}
+
+/// The node itself, in the time of a client.
+fn own(requester: &ZnodeRequester) -> Caller {
+    Caller { deadline: Some(Deadline::at(requester.deadline)), ..this_node() }
+}
+
+/// Who claims locks, for operators.
+fn label(requester: &ZnodeRequester) -> Label {
+    Label::new(&requester.address.to_string()).unwrap_or_default()
+}
+
+/// The transaction of the machine that does this.
+fn compile(
+    requester: &ZnodeRequester,
+    attached: Option<NumberedSession>,
+    txn: &ZnodeTxn,
+) -> Result<Txn, ZookeeperFailure> {
+    let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
+    let then = txn.writes.iter().map(|write| operation(requester, write)).collect::<Result<Vec<_>, _>>()?;
+    let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
+    let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, ZookeeperFailure>>()?;
+
+    let compiled = Txn::new(compares, then, otherwise).map_err(too_large)?.falling_back();
+    Ok(match attached {
+        None => compiled,
+        Some(NumberedSession { session, number }) => {
+            compiled.by_attached(Attached { session: names::session_id(session), number })
+        }
+    })
+}
+
+fn compare(condition: &ZnodeCondition) -> Result<Compare, ZookeeperFailure> {
+    let operand = Operand::Modified(Revision(condition.modified));
+    Ok(Compare { key: key(&condition.key)?, up_to: None, relation: Relation::Equal, operand })
+}
+
+fn operation(requester: &ZnodeRequester, write: &ZnodeWrite) -> Result<TxnOperation, ZookeeperFailure> {
+    Ok(match write {
+        ZnodeWrite::CreateChild { parent, key: bytes, is_numbered, value, owner } => {
+            let claim = |lock| PutClaim { lock, label: label(requester) };
+            let claims = owner.and_then(|_| names::lock_of(parent, bytes, *is_numbered)).map(claim);
+            let lease = owner.map_or(PutLease::None, |session| {
+                PutLease::Given(Lease { session: names::session_id(session), at_end: AtLeaseEnd::Delete })
+            });
+            let put = Put { key: key(bytes)?, value: bytes_of(value)?, lease, claims };
+            TxnOperation::PutChild(PutChild { parent: key(parent)?, put, is_numbered: *is_numbered })
+        }
+        ZnodeWrite::Put { key: bytes, value } => {
+            TxnOperation::Put(Put { key: key(bytes)?, value: bytes_of(value)?, lease: PutLease::Kept, claims: None })
+        }
+        ZnodeWrite::Delete { key: bytes } => TxnOperation::Delete(key(bytes)?),
+    })
+}
+
+/// What the machine says became of a transaction.
+fn verdict(txn: &ZnodeTxn, committed: Committed) -> TxnVerdict {
+    let revision = committed.revision.0;
+    let Some(failure) = committed.failed.filter(|_| !committed.succeeded) else {
+        let created = committed
+            .results
+            .into_iter()
+            .map(|result| if let TxnResult::PutChild(key) = result { Some(key.as_bytes().to_vec()) } else { None });
+        return TxnVerdict { revision, created: created.collect(), ..TxnVerdict::default() };
+    };
+
+    let refusal = match failure {
+        TxnFailure::Compare(index) => TxnRefusal::Condition(index as usize),
+        TxnFailure::Operation { index, reason } => {
+            TxnRefusal::Write { index: index as usize, reason: write_refusal(reason) }
+        }
+    };
+    let found = committed
+        .results
+        .into_iter()
+        .map(|result| if let TxnResult::Got(entry) = result { entry.as_deref().map(copy::stored) } else { None });
+    let found: Vec<_> = found.take(txn.otherwise_get.len()).collect();
+    TxnVerdict { revision, created: Vec::new(), refusal: Some(refusal), found }
+}
+
+fn write_refusal(reason: TxnFailureReason) -> WriteRefusal {
+    match reason {
+        TxnFailureReason::NoParent => WriteRefusal::NoParent,
+        // Only an entry with an owner ends, and none with children is given one.
+        TxnFailureReason::ParentEnds | TxnFailureReason::ParentCannotEnd => WriteRefusal::ParentEnds,
+        TxnFailureReason::ChildExists | TxnFailureReason::PutTwice => WriteRefusal::Exists,
+        TxnFailureReason::ChildrenLeft => WriteRefusal::HasChildren,
+    }
+}
+
+fn key(bytes: &[u8]) -> Result<Key, ZookeeperFailure> {
+    Key::new(bytes).map_err(too_large)
+}
+
+fn bytes_of(value: &[u8]) -> Result<Value, ZookeeperFailure> {
+    Value::new(value).map_err(too_large)
+}
+
+fn too_large(invalid: impl fmt::Display) -> ZookeeperFailure {
+    ZookeeperFailure::TooLarge(invalid.to_string())
+}
+
+fn is_session_over(error: &Error) -> bool {
+    matches!(error.reason, Reason::SessionExpired | Reason::SessionClosed | Reason::SessionUnknown)
+}
+
+fn failed(error: &Error) -> ZookeeperFailure {
+    use ZookeeperFailure::{Denied, Full, NotExecuted, TooLarge, Unknown};
+    let is = |reasons: &[Reason]| reasons.contains(&error.reason);
+
+    let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
+        Denied
+    } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
+        match error.about("limit") {
+            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
+            _ => Full,
+        }
+    } else if is(&[Reason::InvalidArgument]) {
+        TooLarge
+    } else if error.retry == Retry::Safe
+        || is(&[
+            Reason::LimitReached,
+            Reason::Overloaded,
+            Reason::DiskSpaceLow,
+            Reason::ClusterVersion,
+            Reason::SessionExists,
+        ])
+    {
+        NotExecuted
+    } else {
+        Unknown
+    };
+    kind(error.message.to_string())
+}
