@@ -65,6 +65,7 @@ impl WaitingCalls {
     }
 
     pub(super) fn end(&self, ticket: Ticket, end: &WaitEnd) {
+        // Taken out first: the calls are woken without the lock.
         let calls = self.waiting().remove(&ticket).unwrap_or_default();
         for call in calls {
             // An error means that the call broke off: its grant stays with its session.
@@ -75,6 +76,7 @@ impl WaitingCalls {
     /// Ends all calls without a result, for a node that stopped leading. Clients repeat them at the new leader, which would cancel the
     /// wait of a call that it does not see.
     pub fn break_off(&self) {
+        // Counted before they are gone: whoever finds no call where one was, and then looks at the number, finds it changed.
         self.times_broken_off.fetch_add(1, Ordering::AcqRel);
         self.waiting().clear();
     }

@@ -155,8 +155,11 @@ impl WatchIndex {
     where
         I: Iterator<Item = (&'a [u8], u64)>,
     {
+        // Tried, not waited for: the dispatcher may hold the index for a look at a thousand watches, and no log entry is to wait for that.
         let is_taken = self.try_turn().is_some_and(|mut turn| {
             let left = self.0.left.load(Ordering::Relaxed);
+            // Events that were left to the dispatcher come first. A watch that is told of a later position would take it that there was
+            // nothing before.
             let is_next = turn.dispatched() >= left || Planted::WatchesOutOfOrder.is_on();
             let is_taken = is_next && turn.0.ranges.is_little(events().map(|(key, _)| key));
             if is_taken {
@@ -218,6 +221,7 @@ impl IndexState {
         let all = self.ranges.count;
         let ranges = self.ranges.others.len();
         let ensure_share = |what, has, all: usize, most: usize| {
+            // Half of what the others leave, rounded up: the last place goes to somebody who has none.
             let is_within = has < (most.saturating_sub(all - has)).div_ceil(2);
             if is_within { Ok(()) } else { Err(TooManyWatches { what, has, most }) }
         };
@@ -349,6 +353,7 @@ impl From<KeyRange> for Shape {
         let to = range.to.as_ref();
         match (from.map(|from| from.as_bytes()), to.map(|to| to.as_bytes())) {
             (None, None) => Self::Prefix([].into()),
+            // The first key after `from` is `from` and a zero byte: there is nothing between the two.
             (Some(from), Some(to)) if to.strip_prefix(from) == Some(&[0]) => Self::Key(from.into()),
             (Some(from), Some(to)) if after_prefix(from).as_deref() == Some(to) => Self::Prefix(from.into()),
             _ => Self::Other(range),
@@ -358,6 +363,7 @@ impl From<KeyRange> for Shape {
 
 /// The first key after all that begin so, if there is one.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    // A byte of 255 cannot be raised, so the one before it is, and what follows goes. If all are 255, the range has no end.
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut after = prefix[..=last].to_vec();
     after[last] += 1;
