@@ -25,7 +25,7 @@ sections=(
     'patroni      Patroni with PostgreSQL'
     'dynamodb     clients of DynamoDB from PyPI and npm; walks beside moto and dynalite'
     'redis        lock clients of Redis from PyPI, npm and Debian while leaders die; clients that wait; Sentinels'
-    'zookeeper    clients of ZooKeeper from PyPI, npm and Debian while leaders die, at ZooKeeper 3.8; walks beside it'
+    'zookeeper    clients of ZooKeeper from PyPI, npm and Debian while nodes die; walks beside ZooKeeper 3.8'
     'lua          random programs beside the same interpreter in redis-server'
     'clients-python the Python client: lints, types, its tests, its recipes; a run of chaos that is judged'
     'generated    clients for TypeScript, JavaScript, Python, Java and Go, generated from proto/'
@@ -71,7 +71,8 @@ section() {
     dynamodb) scripts/dynamodb-clients.sh ;;
     redis) scripts/redis-clients.sh ;;
     zookeeper)
-        scripts/zookeeper-clients.sh --zookeeper 3 && ignored node zookeeper::
+        scripts/zookeeper-clients.sh --zookeeper 3 && scripts/zookeeper-clients.sh &&
+            scripts/zookeeper-clients.sh --two-holders 3 && ignored node zookeeper::
         ;;
     lua) apt redis-server redis-server && cargo test --locked -p lockkeeper-lua --lib -- --ignored --nocapture ;;
     clients-python) scripts/python-client.sh && scripts/client-conformance.sh python && ignored node clients::python:: ;;

@@ -180,3 +180,15 @@ async fn zookeeper_gives_the_guarantees() {
     all_hold(std::slice::from_ref(&oracle.address)).await;
     oracle.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: sessions that end by themselves"]
+async fn a_cluster_gives_the_guarantees() {
+    let mut cluster = super::steady_cluster().await;
+    let addresses = cluster.zookeeper_endpoints();
+    all_hold(&addresses).await;
+    for _ in 0..3 {
+        expired_means_gone(&addresses).await;
+    }
+    cluster.stop().await;
+}

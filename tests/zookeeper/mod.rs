@@ -11,3 +11,15 @@ mod jute;
 mod oracle;
 mod smoke;
 mod walk;
+
+use lockkeeper::local::LocalCluster;
+
+/// Three nodes that serve the protocol, and that a busy machine does not make elect: a connection would end, and a walk with it.
+async fn steady_cluster() -> LocalCluster {
+    crate::support::cluster_with(|options| {
+        options.zookeeper = true;
+        options.raft.election_timeout_ms_min = 10_000;
+        options.raft.election_timeout_ms_max = 20_000;
+    })
+    .await
+}

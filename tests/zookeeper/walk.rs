@@ -441,3 +441,17 @@ async fn two_zookeepers_differ_in_nothing_that_a_walk_compares() {
     one.stop().await;
     other.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "nightly: a package of Debian"]
+async fn a_random_walk_gives_the_answers_of_zookeeper() {
+    let oracle = match Oracle::start().await {
+        Ok(oracle) => oracle,
+        Err(problem) => return crate::skipped::skipped(format_args!("ZooKeeper cannot be had: {problem}")),
+    };
+    let mut cluster = super::steady_cluster().await;
+    // Each session at another node, and at the next one after each return.
+    compare(vec![oracle.address.clone()], cluster.zookeeper_endpoints()).await;
+    cluster.stop().await;
+    oracle.stop().await;
+}
