@@ -16,6 +16,14 @@ struct Fnv(u64);
 /// A value that can be part of a digest.
 trait Digest {
     fn digest(&self, into: &mut Fnv);
+
+    /// Digests all of these, without their number.
+    fn digest_each(all: &[Self], into: &mut Fnv)
+    where
+        Self: Sized,
+    {
+        all.iter().for_each(|item| item.digest(into));
+    }
 }
 
 impl Machine {
@@ -51,6 +59,17 @@ macro_rules! digest_integers {
             }
         }
     )*};
+}
+
+impl Digest for u8 {
+    fn digest(&self, into: &mut Fnv) {
+        into.bytes(&[*self]);
+    }
+
+    /// At once: values have many bytes, and a simulation asks for the hash after each entry of the log.
+    fn digest_each(all: &[Self], into: &mut Fnv) {
+        into.bytes(all);
+    }
 }
 
 macro_rules! digest_structs {
@@ -91,7 +110,7 @@ macro_rules! digest_enums {
     )*};
 }
 
-digest_integers!(u8, u32, u64, u128);
+digest_integers!(u32, u64, u128);
 digest_contents!(as_str: LockName, Label, Identity, Reason);
 digest_contents!(as_bytes: str, Data, Key, Value);
 digest_contents!(as_millis: Ttl);
@@ -198,7 +217,7 @@ impl<T: Digest> Digest for Option<T> {
 impl<T: Digest> Digest for [T] {
     fn digest(&self, into: &mut Fnv) {
         (self.len() as u64).digest(into);
-        self.iter().for_each(|item| item.digest(into));
+        T::digest_each(self, into);
     }
 }
 
