@@ -33,6 +33,12 @@ const COMMAND_WORK: usize = 4 * WANTS_MAX;
 const PIECES_PER_BATCH: usize = 4;
 
 impl Machine {
+    /// Units of work that the last batch was, as they were done: also those of transactions that were refused, and those for which no
+    /// budget is charged. For measurements; replicas need not agree about it.
+    pub fn work_done(&self) -> usize {
+        self.batch.work_done()
+    }
+
     /// Whether work is left that fell due earlier: the leader then proposes ticks until none is left.
     pub fn has_work(&self) -> bool {
         !self.backlog.is_empty() || self.clock.is_behind() || self.history.exceeds(&self.capacity)
@@ -42,6 +48,7 @@ impl Machine {
     pub(super) fn begin(&mut self, time: Time, limits: Limits, events: &mut Vec<Event>) {
         self.clock.set_wall(time.wall);
         self.batch.set_limits(limits);
+        self.batch.begin_work();
 
         // Each of the three parts has a budget of its own, so that none of them starves another.
         self.continue_backlog(events);

@@ -173,6 +173,7 @@ impl Machine {
 
     fn run(&mut self, command: Command, events: &mut Vec<Event>) -> Reply {
         self.begin_command();
+        self.batch.note_work(command.units());
 
         let result = match command {
             Command::Open { session, ttl, label, address, owner } => {

@@ -162,6 +162,8 @@ planted! {
         HeartbeatAsksForMore = "heartbeat-asks-for-more",
         /// What a transaction visits in ranges counts for no budget of work.
         RangesCostNothing = "ranges-cost-nothing",
+        /// Entries that are under way count for no range that is judged before they are in the table: a batch may visit them all, for each.
+        EntriesUnderWayUncounted = "entries-under-way-uncounted",
         /// The answers that adapters keep count as sessions, and take their places from others.
         MemoriesTakeSessions = "memories-take-sessions",
         /// A child that ends with its lease, or at its deadline, stays in the count of its parent.
@@ -269,6 +271,10 @@ planted! {
         // Redis' protocol.
         /// A script or a transaction of Redis' commits though a key that it only read was written meanwhile.
         ReadKeysNotCompared = "read-keys-not-compared",
+        /// A script of Redis' that compares a lock's value and deletes or extends the lock takes any value for the right one.
+        RedisValueUncompared = "redis-value-uncompared",
+        /// What a transaction or a script of Redis' has read may have changed when it commits.
+        RedisReadNotInCommit = "redis-read-not-in-commit",
 
         // Membership, elections, disks, restores.
         /// The id of a removed member is given again.
@@ -293,6 +299,8 @@ planted! {
         VersionRaisedEarly = "version-raised-early",
         /// The log of a restored cluster goes on at the next index of the copy, as that of another one does.
         FoundedAtOldIndex = "founded-at-old-index",
+        /// Now and then an entry of the log lacks its last byte: no node can read it.
+        EntryCutShort = "entry-cut-short",
         /// A command is proposed that is beyond a limit, or cannot be read again.
         EntryProposedUnread = "entry-proposed-unread",
         /// A node whose table is another one than the majority's goes on.

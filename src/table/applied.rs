@@ -1,6 +1,6 @@
 //! The applied state: what a snapshot holds, and what readers see.
 
-use std::{collections::BTreeSet, fmt::Debug};
+use std::{collections::BTreeSet, fmt::Debug, time::Duration};
 
 use crate::{AppliedMembership, EntryId, Trail};
 use lockkeeper_audit::Head;
@@ -10,6 +10,13 @@ use lockkeeper_machine::{Counts, Limits, Machine, Token};
 pub trait Inspect: Debug + Send + Sync + 'static {
     /// Nothing is applied before it returns.
     fn look(&self, applied: &Applied);
+
+    /// Asked after each entry that was applied without a thread for it. In place, the runtime is as busy as the entry was work; otherwise a
+    /// thread would have been, for as long as this returns: then the next entry waits, and other tasks do not.
+    fn lasted(&self, in_place: bool) -> Duration {
+        let _ = in_place;
+        Duration::ZERO
+    }
 }
 
 /// The applied state.

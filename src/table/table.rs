@@ -398,6 +398,11 @@ impl Table {
         })
     }
 
+    /// How long a thread of its own would have applied the last entry, by the inspector of a simulation: see [`Inspect::lasted`].
+    pub fn lasted(&self, in_place: bool) -> Duration {
+        self.inspector.as_ref().map_or(Duration::ZERO, |inspector| inspector.lasted(in_place))
+    }
+
     /// The state for a snapshot: a cheap clone.
     pub fn freeze(&self) -> Applied {
         self.read(Applied::clone)

@@ -3,6 +3,9 @@
 //! Most commands cost what they are long. A transaction that compares, shows or deletes ranges costs what these ranges have: 20 bytes may
 //! visit thousands of entries. So the leader's batches, and the choice of a thread to apply on, go by units as well as by bytes.
 //!
+//! What a command costs is judged when it is proposed, and what is under way then may put more entries into its ranges: so the leader adds
+//! [`Command::growth`] of that for each of [`Command::ranges`].
+//!
 //! A transaction is not divided: it has a bound ([`TXN_READS_MAX`], [`TXN_WRITES_MAX`]) and charges the budget of its batch. What values a
 //! compare or a sort looks at counts by their bytes, [`BYTES_PER_UNIT`] a unit, and has the bound of [`TXN_READS_MAX`] units as well.
 //!
@@ -10,7 +13,7 @@
 
 use crate::*;
 
-/// A range costs this much at the least: it may have more entries when the command is applied than when it is judged.
+/// A range costs this much at the least: to find its first entry, and for entries that come into it between the judgement and the log.
 const RANGE_UNITS_MIN: usize = 128;
 /// Bytes of values that are compared for one unit.
 const BYTES_PER_UNIT: usize = 1024;
@@ -46,7 +49,10 @@ impl Machine {
         if !txn.reads_ranges() {
             return Ok(());
         }
-        let RangeCost { visits, values, .. } = self.cost_of_ranges(txn, 2 * TXN_READS_MAX);
+        // Visits beyond what is left of the budget change nothing, unless they are to find values.
+        let all = 2 * TXN_READS_MAX;
+        let limit = if txn.compares_values() { all } else { all.min(self.batch.left()) };
+        let RangeCost { visits, values, .. } = self.cost_of_ranges(txn, limit);
         self.batch.spend(visits + values);
         if values > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
@@ -84,6 +90,8 @@ impl Machine {
         let of_both = |then: usize, otherwise: usize| {
             if txn.falls_back() { then + otherwise } else { then.max(otherwise) }
         };
+        // The cheaper branch was visited, too.
+        self.batch.note_work(then.visits.min(otherwise.visits));
         RangeCost {
             ranges: cost.ranges + of_both(then.ranges, otherwise.ranges),
             visits: cost.visits + of_both(then.visits, otherwise.visits),
@@ -105,7 +113,40 @@ impl Machine {
     }
 }
 
+impl Txn {
+    /// Whether it looks at the values of ranges.
+    fn compares_values(&self) -> bool {
+        let compares = |compare: &Compare| compare.up_to.is_some() && matches!(compare.operand, Operand::Value(_));
+        let sorts =
+            |operation: &TxnOperation| matches!(operation, TxnOperation::Select(Select { by: SortBy::Value, .. }));
+        self.compares().iter().any(compares) || self.operations().any(sorts)
+    }
+}
+
 impl Command {
+    /// The ranges that it visits, those of both branches of a transaction.
+    pub fn ranges(&self) -> usize {
+        let Self::Txn(txn) = self else { return 0 };
+        let is_range = |it: &&TxnOperation| matches!(it, TxnOperation::Select(_) | TxnOperation::DeleteRange(_));
+        let compared = txn.compares().iter().filter(|compare| compare.up_to.is_some());
+        compared.count() + txn.operations().filter(is_range).count()
+    }
+
+    /// By how many units a range may cost more once this command is applied: for the entries that it puts, and for their values.
+    pub fn growth(&self) -> usize {
+        let Self::Txn(txn) = self else { return 0 };
+        let growth_of = |branch: &[TxnOperation]| -> usize {
+            let put = |operation: &TxnOperation| match operation {
+                TxnOperation::Put(put) => 1 + put.value.as_bytes().len() / BYTES_PER_UNIT,
+                TxnOperation::PutChild(child) => 1 + child.put.value.as_bytes().len() / BYTES_PER_UNIT,
+                TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Open(_) => 0,
+                TxnOperation::Expire(_) | TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => 0,
+            };
+            branch.iter().map(put).sum()
+        };
+        growth_of(txn.then()).max(growth_of(txn.otherwise()))
+    }
+
     /// Units of work that it costs to apply, whatever the table has: without the entries of ranges, and what it leaves to the backlog.
     pub fn units(&self) -> usize {
         match self {
@@ -233,5 +274,25 @@ mod tests {
         machine.begin_batch(Time { stamp: Stamp(0), wall: WallTime(0) }, limits, &mut Vec::new());
         machine.step(txn(vec![compare(Operand::Version(0))], vec![], vec![]), &mut Vec::new());
         assert!(machine.batch.is_spent());
+    }
+    /// What it reads has a bound, whether it is refused for it or not, and so has what is done to find that out.
+    #[test]
+    fn one_transaction_does_no_more_work_than_it_may() {
+        let at_limit = TXN_READS_MAX / TXN_OPERATIONS_MAX;
+        let limits = Limits::default();
+        // All compares and all reads, each visited once to be counted; the budget, for each part of the transaction; the operations.
+        let bound = 2 * TXN_READS_MAX + 3 * limits.work + 4 * TXN_OPERATIONS_MAX;
+        for (entries, is_committed) in [(at_limit, true), (at_limit + 1, false), (TXN_READS_MAX, false)] {
+            let mut machine = table(entries, 1);
+            let compares = vec![compare(Operand::Version(0)); TXN_OPERATIONS_MAX];
+            let reads = || vec![select(SortBy::Key); TXN_OPERATIONS_MAX];
+            let reply = apply(&mut machine, limits, txn(compares, reads(), reads()));
+            assert_eq!(matches!(reply, Reply::Committed(_)), is_committed, "{entries} entries");
+            let done = machine.work_done();
+            assert!(
+                done >= TXN_READS_MAX && done <= bound + TXN_READS_MAX / 64,
+                "{entries} entries: {done} units, not {bound}"
+            );
+        }
     }
 }

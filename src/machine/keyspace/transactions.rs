@@ -170,7 +170,9 @@ impl Machine {
     /// Counts the entries of a range that is read. They are visited while the table is locked, and so have a limit.
     fn count_read(&self, range: &KeyRange, read: &mut usize) -> Result<(), Refusal> {
         // One more than the limit suffices to know that it is exceeded: the count itself must not visit a million entries.
-        *read += self.entries.range(range).take(TXN_READS_MAX + 1).count();
+        let visited = self.entries.range(range).take(TXN_READS_MAX + 1).count();
+        self.batch.note_work(1 + visited);
+        *read += visited;
         if *read > TXN_READS_MAX { Err(Refusal::Limit(Limit::TxnReads)) } else { Ok(()) }
     }
 
@@ -229,8 +231,8 @@ impl Machine {
     fn plan_select(&self, select: &Select, draft: &mut Draft) -> Result<TxnResult, Refusal> {
         let range = &select.range;
         self.count_read(range, &mut draft.read)?;
-        let mut changed = draft.writes.keys().chain(draft.parents.keys());
-        let is_written = changed.any(|key| range.contains(key)) && !Planted::SelectMissesOwnWrites.is_on();
+        let is_changed = draft.written(range).next().is_some() || draft.parents_in(range).next().is_some();
+        let is_written = is_changed && !Planted::SelectMissesOwnWrites.is_on();
         let present = self.entries(range).map(|(key, entry)| (key, draft.with_end(key, entry)));
 
         // The usual case is read without a copy of the range.
@@ -238,9 +240,8 @@ impl Machine {
             select.from(present)
         } else {
             let mut entries: BTreeMap<&Key, Arc<Entry>> = present.collect();
-            let parents = draft.parents.iter().filter(|(key, _)| range.contains(key));
-            entries.extend(parents.map(|(key, entry)| (key, Arc::clone(entry))));
-            for (key, entry) in draft.writes.iter().filter(|(key, _)| range.contains(key)) {
+            entries.extend(draft.parents_in(range).map(|(key, entry)| (key, Arc::clone(entry))));
+            for (key, entry) in draft.written(range) {
                 if let Some(entry) = entry {
                     entries.insert(key, Arc::clone(entry));
                 } else {
@@ -364,12 +365,14 @@ impl Machine {
 
     /// Entries of the range whose lease is over count for the limit, since they are visited; they are left to the end of their session.
     fn plan_delete(&self, range: &KeyRange, draft: &mut Draft) -> Result<TxnResult, OperationObstacle> {
-        draft.visited += self.entries.range(range).take(TXN_WRITES_MAX + 1).count();
+        let visited = self.entries.range(range).take(TXN_WRITES_MAX + 1).count();
+        self.batch.note_work(1 + visited);
+        draft.visited += visited;
         if draft.visited > TXN_WRITES_MAX {
             return Err(Refusal::Limit(Limit::TxnWrites).into());
         }
 
-        let put = draft.writes.iter().filter(|(key, entry)| entry.is_some() && range.contains(key));
+        let put = draft.written(range).filter(|(_, entry)| entry.is_some());
         let mut keys: Vec<Key> = put.map(|(key, _)| key.clone()).collect();
         if Planted::DeleteSparesOwnPuts.is_on() {
             keys.clear();
@@ -540,6 +543,16 @@ impl Draft {
             kin: before.and_then(|before| before.kin.clone()),
             value: put.value.clone(),
         }
+    }
+
+    /// What it writes in a range. Others of its writes are not visited: a transaction may have many of both.
+    fn written(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &Option<Arc<Entry>>)> {
+        self.writes.range::<Key, _>(range.bounds())
+    }
+
+    /// The parents in a range that its writes change.
+    fn parents_in(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &Arc<Entry>)> {
+        self.parents.range::<Key, _>(range.bounds())
     }
 
     fn opens(&self, session: SessionId) -> bool {

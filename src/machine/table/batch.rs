@@ -1,6 +1,9 @@
 //! The limits of the batch that is being applied, and what is left of them. Not part of a record: the next batch brings its own.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use crate::types::*;
 
@@ -12,6 +15,23 @@ pub(crate) struct BatchBudget {
     units: usize,
     /// The sessions that the transaction in progress opens for temporary entries.
     opening_temporaries: BTreeSet<SessionId>,
+    done: WorkDone,
+}
+
+/// Units of work that were done, also by what only reads the table. Nothing is decided by it.
+#[derive(Default)]
+struct WorkDone(AtomicUsize);
+
+impl Clone for WorkDone {
+    fn clone(&self) -> Self {
+        Self(AtomicUsize::new(self.units()))
+    }
+}
+
+impl WorkDone {
+    fn units(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl BatchBudget {
@@ -21,6 +41,21 @@ impl BatchBudget {
 
     pub(crate) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    /// Begins to count the work that is done.
+    pub(crate) fn begin_work(&mut self) {
+        self.done = WorkDone::default();
+    }
+
+    /// Counts work that charges no budget.
+    pub(crate) fn note_work(&self, units: usize) {
+        self.done.0.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Units of work that were done since it began to count.
+    pub(crate) fn work_done(&self) -> usize {
+        self.done.units()
     }
 
     /// Begins a part of the batch, with a budget of its own in units of work.
@@ -34,6 +69,7 @@ impl BatchBudget {
     }
 
     pub(crate) fn spend(&mut self, units: usize) {
+        self.note_work(units);
         self.units = self.units.saturating_sub(units);
     }
 

@@ -50,15 +50,7 @@ impl EntryTable {
         &'a self,
         range: &KeyRange,
     ) -> impl DoubleEndedIterator<Item = (&'a Key, &'a Arc<Entry>)> + use<'a> {
-        let from = range.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
-        let to = match (range.is_empty(), &range.from, &range.to) {
-            // A range must not end before it begins.
-            (true, Some(from), _) => Bound::Excluded(from),
-            (_, _, Some(to)) => Bound::Excluded(to),
-            (_, _, None) => Bound::Unbounded,
-        };
-
-        self.by_key.range::<_, Key>((from, to))
+        self.by_key.range::<_, Key>(range.bounds())
     }
 
     /// The first key with this lease.

@@ -142,8 +142,9 @@ impl EntryHistory {
             self.events.pop_front();
             self.by_key.remove(&(event.key.clone(), revision));
             dropped += 1;
-            if Planted::HistorySplitsRevision.is_on() {
-                break;
+            let is_whole = self.events.front().is_none_or(|event| event.revision != revision);
+            if Planted::HistorySplitsRevision.is_on() && !is_whole {
+                return dropped;
             }
         }
         self.compacted = self.compacted.max(revision);

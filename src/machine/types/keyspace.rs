@@ -1,6 +1,6 @@
 //! The keyspace: its keys, its entries, and their changes.
 
-use std::{fmt, num::NonZeroU64, sync::Arc};
+use std::{fmt, num::NonZeroU64, ops::Bound, sync::Arc};
 
 use lockkeeper_planted::Planted;
 
@@ -314,6 +314,18 @@ impl KeyRange {
     /// Whether no key can be in it.
     pub fn is_empty(&self) -> bool {
         matches!((&self.from, &self.to), (Some(from), Some(to)) if from >= to)
+    }
+
+    /// Where it begins and ends, for an ordered map.
+    pub(crate) fn bounds(&self) -> (Bound<&Key>, Bound<&Key>) {
+        let from = self.from.as_ref().map_or(Bound::Unbounded, Bound::Included);
+        let to = match (self.is_empty(), &self.from, &self.to) {
+            // A range must not end before it begins.
+            (true, Some(from), _) => Bound::Excluded(from),
+            (_, _, Some(to)) => Bound::Excluded(to),
+            (_, _, None) => Bound::Unbounded,
+        };
+        (from, to)
     }
 
     /// Fails on a key beyond its limit.

@@ -11,14 +11,14 @@
 //! are due, the rest is left over, and so the next group goes to the thread.
 //!
 //! Entries are applied in log order, one group after the other. The applier also answers their proposers. A simulation has one thread, and
-//! applies on it.
+//! applies on it; after an entry of a large group it waits for as long as a thread would have applied it.
 
 use std::{io, sync::Arc, thread, time::Duration};
 
 use openraft::storage::{ApplyResponder, EntryResponder};
 use tokio::{
     sync::{mpsc, oneshot},
-    time::Instant,
+    time::{Instant, sleep},
 };
 
 use crate::types::{EntryPayload, LogEntry, StoredMembership, TypeConfig, entry_id, to_applied};
@@ -113,9 +113,12 @@ impl Applier {
             ApplyGroup::Encoded(_) => true,
             ApplyGroup::Read(entries) => self.is_much_work(entries),
         };
-        let Some(thread) = self.thread.as_ref().filter(|_| is_large) else {
-            return apply_all(&self.target, group);
+        let Some(thread) = self.thread.as_ref() else {
+            return apply_without_thread(&self.target, group, is_large).await;
         };
+        if !is_large {
+            return apply_all(&self.target, group);
+        }
 
         let (done, answer) = oneshot::channel();
         let gone = || io::Error::other("the thread that applies entries has panicked");
@@ -158,6 +161,22 @@ fn apply_all(target: &ApplyTarget, group: ApplyGroup) -> io::Result<()> {
         ApplyGroup::Encoded(entries) => apply_each(target, entries.into_iter().map(ReadEntry::from)),
         ApplyGroup::Read(entries) => apply_each(target, entries.into_iter()),
     }
+}
+
+/// As a thread would, in a simulation that has none: what is large takes time, in which other tasks run.
+async fn apply_without_thread(target: &ApplyTarget, group: ApplyGroup, is_large: bool) -> io::Result<()> {
+    let entries = match group {
+        ApplyGroup::Encoded(entries) => entries.into_iter().map(ReadEntry::from).collect(),
+        ApplyGroup::Read(entries) => entries,
+    };
+    for entry in entries {
+        apply_each(target, [entry].into_iter())?;
+        let lasted = target.table.lasted(!is_large);
+        if !lasted.is_zero() {
+            sleep(lasted).await;
+        }
+    }
+    Ok(())
 }
 
 fn apply_each(target: &ApplyTarget, entries: impl ExactSizeIterator<Item = ReadEntry>) -> io::Result<()> {

@@ -5,7 +5,14 @@
 //! are in flight at a time, so that the disk and the peers always have the next one; meanwhile the queue fills, and the next batch is
 //! larger. A full queue refuses at once. A batch is bound to the term of the leader that stamped it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use openraft::{
@@ -48,7 +55,7 @@ const BATCH_COMMANDS: usize = 2048;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Maximum units of work in one batch ([`lockkeeper_machine::Machine::cost`]): a few transactions that read large ranges, some hundreds
 /// that read small ones. A command that costs more makes a batch of its own.
-const BATCH_UNITS: usize = 32 * 1024;
+pub const BATCH_UNITS: usize = 32 * 1024;
 /// Batches between the proposer and the table: one being written, and the next one filling. More of them would be smaller, and cost more
 /// fsyncs for the same commands.
 const IN_FLIGHT: usize = 2;
@@ -89,29 +96,68 @@ pub enum NoReply {
 struct Proposal {
     /// The command as the entry will have it.
     command: Bytes,
-    /// Units of work that it costs, as the table was when it was proposed.
+    /// Units of work that it costs, as the table was when it was proposed, and with what was under way.
     units: usize,
     queued: Instant,
     reply: ReplySender<Delivery>,
+    growth: Growth,
+}
+
+/// By how much commands that are under way may make ranges longer, in units of work.
+///
+/// The table does not have their entries yet when a later command is judged, and has them when that one is applied: a batch of ranges that
+/// were empty would visit them all.
+#[derive(Clone, Default)]
+struct UnderWay(Arc<AtomicUsize>);
+
+/// The share of one command, until it is answered or given up.
+struct Growth {
+    all: UnderWay,
+    units: usize,
+}
+
+impl UnderWay {
+    fn units(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, units: usize) -> Growth {
+        self.0.fetch_add(units, Ordering::Relaxed);
+        Growth { all: self.clone(), units }
+    }
+}
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.units, Ordering::Relaxed);
+    }
 }
 
 /// Proposes commands to the log.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Proposer {
     queue: mpsc::Sender<Proposal>,
     led: Led,
     /// Tells which commands ask for more.
     table: Arc<Table>,
+    under_way: UnderWay,
     /// Requests that were refused since the queue is full.
     refused: Arc<LogThrottle>,
     /// Commands that cannot be a part of the log.
     unfit: Arc<LogThrottle>,
 }
 
+impl fmt::Debug for Proposer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proposer").field("queued", &self.queued()).finish_non_exhaustive()
+    }
+}
+
 impl Proposer {
     pub(crate) fn new(led: Led, table: Arc<Table>) -> (Self, ProposalQueue) {
         let (queue, intake) = mpsc::channel(QUEUE);
-        (Self { queue, led, table, refused: Arc::default(), unfit: Arc::default() }, ProposalQueue(intake))
+        let (under_way, refused, unfit) = Default::default();
+        (Self { queue, led, table, under_way, refused, unfit }, ProposalQueue(intake))
     }
 
     /// Proposes a command and waits until it is applied, for at most `patience`.
@@ -128,17 +174,22 @@ impl Proposer {
         // Encoded on the caller's task: all commands of the node pass through the one task that makes the batches.
         let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let units = self.units(&command);
-        ask(&self.queue, |reply| Proposal { command: encoded, units, queued: Instant::now(), reply }, patience).await
+        let growth = self.under_way.add(command.growth());
+        let proposal = |reply| Proposal { command: encoded, units, queued: Instant::now(), reply, growth };
+        ask(&self.queue, proposal, patience).await
     }
 
-    /// Entries of ranges are counted in a clone of the table: applying does not wait for it.
+    /// Entries of ranges are counted in a clone of the table: applying does not wait for it. Those that may come into the ranges until the
+    /// command is applied count for each of them: all that is proposed now is applied before.
     fn units(&self, command: &Command) -> usize {
         let Command::Txn(txn) = command else { return command.units() };
         if !txn.reads_ranges() {
             return command.units();
         }
         let machine = self.table.read(|applied| applied.machine.clone());
-        machine.cost(command, BATCH_UNITS)
+        let is_counted = !Planted::EntriesUnderWayUncounted.is_on();
+        let growth = if is_counted { self.under_way.units().min(BATCH_UNITS) } else { 0 };
+        machine.cost(command, BATCH_UNITS) + command.ranges() * growth
     }
 
     fn admits(&self, command: &Command) -> bool {
@@ -288,9 +339,15 @@ async fn submit(
     metrics.batch(proposals.len());
     let began = Instant::now();
 
-    let (commands, replies): (Vec<_>, Vec<_>) =
-        proposals.into_iter().map(|p| (p.command, WaitingCaller { queued: p.queued, reply: p.reply })).unzip();
-    let payload = Payload(commands::encode_batch(time, limits, commands.iter()));
+    let (commands, replies): (Vec<_>, Vec<_>) = proposals
+        .into_iter()
+        .map(|p| (p.command, WaitingCaller { queued: p.queued, reply: p.reply, growth: p.growth }))
+        .unzip();
+    let mut encoded = commands::encode_batch(time, limits, commands.iter());
+    if Planted::EntryCutShort.is_on() && encoded.len().is_multiple_of(61) {
+        encoded.truncate(encoded.len() - 1);
+    }
+    let payload = Payload(encoded);
 
     let (responder, response): (WriteResponderOf<TypeConfig>, _) = ProgressResponder::complete_only();
     let write = raft.write(payload).responder(responder);
@@ -318,6 +375,8 @@ async fn submit(
 struct WaitingCaller {
     queued: Instant,
     reply: ReplySender<Delivery>,
+    /// Given back when the caller is answered.
+    growth: Growth,
 }
 
 /// What became of a batch: the index of its entry, and the deliveries of its commands, in their order.
@@ -341,11 +400,12 @@ fn answer(outcome: Result<(u64, Deliveries), NoReply>, callers: Vec<WaitingCalle
     match outcome {
         Ok((log_index, Deliveries { replies, applied })) => {
             assert_eq!(replies.len(), callers.len(), "otherwise a caller would get the reply to another's command");
-            for (WaitingCaller { queued, reply }, delivery) in callers.into_iter().zip(replies) {
+            for (WaitingCaller { queued, reply, growth }, delivery) in callers.into_iter().zip(replies) {
                 let times =
                     applied.map(|(committed, applied)| Times { queued, proposed, committed, applied, log_index });
                 // An error means that the caller is gone.
                 let _ = reply.send(Ok(Delivery { times, ..delivery }));
+                drop(growth);
             }
         }
         Err(no_reply) => callers.into_iter().for_each(|caller| {
@@ -366,7 +426,7 @@ mod tests {
 
     use super::*;
     use lockkeeper_machine::{
-        AtLeaseEnd, Key, Label, Lease, NewSession, Put, PutLease, SessionId, Ttl, Txn, TxnOperation, Value,
+        AtLeaseEnd, Key, KeyRange, Label, Lease, NewSession, Put, PutLease, SessionId, Ttl, Txn, TxnOperation, Value,
     };
     use lockkeeper_table::{Batch, EntryId, codec::commands::encode_command};
 
@@ -384,6 +444,7 @@ mod tests {
             units: 1,
             queued: Instant::now(),
             reply: oneshot::channel().0,
+            growth: UnderWay::default().add(0),
         };
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&open()) && proposer.admits(&close()));
@@ -418,8 +479,9 @@ mod tests {
         for _ in 0..QUEUE - RESERVED {
             assert!(proposer.admits(&acquire));
             let (reply, _) = oneshot::channel();
+            let growth = UnderWay::default().add(0);
             let proposal =
-                Proposal { command: encode_command(&Command::Tick), units: 1, queued: Instant::now(), reply };
+                Proposal { command: encode_command(&Command::Tick), units: 1, queued: Instant::now(), reply, growth };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         for goes_on in [put("held", PutLease::Renewed), put("held", lease(holder)), put("held", PutLease::None)] {
@@ -437,7 +499,8 @@ mod tests {
         for units in [BATCH_UNITS / 2, BATCH_UNITS / 2, 1, 2 * BATCH_UNITS, 1] {
             let (reply, caller) = oneshot::channel();
             callers.push(caller);
-            let proposal = Proposal { command: encode_command(&open()), units, queued: Instant::now(), reply };
+            let growth = UnderWay::default().add(0);
+            let proposal = Proposal { command: encode_command(&open()), units, queued: Instant::now(), reply, growth };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         let mut over = None;
@@ -445,5 +508,29 @@ mod tests {
             let batch = next_batch(&mut intake.0, &mut over).await.expect("some wait");
             assert_eq!(batch.len(), expected);
         }
+    }
+    /// Ranges that are empty when they are judged have what is under way before them when they are applied.
+    #[tokio::test]
+    async fn what_is_under_way_counts_for_each_range() {
+        const PUTS: usize = 200;
+        const RANGES: usize = 8;
+        let led = Arc::new(TermLeadership::new(1, Stamp(0), Environment::system()));
+        let (proposer, mut intake) = Proposer::new(watch::channel(Some(led)).1, Arc::default());
+        let key = |number: usize| Key::new(format!("{number:05}").as_bytes()).expect("short");
+        let put = |number| Put { key: key(number), value: Value::default(), lease: PutLease::None, claims: None };
+        let txn = |then| Command::Txn(Txn::new(vec![], then, vec![]).expect("in bounds"));
+        let puts = || txn((0..PUTS).map(|number| TxnOperation::Put(put(number))).collect());
+        let ranges = || txn(vec![TxnOperation::DeleteRange(KeyRange { from: Some(key(0)), to: None }); RANGES]);
+
+        let alone = proposer.units(&ranges());
+        // Nobody answers: a caller waits until its command is withdrawn.
+        let calls: Vec<_> = (0..3).map(|_| Box::pin(proposer.propose(puts(), Duration::from_secs(60)))).collect();
+        let mut calls = futures::future::join_all(calls);
+        assert!(futures::poll!(&mut calls).is_pending());
+        assert_eq!(proposer.units(&ranges()), alone + RANGES * 3 * PUTS);
+
+        // Answered, or given up: its entries are in the table then, or never will be.
+        drop(intake.0.recv().await);
+        assert_eq!(proposer.units(&ranges()), alone + RANGES * 2 * PUTS);
     }
 }
