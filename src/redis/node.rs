@@ -44,6 +44,7 @@ impl<S: RedisStore> RedisNode<S> {
             script_limits: options.script_limits,
             wall_us: Arc::clone(&options.wall_us),
             seed: options.seed,
+            scripts_in_place: options.scripts_in_place,
         };
 
         Self {

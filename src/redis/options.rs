@@ -33,6 +33,8 @@ pub struct Options {
     pub connections_max: usize,
     /// Bytes of the scripts that this node remembers.
     pub script_cache_bytes_max: usize,
+    /// Runs scripts on the thread of the connection instead of one of their own: a simulation has no other.
+    pub scripts_in_place: bool,
 }
 
 impl Options {
@@ -54,6 +56,7 @@ impl Options {
             command_timeout: Duration::from_secs(4),
             connections_max: 1024,
             script_cache_bytes_max: 4 << 20,
+            scripts_in_place: false,
         }
     }
 }

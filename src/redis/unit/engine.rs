@@ -58,6 +58,8 @@ pub(crate) struct EngineParts<S> {
     pub(crate) wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// A seed of random numbers.
     pub(crate) seed: u64,
+    /// Whether scripts run on the thread that asks for them.
+    pub(crate) scripts_in_place: bool,
 }
 
 /// Runs the units of a node.
@@ -79,6 +81,8 @@ pub(crate) struct Engine<S> {
     turns: UnitTurns,
     /// Places for scripts that run.
     scripts: Arc<Semaphore>,
+    /// Whether they run on the thread that asks for them.
+    scripts_in_place: bool,
 }
 
 /// What one run of a unit came to.
@@ -87,7 +91,7 @@ type Ran = (Result<Vec<RedisReply>, Stop>, UnitView);
 impl<S: RedisStore> Engine<S> {
     /// Makes an engine that has run nothing yet.
     pub(crate) fn new(parts: EngineParts<S>) -> Self {
-        let EngineParts { store, interpreter, script_limits, wall_us, seed } = parts;
+        let EngineParts { store, interpreter, script_limits, wall_us, seed, scripts_in_place } = parts;
         Self {
             store,
             interpreter,
@@ -98,6 +102,7 @@ impl<S: RedisStore> Engine<S> {
             cursors: Arc::new(Cursors::new(seed)),
             turns: UnitTurns::default(),
             scripts: Arc::new(Semaphore::new(SCRIPTS_MAX)),
+            scripts_in_place,
         }
     }
 
@@ -324,7 +329,8 @@ impl<S: RedisStore> Engine<S> {
 
     /// Runs the calls of a unit over a view. Scripts run on a thread that may be busy for a while.
     async fn run_calls(&self, unit: &CommandUnit, view: UnitView) -> Ran {
-        if unit.calls.iter().all(|call| matches!(call, UnitCall::Command(_))) {
+        let has_script = unit.calls.iter().any(|call| matches!(call, UnitCall::Script(_)));
+        if !has_script || self.scripts_in_place {
             let mut view = view;
             let result = run_all(&unit.calls, &mut view, &*self.interpreter, self.script_limits);
             return (result, view);

@@ -35,13 +35,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use lockkeeper_config::{Config, RedisConfig};
-use lockkeeper_environment::Environment;
+use lockkeeper_environment::{Blocking, Environment};
 use lockkeeper_lua::LuaInterpreter;
 use lockkeeper_machine::{
     Compare, Entry, EntryDeadline, EntryEvent, Expire, Identity, Key, KeyRange, LABEL_BYTES_MAX, LIFETIME_MS_MAX,
     Label, Lifetime, LockName, Operand, Put, PutClaim, PutLease, Relation, Revision, Select, Shows, Stamp, Txn,
     TxnOperation, TxnResult, Value,
 };
+use lockkeeper_planted::Planted;
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
 use super::{
@@ -88,7 +89,8 @@ impl RedisDoor {
         #[expect(clippy::cast_possible_truncation, reason = "half of the random bits are enough")]
         let seed = environment.random.bits() as u64;
         let wall_us = move || clock.wall_ms().saturating_mul(1000);
-        let options = Options { connections_max, ..Options::new(wall_us, seed) };
+        let scripts_in_place = environment.blocking == Blocking::Here;
+        let options = Options { connections_max, scripts_in_place, ..Options::new(wall_us, seed) };
 
         let store =
             RedisKeyspace { client: KeyspaceClient::new(service), address: address.into(), addresses: Arc::default() };
@@ -445,6 +447,12 @@ fn changed(event: EntryEvent) -> EntryChange {
 fn compare(condition: &EntryCondition) -> Result<Compare, StoreFailure> {
     let one = |bytes: &[u8], relation, operand| Ok(Compare { key: key(bytes)?, up_to: None, relation, operand });
     match condition {
+        EntryCondition::Modified { key, .. } if Planted::RedisReadNotInCommit.is_on() => {
+            one(key, Relation::NotEqual, Operand::Version(u64::MAX))
+        }
+        EntryCondition::Value { key, .. } if Planted::RedisValueUncompared.is_on() => {
+            one(key, Relation::NotEqual, Operand::Version(0))
+        }
         EntryCondition::Modified { key, revision } => one(key, Relation::Equal, Operand::Modified(Revision(*revision))),
         EntryCondition::Present { key } => one(key, Relation::NotEqual, Operand::Version(0)),
         EntryCondition::Value { key, value } => {
