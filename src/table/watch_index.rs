@@ -504,7 +504,7 @@ fn remove_from(found: &mut BellsByKey, key: &[u8], id: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+    use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedMutRandom as _};
 
     use super::*;
 
@@ -644,5 +644,95 @@ mod tests {
             assert!(matches!(shape(from, to), Shape::Other(_)), "{from:?} {to:?}");
         }
         assert!(matches!(Shape::from(KeyRange { from: Some(key(b"\xff")), to: None }), Shape::Other(_)));
+    }
+    /// A watch as its task handles it: it looks until there is nothing, and then again when it is woken.
+    struct TestWatch {
+        subscription: Subscription,
+        range: KeyRange,
+        seen: u64,
+        waits: bool,
+    }
+
+    impl TestWatch {
+        /// Looks, if it does not wait in vain. `events` are all that happened.
+        async fn look(&mut self, events: &[(Key, u64)]) {
+            let is_woken = tokio::select! {
+                biased;
+                () = self.subscription.woken(), if self.waits => true,
+                () = std::future::ready(()) => !self.waits,
+            };
+            if !is_woken {
+                return;
+            }
+            loop {
+                let next = self.subscription.next(self.seen);
+                let (Next::Nothing { up_to: passed } | Next::Look { after: passed }) = next;
+                self.miss_none(events, passed);
+                self.waits = matches!(next, Next::Nothing { .. });
+                if self.waits {
+                    self.seen = passed;
+                    return;
+                }
+                self.seen = events.last().map_or(passed, |(_, position)| passed.max(*position));
+            }
+        }
+
+        /// What it passes over is not for it.
+        fn miss_none(&self, events: &[(Key, u64)], up_to: u64) {
+            let missed = events.iter().find(|(key, at)| *at > self.seen && *at <= up_to && self.range.contains(key));
+            assert_eq!(missed, None, "{:?} has seen all up to {}, and passes to {up_to}", self.range, self.seen);
+        }
+    }
+
+    /// What the dispatcher does in one turn.
+    async fn dispatch(index: &WatchIndex, events: &[(Key, u64)], most: usize) -> bool {
+        let (mut found, mut last) = (Concerned::default(), None);
+        {
+            let mut turn = index.turn();
+            let dispatched = turn.dispatched();
+            for (key, position) in events.iter().filter(|(_, position)| *position > dispatched).take(most) {
+                turn.find(key.as_bytes(), *position, &mut found);
+                last = Some(*position);
+            }
+        }
+        found.wake().await;
+        last.inspect(|position| index.complete(*position)).is_some()
+    }
+
+    /// Whatever is left to the dispatcher, and whenever it has its turn.
+    #[tokio::test]
+    async fn no_watch_misses_an_event() {
+        let mut taken = 0;
+        for seed in 0..100 {
+            let random = &mut StdRng::seed_from_u64(seed);
+            let (index, mut events, mut watches) = (WatchIndex::default(), Vec::new(), Vec::<TestWatch>::new());
+            for position in 1..60 {
+                let key = some_key(random);
+                events.push((key.clone(), position));
+                if random.random() {
+                    taken += u32::from(index.take(|| [(key.as_bytes(), position)].into_iter(), position));
+                } else {
+                    index.leave(position);
+                }
+                if random.random_range(0..4) == 0 {
+                    dispatch(&index, &events, random.random_range(1..4)).await;
+                }
+                if random.random_range(0..5) == 0 {
+                    let range = some_range(random);
+                    let subscription = index.subscribe(range.clone().into(), "ann").expect("few watches");
+                    let seen = random.random_range(0..=position);
+                    watches.push(TestWatch { subscription, range, seen, waits: false });
+                }
+                if let Some(watch) = watches.choose_mut(random) {
+                    watch.look(&events).await;
+                }
+            }
+            while dispatch(&index, &events, 3).await {}
+            for watch in &mut watches {
+                watch.look(&events).await;
+                watch.miss_none(&events, u64::MAX);
+            }
+        }
+        assert!(taken > 100, "{taken}");
     }
 }

@@ -49,6 +49,21 @@ fn force() -> Command {
     Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now: true, by })
 }
 
+/// Every act of an operator's, about a lock of this name.
+fn acts(name: &str) -> Vec<Command> {
+    let lock = || LockName::new(name).unwrap();
+    let by = || Some(Identity::new("ops").unwrap());
+    let reason = Reason::new("why").unwrap();
+    let force = ForceRelease { name: lock(), token: None, after: Token(0), up_to: None, reason, now: true, by: by() };
+    vec![
+        Command::Resize { name: lock(), permits: Permits::new(3).unwrap(), by: by() },
+        Command::RemoveWaiter { name: lock(), ticket: Ticket(1), by: by() },
+        Command::LiftDelay { name: lock(), by: by() },
+        Command::DropData { prefix: name.to_owned(), after: None, by: by() },
+        Command::ForceRelease(force),
+    ]
+}
+
 /// The entries of a history, from the second on.
 fn history() -> Vec<Vec<Command>> {
     let by = Some(Identity::new("ops").unwrap());
@@ -119,6 +134,31 @@ fn the_lines_say_who_did_what_once_the_trail_has_begun() {
     assert_eq!(text(&lines[9].reason), "dead");
     assert_eq!((lines[11].session, text(&lines[11].how)), (Some(Session(1)), "expired".to_owned()));
     assert_eq!((lines[11].index, lines[11].wall_ms), (8, Some(8)));
+}
+
+/// An act has a line of its own, and one that was refused has none: nothing happened.
+#[test]
+fn acts_that_are_refused_leave_no_line() {
+    let table = table(None);
+    let semaphore = {
+        let mode = Mode::Permit(Permits::new(2).unwrap());
+        let want = Want { name: LockName::new("s").unwrap(), mode, data: None, keep_data: false, must_exist: false };
+        let operation = Operation::Acquire(Acquire::new(vec![want], Wait::Forever, 0).unwrap());
+        Command::Session { session: SessionId(1), request: None, operation }
+    };
+    apply(&table, 2, vec![Command::BeginAudit, RAISE, open(1), acquire(1, Wait::Forever), semaphore]);
+    let lines = || table.read(|applied| applied.trail.head().lines);
+    let (mut refused, mut done) = (0, 0);
+    for (act, index) in ["absent", "a", "s"].into_iter().flat_map(acts).zip(3..) {
+        let before = lines();
+        let time = Time { stamp: Stamp(2000), wall: WallTime(index) };
+        let batch = Batch { time, limits: Limits::default(), commands: vec![act.clone()] };
+        let reply = table.apply(entry(index), batch, true).replies.remove(0).reply;
+        let is_refused = matches!(reply, Reply::Refused(_));
+        assert_eq!(lines() == before, is_refused, "{act:?}: {reply:?}");
+        *if is_refused { &mut refused } else { &mut done } += 1;
+    }
+    assert_eq!((refused, done), (2, 13), "the locks that are no semaphores");
 }
 
 #[test]
