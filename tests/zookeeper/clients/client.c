@@ -86,13 +86,18 @@ static int acquire(zhandle_t *client, char *own, size_t length, const char *guid
         while (place < found.count && strcmp(found.data[place], strrchr(own, '/') + 1)) place++;
         if (place == found.count) return deallocate_String_vector(&found), ZNONODE;
         if (place > 0) snprintf(before, sizeof before, "%s/%s", path, found.data[place - 1]);
-        deallocate_String_vector(&found);
-        if (!*before) return ZOK;
-        /* A create whose answer was lost can take effect after a later look for its node. */
-        if (!strncmp(strrchr(before, '/') + 1, guid, strlen(guid))) {
-            zoo_delete(client, before, -1);
-            continue;
+        /* A create whose answer was lost can take effect after a later look for its node: who stands behind it would wait for good. */
+        int left = 0;
+        for (int n = 0; n < place; n++) {
+            if (strncmp(found.data[n], guid, strlen(guid))) continue;
+            char node[1024];
+            snprintf(node, sizeof node, "%s/%s", path, found.data[n]);
+            zoo_delete(client, node, -1);
+            left = 1;
         }
+        deallocate_String_vector(&found);
+        if (left) continue;
+        if (!*before) return ZOK;
         fired = 0;
         if (zoo_wexists(client, before, fire, (void *)&fired, NULL) == ZOK)
             for (int turn = 0; turn < 1000 && !fired && !over; turn++) pause_ms(5);

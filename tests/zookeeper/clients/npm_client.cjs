@@ -64,9 +64,10 @@ async function queue(client, path, own, mine) {
         const place = names.indexOf(own.slice(path.length + 1));
         ensure(place >= 0, "its own node is gone");
         if (place === 0) return;
-        // A create that was given up may have taken effect.
-        if (mine && names[place - 1].startsWith(mine)) {
-            await again(client, () => client.remove(`${path}/${names[place - 1]}`));
+        // A create that was given up may have taken effect: whoever stands behind it would wait for good.
+        const left = names.slice(0, place).filter((name) => mine && name.startsWith(mine));
+        if (left.length > 0) {
+            for (const name of left) await again(client, () => client.remove(`${path}/${name}`));
             continue;
         }
         // A watch that is lost with its connection ends by this time.
