@@ -60,6 +60,7 @@ impl Local {
     fn refuse_while_closed(&self, txn: &Txn) -> Result<(), Error> {
         let may_lock = |operation: &TxnOperation| match operation {
             TxnOperation::Put(put) => lockkeeper_redis::is_key_of_client(put.key.as_bytes()),
+            TxnOperation::PutChild(child) => lockkeeper_redis::is_key_of_client(child.put.key.as_bytes()),
             TxnOperation::Get(_)
             | TxnOperation::Select(_)
             | TxnOperation::Expire(_)
