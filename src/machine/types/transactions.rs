@@ -681,7 +681,7 @@ impl Txn {
         self.attached.is_some() || self.falls_back || self.operations().any(is_child)
     }
 
-    /// Whether it has more compares or operations than versions before [`Version::CHILDREN`] allow.
+    /// Whether it has more compares or operations than versions before [`crate::Version::CHILDREN`] allow.
     pub fn is_long(&self) -> bool {
         let longest = self.compares.len().max(self.then.len()).max(self.otherwise.len());
         longest > TXN_OPERATIONS_BEFORE_CHILDREN_MAX
