@@ -82,7 +82,7 @@ pub(super) fn check(run: &Run<'_>) -> Finding {
                 operation: &run.operations[place],
                 since_ns: read.ended_ns,
                 line: read.ended_line,
-                until_ns: until_its_limit(&run.operations[place]),
+                until_ns: until_its_limit(&run.operations[place], run.meta.stamp_ns),
             };
 
             let queued = queue.entry((place, ticket)).or_insert_with(fresh);
@@ -111,11 +111,11 @@ fn token(operation: &Operation<'_>) -> Option<u64> {
     }
 }
 
-/// The moment until which an acquire certainly waited: one that timed out waited at least until its limit.
-fn until_its_limit(operation: &Operation<'_>) -> u64 {
+/// The moment until which an acquire certainly waited: one that timed out waited at least until its limit, by a clock of the cluster's.
+fn until_its_limit(operation: &Operation<'_>, stamp_ns: u64) -> u64 {
     match (operation.call, operation.ended) {
         (Call::Acquire(acquire), Ended::Fail("timed_out")) => match acquire.wait {
-            Wait::AtMostMs(ms) => operation.invoked_ns.saturating_add(ms.saturating_mul(MS)),
+            Wait::AtMostMs(ms) => operation.invoked_ns.saturating_add(ms.saturating_mul(MS)).saturating_sub(stamp_ns),
             Wait::None | Wait::Forever => 0,
         },
         _ => 0,

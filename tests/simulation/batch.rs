@@ -26,9 +26,6 @@ const RUNS_PER_VACUOUS: u64 = 8;
 const RUNS_WITH_ALL_REQUESTS: u64 = 30;
 const RUNS_WITH_ALL_LIMITS: u64 = 60;
 
-/// Requests that nobody sends, since no node of a run has the port from which they come: the units of Redis' protocol.
-pub(crate) const UNSENT_REQUESTS: [&str; 1] = ["run_unit"];
-
 /// The requests of the keyspace, by their names in the service.
 pub(crate) const KEYSPACE_REQUESTS: [&str; 6] =
     ["txn", "get_entries", "list_entries", "select_entries", "compact_entries", "attach_session"];
@@ -143,7 +140,7 @@ impl Results {
         let kinds = never(changes::KINDS.map(str::to_owned).into());
         assert!(self.runs < RUNS_WITH_ALL_CHANGES || kinds.is_empty(), "no node was {kinds:?} in {} runs", self.runs);
 
-        let is_drawn = |call: &&&str| !changes::REQUESTS.contains(call) && !UNSENT_REQUESTS.contains(call);
+        let is_drawn = |call: &&&str| !changes::REQUESTS.contains(call);
         let requests = lockkeeper::server::REQUESTS.iter().filter(is_drawn);
         let words = Words::all().map(|word| format!("{}{word}", tally::WORD));
         let unsaid = never(requests.map(|call| format!("{}{call}", tally::ANSWERED)).chain(words).collect());

@@ -22,12 +22,14 @@ use crate::{
     changes::Changes,
     clients::Desk,
     director::DIRECTOR,
+    dynamodb::DynamoClientProcess,
     etcd::EtcdClientProcess,
     greed::GreedyClientProcess,
     keyspace::writer::KeyspaceClientProcess,
     network::{self, Way, node_host},
     node::Site,
     plan::Plan,
+    redis::RedisClientProcess,
     requests::RequestsClientProcess,
 };
 
@@ -528,6 +530,8 @@ impl World {
             RequestsClientProcess::HOST,
             GreedyClientProcess::HOST,
             EtcdClientProcess::HOST,
+            RedisClientProcess::HOST,
+            DynamoClientProcess::HOST,
         ];
         self.desks.iter().map(|desk| desk.host()).chain(others.map(str::to_owned)).collect()
     }

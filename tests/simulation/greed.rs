@@ -14,8 +14,8 @@ use std::{
 use futures::future::join_all;
 use lockkeeper::{
     machine::{
-        AtLeaseEnd, Compare, Key, KeyRange, Label, Lease, NewSession, Operand, Put, PutLease, Relation, SessionId,
-        TXN_BYTES_MAX, TXN_OPERATIONS_MAX, TXN_READS_MAX, Ttl, Txn, TxnOperation, Value,
+        AtLeaseEnd, Compare, Key, KeyRange, Label, Lease, NewSession, Operand, Put, PutLease, Relation, Select,
+        SessionId, TXN_BYTES_MAX, TXN_OPERATIONS_MAX, TXN_READS_MAX, Ttl, Txn, TxnOperation, Value,
     },
     proto::v1::{
         AcquireRequest, CloseSessionRequest, ForceReleaseRequest, OpenSessionRequest, RequestId, Want, acquire_request,
@@ -42,6 +42,9 @@ const SESSIONS_PER_FEAST: u32 = 6;
 /// Requests at a time, and their rounds with one session at the most.
 const BITES: u64 = 8;
 const BITES_MAX: u64 = 40;
+/// Transactions of a rush that put as much as they may, and those that look at it.
+const RUSH_PUTS: usize = 4;
+const RUSH_LOOKS: usize = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of a message to a node.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -68,10 +71,12 @@ enum Appetite {
     Reads,
     /// Bytes that one transaction shows.
     Shown,
+    /// Work of one entry of the log: ranges that have few entries when they are judged, and many when they are applied.
+    Rush,
 }
 
 impl Appetite {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Sessions,
         Self::Entries,
         Self::TemporaryEntries,
@@ -84,6 +89,7 @@ impl Appetite {
         Self::Writes,
         Self::Reads,
         Self::Shown,
+        Self::Rush,
     ];
 }
 
@@ -111,7 +117,7 @@ impl GreedyClientProcess {
         let seats = 1..=self.seats;
         let clients = seats.clone().map(|seat| clients::channel(&network::seat_address(seat))).collect();
         let peers = seats.map(|seat| clients::channel(&network::peer_seat_address(seat))).collect();
-        let mut guest = Guest { clients, peers, sessions: Vec::new(), hungry: self.hungry.clone() };
+        let mut guest = Guest { clients, peers, sessions: Vec::new(), has_rushed: false, hungry: self.hungry.clone() };
 
         while !self.finish.is_cancelled() {
             if !guest.is_hungry() {
@@ -132,6 +138,8 @@ struct Guest {
     peers: Vec<Channel>,
     /// Its sessions.
     sessions: Vec<String>,
+    /// Whether entries of a rush may be left.
+    has_rushed: bool,
     hungry: watch::Receiver<bool>,
 }
 
@@ -151,6 +159,8 @@ impl Guest {
             timeout(LIMIT, SessionsClient::new(self.channel(place)).close_session(message)).await
         });
         join_all(closed).await;
+        self.has_rushed =
+            self.has_rushed && self.commit(&txn(vec![TxnOperation::DeleteRange(under_i())])).await.is_err();
     }
 
     async fn open(&self, place: u64) -> Result<String, Status> {
@@ -171,6 +181,11 @@ impl Guest {
 
     /// Takes with this session. Returns whether the feast is over.
     async fn eat(&mut self, appetite: Appetite, session: &str, random: &mut StdRng) -> bool {
+        if appetite == Appetite::Rush {
+            self.has_rushed = true;
+            self.rush(random.random()).await;
+            return true;
+        }
         let first: u64 = random.random_range(0..1_000_000);
         for round in 0..BITES_MAX {
             if !self.is_hungry() {
@@ -201,7 +216,7 @@ impl Guest {
     async fn bite(&self, appetite: Appetite, session: &str, number: u64, id: u128) -> Result<(), Status> {
         let lease = u128::from_str_radix(session, 16).map_or(SessionId(id), SessionId);
         match appetite {
-            Appetite::Sessions => Ok(()),
+            Appetite::Sessions | Appetite::Rush => Ok(()),
             Appetite::Entries => self.put(number, 0, lease).await,
             Appetite::Values => self.put(number, 4_000 << (number % 4), lease).await,
             Appetite::TemporaryEntries => self.commit(&temporary(number, SessionId(id))).await,
@@ -232,6 +247,29 @@ impl Guest {
                 self.commit(&txn(vec![TxnOperation::Get(key); TXN_OPERATIONS_MAX])).await
             }
         }
+    }
+
+    /// Puts many entries, and at the same moment looks at all of them many times. All of it reaches one node, in this order.
+    async fn rush(&self, place: u8) {
+        let channel = self.peers[place as usize % self.peers.len()].clone();
+        let key = |number: usize| format!("i/{number:04}");
+        let put = |number| {
+            let put = Put { lease: PutLease::None, ..put(&key(number), 0, SessionId(0)) };
+            TxnOperation::Put(put)
+        };
+        let puts = (0..RUSH_PUTS).map(|round| {
+            let first = round * TXN_OPERATIONS_MAX;
+            txn((first..first + TXN_OPERATIONS_MAX).map(put).collect())
+        });
+        let looks = (0..RUSH_LOOKS).map(|_| {
+            let select = Select { range: under_i(), limit: 1, ..Select::default() };
+            txn(vec![TxnOperation::Select(select)])
+        });
+        let sent = puts.chain(looks).map(|txn| {
+            let mut client = KeyspaceClient::new(channel.clone()).max_encoding_message_size(MESSAGE_BYTES_MAX);
+            async move { timed(client.commit(write_txn(&txn))).await.map(drop) }
+        });
+        join_all(sent).await;
     }
 
     async fn put_some(&self, count: usize, bytes: usize, lease: SessionId) -> Result<(), Status> {
@@ -303,6 +341,11 @@ fn put(key: &str, bytes: usize, session: SessionId) -> Put {
 fn under_h() -> KeyRange {
     let key = |key: &str| Some(Key::new(key.as_bytes()).expect("it is short"));
     KeyRange { from: key("h/"), to: key("h0") }
+}
+
+/// The range of the entries of a rush.
+fn under_i() -> KeyRange {
+    KeyRange { from: Key::new(b"i/").ok(), to: Key::new(b"i0").ok() }
 }
 
 fn txn(operations: Vec<TxnOperation>) -> Txn {

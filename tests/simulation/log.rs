@@ -90,16 +90,6 @@ impl Disk {
         pending.clear();
     }
 
-    /// An entry of the log, synced or not.
-    pub(crate) fn entry(&self, index: u64) -> Option<LogEntry> {
-        let state = self.lock();
-        let pending = state.pending.iter().rev().find_map(|write| match write {
-            Write::Entry(entry) if entry.log_id.index == index => Some(entry),
-            Write::Entry(_) | Write::Vote(_) | Write::Committed(_) | Write::Truncate(_) | Write::Purge(_) => None,
-        });
-        pending.or_else(|| state.synced.entries.get(&index)).cloned()
-    }
-
     /// The number of writes lost in crashes.
     pub(crate) fn dropped(&self) -> u64 {
         self.lock().dropped

@@ -4,8 +4,8 @@
 //! * `system`: random numbers and time of a simulated process; `network`, `log`: replace TCP and sled;
 //! * `process`: a node's runtime and clock, and time that passes while it computes;
 //! * `node`, `clients`: the server and the workload on top of them;
-//! * `etcd`: contenders for locks by etcd's API; `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small
-//!   limits, and a client that reaches them;
+//! * `contenders`: what holders are judged by; `etcd`, `redis`, `dynamodb`: contenders by these protocols;
+//! * `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small limits, and a client that reaches them;
 //! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
 //! * `tally`: what the nodes counted;
@@ -29,7 +29,9 @@ mod batch;
 mod changes;
 mod child;
 mod clients;
+mod contenders;
 mod director;
+mod dynamodb;
 mod etcd;
 mod faults;
 mod greed;
@@ -43,6 +45,7 @@ mod node;
 mod plan;
 mod planted;
 mod process;
+mod redis;
 mod requests;
 mod run;
 mod scarcity;

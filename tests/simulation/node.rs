@@ -11,17 +11,16 @@ use std::{
 };
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember, EtcdConfig, RaftConfig},
+    config::{Config, ConfiguredMember, EtcdConfig, RaftConfig, RedisConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
-    machine::{Counts, Limits, Machine},
+    machine::Limits,
     raft::{
         disk::Space,
         identity::{NodeIdentity, Stage},
         snapshot::SnapshotStore,
-        types::EntryPayload,
     },
     server::node::{FurtherParts, Parts, run},
-    table::{Applied, EntryContent, EntryId, Inspect},
+    table::{Applied, Inspect},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
@@ -29,15 +28,13 @@ use tokio::time::Instant;
 use crate::{
     keyspace::truth::Truth,
     log::{Disk, Log},
-    network::{self, CLIENT_PORT, ETCD_PORT, Gates, PEER_PORT},
-    process::{Load, Machinery, Process, Sockets, sockets},
+    network::{self, CLIENT_PORT, DYNAMODB_PORT, ETCD_PORT, Gates, PEER_PORT, REDIS_PORT},
+    process::{Load, Longest, Machinery, Process, Sockets, sockets},
     scarcity::Scarcity,
     system, trace,
 };
 
 const CLUSTER_ID: &str = "simulated";
-/// Units of one command that are counted at the most.
-const COST_MAX: usize = 1 << 20;
 
 /// State that outlives a node's process.
 #[derive(Debug)]
@@ -126,6 +123,10 @@ impl Site {
             etcd: EtcdConfig {
                 advertise: format!("{}:{ETCD_PORT}", network::node_host(node)),
                 ..EtcdConfig::default()
+            },
+            redis: RedisConfig {
+                advertise: format!("{}:{REDIS_PORT}", network::node_host(node)),
+                ..RedisConfig::default()
             },
             ..Config::default()
         };
@@ -233,7 +234,8 @@ impl Site {
 
     /// Runs the node's machine: from its start on, a process can be started there.
     pub(crate) async fn run_machine(self: Arc<Self>) -> turmoil::Result {
-        let (machinery, sockets): (Machinery, Sockets) = sockets(&[CLIENT_PORT, PEER_PORT, ETCD_PORT]);
+        let (machinery, sockets): (Machinery, Sockets) =
+            sockets(&[CLIENT_PORT, PEER_PORT, ETCD_PORT, REDIS_PORT, DYNAMODB_PORT]);
         *self.sockets.lock().expect("nothing panics while it has the sockets") = Some(sockets);
         machinery.run(self.id(), self.gates.clone()).await
     }
@@ -245,8 +247,8 @@ impl Site {
         Some(Process::start(move || site.serve(sockets), Arc::clone(&self.load), self.pace.rate))
     }
 
-    /// The most units of work of one entry, and the longest time for which its process computed without a turn for other tasks.
-    pub(crate) fn longest(&self) -> (u64, Duration) {
+    /// The longest of what its process has computed.
+    pub(crate) fn longest(&self) -> Longest {
         self.load.longest()
     }
 
@@ -255,8 +257,10 @@ impl Site {
         let Data { disk, identity, directory } = self.start();
         let further = FurtherParts {
             limits: Some(self.limits()),
+            dynamodb: Some(sockets.door(DYNAMODB_PORT)),
             etcd: Some(sockets.door(ETCD_PORT)),
-            inspector: Some(Arc::new(Inspector::new(&self, &disk))),
+            redis: Some(sockets.door(REDIS_PORT)),
+            inspector: Some(Arc::new(Inspector::new(&self))),
             ..FurtherParts::default()
         };
         let parts = Parts {
@@ -382,50 +386,19 @@ struct Inspector {
     ledger: Arc<Ledger>,
     /// The last index seen; 0: none yet. It restarts with each process, whose first table may come from its own snapshot.
     seen: AtomicU64,
-    disk: Arc<Disk>,
     load: Arc<Load>,
     unit_ns: u64,
-    /// The table before the next entry: what a command costs depends on it.
-    before: Mutex<Machine>,
 }
 
 impl Inspector {
-    fn new(site: &Site, disk: &Arc<Disk>) -> Self {
+    fn new(site: &Site) -> Self {
         Self {
             node: site.id(),
             ledger: Arc::clone(&site.ledger),
             seen: AtomicU64::new(0),
-            disk: Arc::clone(disk),
             load: Arc::clone(&site.load),
             unit_ns: site.pace.unit_ns,
-            before: Mutex::default(),
         }
-    }
-
-    /// Units of work that an entry was: its commands, by the table before it, and what ended or began with it.
-    fn units(&self, applied: &Applied) -> u64 {
-        let mut before = self.before.lock().expect("nothing panics while it has the table");
-        let entry = self.disk.entry(applied.index());
-        let payload = entry.and_then(|entry| match entry.payload {
-            EntryPayload::Normal(payload) => Some(payload.0),
-            EntryPayload::Blank | EntryPayload::Membership(_) => None,
-        });
-        let content =
-            payload.map(|payload| EntryContent::decode(EntryId { term: 0, index: applied.index() }, &payload));
-        let commands = match &content {
-            Some(Ok(EntryContent::Batch(batch))) => {
-                batch.commands.iter().map(|command| before.cost(command, COST_MAX)).sum()
-            }
-            Some(Ok(EntryContent::Blank | EntryContent::Membership(_)) | Err(_)) | None => 1,
-        };
-        let sizes = |machine: &Machine| {
-            let Counts { sessions, locks, waiters, grants, entries } = machine.counts();
-            [sessions, locks, waiters, grants, entries]
-        };
-        let changes = sizes(&before).into_iter().zip(sizes(&applied.machine));
-        let changes: usize = changes.map(|(before, after)| before.abs_diff(after)).sum();
-        before.clone_from(&applied.machine);
-        (commands + changes) as u64
     }
 }
 
@@ -436,7 +409,7 @@ impl Inspect for Inspector {
         // The ends of the audit trails must agree as well.
         let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let is_first = self.ledger.note(self.node, index, hash ^ trail);
-        self.load.apply(self.units(applied), self.unit_ns);
+        self.load.apply(applied.machine.work_done() as u64, self.unit_ns);
         let follows = self.ledger.truth().note(applied);
         if let Err(broken) = follows {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
@@ -449,5 +422,9 @@ impl Inspect for Inspector {
         if is_first && let Err(broken) = applied.machine.check() {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
         }
+    }
+
+    fn lasted(&self, in_place: bool) -> Duration {
+        self.load.applied(in_place)
     }
 }

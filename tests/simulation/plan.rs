@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) raft: RaftConfig,
     pub(crate) scarcity: Scarcity,
     /// What one unit of work takes, nanoseconds.
-    unit_ns: u64,
+    pub(crate) unit_ns: u64,
 }
 
 impl Plan {

@@ -30,6 +30,8 @@ const SEEDS_MAX: u64 = 200;
 /// The seeds that convicted the bugs last.
 const KNOWN: &str = include_str!("seeds.txt");
 const KNOWN_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/seeds.txt");
+/// The record of convictions by layer.
+const RECORD_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calibration/convictions.tsv");
 /// Whether to write down the seeds that were found.
 const KEEP: &str = "LOCKKEEPER_SIMULATION_KEEP";
 /// Name of the only bug to test.
@@ -40,15 +42,18 @@ const ONLY: &str = "LOCKKEEPER_SIMULATION_BUG";
 enum Evidence {
     /// The checker finds this property violated.
     Violated(Property),
+    /// The checker finds this property violated for the holders of this protocol.
+    ViolatedFor(&'static str, Property),
     /// The run fails with an error that contains this.
     Error(&'static str),
 }
-use Evidence::{Error, Violated};
+use Evidence::{Error, Violated, ViolatedFor};
 
 impl Evidence {
     fn is_in(self, report: &Report) -> bool {
         match self {
             Violated(property) => report.violated.contains(&property.to_string()),
+            ViolatedFor(protocol, property) => report.violated.contains(&format!("{property} ({protocol})")),
             Error(part) => report.troubles.iter().any(|trouble| trouble.contains(part)),
         }
     }
@@ -58,6 +63,7 @@ impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Violated(property) => f.pad(&property.to_string()),
+            ViolatedFor(protocol, property) => f.pad(&format!("{property} ({protocol})")),
             Error(part) => f.pad(part),
         }
     }
@@ -65,7 +71,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 21] = [
+const CASES: [(Planted, Evidence); 29] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -87,6 +93,16 @@ const CASES: [(Planted, Evidence); 21] = [
     (Planted::PastReadsPresent, Error("a read of the keyspace")),
     (Planted::DeletionWithoutEvent, Error("the run broke off")),
     (Planted::RangeWatchNotWoken, Error("the watch of")),
+    // The holders of each protocol.
+    (Planted::QueueByKey, ViolatedFor("etcd", Property::MutualExclusion)),
+    (Planted::EndedLeaseRenewed, ViolatedFor("etcd", Property::MutualExclusion)),
+    (Planted::RedisValueUncompared, ViolatedFor("redis", Property::MutualExclusion)),
+    (Planted::RedisReadNotInCommit, ViolatedFor("redis", Property::MutualExclusion)),
+    (Planted::PutHoldsNothing, Error("of dynamodb")),
+    // What an entry of the log is, and what it costs.
+    (Planted::EntryCutShort, Violated(Property::Applicable)),
+    (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),
+    (Planted::RangesCostNothing, Violated(Property::Bounded)),
     // At a limit, no node can apply the entry.
     (Planted::TxnJudgedAgain, Error("ended by itself")),
 ];
@@ -138,6 +154,20 @@ fn keep(found: &BTreeMap<&'static str, u64>) {
         .expect("the file of the seeds can be written");
 }
 
+/// Writes into the record of convictions which bugs of the suites the seeds convict: see `scripts/convict.py`.
+fn note(found: &BTreeMap<&'static str, u64>) {
+    let record = fs::read_to_string(RECORD_FILE).expect("the record is there");
+    let mut lines: Vec<_> = record.lines().map(str::to_owned).collect();
+    let is_in_record = |bug: &str| Planted::named(bug).is_some_and(Planted::is_found_by_suites);
+    for (bug, seed) in found.iter().filter(|(bug, _)| is_in_record(bug)) {
+        let of_simulation = format!("{bug}\tsimulation\t");
+        lines.retain(|line| !line.starts_with(&of_simulation));
+        let last = lines.iter().rposition(|line| line.starts_with(&format!("{bug}\t")));
+        lines.insert(last.map_or(lines.len(), |place| place + 1), format!("{of_simulation}simulation seed {seed}"));
+    }
+    fs::write(RECORD_FILE, lines.join("\n") + "\n").expect("the record can be written");
+}
+
 /// Hunts a bug and prints the result. Returns the seed that convicted it.
 fn tell(bug: Planted, evidence: Evidence) -> Option<u64> {
     let began = Instant::now();
@@ -173,7 +203,9 @@ fn each_bug_is_convicted_of_what_it_breaks() {
         }
     });
     if env::var_os(KEEP).is_some() {
-        keep(&found.into_inner().expect("nothing panics while it has them"));
+        let found = found.into_inner().expect("nothing panics while it has them");
+        keep(&found);
+        note(&found);
     }
     let escaped = escaped.into_inner().expect("nothing panics while it has them");
     assert!(escaped.is_empty(), "these bugs were not convicted within {SEEDS_MAX} seeds: {escaped:?}");

@@ -171,34 +171,73 @@ impl Listen for Door {
     }
 }
 
-/// What a process has computed: its thread is busy for as long.
+/// What a process has computed: one of its threads is busy for as long.
 #[derive(Default, Debug)]
 pub(crate) struct Load {
+    /// What its runtime has to compute yet.
     owed_ns: AtomicU64,
-    longest_ns: AtomicU64,
-    longest_units: AtomicU64,
+    /// The same of the thread that applies.
+    applying_ns: AtomicU64,
+    /// The entry that was applied last.
+    entry_ns: AtomicU64,
+    longest: LongestLoads,
+}
+
+#[derive(Default, Debug)]
+struct LongestLoads {
+    units: AtomicU64,
+    apply_ns: AtomicU64,
+    turn_ns: AtomicU64,
+}
+
+/// The longest of what a process has computed.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Longest {
+    /// Units of work of one entry.
+    pub(crate) units: u64,
+    pub(crate) apply: Duration,
+    /// The time without a turn for other tasks.
+    pub(crate) turn: Duration,
 }
 
 impl Load {
     /// Adds the work of one entry of the log, at this price.
     pub(crate) fn apply(&self, units: u64, unit_ns: u64) {
-        self.owed_ns.fetch_add(units * unit_ns, Ordering::Relaxed);
-        self.longest_units.fetch_max(units, Ordering::Relaxed);
+        self.entry_ns.fetch_add(units * unit_ns, Ordering::Relaxed);
+        self.longest.units.fetch_max(units, Ordering::Relaxed);
+    }
+
+    /// The entry was applied by the runtime, or by a thread beside it: then this returns how long that still is busy.
+    pub(crate) fn applied(&self, in_place: bool) -> Duration {
+        let entry_ns = self.entry_ns.swap(0, Ordering::Relaxed);
+        self.longest.apply_ns.fetch_max(entry_ns, Ordering::Relaxed);
+        if in_place {
+            self.owed_ns.fetch_add(entry_ns, Ordering::Relaxed);
+            return Duration::ZERO;
+        }
+        // Timers have whole milliseconds.
+        let owed_ns = self.applying_ns.load(Ordering::Relaxed) + entry_ns;
+        self.applying_ns.store(owed_ns % 1_000_000, Ordering::Relaxed);
+        Duration::from_millis(owed_ns / 1_000_000)
     }
 
     /// Takes whole milliseconds of what is owed.
     fn take_ms(&self) -> u32 {
         let owed_ns = self.owed_ns.load(Ordering::Relaxed);
-        self.longest_ns.fetch_max(owed_ns, Ordering::Relaxed);
+        self.longest.turn_ns.fetch_max(owed_ns, Ordering::Relaxed);
         let ms = owed_ns / 1_000_000;
         self.owed_ns.fetch_sub(ms * 1_000_000, Ordering::Relaxed);
         u32::try_from(ms).expect("no apply takes weeks")
     }
 
-    /// The most units of one entry, and the longest time without a turn for other tasks.
-    pub(crate) fn longest(&self) -> (u64, Duration) {
-        let longest = Duration::from_nanos(self.longest_ns.load(Ordering::Relaxed));
-        (self.longest_units.load(Ordering::Relaxed), longest)
+    /// The longest since the first start of its process.
+    pub(crate) fn longest(&self) -> Longest {
+        let LongestLoads { units, apply_ns, turn_ns } = &self.longest;
+        Longest {
+            units: units.load(Ordering::Relaxed),
+            apply: Duration::from_nanos(apply_ns.load(Ordering::Relaxed)),
+            turn: Duration::from_nanos(turn_ns.load(Ordering::Relaxed)),
+        }
     }
 }
 
@@ -312,9 +351,22 @@ mod tests {
         let turns = turns(1.0, 100, |load, now| {
             if now == 10 {
                 load.apply(50_000, 1_000);
+                assert_eq!(load.applied(true), Duration::ZERO);
             }
         });
         let gap = turns.windows(2).find(|turns| turns[1] - turns[0] > 1).expect("there was a gap");
         assert_eq!((gap[0], gap[1], turns.last().copied()), (10, 61, Some(99)), "{turns:?}");
+    }
+    #[test]
+    fn a_thread_that_applies_delays_no_other_task() {
+        let load = Load::default();
+        let lasted = [1_500, 400, 100, 50_000].map(|units| {
+            load.apply(units, 1_000);
+            load.applied(false).as_millis()
+        });
+        assert_eq!(lasted, [1, 0, 1, 50]);
+        assert_eq!(load.take_ms(), 0);
+        let Longest { units, apply, turn } = load.longest();
+        assert_eq!((units, apply, turn), (50_000, Duration::from_millis(50), Duration::ZERO));
     }
 }

@@ -18,7 +18,9 @@ use lockkeeper::{
         run::activity,
         workload::resource::Registers,
     },
+    machine::TXN_READS_MAX,
     planted::planted,
+    raft::proposals::proposer::BATCH_UNITS,
 };
 use rand::{SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use tokio::sync::watch;
@@ -29,8 +31,10 @@ use crate::{
     changes::KINDS,
     child::Report,
     clients::{Book, Clients, Desk},
+    contenders::Contention,
     director::{DIRECTOR, Director, LIVENESS_BOUND},
-    etcd::{EtcdClientProcess, Tenures},
+    dynamodb::DynamoClientProcess,
+    etcd::EtcdClientProcess,
     faults::{Order, Sites},
     greed::GreedyClientProcess,
     keyspace::{judge::Judge, writer::KeyspaceClientProcess},
@@ -39,6 +43,7 @@ use crate::{
     node::{Ledger, Origin, Site},
     plan::Plan,
     process::Process,
+    redis::RedisClientProcess,
     requests::RequestsClientProcess,
     system,
     tally::{self, Tally},
@@ -54,9 +59,11 @@ const HANDOVER_BOUND_MS: u64 = 8_000;
 const STAMP_NS: u64 = 3_000_000 + CLOCKS_NS;
 /// By how much a clock that is 1 % faster ends the longest leases of callers earlier, which do not allow for it as the library does.
 const CLOCKS_NS: u64 = 24_000_000;
-/// Units of work of one entry at the most: those of a batch of the proposer, and one command beyond it, which may read, compare and delete
-/// as much as a transaction may.
-const UNITS_MAX: u64 = 32 * 1_024 + 4 * 16 * 1_024;
+/// Units of work of one entry at the most: twice those of a batch of the proposer, since a read of a range may be planned twice, and one
+/// command beyond it, which may read, compare and delete as much as a transaction may.
+const UNITS_MAX: u64 = 2 * BATCH_UNITS as u64 + 4 * TXN_READS_MAX as u64;
+/// What a node says of an entry that it cannot apply, before the entry.
+const REFUSED_ENTRY: &str = "log entry ";
 /// A simulation that lasts longer hangs.
 const LONGEST: Duration = Duration::from_secs(400);
 /// Most messages in flight on one connection.
@@ -69,8 +76,8 @@ pub(crate) struct Outcome {
     pub(crate) history: Vec<u8>,
     /// Failures: violated properties, or errors that broke the run off.
     pub(crate) troubles: Vec<String>,
-    /// The properties that are violated.
-    pub(crate) violated: Vec<Property>,
+    /// The names of the properties that are violated, each with the protocol if it is about the holders of one.
+    pub(crate) violated: Vec<String>,
     /// Activity that is missing: with any, the run is vacuous.
     pub(crate) missing: Vec<String>,
     pub(crate) summary: Summary,
@@ -98,7 +105,7 @@ impl Outcome {
         let counts = seen.chain(self.counts.iter().cloned()).collect();
         Report {
             troubles: self.troubles.clone(),
-            violated: self.violated.iter().map(ToString::to_string).collect(),
+            violated: self.violated.clone(),
             missing: self.missing.clone(),
             simulated_ms: u64::try_from(self.simulated.as_millis()).expect("no simulation takes centuries"),
             counts,
@@ -132,7 +139,7 @@ struct Stage {
     book: Book,
     registers: Arc<Registers>,
     keyspace: Arc<Judge>,
-    tenures: Arc<Tenures>,
+    contention: Arc<Contention>,
 }
 
 impl Stage {
@@ -149,6 +156,7 @@ impl Stage {
             .fail_rate(0.0)
             .repair_rate(0.01)
             .enable_random_order();
+        let book = Book::new();
         let mut stage = Self {
             sim: builder.build(),
             directory: directory.to_owned(),
@@ -159,11 +167,11 @@ impl Stage {
             ledger: Arc::default(),
             orders: Rc::default(),
             troubles: Rc::default(),
-            book: Book::new(),
+            contention: Arc::new(Contention::new(book.clone())),
+            book,
             registers: Arc::new(Registers::new()?),
             gates: Gates::default(),
             keyspace: Arc::default(),
-            tenures: Arc::default(),
             plan,
         };
         stage.enter();
@@ -202,9 +210,15 @@ impl Stage {
         let requests = RequestsClientProcess::new(nodes, seed ^ 0x7e9, Arc::clone(&self.keyspace), finish.clone());
         let requests = Arc::new(requests);
         self.sim.host(RequestsClientProcess::HOST, move || Arc::clone(&requests).work());
-        let etcd = EtcdClientProcess::new(nodes, seed ^ 0xe7cd, Arc::clone(&self.tenures), finish.clone());
+        let etcd = EtcdClientProcess::new(nodes, seed ^ 0xe7cd, Arc::clone(&self.contention), finish.clone());
         let etcd = Arc::new(etcd);
         self.sim.host(EtcdClientProcess::HOST, move || Arc::clone(&etcd).work());
+        let redis = RedisClientProcess::new(nodes, seed ^ 0x4ed1, Arc::clone(&self.contention), finish.clone());
+        let redis = Arc::new(redis);
+        self.sim.host(RedisClientProcess::HOST, move || Arc::clone(&redis).work());
+        let dynamodb = DynamoClientProcess::new(nodes, seed ^ 0xd14a, Arc::clone(&self.contention), finish.clone());
+        let dynamodb = Arc::new(dynamodb);
+        self.sim.host(DynamoClientProcess::HOST, move || Arc::clone(&dynamodb).work());
         let hungry = watch::Sender::new(false);
         let greedy = Arc::new(GreedyClientProcess::new(nodes, seed ^ 0x96ee, finish, hungry.subscribe()));
         self.sim.host(GreedyClientProcess::HOST, move || Arc::clone(&greedy).work());
@@ -275,10 +289,22 @@ impl Stage {
             let _span = tracing::info_span!("node", name = host.as_str()).entered();
             match if is_stopped { process.stand_still() } else { process.step() } {
                 None | Some(Ok(())) => {}
-                Some(Err(error)) => return Err(error),
+                Some(Err(error)) => {
+                    self.note_refused_entry(node, &error.to_string());
+                    return Err(error);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Notes in the history that a node ended since it cannot apply an entry, if that is the error.
+    fn note_refused_entry(&self, node: u64, error: &str) {
+        let Some((_, rest)) = error.split_once(REFUSED_ENTRY) else { return };
+        // The entry is named by its term and its index.
+        let entry = rest.split(' ').next().unwrap_or_default();
+        let index = entry.rsplit('.').next().and_then(|index| index.parse().ok()).unwrap_or_default();
+        self.book.recorder("nemesis").fact(Fact::RefusedEntry { node, index, why: error.to_owned() });
     }
 
     fn carry_out(&mut self, order: Order) {
@@ -320,6 +346,17 @@ impl Stage {
         tally
     }
 
+    /// How long each node computed at the longest.
+    fn measured(&self) -> Vec<Fact> {
+        let of_node = |site: &Arc<Site>| {
+            let (node, longest) = (site.id(), site.longest());
+            let us = |time: Duration| time.as_micros() as u64;
+            let turn = Fact::LongestTurn { node, runtime: "node".to_owned(), us: us(longest.turn) };
+            [turn, Fact::LongestApply { node, us: us(longest.apply) }]
+        };
+        self.sites.borrow().iter().flat_map(of_node).collect()
+    }
+
     fn judge(self, ended: turmoil::Result) -> std::io::Result<Outcome> {
         let meta = Meta {
             seed: Some(self.plan.seed),
@@ -327,30 +364,29 @@ impl Stage {
             expiry_bound_ms: Some(EXPIRY_BOUND_MS),
             handover_bound_ms: Some(HANDOVER_BOUND_MS),
             liveness_bound_ms: Some(u64::try_from(LIVENESS_BOUND.as_millis()).expect("a few seconds")),
+            // A leader that computes for longer is deposed.
+            turn_bound_us: Some(self.plan.raft.election_timeout_ms_min * 1_000),
+            apply_bound_us: Some(self.plan.unit_ns * UNITS_MAX / 1_000),
             ..Meta::new()
         };
         let mut writer = Writer::new(Vec::new());
-        let what = What::Fact(Fact::Meta(meta));
-        writer.write(&Event { time_ns: 0, process: "nemesis".to_owned(), op: None, locks: Vec::new(), what })?;
+        for fact in std::iter::once(Fact::Meta(meta)).chain(self.measured()) {
+            let what = What::Fact(fact);
+            writer.write(&Event { time_ns: 0, process: "nemesis".to_owned(), op: None, locks: Vec::new(), what })?;
+        }
         let mut lines = writer.into_inner();
         lines.extend(self.book.lines());
 
         let mut troubles = self.troubles.take();
         troubles.extend(self.ledger.troubles());
-        troubles.extend(self.tenures.complaints());
-        let longest = self.sites.borrow().iter().map(|site| site.longest()).collect::<Vec<_>>();
-        let units = longest.iter().map(|(units, _)| *units).max().unwrap_or_default();
-        let turn = longest.iter().map(|(_, turn)| *turn).max().unwrap_or_default();
-        if units > UNITS_MAX {
-            troubles.push(format!("an entry was {units} units of work, and {UNITS_MAX} are the most"));
-        }
+        troubles.extend(self.contention.complaints());
         troubles.extend(self.keyspace.complaints(&self.ledger.truth()));
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
         let findings = checker::check(&history).map_err(std::io::Error::other)?;
         troubles.extend(findings.iter().filter_map(convicted));
         let is_violated = |finding: &&Finding| matches!(finding.verdict, Verdict::Violated(_));
-        let violated = findings.iter().filter(is_violated).map(|finding| finding.property).collect();
+        let violated = findings.iter().filter(is_violated).map(Finding::name).collect();
         let told = Told::of(&history, About::default(), Vec::new()).map_err(std::io::Error::other)?;
         let summary = told.summary().clone();
         let mut missing = missing(&summary, &findings);
@@ -359,6 +395,10 @@ impl Stage {
             missing.push("no change of the membership".to_owned());
         }
         let changes = KINDS.map(|kind| (kind, changes.get(kind).copied().unwrap_or_default()));
+        let longest: Vec<_> = self.sites.borrow().iter().map(|site| site.longest()).collect();
+        let units = longest.iter().map(|longest| longest.units).max().unwrap_or_default();
+        let apply = longest.iter().map(|longest| longest.apply).max().unwrap_or_default();
+        let turn = longest.iter().map(|longest| longest.turn).max().unwrap_or_default();
         let dropped = self.sites.borrow().iter().map(|site| site.disk().dropped()).sum();
         let counts = [
             ("entries", self.ledger.entries() as u64),
@@ -368,13 +408,14 @@ impl Stage {
             ("late writes without a fence", self.registers.late()),
             ("events of the keyspace", self.ledger.truth().len() as u64),
             ("longest apply, units", units),
+            ("longest apply, us", apply.as_micros() as u64),
             ("longest turn, us", turn.as_micros() as u64),
         ];
         let counts = counts
             .into_iter()
             .chain(changes)
-            .chain(self.tenures.counts())
-            .map(|(what, count)| (what.to_owned(), count));
+            .map(|(what, count)| (what.to_owned(), count))
+            .chain(self.contention.counts());
         let words = self.keyspace.words();
         let words = words.counts().map(|(word, count)| (format!("{}{word}", tally::WORD), count));
         let tally = self.tally();
@@ -394,6 +435,14 @@ fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
         |finding: &&Finding| finding.verdict == Verdict::Vacuous && finding.property != Property::Bystander;
     let vacuous = findings.iter().filter(is_vacuous).map(|finding| finding.property);
     missing.extend(vacuous.map(|property| format!("no evidence of {property}")));
+    for protocol in ["dynamodb", "etcd", "redis"] {
+        let is_judged = |finding: &Finding| {
+            finding.property == Property::MutualExclusion && finding.protocol.as_deref() == Some(protocol)
+        };
+        if !findings.iter().any(is_judged) {
+            missing.push(format!("no evidence of mutual exclusion ({protocol})"));
+        }
+    }
     missing
 }
 
@@ -401,9 +450,9 @@ fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
 fn convicted(finding: &Finding) -> Option<String> {
     match &finding.verdict {
         Verdict::Holds | Verdict::Vacuous => None,
-        Verdict::Undecided(why) => Some(format!("{} could not be decided: {why}", finding.property)),
+        Verdict::Undecided(why) => Some(format!("{} could not be decided: {why}", finding.name())),
         Verdict::Violated(violations) => {
-            let mut text = format!("{} is broken, {} times:", finding.property, violations.count);
+            let mut text = format!("{} is broken, {} times:", finding.name(), violations.count);
             for violation in &violations.shown {
                 let _ = write!(text, "\n    {} (lines {:?})", violation.says, violation.lines);
             }

@@ -1,0 +1,318 @@
+//! Contenders for locks by the protocols of others, and what all of them are judged by.
+//!
+//! A contender trusts its lease from the sending of the last answered call on, less a margin for its clock, as every client of leases must.
+//! No two contenders may trust at one time that they hold the same lock; tokens rise; and who still trusts its lease is never told that it
+//! has none.
+//!
+//! What has a token is also in the history, as a holder that speaks the protocol: the checker judges the holders of each protocol by
+//! themselves, and with all others.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use lockkeeper::chaos::{
+    history::{Acquire, Answer, Call, Fact, Lease, Wait},
+    record::{Begun, Recorder},
+};
+use rand::{Rng as _, rngs::StdRng};
+use tokio::time::timeout;
+
+use crate::{clients::Book, system};
+
+/// The TTL of leases: whole seconds, for the sake of etcd's.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+/// What a clock may be wrong, of a TTL.
+const MARGIN: Duration = Duration::from_millis(25);
+/// The time of a call.
+pub(crate) const LIMIT: Duration = Duration::from_millis(700);
+
+/// All contenders of a run.
+pub(crate) struct Contention {
+    book: Book,
+    state: Mutex<ContentionState>,
+}
+
+#[derive(Default)]
+struct ContentionState {
+    /// By lock.
+    present: BTreeMap<String, Tenure>,
+    /// By protocol.
+    counts: BTreeMap<&'static str, TenureCounts>,
+    complaints: Vec<String>,
+}
+
+/// Who trusts that it holds a lock, and until when.
+#[derive(Clone)]
+struct Tenure {
+    who: String,
+    token: Option<u64>,
+    until: Duration,
+}
+
+#[derive(Clone, Copy, Default)]
+struct TenureCounts {
+    granted: u64,
+    handed_over: u64,
+    renewed: u64,
+    released: u64,
+}
+
+impl Contention {
+    pub(crate) fn new(book: Book) -> Self {
+        Self { book, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ContentionState> {
+        self.state.lock().expect("nothing panics while it has the tenures")
+    }
+
+    /// A contender that speaks this protocol.
+    pub(crate) fn contender(self: &Arc<Self>, protocol: &'static str, process: &str) -> Contender {
+        let recorder = self.book.recorder(process);
+        recorder.fact(Fact::Speaks { process: process.to_owned(), protocol: protocol.to_owned() });
+        Contender { all: Arc::clone(self), protocol, process: process.to_owned(), recorder, turns: 0 }
+    }
+
+    /// What cannot have been.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        self.state().complaints.clone()
+    }
+
+    /// What the contenders did, by protocol.
+    pub(crate) fn counts(&self) -> Vec<(String, u64)> {
+        let counts = self.state().counts.clone();
+        let of_protocol = |(protocol, counts): (&'static str, TenureCounts)| {
+            let TenureCounts { granted, handed_over, renewed, released } = counts;
+            let counts =
+                [("granted", granted), ("handed over", handed_over), ("renewed", renewed), ("released", released)];
+            counts.map(|(what, count)| (format!("locks of {protocol} {what}"), count))
+        };
+        counts.into_iter().flat_map(of_protocol).collect()
+    }
+}
+
+/// A client that takes locks, one at a time.
+pub(crate) struct Contender {
+    all: Arc<Contention>,
+    protocol: &'static str,
+    process: String,
+    recorder: Recorder,
+    turns: u64,
+}
+
+impl Contender {
+    /// It is about to ask for a lock: a lease that it gets counts from now.
+    pub(crate) fn ask(&mut self, lock: &str) -> Attempt {
+        self.turns += 1;
+        let who = format!("{}/{}", self.process, self.turns);
+        let (all, protocol, recorder) = (Arc::clone(&self.all), self.protocol, self.recorder.clone());
+        Attempt { all, protocol, recorder, who, lock: lock.to_owned(), sent: system::elapsed(), acquiring: None }
+    }
+}
+
+/// An acquire under way. If it is dropped, its outcome is unknown.
+pub(crate) struct Attempt {
+    all: Arc<Contention>,
+    protocol: &'static str,
+    recorder: Recorder,
+    who: String,
+    lock: String,
+    sent: Duration,
+    acquiring: Option<Begun>,
+}
+
+impl Attempt {
+    /// A name for the holder that no other has.
+    pub(crate) fn who(&self) -> &str {
+        &self.who
+    }
+
+    /// Its grant will have a token, so the history has it.
+    pub(crate) fn recorded(mut self) -> Self {
+        let session = self.who.clone();
+        let ttl_ms = u64::try_from(TTL.as_millis()).expect("a few seconds");
+        self.recorder.begin(&[], Call::Open { session: session.clone(), ttl_ms }).ok(Answer::Open(Lease::default()));
+        let acquire = Acquire { session, wait: Wait::None, ..Acquire::default() };
+        self.acquiring = Some(self.recorder.begin(&[self.lock.clone()], Call::Acquire(acquire)));
+        self
+    }
+
+    /// It was refused, and has no effect, since another has the lock.
+    pub(crate) fn busy(self) {
+        self.failed("busy");
+    }
+
+    /// It has no effect, and that says nothing about the lock.
+    pub(crate) fn unavailable(self) {
+        self.failed("unavailable");
+    }
+
+    fn failed(self, reason: &str) {
+        if let Some(acquiring) = self.acquiring {
+            acquiring.failed(reason);
+            self.recorder.begin(&[], Call::Close { session: self.who }).ok(Answer::Close {});
+        }
+    }
+
+    /// It has the lock. A token is needed if the history has it.
+    pub(crate) fn granted(self, token: Option<u64>) -> HeldLock {
+        let Self { all, protocol, recorder, who, lock, sent, acquiring } = self;
+        let token = acquiring.zip(token).map(|(acquiring, token)| {
+            acquiring.ok(Answer::Acquire { token, place_lost: false });
+            token
+        });
+        let mut held = HeldLock { all, protocol, recorder, who, lock, until: sent, token };
+        held.until = held.until_after(sent);
+        held.begin();
+        held
+    }
+}
+
+/// A lock that a contender holds.
+pub(crate) struct HeldLock {
+    all: Arc<Contention>,
+    protocol: &'static str,
+    recorder: Recorder,
+    who: String,
+    lock: String,
+    /// Until when it trusts its lease.
+    until: Duration,
+    token: Option<u64>,
+}
+
+impl HeldLock {
+    fn until_after(&self, sent: Duration) -> Duration {
+        sent + TTL - MARGIN
+    }
+
+    fn trusts(&self) -> bool {
+        self.until > system::elapsed()
+    }
+
+    fn begin(&self) {
+        let Self { protocol, who, lock, until, token, .. } = self;
+        let now = system::elapsed();
+        let mut state = self.all.state();
+        // An answer that comes after its own lease says nothing about who has the lock now.
+        let is_held = state.present.get(lock).is_some_and(|tenure| tenure.until > now);
+        if is_held && !self.trusts() {
+            return;
+        }
+        let before = state.present.insert(lock.clone(), Tenure { who: who.clone(), token: *token, until: *until });
+        let mut complaints = Vec::new();
+        if let Some(Tenure { who: other, token: earlier, until: trusts }) = &before {
+            if *trusts > now {
+                complaints.push(format!(
+                    "{who} holds the lock {lock} of {protocol} at {now:?} (token {token:?}), and {other} trusts until {trusts:?} that it \
+                     does (token {earlier:?})"
+                ));
+            }
+            if earlier.zip(*token).is_some_and(|(earlier, token)| token <= earlier) {
+                complaints.push(format!(
+                    "the lock {lock} of {protocol} went from {other} with {earlier:?} to {who} with {token:?}"
+                ));
+            }
+        }
+        state.complaints.extend(complaints);
+        let counts = state.counts.entry(*protocol).or_default();
+        counts.granted += 1;
+        counts.handed_over += u64::from(before.is_some());
+    }
+
+    /// A call that was sent then has renewed the lease.
+    pub(crate) fn renewed(&mut self, sent: Duration) {
+        self.until = self.until_after(sent);
+        if self.token.is_some() {
+            let sent_ns = u64::try_from(sent.as_nanos()).expect("no run takes centuries");
+            let session = self.who.clone();
+            self.recorder.fact(Fact::Renewed { session, sent_ns, ttl_ms: None });
+        }
+        let Self { protocol, who, lock, until, .. } = &*self;
+        let mut state = self.all.state();
+        let state = &mut *state;
+        state.counts.entry(*protocol).or_default().renewed += 1;
+        match state.present.get_mut(lock) {
+            Some(tenure) if tenure.who == *who => tenure.until = *until,
+            Some(Tenure { who: other, until: trusts, .. }) if *trusts > system::elapsed() => {
+                let what = format!("{who} renewed the lock {lock} of {protocol}, which {other} has had since");
+                state.complaints.push(what);
+            }
+            // It got the lock too late to trust it, and trusts it now.
+            Some(_) | None => {
+                let tenure = Tenure { who: who.clone(), token: self.token, until: *until };
+                state.present.insert(lock.clone(), tenure);
+            }
+        }
+    }
+
+    /// It was told that it does not hold the lock.
+    pub(crate) fn lost(self) {
+        if self.trusts() {
+            let Self { protocol, who, lock, until, .. } = &self;
+            let what = format!(
+                "{who} was told at {:?} that it does not hold the lock {lock} of {protocol}, and trusts it until {until:?}",
+                system::elapsed()
+            );
+            self.all.state().complaints.push(what);
+        }
+        if self.token.is_some() {
+            self.recorder.fact(Fact::Lost { session: self.who.clone(), why: "expired".to_owned(), token: None });
+        }
+        self.forget();
+    }
+
+    /// It is about to release the lock, and trusts nothing any more.
+    pub(crate) fn release(self) -> ReleasingLock {
+        self.forget();
+        let call = |token| Call::Release { session: self.who.clone(), token };
+        let releasing = self.token.map(|token| self.recorder.begin(std::slice::from_ref(&self.lock), call(token)));
+        ReleasingLock { held: self, releasing }
+    }
+
+    fn forget(&self) {
+        let mut state = self.all.state();
+        if let Some(tenure) = state.present.get_mut(&self.lock).filter(|tenure| tenure.who == self.who) {
+            tenure.until = Duration::ZERO;
+        }
+    }
+}
+
+/// A release under way. If it is dropped, its outcome is unknown.
+pub(crate) struct ReleasingLock {
+    held: HeldLock,
+    releasing: Option<Begun>,
+}
+
+impl ReleasingLock {
+    /// It is released.
+    pub(crate) fn done(self) {
+        let Self { held, releasing } = self;
+        held.all.state().counts.entry(held.protocol).or_default().released += 1;
+        if let Some(releasing) = releasing {
+            releasing.ok(Answer::Release {});
+            held.recorder.begin(&[], Call::Close { session: held.who }).ok(Answer::Close {});
+        }
+    }
+
+    /// It was told that it did not hold the lock.
+    pub(crate) fn was_lost(self) {
+        if let Some(releasing) = self.releasing {
+            releasing.failed("not_held");
+        }
+        self.held.lost();
+    }
+}
+
+/// How long a holder works before it says something. Some stand still for longer than their lease, and go on as if they had the lock.
+pub(crate) fn pause(random: &mut StdRng) -> Duration {
+    let ms = if random.random_range(0..100) < 8 { 2_100..3_500 } else { 20..700 };
+    Duration::from_millis(random.random_range(ms))
+}
+
+/// The answer of a call, if it comes in time.
+pub(crate) async fn in_time<T>(call: impl Future<Output = Option<T>>) -> Option<T> {
+    timeout(LIMIT, call).await.ok().flatten()
+}

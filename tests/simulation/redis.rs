@@ -1,0 +1,329 @@
+//! Redis' clients in a simulated run: contenders for locks by the shapes of Redis' lock libraries, at the nodes' real port for it.
+//!
+//! A lock is a string that `SET … NX PX` creates, also within `MULTI`, after `WATCH`, or by a script; or a hash, as Redisson's are. It is
+//! extended and released by scripts that compare, by one that a node knows by its shape and one that it must run, or by `WATCH`.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{FutureExt as _, future::BoxFuture, future::join_all};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+use turmoil::net::TcpStream;
+
+use crate::{
+    contenders::{Attempt, Contender, Contention, HeldLock, TTL, in_time, pause},
+    network, system,
+};
+
+/// The requests that nodes send each other for these clients.
+pub(crate) const REQUESTS: [&str; 1] = ["run_unit"];
+const CONTENDERS: u64 = 4;
+const LOCKS: u32 = 2;
+/// Bytes of a reply, at the most.
+const REPLY_BYTES_MAX: u64 = 1 << 16;
+
+/// The scripts of libraries. The second of two does the same, and is not known by its shape.
+const ACQUIRE: &str = "if redis.call('exists', KEYS[1]) == 0 then redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1 end return 0";
+const EXTEND: [&str; 2] = [
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end",
+    "local seen = redis.call('get', KEYS[1]) for i = 1, 3 do if seen ~= ARGV[1] then return 0 end end \
+     redis.call('pexpire', KEYS[1], ARGV[2]) return redis.call('exists', KEYS[1])",
+];
+const RELEASE: [&str; 2] = [
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
+    "local seen = redis.call('get', KEYS[1]) for i = 1, 3 do if seen ~= ARGV[1] then return 0 end end \
+     redis.call('del', KEYS[1]) return 1 - redis.call('exists', KEYS[1])",
+];
+/// Redisson's.
+const HASH_ACQUIRE: &str = "if (redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[1]) == 1) then \
+     redis.call('hincrby', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], ARGV[2]); return 1; end; return 0;";
+const HASH_EXTEND: &str = "if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then redis.call('pexpire', KEYS[1], ARGV[2]); return 1; end; return 0;";
+const HASH_RELEASE: &str = "if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return 0; end; \
+     local counter = redis.call('hincrby', KEYS[1], ARGV[1], -1); if counter > 0 then return 0; end; \
+     redis.call('del', KEYS[1]); redis.call('publish', KEYS[1] .. ':channel', 'free'); return 1;";
+
+/// How a library takes a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    SetNx,
+    Multi,
+    Watch,
+    Script,
+    Hash,
+}
+
+impl Shape {
+    const ALL: [Self; 5] = [Self::SetNx, Self::Multi, Self::Watch, Self::Script, Self::Hash];
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Reply {
+    Line(String),
+    Refusal(String),
+    Number(i64),
+    Bulk(Option<String>),
+    Array(Option<Vec<Self>>),
+}
+
+/// The client process of a run, and its successors.
+pub(crate) struct RedisClientProcess {
+    seats: u64,
+    seed: u64,
+    contention: Arc<Contention>,
+    finish: CancellationToken,
+    generation: AtomicU32,
+}
+
+impl RedisClientProcess {
+    /// The name of its host.
+    pub(crate) const HOST: &'static str = "redis";
+
+    pub(crate) fn new(seats: u64, seed: u64, contention: Arc<Contention>, finish: CancellationToken) -> Self {
+        Self { seats, seed, contention, finish, generation: AtomicU32::new(0) }
+    }
+
+    /// Contends until the run is over.
+    pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        join_all((0..CONTENDERS).map(|number| self.contend(generation, number))).await;
+        Ok(())
+    }
+
+    async fn contend(&self, generation: u32, number: u64) {
+        let mut random = StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20) ^ number);
+        let mut contender = self.contention.contender("redis", &format!("redis-{number}.{generation}"));
+        while !self.finish.is_cancelled() {
+            let seat = random.random_range(1..=self.seats);
+            // What is not answered ends the connection: whatever comes later would be taken for the next answer.
+            if let Some(mut connection) = in_time(async { Connection::open(seat).await.ok() }).await {
+                while !self.finish.is_cancelled()
+                    && take_turn(&mut connection, &mut contender, &mut random).await.is_some()
+                {
+                    sleep(Duration::from_millis(random.random_range(10..250))).await;
+                }
+            }
+            sleep(Duration::from_millis(random.random_range(10..250))).await;
+        }
+    }
+}
+
+/// Holds a lock once, or finds that another one does. `None`: some answer did not come.
+async fn take_turn(connection: &mut Connection, contender: &mut Contender, random: &mut StdRng) -> Option<()> {
+    let shape = *Shape::ALL.choose(random).expect("it is not empty");
+    let number = random.random_range(0..LOCKS);
+    let kind = if shape == Shape::Hash { "hash" } else { "string" };
+    let key = format!("contended/{kind}/{number}");
+    let attempt = contender.ask(&format!("redis/0/{key}"));
+    let attempt = if shape == Shape::Hash { attempt } else { attempt.recorded() };
+    let value = attempt.who().to_owned();
+    let mut lock = LockClient { connection, key, value, is_hash: shape == Shape::Hash };
+
+    let Some(mut held) = lock.acquire(shape, attempt).await? else { return Some(()) };
+    for _ in 0..random.random_range(0..4) {
+        sleep(pause(random)).await;
+        let sent = system::elapsed();
+        if !lock.extend(random.random()).await? {
+            held.lost();
+            return Some(());
+        }
+        held.renewed(sent);
+    }
+
+    // Some holders fall silent: their locks pass on when their leases end.
+    if random.random_range(0..100) < 70 {
+        sleep(pause(random)).await;
+        let releasing = held.release();
+        if lock.release(random.random_range(0..3)).await? {
+            releasing.done();
+        } else {
+            releasing.was_lost();
+        }
+    }
+    Some(())
+}
+
+/// One lock, over one connection.
+struct LockClient<'c> {
+    connection: &'c mut Connection,
+    key: String,
+    value: String,
+    is_hash: bool,
+}
+
+impl LockClient<'_> {
+    async fn acquire(&mut self, shape: Shape, attempt: Attempt) -> Option<Option<HeldLock>> {
+        let ms = TTL.as_millis().to_string();
+        let (key, value) = (self.key.clone(), self.value.clone());
+        let set: &[&str] = &["SET", &key, &value, "NX", "PX", &ms];
+        let replied = match shape {
+            Shape::SetNx => self.connection.ask(set).await?,
+            Shape::Script => self.connection.eval(ACQUIRE, &key, &[&value, &ms]).await?,
+            Shape::Hash => self.connection.eval(HASH_ACQUIRE, &key, &[&value, &ms]).await?,
+            Shape::Multi => {
+                let told = format!("lockkeeper:token:{key}");
+                let replies = self.connection.pipeline(&[&["MULTI"], set, &["GET", &told], &["EXEC"]]).await?;
+                replies.last()?.first()
+            }
+            Shape::Watch => {
+                let seen = self.connection.pipeline(&[&["WATCH", &key], &["GET", &key]]).await?;
+                if seen.last() == Some(&Reply::Bulk(None)) {
+                    let put: &[&str] = &["SET", &key, &value, "PX", &ms];
+                    self.connection.pipeline(&[&["MULTI"], put, &["EXEC"]]).await?.last()?.first()
+                } else {
+                    self.connection.ask(&["UNWATCH"]).await?;
+                    seen.last()?.clone()
+                }
+            }
+        };
+        match replied {
+            Reply::Number(1) => {}
+            Reply::Line(line) if line == "OK" => {}
+            // There is no value where one is to be set, or the one of another; or the script found one.
+            Reply::Bulk(_) | Reply::Number(_) => {
+                attempt.busy();
+                return Some(None);
+            }
+            // An error says that nothing was done; so does a transaction whose key has changed, perhaps to nothing.
+            Reply::Refusal(_) | Reply::Array(_) | Reply::Line(_) => {
+                attempt.unavailable();
+                return Some(None);
+            }
+        }
+        if self.is_hash {
+            return Some(Some(attempt.granted(None)));
+        }
+
+        // The token, as long as the lock has this value.
+        let told = format!("lockkeeper:token:{key}");
+        let replies = self.connection.pipeline(&[&["MULTI"], &["GET", &key], &["GET", &told], &["EXEC"]]).await?;
+        let Reply::Array(Some(found)) = replies.last()? else { return None };
+        let [Reply::Bulk(Some(seen)), Reply::Bulk(Some(token))] = &found[..] else { return None };
+        let token = token.parse().ok().filter(|_| *seen == value)?;
+        Some(Some(attempt.granted(Some(token))))
+    }
+
+    /// Whether the lock was still its own.
+    async fn extend(&mut self, odd: bool) -> Option<bool> {
+        let script = if self.is_hash { HASH_EXTEND } else { EXTEND[usize::from(odd)] };
+        let ms = TTL.as_millis().to_string();
+        self.connection.eval(script, &self.key, &[&self.value, &ms]).await?.compared()
+    }
+
+    /// Whether the lock was still its own.
+    async fn release(&mut self, way: usize) -> Option<bool> {
+        if self.is_hash {
+            return self.connection.eval(HASH_RELEASE, &self.key, &[&self.value]).await?.compared();
+        }
+        if let Some(script) = RELEASE.get(way) {
+            return self.connection.eval(script, &self.key, &[&self.value]).await?.compared();
+        }
+        let seen = self.connection.pipeline(&[&["WATCH", &self.key], &["GET", &self.key]]).await?;
+        let Reply::Bulk(value) = seen.last()? else { return None };
+        if value.as_ref() != Some(&self.value) {
+            self.connection.ask(&["UNWATCH"]).await?;
+            return Some(false);
+        }
+
+        let replies = self.connection.pipeline(&[&["MULTI"], &["DEL", &self.key], &["EXEC"]]).await?;
+        // Without a list it has changed meanwhile: by its own deadline, as far as this client knows.
+        let Reply::Array(Some(done)) = replies.last()? else { return None };
+        Some(done[..] == [Reply::Number(1)])
+    }
+}
+
+impl Reply {
+    /// The first reply of a transaction that ran; otherwise the transaction's own.
+    fn first(&self) -> Self {
+        let Self::Array(Some(replies)) = self else { return self.clone() };
+        replies.first().unwrap_or(self).clone()
+    }
+
+    /// Whether a script that compares found what it looked for. `None`: it did not run.
+    fn compared(&self) -> Option<bool> {
+        let Self::Number(number) = self else { return None };
+        Some(*number == 1)
+    }
+}
+
+struct Connection(BufStream<TcpStream>);
+
+impl Connection {
+    async fn open(seat: u64) -> io::Result<Self> {
+        Ok(Self(BufStream::new(network::open(&network::redis_seat_address(seat)).await?)))
+    }
+
+    async fn eval(&mut self, script: &str, key: &str, arguments: &[&str]) -> Option<Reply> {
+        let words = [&["EVAL", script, "1", key][..], arguments].concat();
+        self.ask(&words).await
+    }
+
+    async fn ask(&mut self, words: &[&str]) -> Option<Reply> {
+        self.pipeline(&[words]).await?.pop()
+    }
+
+    /// Sends requests at once. `None`: not all were answered in time.
+    async fn pipeline(&mut self, requests: &[&[&str]]) -> Option<Vec<Reply>> {
+        let mut bytes = Vec::new();
+        for words in requests {
+            bytes.extend(format!("*{}\r\n", words.len()).into_bytes());
+            words.iter().for_each(|word| bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
+        }
+        let exchange = async {
+            self.0.write_all(&bytes).await.ok()?;
+            self.0.flush().await.ok()?;
+            let mut replies = Vec::new();
+            for _ in requests {
+                replies.push(self.reply().await.ok()?);
+            }
+            Some(replies)
+        };
+        in_time(exchange).await
+    }
+
+    fn reply(&mut self) -> BoxFuture<'_, io::Result<Reply>> {
+        async move {
+            let mut line = String::new();
+            (&mut self.0).take(REPLY_BYTES_MAX).read_line(&mut line).await?;
+            let wrong = || io::Error::from(io::ErrorKind::InvalidData);
+            let rest = line.get(1..).ok_or(io::ErrorKind::UnexpectedEof)?.trim_end().to_owned();
+            let number = || rest.parse::<i64>().map_err(|_| wrong());
+            Ok(match line.as_bytes()[0] {
+                b'+' => Reply::Line(rest),
+                b'-' => Reply::Refusal(rest),
+                b':' => Reply::Number(number()?),
+                b'$' => Reply::Bulk(match usize::try_from(number()?) {
+                    Err(_) => None,
+                    Ok(length) => {
+                        let mut bytes = vec![0; length + 2];
+                        self.0.read_exact(&mut bytes).await?;
+                        bytes.truncate(length);
+                        Some(String::from_utf8(bytes).map_err(|_| wrong())?)
+                    }
+                }),
+                b'*' => Reply::Array(match usize::try_from(number()?) {
+                    Err(_) => None,
+                    Ok(length) => {
+                        let mut replies = Vec::new();
+                        for _ in 0..length {
+                            replies.push(self.reply().await?);
+                        }
+                        Some(replies)
+                    }
+                }),
+                _ => return Err(wrong()),
+            })
+        }
+        .boxed()
+    }
+}
