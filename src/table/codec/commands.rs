@@ -661,7 +661,8 @@ mod tests {
             Kind::Txn(pb::Txn { compares, ..Default::default() })
         };
         let sound = sound.into_iter().chain([
-            txn(vec![get(KEY_BYTES_MAX); TXN_OPERATIONS_MAX]),
+            txn(vec![get(KEY_BYTES_MAX)]),
+            txn(vec![get(1); TXN_OPERATIONS_MAX]),
             txn(vec![put(VALUE_BYTES_MAX, 1)]),
             numbered_key(KEY_BYTES_MAX - 20),
             compare(b"k", equal, Some(pb::compare::Operand::Lease(Bytes::new()))),
