@@ -14,7 +14,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sections=(
-    'plain        all tests of a build that can have no planted bugs'
+    'plain        all tests of a build that can have no planted bugs, with fresh cases of the property tests'
     'docs         examples in the docs, and docs of private items with all warnings'
     'chaos        real processes under each kind of fault, and while nodes come and go'
     'convictions  bugs that chaos must find'
