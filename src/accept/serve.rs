@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{ReadState, Refusals, SlotGuard, Slots};
+use super::{ReadState, Refusals, Slot, Slots};
 
 /// Time that connections have to end when the port stops.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,12 +68,14 @@ pub struct AcceptedConnection<S> {
     pub stream: S,
     /// The address of its client.
     pub client: SocketAddr,
-    /// Its slot, until it is dropped.
-    pub slot_guard: SlotGuard,
+    /// Its slot, which it has until it was served.
+    pub slot: Arc<Slot>,
+    /// Cancelled when the port stops.
+    pub stopping: CancellationToken,
 }
 
 /// Accepts connections until `stopping` is cancelled, and then gives those that are open 5 s to end. `serve` has each connection whose
-/// handshake succeeds; it must end soon after `stopping`, and when its slot says so.
+/// handshake succeeds, in the connection's task; what it returns must end soon after `stopping`, and when its slot says so.
 ///
 /// Never fails: an error of one connection does not affect others. Dropping the future closes all connections.
 pub async fn serve_connections<L, F, C>(mut source: L, limits: AcceptLimits, stopping: CancellationToken, serve: F)
@@ -108,6 +110,7 @@ where
 
         let slot_guard = slots.admit(client.ip(), ReadState::new(usize::MAX));
         let serve = serve.clone();
+        let stopping = stopping.clone();
         connections.spawn(async move {
             let slot = Arc::clone(&slot_guard.0);
             let handshake = tokio::select! {
@@ -115,8 +118,9 @@ where
                 () = slot.must_end() => return,
             };
             if let Ok(Ok(stream)) = handshake {
-                serve(AcceptedConnection { stream, client, slot_guard }).await;
+                serve(AcceptedConnection { stream, client, slot, stopping }).await;
             }
+            drop(slot_guard);
         });
         // Each connection has a turn before the next one is accepted: a request that is there already is read before a flood of arrivals
         // can displace it.

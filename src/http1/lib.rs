@@ -89,7 +89,6 @@ where
         refuses: limits.refuses,
     };
 
-    let ending = stopping.clone();
     let serve = move |accepted: AcceptedConnection<L::Stream>| {
         let known = L::describe(&accepted.stream);
         let answer = answer.clone();
@@ -97,7 +96,7 @@ where
             request.extensions_mut().extend(known.clone());
             answer(request, client)
         };
-        connection(accepted, limits, answer, ending.clone())
+        connection(accepted, limits, answer)
     };
     serve_connections(listener, accepts, stopping, serve).await;
 }
@@ -106,15 +105,13 @@ async fn connection<F, A, B>(
     accepted: AcceptedConnection<impl AsyncRead + AsyncWrite + Unpin>,
     limits: PortLimits,
     answer: F,
-    stopping: CancellationToken,
 ) where
     F: Fn(Request<Incoming>, SocketAddr) -> A,
     A: Future<Output = Response<B>>,
     B: Body<Data: From<String>, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + 'static,
 {
-    let AcceptedConnection { stream, client, slot_guard } = accepted;
-    let slot = &slot_guard.0;
-    let calls = Arc::clone(slot);
+    let AcceptedConnection { stream, client, slot, stopping } = accepted;
+    let calls = Arc::clone(&slot);
     let service = service_fn(move |request: Request<Incoming>| {
         let is_probe = limits.probes.contains(&request.uri().path());
         let call = if is_probe { Ok(None) } else { calls.call().map(Some) };
@@ -135,7 +132,7 @@ async fn connection<F, A, B>(
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout).max_buf_size(limits.header_bytes_max);
 
     let stream = TokioIo::new(WriteDeadline::new(stream));
-    let ended = to_its_end(http.serve_connection(stream, service), slot, stopping).await;
+    let ended = to_its_end(http.serve_connection(stream, service), &slot, stopping).await;
     if let Some(Err(error)) = ended {
         tracing::debug!(%client, %error, "a connection broke");
     }

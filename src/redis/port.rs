@@ -63,18 +63,10 @@ impl<S: RedisStore> Redis<S> {
         };
 
         let node = Arc::clone(&self.0);
-        let ending = stopping.clone();
         let serve = move |accepted: AcceptedConnection<L::Stream>| {
-            let node = Arc::clone(&node);
-            let budgets = budgets.clone();
-            let stopping = ending.clone();
-            async move {
-                let AcceptedConnection { stream, client, slot_guard } = accepted;
-                let identity = L::identity(&stream);
-                let slot = Arc::clone(&slot_guard.0);
-                ServedConnection::new(stream, node, client, identity, &budgets).serve(slot, stopping).await;
-                drop(slot_guard);
-            }
+            let AcceptedConnection { stream, client, slot, stopping } = accepted;
+            let identity = L::identity(&stream);
+            ServedConnection::new(stream, Arc::clone(&node), client, identity, &budgets).serve(slot, stopping)
         };
         serve_connections(listener, limits, stopping, serve).await;
     }

@@ -74,18 +74,10 @@ impl<S: ZookeeperStore> Zookeeper<S> {
         tasks.spawn(Arc::clone(&self.node).sweep_sessions());
 
         let node = Arc::clone(&self.node);
-        let ending = stopping.clone();
         let serve = move |accepted: AcceptedConnection<L::Stream>| {
-            let node = Arc::clone(&node);
-            let budgets = budgets.clone();
-            let stopping = ending.clone();
-            async move {
-                let AcceptedConnection { stream, client, slot_guard } = accepted;
-                let identity = L::identity(&stream);
-                let slot = Arc::clone(&slot_guard.0);
-                ZookeeperConnection::new(stream, node, client, identity, &budgets).serve(slot, stopping).await;
-                drop(slot_guard);
-            }
+            let AcceptedConnection { stream, client, slot, stopping } = accepted;
+            let identity = L::identity(&stream);
+            ZookeeperConnection::new(stream, Arc::clone(&node), client, identity, &budgets).serve(slot, stopping)
         };
         serve_connections(listener, limits, stopping, serve).await;
     }
