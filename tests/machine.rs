@@ -16,7 +16,7 @@
 //! remove lock ticket=N                     lift lock                         drop [PREFIX] [after=lock]
 //! resize lock permits=N                    tick                              raise VERSION
 //! compact REVISION
-//! txn [by=SESSION/NUMBER] [fallback=true] ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else OPERATION"] ...
+//! txn [by=SESSION/NUMBER [closes=true]] [fallback=true] ["if KEY PROPERTY =|!=|<|> VALUE"] ... ["then OPERATION"] ... ["else .."] ...
 //!     properties: created, modified, version, value, lease (a session, or none)
 //!     operations: put KEY VALUE [LEASE [kept] [as LOCK]], put KEY VALUE for MS [as LOCK LABEL], put KEY VALUE extended MS,
 //!         put KEY VALUE at STAMP, child|numbered PARENT and what follows put, expire KEY for MS|at STAMP|never, get KEY, delete KEY,
@@ -377,7 +377,8 @@ fn transaction(arguments: &mut Arguments<'_>) -> Result<Command> {
     let mut txn = Txn::new(compares, then, otherwise)?;
     if let Some(by) = arguments.0.take_key("by") {
         let (session, number) = by.split_once('/').ok_or("by= takes SESSION/NUMBER")?;
-        txn = txn.by_attached(Attached { session: session_id(session), number: number.parse()? });
+        let attached = Attached { session: session_id(session), number: number.parse()? };
+        txn = if arguments.key("closes")?.unwrap_or(false) { txn.closing(attached) } else { txn.by_attached(attached) };
     }
     if arguments.key("fallback")?.unwrap_or(false) {
         txn = txn.falling_back();

@@ -41,7 +41,12 @@ impl Machine {
 
     /// Whether work is left that fell due earlier: the leader then proposes ticks until none is left.
     pub fn has_work(&self) -> bool {
-        !self.backlog.is_empty() || self.clock.is_behind() || self.history.exceeds(&self.capacity)
+        self.is_clearing() || self.history.exceeds(&self.capacity)
+    }
+
+    /// Whether something that is over has not been cleared away: the table may still show what it held.
+    pub fn is_clearing(&self) -> bool {
+        !self.backlog.is_empty() || self.clock.is_behind()
     }
 
     /// Begins a batch: continues the backlog, advances time, then sets the budget for the batch's commands.

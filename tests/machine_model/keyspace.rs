@@ -127,13 +127,17 @@ fn operations(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy
 pub(super) fn txn(model: &Model, session: BoxedStrategy<SessionId>) -> impl Strategy<Value = Command> + use<> {
     let branch = || vec(operations(model, session.clone()), 0..4).prop_map(|operations| operations.concat());
     let attached = (session.clone(), 0..3u64).prop_map(|(session, number)| Attached { session, number });
-    let attached = option::weighted(0.2, attached);
-    (vec(compare(model), 0..3), branch(), branch(), attached, any::<bool>()).prop_filter_map(
+    let by = option::weighted(0.2, (attached, proptest::bool::weighted(0.2)));
+    (vec(compare(model), 0..3), branch(), branch(), by, any::<bool>()).prop_filter_map(
         "a key twice",
-        |(compares, then, otherwise, attached, falls_back)| {
+        |(compares, then, otherwise, by, falls_back)| {
             let txn = Txn::new(compares, then, otherwise).ok()?;
             let txn = if falls_back { txn.falling_back() } else { txn };
-            Some(Command::Txn(attached.into_iter().fold(txn, Txn::by_attached)))
+            Some(Command::Txn(match by {
+                Some((attached, true)) => txn.closing(attached),
+                Some((attached, false)) => txn.by_attached(attached),
+                None => txn,
+            }))
         },
     )
 }

@@ -19,7 +19,7 @@
 //! ([`Txn::falling_back`]); the reply says which operation it was, and why.
 //!
 //! A session may be attached ([`Command::Attach`]) by one connection after the other. A transaction may demand that the attachment it
-//! names is the last one: what an earlier connection sent late then does nothing.
+//! names is the last one: what an earlier connection sent late then does nothing. It may also close the session ([`Txn::closing`]).
 //!
 //! Left out: an index of the children of a key. An adapter gives them keys of one range.
 
@@ -36,6 +36,15 @@ impl Machine {
         match self.sessions.existing(session).attached {
             last if last == number || Planted::MovedSessionWrites.is_on() => Ok(()),
             last => Err(Refusal::SessionMoved { number: last }),
+        }
+    }
+
+    /// Closes the session of a transaction that was carried out, if that is asked for.
+    pub(super) fn close_attached(&mut self, txn: &Txn, events: &mut Vec<Event>) {
+        let Some(Attached { session, .. }) = txn.attached().filter(|_| txn.closes()) else { return };
+        // One that lives as long as its entries may have ended with the last of them.
+        if self.alive(session).is_ok() {
+            self.end_session(session, SessionEnd::Closed, events);
         }
     }
 
@@ -294,7 +303,8 @@ mod tests {
             txn(vec![get; TXN_OPERATIONS_BEFORE_CHILDREN_MAX + 1]),
             txn(vec![child("p", "c", PutLease::None)]),
             short.clone().falling_back(),
-            short.by_attached(attached),
+            short.clone().by_attached(attached),
+            short.closing(attached),
         ] {
             assert_eq!(Command::Txn(later).since(), Version::CHILDREN);
         }

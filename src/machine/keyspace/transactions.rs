@@ -81,6 +81,9 @@ impl Machine {
         };
         let (draft, results) = planned.map_err(Obstacle::into_refusal)?;
         let revision = self.carry_out(draft, events);
+        if failed.is_none() {
+            self.close_attached(txn, events);
+        }
         Ok(Reply::Committed(Committed { succeeded: failed.is_none(), failed, revision, now: self.now(), results }))
     }
 

@@ -245,6 +245,7 @@ pub struct Txn {
     then: Vec<TxnOperation>,
     otherwise: Vec<TxnOperation>,
     attached: Option<Attached>,
+    closes: bool,
     falls_back: bool,
 }
 
@@ -658,6 +659,12 @@ impl Txn {
         Self { attached: Some(attached), ..self }
     }
 
+    /// The same as [`Self::by_attached`]; if it succeeds, it also closes the session, after its operations. So nobody can attach the
+    /// session between a look whose it is and its end.
+    pub fn closing(self, attached: Attached) -> Self {
+        Self { closes: true, ..self.by_attached(attached) }
+    }
+
     /// The same; if an operation of `then` cannot be done as the table is, nothing of it is done, and `otherwise` runs as after a compare
     /// that does not hold. A transaction without this is refused then ([`Refusal::TxnFailed`]): its writer knows of no other reason than
     /// compares.
@@ -668,6 +675,11 @@ impl Txn {
     /// The attachment that it depends on.
     pub fn attached(&self) -> Option<Attached> {
         self.attached
+    }
+
+    /// Whether it closes the session of its attachment.
+    pub fn closes(&self) -> bool {
+        self.closes
     }
 
     /// Whether `otherwise` runs if an operation of `then` cannot be done.

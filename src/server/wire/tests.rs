@@ -280,7 +280,8 @@ fn requests_about_the_keyspace() {
     let child = TxnOperation::PutChild(PutChild { parent: key(), put: child, is_numbered: true });
     let then = vec![open, put, child, TxnOperation::Get(key()), TxnOperation::Select(Select::default())];
     let txn = Txn::new(vec![compare], then, vec![TxnOperation::Delete(key())]).expect("a transaction");
-    survives([txn.clone(), txn.by_attached(Attached { session: SESSION, number: 7 }).falling_back()]);
+    let attached = Attached { session: SESSION, number: 7 };
+    survives([txn.clone(), txn.clone().by_attached(attached).falling_back(), txn.closing(attached)]);
     survives([AttachSession { session: SESSION }]);
     survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries {
         keys: vec![key(), Key::first()],

@@ -475,12 +475,17 @@ mod tests {
     fn txn() -> impl Strategy<Value = Txn> {
         let attached = (any::<u128>(), any::<u64>())
             .prop_map(|(session, number)| Attached { session: SessionId(session), number });
-        (vec(compare(), 0..3), branch(), branch(), option::of(attached), any::<bool>()).prop_filter_map(
+        let by = option::of((attached, any::<bool>()));
+        (vec(compare(), 0..3), branch(), branch(), by, any::<bool>()).prop_filter_map(
             "a key twice",
-            |(compares, then, otherwise, attached, falls_back)| {
+            |(compares, then, otherwise, by, falls_back)| {
                 let txn = Txn::new(compares, then, otherwise).ok()?;
                 let txn = if falls_back { txn.falling_back() } else { txn };
-                Some(attached.into_iter().fold(txn, Txn::by_attached))
+                Some(match by {
+                    Some((attached, true)) => txn.closing(attached),
+                    Some((attached, false)) => txn.by_attached(attached),
+                    None => txn,
+                })
             },
         )
     }
@@ -716,6 +721,7 @@ mod tests {
             txn(vec![child(b"k", None)]),
             txn(vec![child(b"", Some(pb::Put { key: Bytes::from_static(b"k"), ..Default::default() }))]),
             Kind::Txn(pb::Txn { attached: Some(pb::Attached::default()), ..Default::default() }),
+            Kind::Txn(pb::Txn { closes: true, ..Default::default() }),
             Kind::Attach(pb::Attach { session: Bytes::from_static(&[0; 17]) }),
             compare(b"k", 0, Some(pb::compare::Operand::Version(1))),
             compare(b"k", equal, None),

@@ -23,6 +23,7 @@ pub fn write_txn(txn: &Txn) -> pb::Txn {
         otherwise: operations(txn.otherwise()),
         attached: txn.attached().map(write_attached),
         falls_back: txn.falls_back(),
+        closes: txn.closes(),
     }
 }
 
@@ -37,10 +38,13 @@ pub fn read_txn(txn: pb::Txn) -> Result<Txn, Malformed> {
         .map_err(|_| Malformed("a transaction that puts, opens or claims something twice, or for nothing"))?;
 
     let read = if txn.falls_back { read.falling_back() } else { read };
-    Ok(match txn.attached {
-        Some(attached) => read.by_attached(read_attached(&attached)?),
-        None => read,
-    })
+    let attached = txn.attached.as_ref().map(read_attached).transpose()?;
+    match attached {
+        Some(attached) if txn.closes => Ok(read.closing(attached)),
+        Some(attached) => Ok(read.by_attached(attached)),
+        None if txn.closes => Err(Malformed("a transaction that closes a session without a name")),
+        None => Ok(read),
+    }
 }
 
 fn write_attached(Attached { session, number }: Attached) -> pb::Attached {

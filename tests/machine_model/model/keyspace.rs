@@ -117,6 +117,11 @@ impl Model {
         self.keep_state();
         let revision = Revision(self.last_token);
         self.close_without_entries();
+        if let Some(Attached { session, .. }) = txn.attached().filter(|_| txn.closes() && failed.is_none())
+            && self.sessions.contains_key(&session)
+        {
+            self.end_session(session, SessionEnd::Closed);
+        }
         Ok(Reply::Committed(Committed { succeeded: failed.is_none(), failed, revision, now: Stamp(self.now), results }))
     }
 
