@@ -105,10 +105,7 @@ impl NodeCopy {
                     }
                     false
                 }
-                _ = look.tick() => {
-                    self.leases.renew_heard();
-                    true
-                }
+                _ = look.tick() => true,
             };
             progress.borrow_and_update();
             self.publish(is_due);

@@ -9,11 +9,15 @@
 //!
 //! **A frozen node** answers nothing and closes nothing, and its client waits in silence for two thirds of the timeout before it leaves.
 //! So an answer is safe if the last renewal was sent a third of the TTL before it, or later. After a frame the session is renewed: at once
-//! if its last renewal is a sixth of the TTL old, otherwise when it is ([`SessionLeases::renew_heard`]). So at the next frame, a third
-//! later at the most, there was a renewal after this one.
+//! if its last renewal is a sixth of the TTL old, otherwise when it is, or earlier if no further frame follows
+//! ([`SessionLeases::renew_heard`]). So at the next frame, a third later at the most, there was a renewal after this one.
 //!
-//! **No session ends early**, for the same reason: it lives for its whole time after the last frame, and for a sixth of it more at the
-//! most.
+//! **No session ends early**: each renewal is sent after the frames that it is for, the log stamps it later still, and the session lives
+//! for its whole time after that stamp.
+//!
+//! **None ends late.** A client that dies was heard of last at some moment, and its session must end one TTL after that, however much it
+//! had sent before. While frames follow each other closely, one renewal each sixth of the TTL suffices; the frame that no other follows for
+//! [`QUIET`] is renewed by itself. So the last renewal is sent at most [`QUIET`] and [`HEARD_LOOK`] after the last frame.
 //!
 //! **Renewals** go over keep-alive streams of the node itself, [`STREAMS`] of them, and share commands of the log at the leader. The
 //! sequence number of a renewal is the time of its sending. What a broken stream has not acknowledged is sent again on the next one.
@@ -27,7 +31,7 @@ use std::{
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -51,6 +55,10 @@ const MARGIN_MIN: Duration = Duration::from_millis(10);
 const CLOSED_WITHIN: Duration = Duration::from_millis(110);
 /// A session is renewed when its client is heard of, this part of its TTL after the last renewal was sent.
 const RENEWED_AFTER_PART: u32 = 6;
+/// Time without a further frame after which the last one is renewed by itself.
+const QUIET: Duration = Duration::from_millis(50);
+/// Time between two looks for such frames.
+const HEARD_LOOK: Duration = Duration::from_millis(25);
 /// Keep-alive streams. Each has a limit of sessions that it has seen; one that reaches it is begun anew.
 const STREAMS: usize = 8;
 /// Time that a session is remembered for that is over: its connection still tells its client so, and must not be closed before.
@@ -123,19 +131,22 @@ impl SessionLeases {
             return;
         };
         session.heard = now;
-        let is_due = session.take_due(now);
+        let is_due = session.is_old(now) && session.take_due(now);
         drop(sessions);
         if is_due {
             self.push(attached.session);
         }
     }
 
-    /// Renews the sessions of which something was heard since their last renewal, where that is old enough.
-    pub(super) fn renew_heard(&self) {
+    /// Renews the sessions of which something was heard since their last renewal, where that is old enough or nothing follows.
+    fn renew_heard(&self) {
         let now = Instant::now();
         let mut sessions = self.shared.sessions();
         sessions.retain(|_, session| session.over.is_none_or(|since| now < since + OVER_KEPT));
-        let is_due = |session: &mut VouchedSession| session.heard > session.sent && session.take_due(now);
+        let is_due = |session: &mut VouchedSession| {
+            let is_quiet = now >= session.heard + QUIET;
+            session.heard > session.sent && (is_quiet || session.is_old(now)) && session.take_due(now)
+        };
         let due: Vec<_> = sessions.iter_mut().filter_map(|(number, it)| is_due(it).then_some(*number)).collect();
         drop(sessions);
         due.into_iter().for_each(|session| self.push(session));
@@ -215,7 +226,19 @@ impl SessionLeases {
     pub(super) async fn renew(self, due: DueRenewals, service: Service) {
         let streams =
             due.0.into_iter().map(|due| LeaseStream { leases: self.clone(), due, unacknowledged: BTreeMap::new() });
-        futures::future::join_all(streams.map(|stream| stream.run(service.clone()))).await;
+        let streams = futures::future::join_all(streams.map(|stream| stream.run(service.clone())));
+        let looking = async {
+            let mut look = interval(HEARD_LOOK);
+            look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                look.tick().await;
+                self.renew_heard();
+            }
+        };
+        tokio::select! {
+            _ = streams => {}
+            () = looking => {}
+        }
     }
 }
 
@@ -227,11 +250,15 @@ impl LeaseTable {
 }
 
 impl VouchedSession {
-    /// Whether it is to be renewed now; then it counts as sent. A session that is not vouched for is not renewed: its connection is about
+    /// Whether its last renewal is so old that a further frame is one to renew it for.
+    fn is_old(&self, now: Instant) -> bool {
+        now >= self.sent + self.ttl / RENEWED_AFTER_PART
+    }
+
+    /// Whether it can be renewed now; then it counts as sent. A session that is not vouched for is not renewed: its connection is about
     /// to be closed.
     fn take_due(&mut self, now: Instant) -> bool {
-        let is_old = now >= self.sent + self.ttl / RENEWED_AFTER_PART;
-        let is_due = is_old && self.over.is_none() && self.is_trusted(now);
+        let is_due = self.over.is_none() && self.is_trusted(now);
         if is_due {
             self.sent = now;
         }
@@ -380,19 +407,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_frame_before_a_silence_renews_too() {
+    async fn the_last_frame_before_a_silence_renews_soon() {
         let (leases, mut due) = opened();
-        advance(TTL / 100).await;
-        leases.note_alive(ANN);
+        // A client that is busy: its last renewal is young all the time.
+        for _ in 0..20 {
+            advance(QUIET / 2).await;
+            leases.note_alive(ANN);
+            leases.renew_heard();
+        }
+        assert_eq!(renewals(&mut due), 0, "frames follow each other");
+        advance(QUIET).await;
         leases.renew_heard();
-        assert_eq!(renewals(&mut due), 0, "the last renewal is young");
-        advance(TTL / 6).await;
         leases.renew_heard();
-        leases.renew_heard();
-        assert_eq!(renewals(&mut due), 1);
+        assert_eq!(renewals(&mut due), 1, "the last one");
         advance(TTL / 6).await;
         leases.renew_heard();
         assert_eq!(renewals(&mut due), 0, "nothing was heard since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_never_silent_is_renewed_in_time() {
+        let (leases, mut due) = opened();
+        for _ in 0..100 {
+            advance(QUIET / 2).await;
+            leases.note_alive(ANN);
+            leases.renew_heard();
+        }
+        assert_eq!(renewals(&mut due), 2, "within 2.5 s of 6, one each second");
     }
 
     #[tokio::test(start_paused = true)]
