@@ -114,10 +114,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                         break end;
                     }
                 };
-                // A session whose connection this node has closed is not abandoned: its client comes back, here or elsewhere.
-                if end == ClosingReason::Gone {
-                    session.note_end();
-                }
+                session.note_end(end);
                 end
             }
             Ok(Err(end)) => end,
@@ -262,11 +259,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         let _outstanding = OutstandingRequest::new(&self.node);
         let outbox = Arc::clone(session.outbox());
         let mut replies = Vec::new();
+        let mut has_room = true;
         let answered = {
             let mut serve = pin!(session.answer(frame, &mut replies));
             loop {
                 // A client that closes after its last request has sent it all the same: it is served to its end.
-                let reads_ahead = self.input.len() < READ_AHEAD_BYTES && !self.has_input_ended;
+                let reads_ahead = self.input.len() < READ_AHEAD_BYTES && has_room && !self.has_input_ended;
                 let is_writing = self.written < self.out.len();
                 if reads_ahead {
                     self.input.reserve(READ_BYTES);
@@ -285,6 +283,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                     }
                     read = self.reader.read_buf(&mut self.input), if reads_ahead => {
                         self.has_input_ended = !read.is_ok_and(|bytes| bytes > 0);
+                        // What waits behind a slow request is memory, too.
+                        has_room = self.held_requests.hold(frame.len() + self.input.len()).is_ok();
+                        if !has_room {
+                            // What was refused counts nothing. Without room, further requests wait in the client's socket.
+                            let _ = self.held_requests.hold(frame.len());
+                        }
                     }
                 }
             }

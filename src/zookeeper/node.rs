@@ -31,6 +31,8 @@ const ENDED_AT_ONCE: usize = 64;
 #[derive(Debug)]
 struct AbandonedSession {
     due: Instant,
+    /// When it ends by itself.
+    until: Instant,
     attached: NumberedSession,
     address: SocketAddr,
 }
@@ -79,12 +81,17 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
         }
     }
 
-    /// Notes that the connection of a session was closed without an end of the session.
-    pub(crate) fn note_abandoned(&self, attached: NumberedSession, address: SocketAddr) {
-        if let Some(grace) = self.options.closed_socket_grace {
-            let abandoned = AbandonedSession { due: Instant::now() + grace, attached, address };
-            self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(abandoned);
-        }
+    /// Notes that the connection of a session was closed without an end of the session, which ends after this grace.
+    pub(crate) fn note_abandoned(
+        &self,
+        attached: NumberedSession,
+        address: SocketAddr,
+        ttl: Duration,
+        grace: Duration,
+    ) {
+        let now = Instant::now();
+        let abandoned = AbandonedSession { due: now + grace, until: now + ttl, attached, address };
+        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(abandoned);
     }
 
     /// Follows the feed of the store for as long as the port is open.
@@ -132,6 +139,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
     fn take_abandoned(&self, count: usize) -> Vec<AbandonedSession> {
         let mut abandoned = self.abandoned.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
+        abandoned.retain(|session| now < session.until);
         let mut room = count;
         let is_taken = |session: &mut AbandonedSession| {
             let is_taken = session.due <= now && room > 0;

@@ -7,7 +7,12 @@
 //! Keys are opaque to the store but for one promise: the children of a key are exactly the entries that were created by
 //! [`ZnodeWrite::CreateChild`] with this key as their parent.
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{
+    fmt,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Weak},
+};
 
 use thiserror::Error;
 use tokio::{sync::mpsc, time::Instant};
@@ -310,6 +315,20 @@ pub enum ZookeeperFailure {
     Unknown(String),
 }
 
+/// What a user and a password have proven.
+pub struct DigestProof {
+    /// The identity.
+    pub identity: String,
+    /// Returns when the password counts no more: the connection is closed then. It may never return.
+    pub withdrawn: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl fmt::Debug for DigestProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DigestProof").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
 /// Entries with parents, and sessions that own them.
 ///
 /// Each call with a [`ZnodeRequester`] is linearizable and ends by its deadline. What it did is applied **at this node** when it returns; a
@@ -342,8 +361,8 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
         attached: NumberedSession,
     ) -> impl Future<Output = Result<CloseOutcome, ZookeeperFailure>> + Send;
 
-    /// Notes that a client has been heard of. Called for each frame, so it must cost little: the store renews a session at most once in a
-    /// third of its time, many at once.
+    /// Notes that a client has been heard of. Called for each frame, so it must cost little: the store renews sessions
+    /// now and then, many at once. A session ends its time after the last frame, and soon after that.
     fn note_alive(&self, attached: NumberedSession);
 
     /// Whether this node may still answer for a session: it cannot have ended elsewhere, counted from the *sending* of the last renewal
@@ -377,8 +396,18 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     fn secret(&self) -> impl Future<Output = Result<Vec<u8>, ZookeeperFailure>> + Send;
 
     /// The identity of a user with this password, in the sense of the policy. `None` if they fit no user; they are no error then, since
-    /// clients make up users for their own access lists.
-    fn authenticate(&self, user: &str, password: &str) -> Option<String>;
+    /// clients make up users for their own access lists. Fails if the identity may have no further connection; this one is open for as
+    /// long as `connection` has an owner.
+    fn authenticate(
+        &self,
+        user: &str,
+        password: &str,
+        connection: Weak<()>,
+    ) -> Result<Option<DigestProof>, ZookeeperFailure>;
+
+    /// Counts a connection whose certificate proves an identity: for as long as `connection` has an owner. Fails if the identity may have
+    /// no further one.
+    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperFailure>;
 
     /// Whether clients without an identity are refused.
     fn needs_identity(&self) -> bool;

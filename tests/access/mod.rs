@@ -11,3 +11,4 @@ mod redis;
 mod stage;
 mod tokens;
 mod writing;
+mod zookeeper;

@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, io, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     time::timeout,
 };
@@ -58,8 +58,8 @@ pub(crate) struct JuteReply {
     pub(crate) answer: Result<JuteAnswer, i32>,
 }
 
-/// A TCP connection that sends and takes whole frames.
-pub(crate) struct JuteWire(TcpStream);
+/// A connection that sends and takes whole frames.
+pub(crate) struct JuteWire<S = TcpStream>(pub(crate) S);
 
 impl JuteWire {
     pub(crate) async fn open(address: &str) -> io::Result<Self> {
@@ -67,7 +67,9 @@ impl JuteWire {
         stream.set_nodelay(true)?;
         Ok(Self(stream))
     }
+}
 
+impl<S: AsyncRead + AsyncWrite + Unpin> JuteWire<S> {
     /// Sends bytes as they are.
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.write_all(bytes).await
@@ -104,8 +106,8 @@ impl JuteWire {
 }
 
 /// A connection to which a session is attached.
-pub(crate) struct JuteConnection {
-    wire: JuteWire,
+pub(crate) struct JuteConnection<S = TcpStream> {
+    wire: JuteWire<S>,
     pub(crate) session: JuteSession,
     last_xid: i32,
     /// Operation and xid of what was sent and is not answered, in order.
@@ -121,7 +123,19 @@ impl JuteConnection {
     ///
     /// The server does not listen, or has closed without an answer: another server may take the session.
     pub(crate) async fn connect(address: &str, session: &JuteSession) -> io::Result<Option<Self>> {
-        let mut wire = JuteWire::open(address).await?;
+        Self::over(JuteWire::open(address).await?, session).await
+    }
+
+    /// Opens a session.
+    pub(crate) async fn open(address: &str, timeout_ms: i32) -> Self {
+        let fresh = JuteSession::fresh(timeout_ms);
+        Self::connect(address, &fresh).await.expect("it listens").expect("a new session")
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> JuteConnection<S> {
+    /// The same on a connection that is there.
+    pub(crate) async fn over(mut wire: JuteWire<S>, session: &JuteSession) -> io::Result<Option<Self>> {
         let mut connect = JuteWriter::default();
         connect.int(0).long(session.seen).int(session.timeout_ms).long(session.id);
         connect.buffer(Some(&session.password)).boolean(false);
@@ -141,12 +155,6 @@ impl JuteConnection {
         }
         let session = JuteSession { id, password, timeout_ms, seen: session.seen };
         Ok(Some(Self { wire, session, last_xid: 0, pending: VecDeque::new(), events: Vec::new() }))
-    }
-
-    /// Opens a session.
-    pub(crate) async fn open(address: &str, timeout_ms: i32) -> Self {
-        let fresh = JuteSession::fresh(timeout_ms);
-        Self::connect(address, &fresh).await.expect("it listens").expect("a new session")
     }
 
     /// Sends a request and does not wait.

@@ -10,9 +10,13 @@ mod guarantees;
 mod jute;
 mod oracle;
 mod smoke;
+mod timeouts;
 mod walk;
 
 use lockkeeper::local::LocalCluster;
+
+pub(crate) use connection::{JuteConnection, JuteSession, JuteWire};
+pub(crate) use jute::{JuteAcl, JuteAnswer, JuteRequest, JuteWriter};
 
 /// Three nodes that serve the protocol, and that a busy machine does not make elect: a connection would end, and a walk with it.
 async fn steady_cluster() -> LocalCluster {

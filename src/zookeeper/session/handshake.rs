@@ -34,12 +34,16 @@ pub(crate) async fn greet<S: ZookeeperStore>(
 ) -> Result<Greeting<S>, ZookeeperFailure> {
     let deadline = Instant::now() + node.options.request_timeout;
     let requester = ZnodeRequester { identity: identity.clone(), address, deadline, is_port: false };
+    let open = Arc::new(());
+    if let Some(identity) = &identity {
+        node.store.admit(identity, Arc::downgrade(&open))?;
+    }
     node.hub.live().await;
     ensure_root(&node.store, &requester).await?;
 
     let key = node.password_key().await?;
     let start = if request.session == 0 {
-        open(node, &requester, request).await?
+        open_session(node, &requester, request).await?
     } else {
         // A wrong password ends nothing: the session's own client goes on.
         let session = u64::try_from(request.session).unwrap_or_default();
@@ -81,13 +85,17 @@ pub(crate) async fn greet<S: ZookeeperStore>(
         identities: ClientIdentities::new(address.ip(), identity.clone()),
         identity,
         last_told: start.revision,
+        has_opened: request.session == 0,
+        ttl: Duration::from_millis(start.ttl_ms),
         request_timeout: node.options.request_timeout.min(Duration::from_millis(start.ttl_ms)),
+        open,
+        proof: None,
         is_closed: false,
     };
     Ok(Greeting::Session(Box::new(session), answer))
 }
 
-async fn open<S: ZookeeperStore>(
+async fn open_session<S: ZookeeperStore>(
     node: &ZookeeperNode<S>,
     requester: &ZnodeRequester,
     request: &ConnectRequest,

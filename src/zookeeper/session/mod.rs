@@ -15,9 +15,10 @@ mod watching;
 use std::{net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed};
 
 use tokio::time::{Duration, Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    CloseOutcome, NumberedSession, ZnodeRequester, ZookeeperFailure, ZookeeperStore,
+    CloseOutcome, DigestProof, NumberedSession, ZnodeRequester, ZookeeperFailure, ZookeeperStore,
     node::ZookeeperNode,
     tree::ClientIdentities,
     watches::{EventOutbox, WatcherId},
@@ -71,8 +72,16 @@ pub(crate) struct ClientSession<S> {
     identities: ClientIdentities,
     /// The highest revision that it was told.
     last_told: u64,
+    /// Whether the session began with this connection.
+    has_opened: bool,
+    /// The time that the session lives without a sign of life.
+    ttl: Duration,
     /// Time limit of a request.
     request_timeout: Duration,
+    /// Lives for as long as the connection does.
+    open: Arc<()>,
+    /// Ends the connection when the password that has proven its identity counts no more.
+    proof: Option<AbortOnDropHandle<()>>,
     /// Whether the client has ended its session.
     is_closed: bool,
 }
@@ -122,6 +131,10 @@ impl<S: ZookeeperStore> ClientSession<S> {
             Some(revision) => self.tell_until(revision, out).await?,
             None => 0,
         };
+        // Clients take each answer for a sign that their session lives. The port closes such connections by itself, a moment later.
+        if !answer.is_last && !self.node.store.vouches_for(self.attached) {
+            return Err(ClosingReason::AtOnce);
+        }
         let result = answer.result.as_deref().map_err(|code| *code);
         JuteWriter::put_reply(out, header.xid, i64::try_from(zxid).unwrap_or(i64::MAX), result);
         self.count_sent(1);
@@ -156,14 +169,14 @@ impl<S: ZookeeperStore> ClientSession<S> {
         }
 
         match request {
-            ClientRequest::Ping => self.ping(),
+            ClientRequest::Ping => Ok(RequestAnswer::new(self.node.hub.told(), Ok(Vec::new()))),
             ClientRequest::Close => self.close().await,
             ClientRequest::Read(read) => Ok(self.read(&read)),
             ClientRequest::MultiRead(reads) => Ok(self.read_all(&reads)),
             ClientRequest::Write(write) => self.write(&[write], false).await,
             ClientRequest::Multi(writes) => self.write(&writes, true).await,
             ClientRequest::Sync { path } => self.sync(&path).await,
-            ClientRequest::Auth { scheme, credentials } => Ok(self.authenticate(&scheme, &credentials)),
+            ClientRequest::Auth { scheme, credentials } => self.authenticate(&scheme, &credentials),
             ClientRequest::SetWatches { relative, paths } => Ok(self.set_watches(relative, &paths).await),
             ClientRequest::AddWatch { path, is_recursive } => Ok(self.add_watch(&path, is_recursive)),
             ClientRequest::CheckWatches { path, kind } => Ok(self.check_watches(&path, kind)),
@@ -174,15 +187,6 @@ impl<S: ZookeeperStore> ClientSession<S> {
             ClientRequest::Sasl => Ok(RequestAnswer::new(self.node.hub.told(), Ok(empty_token()))),
             ClientRequest::Reconfig => Ok(self.refusal(ErrorCode::ReconfigDisabled)),
             ClientRequest::Unknown => Ok(self.refusal(ErrorCode::Unimplemented)),
-        }
-    }
-
-    /// A client believes in its session for as long as its pings are answered. So a node that cannot vouch for it must not answer.
-    fn ping(&self) -> Result<RequestAnswer, ClosingReason> {
-        if self.node.store.vouches_for(self.attached) {
-            Ok(RequestAnswer::new(self.node.hub.told(), Ok(Vec::new())))
-        } else {
-            Err(ClosingReason::AtOnce)
         }
     }
 
@@ -237,9 +241,9 @@ impl<S: ZookeeperStore> ClientSession<S> {
     }
 
     /// Adds an identity. An answer that the client is nobody must reach it before the connection is closed.
-    fn authenticate(&mut self, scheme: &str, credentials: &[u8]) -> RequestAnswer {
+    fn authenticate(&mut self, scheme: &str, credentials: &[u8]) -> Result<RequestAnswer, ClosingReason> {
         let added = match (scheme, std::str::from_utf8(credentials)) {
-            ("digest", Ok(credentials)) => self.add_digest(credentials),
+            ("digest", Ok(credentials)) => self.add_digest(credentials)?,
             ("x509", _) if self.identities.has_certificate() => Ok(()),
             // Its address is known already.
             ("ip", _) => Ok(()),
@@ -247,18 +251,40 @@ impl<S: ZookeeperStore> ClientSession<S> {
         };
 
         let is_last = added.is_err();
-        RequestAnswer { revision: None, result: added.map(|()| Vec::new()), is_last }
+        Ok(RequestAnswer { revision: None, result: added.map(|()| Vec::new()), is_last })
     }
 
-    fn add_digest(&mut self, credentials: &str) -> Result<(), ErrorCode> {
-        self.identities.add_digest(credentials)?;
+    fn add_digest(&mut self, credentials: &str) -> Result<Result<(), ErrorCode>, ClosingReason> {
+        if let Err(code) = self.identities.add_digest(credentials) {
+            return Ok(Err(code));
+        }
         // The user may be one of the policy's, too. A certificate is the stronger proof, and stays.
         if self.identity.is_none()
             && let Some((user, password)) = credentials.split_once(':')
         {
-            self.identity = self.node.store.authenticate(user, password);
+            let proof = self.node.store.authenticate(user, password, Arc::downgrade(&self.open));
+            let proof = proof.map_err(|failure| {
+                // No answer would make its client try again.
+                tracing::debug!(%failure, client = %self.address, "a connection is closed, since its client has too many");
+                ClosingReason::AtOnce
+            })?;
+            if let Some(proof) = proof {
+                self.note_proof(proof);
+            }
         }
-        Ok(())
+        Ok(Ok(()))
+    }
+
+    fn note_proof(&mut self, proof: DigestProof) {
+        let DigestProof { identity, withdrawn } = proof;
+        self.identity = Some(identity);
+        let outbox = Arc::clone(&self.outbox);
+        // Also a connection that only listens: it must hear of no further change.
+        let watched = async move {
+            withdrawn.await;
+            outbox.kill.cancel();
+        };
+        self.proof = Some(AbortOnDropHandle::new(tokio::spawn(watched)));
     }
 
     fn who_am_i(&self) -> RequestAnswer {
@@ -279,10 +305,24 @@ impl<S> Drop for ClientSession<S> {
 }
 
 impl<S: ZookeeperStore> ClientSession<S> {
-    /// The connection has ended: its session may end soon, if that is asked for.
-    pub(crate) fn note_end(&self) {
-        if !self.is_closed && !self.outbox.is_over() && !self.outbox.kill.is_cancelled() {
-            self.node.note_abandoned(self.attached, self.address);
+    /// The connection has ended: its session may end soon.
+    pub(crate) fn note_end(&self, end: ClosingReason) {
+        if self.is_closed || self.outbox.is_over() {
+            return;
+        }
+        // Who has never said who it is owns nothing, and strangers must not fill the table with sessions.
+        let is_unproven = self.identity.is_none() && self.node.store.needs_identity();
+        if is_unproven && self.has_opened {
+            self.node.note_abandoned(self.attached, self.address, self.ttl, Duration::ZERO);
+            return;
+        }
+
+        // A session whose connection this node has closed is not abandoned: its client comes back, here or elsewhere.
+        if end == ClosingReason::Gone
+            && !self.outbox.kill.is_cancelled()
+            && let Some(grace) = self.node.options.closed_socket_grace
+        {
+            self.node.note_abandoned(self.attached, self.address, self.ttl, grace);
         }
     }
 }

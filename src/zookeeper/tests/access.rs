@@ -1,8 +1,11 @@
 //! Access lists, identities, and the policy of the store.
 
+use tokio::time::{Duration, sleep};
+
 use super::{
     Rig,
     client::{Body, Client, Told, drop_ref},
+    until,
 };
 use crate::{
     tree::ClientIdentities,
@@ -182,6 +185,62 @@ async fn strangers_are_refused_until_they_prove_who_they_are() {
     assert_eq!(client.exists("/", false).await, Err(NO_AUTH));
     authenticate(&mut client, "digest", b"ann:hush").await.unwrap();
     client.create("/a", b"", 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_the_password_of_its_client_counts_no_more() {
+    let rig = Rig::new(1).await;
+    rig.cluster.add_user("ann", "hush");
+    rig.cluster.add_user("bob", "hidden");
+    let mut ann = rig.client().await;
+    authenticate(&mut ann, "digest", b"ann:hush").await.unwrap();
+    ann.create("/a", b"", 1).await.unwrap();
+    let mut bob = rig.client().await;
+    authenticate(&mut bob, "digest", b"bob:hidden").await.unwrap();
+    rig.cluster.withdraw_user("ann");
+    assert_eq!(ann.next().await, None);
+    bob.exists("/a", false).await.expect("her session is not over yet");
+    let mut again = rig.again(0, &ann).await.expect("it lives");
+    authenticate(&mut again, "digest", b"ann:hush").await.unwrap();
+    assert_eq!(again.exists("/a", false).await, Err(NO_AUTH));
+}
+
+#[tokio::test]
+async fn an_identity_has_as_many_connections_as_it_may() {
+    let rig = Rig::new(1).await;
+    rig.cluster.add_user("ann", "hush");
+    rig.cluster.limit_connections(1);
+    let mut first = rig.client().await;
+    authenticate(&mut first, "digest", b"ann:hush").await.unwrap();
+    authenticate(&mut first, "digest", b"ann:hush").await.unwrap();
+    let mut second = rig.client().await;
+    second.send(Opcode::AUTH, |out| drop_ref(out.int(0).string("digest").buffer(Some(b"ann:hush")))).await;
+    assert_eq!(second.next().await, None);
+    drop(first);
+    loop {
+        let mut third = rig.client().await;
+        third.send(Opcode::AUTH, |out| drop_ref(out.int(0).string("digest").buffer(Some(b"ann:hush")))).await;
+        if third.next().await.is_some() {
+            break;
+        }
+    }
+}
+
+/// Strangers could fill the table with sessions; whoever comes back to a session of its own may have nodes.
+#[tokio::test]
+async fn the_session_of_a_stranger_ends_with_its_connection_but_not_one_that_was_taken_up_again() {
+    let rig = Rig::new(1).await;
+    rig.cluster.add_user("ann", "hush");
+    let stranger = rig.client().await;
+    let mut ann = rig.client().await;
+    authenticate(&mut ann, "digest", b"ann:hush").await.unwrap();
+    let again = rig.again(0, &ann).await.unwrap();
+    assert_eq!(rig.cluster.sessions().len(), 2);
+    let gone = stranger.session();
+    drop((stranger, again));
+    until("it ends", || !rig.cluster.sessions().contains(&gone)).await;
+    sleep(Duration::from_millis(300)).await;
+    assert!(rig.cluster.sessions().contains(&ann.session()));
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
 use tokio::{
@@ -11,9 +11,9 @@ use tokio::{
 };
 
 use super::zookeeper::{
-    AppliedFeed, AppliedStep, AppliedZnodes, AttachOutcome, ChildCounts, CloseOutcome, NodeRole, NumberedSession,
-    SessionStart, StoredZnode, TxnRefusal, TxnVerdict, WriteRefusal, ZnodeChange, ZnodeChangeKind, ZnodeRequester,
-    ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+    AppliedFeed, AppliedStep, AppliedZnodes, AttachOutcome, ChildCounts, CloseOutcome, DigestProof, NodeRole,
+    NumberedSession, SessionStart, StoredZnode, TxnRefusal, TxnVerdict, WriteRefusal, ZnodeChange, ZnodeChangeKind,
+    ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
 };
 
 /// Maximum number of conditions, and of writes.
@@ -69,6 +69,9 @@ struct MemoryAll {
     /// Happens before the next commits.
     intruders: Vec<ZnodeTxn>,
     users: BTreeMap<String, String>,
+    /// The open connections of each identity, and how many it may have.
+    open: BTreeMap<String, Vec<Weak<()>>>,
+    connections_max: usize,
     /// Keys with this part may not be read or written.
     forbidden_part: Option<String>,
     commits: u64,
@@ -99,6 +102,8 @@ impl MemoryCluster {
             refuses_early: false,
             intruders: Vec::new(),
             users: BTreeMap::new(),
+            open: BTreeMap::new(),
+            connections_max: usize::MAX,
             forbidden_part: None,
             commits: 0,
         };
@@ -209,6 +214,15 @@ impl MemoryCluster {
 
     pub(super) fn add_user(&self, name: &str, password: &str) {
         self.all().users.insert(name.to_owned(), password.to_owned());
+    }
+
+    pub(super) fn withdraw_user(&self, name: &str) {
+        self.all().users.insert(name.to_owned(), String::new());
+        self.moved.send_modify(|moved| *moved += 1);
+    }
+
+    pub(super) fn limit_connections(&self, most: usize) {
+        self.all().connections_max = most;
     }
 
     pub(super) fn forbid(&self, part: &str) {
@@ -543,9 +557,40 @@ impl ZookeeperStore for MemoryNode {
         Ok(b"a secret of the tests".to_vec())
     }
 
-    fn authenticate(&self, user: &str, password: &str) -> Option<String> {
-        let all = self.cluster.all();
-        all.users.get(user).filter(|right| *right == password).map(|_| user.to_owned())
+    fn authenticate(
+        &self,
+        user: &str,
+        password: &str,
+        connection: Weak<()>,
+    ) -> Result<Option<DigestProof>, ZookeeperFailure> {
+        if self.cluster.all().users.get(user).is_none_or(|right| *right != password) {
+            return Ok(None);
+        }
+        self.admit(user, connection)?;
+
+        let cluster = self.cluster.clone();
+        let identity = user.to_owned();
+        let user = identity.clone();
+        let password = password.to_owned();
+        let withdrawn = async move {
+            let mut moved = cluster.moved.subscribe();
+            while cluster.all().users.get(&user) == Some(&password) {
+                let _ = moved.changed().await;
+            }
+        };
+        Ok(Some(DigestProof { identity, withdrawn: Box::pin(withdrawn) }))
+    }
+
+    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperFailure> {
+        let mut all = self.cluster.all();
+        let most = all.connections_max;
+        let open = all.open.entry(identity.to_owned()).or_default();
+        open.retain(|open| open.strong_count() > 0);
+        if open.len() >= most {
+            return Err(ZookeeperFailure::Full(format!("{identity} has {most} connections")));
+        }
+        open.push(connection);
+        Ok(())
     }
 
     fn needs_identity(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Sessions: opened, taken over, moved, closed, over.
 
+use std::sync::Arc;
+
 use tokio::{io::AsyncWriteExt as _, time::Duration};
 
 use super::{
@@ -7,7 +9,11 @@ use super::{
     client::{Told, connect_frame, drop_ref, frame, read_frame, write_create},
     until,
 };
-use crate::wire::Opcode;
+use crate::{
+    AppliedStep, NumberedSession,
+    watches::{EventOutbox, WatchHub, WatchLimits},
+    wire::Opcode,
+};
 
 #[tokio::test]
 async fn timeouts_are_granted_within_bounds() {
@@ -241,10 +247,13 @@ async fn a_node_that_cannot_vouch_for_sessions_closes_their_connections() {
     let rig = Rig::new(2).await;
     let mut client = rig.client().await;
     let mut pinging = rig.client().await;
+    let mut reading = rig.client().await;
     rig.cluster.cut_off(0);
-    // At once for one that pings, and soon for one that is idle.
+    // At once for those that would take an answer for a sign that their session lives, and soon for one that is idle.
     pinging.send(Opcode::PING, |_| {}).await;
+    reading.send(Opcode::EXISTS, |out| drop_ref(out.string("/").bool(false))).await;
     assert_eq!(pinging.next().await, None);
+    assert_eq!(reading.next().await, None);
     assert_eq!(client.next().await, None);
     rig.again(1, &client).await.unwrap();
 }
@@ -293,4 +302,20 @@ async fn tokio_socket(rig: &Rig, session: i64, password: &[u8]) -> Option<tokio:
     let mut stream = rig.socket(1).await;
     stream.write_all(&connect_frame(0, 6_000, session, password)).await.ok()?;
     Some(stream)
+}
+
+/// Two attaches of one session at one node may be answered in any order; the later one has the session.
+#[test]
+fn of_two_connections_of_a_session_the_later_attachment_stays() {
+    let hub = WatchHub::new(WatchLimits { per_connection: 1, bytes: 1 });
+    hub.begin(0);
+    let outbox = || Arc::new(EventOutbox::new("127.0.0.1:1".parse().unwrap(), 1));
+    let (earlier, later) = (outbox(), outbox());
+    let last = hub.register(NumberedSession { session: 7, number: 2 }, &later).unwrap();
+    let first = hub.register(NumberedSession { session: 7, number: 1 }, &earlier).unwrap();
+    assert!(earlier.kill.is_cancelled() && !later.kill.is_cancelled());
+    hub.forget(first);
+    hub.tell(&AppliedStep { revision: 1, over: vec![7], ..AppliedStep::default() });
+    assert!(later.is_over(), "it is told that its session is over");
+    hub.forget(last);
 }

@@ -142,7 +142,8 @@ impl WatchHub {
         told.await.map_err(|_| HubEnded)
     }
 
-    /// Adds a connection with its session. Another connection of the session at this node ends.
+    /// Adds a connection with its session. The connection of the session at this node that has the lower number ends: mostly the other
+    /// one, but the answers to two attaches may come in any order.
     pub(crate) fn register(&self, attached: NumberedSession, outbox: &Arc<EventOutbox>) -> Result<WatcherId, HubEnded> {
         let id = WatcherId(self.last_connection.fetch_add(1, Relaxed) + 1);
         let mut state = self.state();
@@ -151,7 +152,12 @@ impl WatchHub {
         }
 
         state.lose_session(attached);
-        state.sessions.insert(attached.session, id);
+        let last = state.sessions.get(&attached.session).and_then(|last| state.connections.get(last));
+        if last.is_some_and(|last| last.attached.number > attached.number) {
+            outbox.kill.cancel();
+        } else {
+            state.sessions.insert(attached.session, id);
+        }
         state.connections.insert(id, RegisteredConnection { attached, outbox: Arc::clone(outbox) });
         Ok(id)
     }

@@ -151,6 +151,11 @@ impl CopyState {
         self.machine.attached(session).is_some()
     }
 
+    /// Whether sessions are over that have not been cleared away: their entries still show.
+    pub(super) fn is_clearing(&self) -> bool {
+        self.machine.is_clearing()
+    }
+
     /// The number of the session's last attachment, if it lives.
     pub(super) fn attached(&self, session: SessionId) -> Option<u64> {
         self.machine.attached(session)

@@ -1,7 +1,12 @@
 //! The store of `lockkeeper-zookeeper`: this node's copy of the table for reads, and requests to the leader for the rest.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
+use futures::FutureExt as _;
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
     sync::OnceCell,
@@ -15,8 +20,9 @@ use lockkeeper_machine::{
 };
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_zookeeper::{
-    AppliedFeed, AppliedZnodes, AttachOutcome, CloseOutcome, NodeRole, NumberedSession, SessionStart, TxnRefusal,
-    TxnVerdict, WriteRefusal, ZnodeCondition, ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure, ZookeeperStore,
+    AppliedFeed, AppliedZnodes, AttachOutcome, CloseOutcome, DigestProof, NodeRole, NumberedSession, SessionStart,
+    TxnRefusal, TxnVerdict, WriteRefusal, ZnodeCondition, ZnodeRequester, ZnodeTxn, ZnodeWrite, ZookeeperFailure,
+    ZookeeperStore,
 };
 
 use super::{
@@ -28,7 +34,7 @@ use crate::{
     adapters::keyspace_client::{KeyspaceClient, this_node},
     api::{
         Caller, Deadline, Error, FailureReason as Reason, Retry,
-        requests::{AttachSession, CloseSession, GetEntries, ListSessions, OpenSession},
+        requests::{AttachSession, GetEntries, ListSessions, OpenSession},
     },
     service::Serve,
 };
@@ -65,13 +71,18 @@ impl ZookeeperStore for ZookeeperKeyspace {
         let id = names::session_id(session);
         let request = OpenSession { session: Some(id), ttl, label: label(requester) };
 
-        // Who it is may be proven after the session is open. Its writes ask for rights of their own.
+        // Who it is may be proven after the session is open, also where those without a proof may read at the most. Its writes ask for
+        // rights of their own.
         let caller = self.caller(requester);
-        let is_stranger = caller.identity.is_none() && self.needs_identity();
-        let caller = if is_stranger { own(requester) } else { caller };
+        let access = self.client.service().access();
+        let may_open =
+            access.admit(&caller).is_ok() && access.allows(&caller, Right::Acquire, RequestSubject::Anywhere);
+        let caller = if caller.identity.is_none() && !may_open { own(requester) } else { caller };
         let sent = Instant::now();
         self.call(requester, &caller, request).await?;
-        let state = self.applied_here(requester, |state| state.has_session(id)).await?;
+        // A client whose session is over may open this one in its place, and must see nothing of the one before. Where many sessions end at
+        // once, or one with very many nodes, their entries go over several entries of the log.
+        let state = self.applied_here(requester, |state| state.has_session(id) && !state.is_clearing()).await?;
         Ok(self.begin(NumberedSession { session, number: 0 }, sent, ttl, &state))
     }
 
@@ -101,23 +112,14 @@ impl ZookeeperStore for ZookeeperKeyspace {
         attached: NumberedSession,
     ) -> Result<CloseOutcome, ZookeeperFailure> {
         let NumberedSession { session, number } = attached;
-        let id = names::session_id(session);
-        // A condition of nothing but the attachment: a connection that has lost the session must not close it.
-        let condition = Attached { session: id, number };
-        let nothing = Txn::new(Vec::new(), Vec::new(), Vec::new()).map_err(too_large)?.by_attached(condition);
-        let belongs = self.client_call(requester, &own(requester), nothing).await;
-        match belongs {
+        // One command: an attach between a look whose it is and its end would get a session that is over.
+        let closing = Txn::new(Vec::new(), Vec::new(), Vec::new()).map_err(too_large)?;
+        let closing = closing.closing(Attached { session: names::session_id(session), number });
+        match self.client_call(requester, &own(requester), closing).await {
             Ok(_) => {}
             Err(error) if error.is_session_moved() => {
                 return Ok(CloseOutcome::Moved { revision: self.copy.state().revision() });
             }
-            Err(error) if is_session_over(&error) => {}
-            Err(error) => return Err(failed(&error)),
-        }
-
-        let close = CloseSession { session: id, reason: None };
-        match self.client_call(requester, &own(requester), close).await {
-            Ok(_) => {}
             Err(error) if is_session_over(&error) => {}
             Err(error) => return Err(failed(&error)),
         }
@@ -159,17 +161,18 @@ impl ZookeeperStore for ZookeeperKeyspace {
                 self.applied_here(requester, |state| copy::has_reached(state, revision)).await?;
                 Ok(verdict(&txn, committed))
             }
-            Err(error) => {
-                let refusal = if error.is_session_moved() {
-                    TxnRefusal::SessionMoved
-                } else if is_session_over(&error) {
-                    TxnRefusal::SessionOver
-                } else {
-                    return Err(failed(&error));
-                };
+            Err(error) if error.is_session_moved() => {
                 let revision = self.copy.state().revision();
-                Ok(TxnVerdict { revision, refusal: Some(refusal), ..TxnVerdict::default() })
+                Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionMoved), ..TxnVerdict::default() })
             }
+            Err(error) => match attached {
+                // Its client is told that it is over: nothing of it may be seen here by then.
+                Some(NumberedSession { session, .. }) if is_session_over(&error) => {
+                    let revision = self.gone_here(requester, session).await?;
+                    Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionOver), ..TxnVerdict::default() })
+                }
+                Some(_) | None => Err(failed(&error)),
+            },
         }
     }
 
@@ -181,9 +184,26 @@ impl ZookeeperStore for ZookeeperKeyspace {
         self.secret.get_or_try_init(|| self.read_or_make_secret()).await.cloned()
     }
 
-    fn authenticate(&self, user: &str, password: &str) -> Option<String> {
-        let (identity, _) = self.client.service().access().token(password).ok()?;
-        (identity.as_str() == user).then(|| user.to_owned())
+    fn authenticate(
+        &self,
+        user: &str,
+        password: &str,
+        connection: Weak<()>,
+    ) -> Result<Option<DigestProof>, ZookeeperFailure> {
+        let access = self.client.service().access();
+        let shown = access.token(password).ok().filter(|(identity, _)| identity.as_str() == user);
+        let Some((identity, token)) = shown else { return Ok(None) };
+
+        access.count_other_connection(&identity, connection).map_err(|error| failed(&error))?;
+        let caller = Caller { identity: Some(identity), token: Some(token), ..Caller::default() };
+        let withdrawn = Arc::clone(access).withdrawn(caller);
+        Ok(Some(DigestProof { identity: user.to_owned(), withdrawn: withdrawn.map(drop).boxed() }))
+    }
+
+    fn admit(&self, identity: &str, connection: Weak<()>) -> Result<(), ZookeeperFailure> {
+        let identity = Identity::new(identity).map_err(|invalid| ZookeeperFailure::Denied(invalid.to_string()))?;
+        let access = self.client.service().access();
+        access.count_other_connection(&identity, connection).map_err(|error| failed(&error))
     }
 
     fn needs_identity(&self) -> bool {
