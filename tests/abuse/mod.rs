@@ -18,6 +18,7 @@
 //! * `http_port`: the HTTP port: unread answers and half requests;
 //! * `etcd`: etcd's port: very many watches, contenders that give up, unread events, bodies that do not end;
 //! * `redis`: Redis' port: broken and half requests, unread replies, scripts that do not end, many keys, and floods before AUTH;
+//! * `zookeeper`: ZooKeeper's port: broken and half frames, sessions of others, many watches, large multis, unread replies, many sessions;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
 //! `frames` encodes HTTP/2 frames itself, since no library sends such sequences. Default sizes fit a debug build and 90 seconds; with
@@ -48,6 +49,7 @@ mod redis;
 mod resets;
 mod stage;
 mod watches;
+mod zookeeper;
 
 /// The size of an attack: `full`, or `small` for a debug build.
 fn sized(small: usize, full: usize) -> usize {
