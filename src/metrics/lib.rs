@@ -367,6 +367,21 @@ impl Present {
         self.registry.register(name, help, family);
     }
 
+    /// Adds values that only rise, one for each of several things that a label tells apart. The name goes without `_total`.
+    pub fn counters(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        label: &'static str,
+        values: impl IntoIterator<Item = (String, u64)>,
+    ) {
+        let family = Family::<Vec<(&'static str, String)>, Counter>::default();
+        for (thing, value) in values {
+            family.get_or_create(&vec![(label, thing)]).inc_by(value);
+        }
+        self.registry.register(name, help, family);
+    }
+
     /// Adds a value that only rises. The name goes without `_total`.
     pub fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
         self.registry.register(name, help, ConstCounter::new(value));
@@ -444,6 +459,7 @@ mod tests {
         present.gauge("lockkeeper_locks", "Locks", 7);
         present.gauges("lockkeeper_log_lag_entries", "Lag", "node", [("2".to_owned(), 9.0)]);
         present.counter("lockkeeper_refused", "Refused", 4);
+        present.counters("lockkeeper_commands", "Commands", "library", [("redis-py".to_owned(), 3)]);
         let text = metrics.text(present);
         for line in [
             "lockkeeper_calls_total{call=\"acquire_locks\",outcome=\"LIMIT_REACHED\"} 1\n",
@@ -453,6 +469,7 @@ mod tests {
             "# TYPE lockkeeper_locks gauge\nlockkeeper_locks 7\n",
             "lockkeeper_log_lag_entries{node=\"2\"} 9.0\n",
             "lockkeeper_refused_total 4\n",
+            "lockkeeper_commands_total{library=\"redis-py\"} 3\n",
             "lockkeeper_dropped_spans_total 5\n",
             "lockkeeper_leaderships_total 1\n",
             "lockkeeper_wait_duration_seconds_bucket{le=\"2.5\",outcome=\"timed_out\"} 1\n",

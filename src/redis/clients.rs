@@ -12,11 +12,19 @@ use std::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::libraries::{LibraryCounts, LibraryUse, ToldLibrary};
+
+/// Bytes of its name, of its library, and of that one's version that the label of a client shows. A label has at most 256 bytes in the
+/// cluster, and its end tells one request from another.
+const SHOWN_BYTES_MAX: [usize; 3] = [96, 40, 16];
+
 /// The connections of a node.
 #[derive(Debug, Default)]
 pub(crate) struct ClientList {
     /// Ids ascend from a number by chance, so that no two nodes, and no two starts of one, give the same.
     last_id: AtomicU64,
+    /// What they do, by the libraries of their clients.
+    libraries: LibraryCounts,
     /// Those that are open, by their ids.
     known: Mutex<BTreeMap<u64, Arc<ListedClient>>>,
 }
@@ -32,6 +40,8 @@ pub(crate) struct ListedClient {
     pub(crate) since: Instant,
     /// Ends the connection.
     pub(crate) kill: CancellationToken,
+    /// The library of its client, for metrics.
+    told_library: ToldLibrary,
     /// Number of requests that have asked for a [label](Self::label).
     requests: AtomicU64,
     /// What changes while it is open.
@@ -68,7 +78,7 @@ impl ClientList {
     /// Makes an empty list. The seed decides about the first id.
     pub(crate) fn new(seed: u64) -> Self {
         // Clients read ids as doubles: 40 bits leave room for all that come.
-        Self { last_id: AtomicU64::new(seed >> 24), known: Mutex::default() }
+        Self { last_id: AtomicU64::new(seed >> 24), libraries: LibraryCounts::default(), known: Mutex::default() }
     }
 
     /// Adds a connection.
@@ -78,7 +88,8 @@ impl ClientList {
         let kill = CancellationToken::new();
         let requests = AtomicU64::new(0);
         let told = Mutex::new(told);
-        let client = Arc::new(ListedClient { id, address, since: Instant::now(), kill, requests, told });
+        let told_library = self.libraries.enter();
+        let client = Arc::new(ListedClient { id, address, since: Instant::now(), kill, told_library, requests, told });
         self.known().insert(id, Arc::clone(&client));
         ClientGuard { clients: Arc::clone(self), client }
     }
@@ -91,6 +102,27 @@ impl ClientList {
     /// Number of connections.
     pub(crate) fn count(&self) -> usize {
         self.known().len()
+    }
+
+    /// What clients have done, by their libraries.
+    pub(crate) fn libraries(&self) -> Vec<LibraryUse> {
+        self.libraries.used()
+    }
+
+    /// A client has said the name of its library.
+    pub(crate) fn tell_library(&self, client: &ListedClient, library: String) {
+        self.libraries.tell(&client.told_library, &library);
+        client.tell(|told| told.library = library);
+    }
+
+    /// Counts commands of a client.
+    pub(crate) fn note_commands(&self, client: &ListedClient, count: usize) {
+        self.libraries.note_commands(&client.told_library, count);
+    }
+
+    /// Counts an error that a client was told.
+    pub(crate) fn note_error(&self, client: &ListedClient) {
+        self.libraries.note_error(&client.told_library);
     }
 
     /// The connections. No code panics while it holds the lock.
@@ -115,11 +147,14 @@ impl ListedClient {
     pub(crate) fn label(&self) -> String {
         let request = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
         let ClientFacts { name, library, library_version, .. } = self.told();
-        let version = if library_version.is_empty() { String::new() } else { format!(" {library_version}") };
+        let shown = [name, library, library_version];
+        let [name, library, version] = std::array::from_fn(|part| shortened(&shown[part], SHOWN_BYTES_MAX[part]));
+
+        let version = if version.is_empty() { String::new() } else { format!(" {version}") };
         let library = if library.is_empty() { String::new() } else { format!("{library}{version}") };
         let address = format!("{} #{:x}.{request:x}", self.address, self.id);
-        let parts = [name, library, address];
-        parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
+        let parts = [name, &library, &address];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
     /// Its line in CLIENT LIST.
@@ -140,8 +175,44 @@ impl ListedClient {
     }
 }
 
+/// The first bytes of a text.
+fn shortened(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
 impl Drop for ClientGuard {
     fn drop(&mut self) {
+        self.clients.libraries.leave(&self.client.told_library);
         self.clients.known().remove(&self.client.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever a client says of itself, its address and the mark of its request are not cut off: by that mark a node knows its own lock
+    /// again after it has lost the answer.
+    #[test]
+    fn a_label_ends_with_the_mark_of_its_request() {
+        let clients = Arc::new(ClientList::new(u64::MAX));
+        let address = "[2001:db8:1111:2222:3333:4444:5555:6666%4294967295]:65535".parse().expect("an address");
+        let guard = clients.enter(address, None);
+        guard.client.requests.store(u64::MAX - 2, Ordering::Relaxed);
+        guard.client.tell(|told| {
+            told.name = "n".repeat(256);
+            told.library_version = "v".repeat(256);
+        });
+        clients.tell_library(&guard.client, "l".repeat(256));
+
+        let labels = [guard.client.label(), guard.client.label()];
+        for label in &labels {
+            assert!(label.len() <= 256, "{} bytes: {label}", label.len());
+            assert!(
+                label.starts_with("nn") && label.contains(", ll") && label.contains(&address.to_string()),
+                "{label}"
+            );
+        }
+        assert_ne!(labels[0], labels[1]);
     }
 }

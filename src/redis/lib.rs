@@ -12,6 +12,7 @@
 //! view        the keyspace, as the commands of a unit see it
 //! data        values, and how they lie in the store
 //! resp        requests in, replies out
+//! libraries   what clients do, by their library: for metrics
 //! listen      where connections come from: a parameter
 //! store       the keyspace: a parameter
 //! ```
@@ -31,6 +32,7 @@ mod fast;
 #[doc(hidden)]
 pub mod fuzzing;
 mod key;
+mod libraries;
 mod listen;
 mod node;
 mod number;
@@ -48,6 +50,7 @@ mod unit;
 mod view;
 
 pub use key::{is_key_of_client, is_lock_of_key};
+pub use libraries::LibraryUse;
 pub use listen::ClientListener;
 pub use lockkeeper_accept::{ConnectionSource, Refusals};
 pub use options::Options;

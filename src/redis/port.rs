@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::StoreFailure;
 use crate::{
-    ClientListener, Interpreter, Options, RedisStore, Requester,
+    ClientListener, Interpreter, LibraryUse, Options, RedisStore, Requester,
     connection::{Budgets, ServedConnection},
     node::RedisNode,
     unit::{CommandUnit, UnitOutcome},
@@ -32,6 +32,11 @@ impl<S: RedisStore> Redis<S> {
     /// Makes the state of a node: its scripts, its connections, its turns.
     pub fn new(store: S, interpreter: Arc<dyn Interpreter>, options: Options) -> Self {
         Self(Arc::new(RedisNode::new(store, interpreter, options)))
+    }
+
+    /// What clients have done at this node, by the library that they are written with: those that it has seen.
+    pub fn libraries(&self) -> Vec<LibraryUse> {
+        self.0.clients.libraries()
     }
 
     /// Runs a unit that another node gave to this one ([`RedisStore::run_at_leader`]), and returns the bytes that are its answer. Never

@@ -49,6 +49,7 @@ use lockkeeper_http1::PortLimits;
 use lockkeeper_metrics::{CONTENT_TYPE, Metrics, Present};
 use lockkeeper_planted::VERSION;
 use lockkeeper_proto::v1::{Member, Role, StatusResponse};
+use lockkeeper_redis::LibraryUse;
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
 /// Maximum number of bytes of a request's line and headers.
@@ -210,6 +211,7 @@ fn present(status: &StatusResponse, cluster: &Cluster, service: &Service, data: 
     let help = "Largest delay of a task of Raft's runtime in the last minute";
     now.seconds("lockkeeper_turn_delay_max_seconds", help, Duration::from_micros(status.turn_delay_us_max));
     add_runtimes(&mut now, cluster);
+    add_libraries(&mut now, service);
     add_process(&mut now);
     now
 }
@@ -220,6 +222,24 @@ fn add_runtimes(now: &mut Present, cluster: &Cluster) {
     let delays = runtimes.map(|(runtime, pulse)| (runtime.to_owned(), pulse.delay_max().as_secs_f64()));
     let help = "Largest delay of a task of a runtime in the last minute";
     now.gauges("lockkeeper_runtime_delay_max_seconds", help, "runtime", delays);
+}
+
+/// What the clients of Redis' port do. Their libraries are of a fixed set of names.
+fn add_libraries(now: &mut Present, service: &Service) {
+    let uses = service.libraries();
+    if uses.is_empty() {
+        return;
+    }
+    let by_library = |count: fn(&LibraryUse) -> u64| uses.iter().map(move |it| (it.library.to_owned(), count(it)));
+
+    let help = "Open connections at Redis' port, by the library of the client";
+    #[expect(clippy::cast_precision_loss, reason = "a graph does not show it")]
+    let connections = by_library(|it| it.connections).map(|(library, count)| (library, count as f64));
+    now.gauges("lockkeeper_redis_connections", help, "library", connections);
+    let help = "Commands at Redis' port, by the library of the client";
+    now.counters("lockkeeper_redis_commands", help, "library", by_library(|it| it.commands));
+    let help = "Errors that clients of Redis' port were told, by the library of the client; without NOSCRIPT";
+    now.counters("lockkeeper_redis_errors", help, "library", by_library(|it| it.errors));
 }
 
 fn add_raft(now: &mut Present, status: &StatusResponse) {

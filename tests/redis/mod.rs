@@ -4,6 +4,7 @@
 //! cluster: deadlines in cluster time, units that run at the leader, locks that operators see, and a leader that dies.
 
 mod chaos;
+mod operators;
 mod serializable;
 
 use std::time::Duration;

@@ -50,13 +50,11 @@ impl<S: RedisStore> RedisSession<S> {
             return Err(Stop::Refused(format!("ERR Unrecognized option '{attribute}'")));
         }
 
-        self.client().tell(|told| {
-            if is_library {
-                told.library = value;
-            } else {
-                told.library_version = value;
-            }
-        });
+        if is_library {
+            self.node.clients.tell_library(self.client(), value);
+        } else {
+            self.client().tell(|told| told.library_version = value);
+        }
         Ok(RedisReply::ok())
     }
 

@@ -122,6 +122,7 @@ impl<S: RedisStore> RedisSession<S> {
         out: &mut Vec<u8>,
     ) -> Result<(), Closes> {
         let Some(request) = requests.pop_front() else { return Ok(()) };
+        self.node.clients.note_commands(self.client(), 1);
         let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
 
         match self.plan(&arguments) {
@@ -142,6 +143,7 @@ impl<S: RedisStore> RedisSession<S> {
                 self.note_command(command);
                 let mut together = vec![request];
                 self.take_together(requests, &mut together);
+                self.node.clients.note_commands(self.client(), together.len() - 1);
                 self.run_together(together, out).await?;
             }
         }
@@ -332,6 +334,12 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Writes a reply in the version of this connection.
     fn write(&self, reply: &RedisReply, out: &mut Vec<u8>) {
+        // Clients send the hash of a script first, and learn by this error that they have to send the script.
+        if let RedisReply::Error(text) = reply
+            && !text.starts_with(b"NOSCRIPT")
+        {
+            self.node.clients.note_error(self.client());
+        }
         write_reply(reply, self.protocol, out);
     }
 

@@ -1,6 +1,6 @@
 //! What lock clients do: acquire, refusal, release, extension, tokens, and what operators see.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::advance;
 
@@ -175,4 +175,26 @@ async fn a_lost_answer_closes_and_a_missing_leader_says_so() {
     assert!(api.call("INFO").await.contains("loading:1|"));
     store.fail(None);
     assert!(api.call("INFO").await.contains("loading:0|"));
+}
+
+/// Operators see which libraries use the port, by names that no client chooses.
+#[tokio::test]
+async fn what_clients_do_is_counted_by_their_libraries() {
+    let mut api = Api::new();
+    let mut stranger = api.other();
+    api.call("client setinfo lib-name redis-py(django-redis)").await;
+    stranger.call("client setinfo lib-name mine").await;
+    let pipeline = ["get a", "get b", "get c", "nonsense"].map(super::words);
+    api.pipeline(pipeline.into()).await.expect("it is open");
+    let unknown = "evalsha 0000000000000000000000000000000000000000 0";
+    assert!(stranger.call(unknown).await.starts_with("-NOSCRIPT"));
+
+    let node = Arc::clone(&api.node);
+    let counts = || {
+        let used = node.clients.libraries();
+        used.iter().map(|it| (it.library, it.connections, it.commands, it.errors)).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(), [("untold", 0, 2, 0), ("other", 1, 1, 0), ("redis-py", 1, 4, 1)]);
+    drop((api, stranger));
+    assert_eq!(counts(), [("untold", 0, 2, 0), ("other", 0, 1, 0), ("redis-py", 0, 4, 1)]);
 }

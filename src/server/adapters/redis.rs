@@ -24,8 +24,8 @@ use std::{
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use lockkeeper_redis::{
     ClientConnection, ClientListener, EntriesPage, EntryChange, EntryCondition, EntryTxn, EntryWrite, Expiry,
-    FoundEntries, LockClaim, NodeAddress, Options, ProvenIdentity, Redis, RedisStore, Requester, StoreFailure,
-    StoredEntry, TxnOutcome,
+    FoundEntries, LibraryUse, LockClaim, NodeAddress, Options, ProvenIdentity, Redis, RedisStore, Requester,
+    StoreFailure, StoredEntry, TxnOutcome,
 };
 use openraft::async_runtime::WatchReceiver as _;
 use tokio::{
@@ -140,6 +140,10 @@ impl UnitRunner for RedisUnits {
             redis.run_unit(&requester, &unit).await
         }
         .boxed()
+    }
+
+    fn libraries(&self) -> Vec<LibraryUse> {
+        self.redis.libraries()
     }
 }
 

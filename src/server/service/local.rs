@@ -28,6 +28,7 @@ use lockkeeper_machine::{Command, Identity, Key, Machine, Note, Reply, SessionId
 use lockkeeper_metrics::Metrics;
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_raft::{NoReply, Replica, members::Members};
+use lockkeeper_redis::LibraryUse;
 use lockkeeper_table::{Applied, Delivery, Times};
 use lockkeeper_traces::{TraceSpan, Traces};
 use lockkeeper_transport::LogThrottle;
@@ -61,10 +62,13 @@ const LOCKS: &str = "lockkeeper.locks";
 /// The index of the log entry with a request's command.
 const LOG_INDEX: &str = "lockkeeper.log_index";
 
-/// The end of an adapter that runs the units of other nodes.
+/// The end of an adapter that runs the units of other nodes, and tells what its clients do.
 pub(crate) trait UnitRunner: fmt::Debug + Send + Sync {
     /// Runs a unit for a caller, and returns its answer. It ends soon after the caller's deadline.
     fn run(&self, caller: Caller, unit: Vec<u8>) -> BoxFuture<'static, Vec<u8>>;
+
+    /// What the clients of its port have done, by the library that they are written with.
+    fn libraries(&self) -> Vec<LibraryUse>;
 }
 
 /// A request that a node can execute.

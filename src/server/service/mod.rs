@@ -60,6 +60,7 @@ use super::{
 use lockkeeper_machine::Revision;
 use lockkeeper_proto::v1::StatusResponse;
 use lockkeeper_raft::Replica;
+use lockkeeper_redis::LibraryUse;
 use lockkeeper_table::MemberNode;
 use lockkeeper_traces::{Origin, Traces};
 use lockkeeper_transport::Settings;
@@ -285,6 +286,11 @@ impl Service {
     pub(crate) fn run_units(&self, runner: Arc<dyn UnitRunner>) {
         // A node has one such adapter.
         let _ = self.local.units.set(runner);
+    }
+
+    /// What the clients of that adapter have done at this node, by the library that they are written with.
+    pub(crate) fn libraries(&self) -> Vec<LibraryUse> {
+        self.local.units.get().map(|runner| runner.libraries()).unwrap_or_default()
     }
 
     /// The rules of who may do what.
