@@ -8,7 +8,7 @@ use super::{
     clients::unknown_subcommand,
 };
 use crate::{
-    RedisReply, RedisStore,
+    RedisReply, RedisStore, StoreFailure,
     commands::{Arguments, CommandSpec, glob, wrong_number},
     key::WAITED_BYTES_MAX,
     resp::Protocol,
@@ -121,7 +121,17 @@ impl<S: RedisStore> RedisSession<S> {
         let outbox = subscriptions.outbox.clone();
         let deadline = self.requester().deadline;
         let new: Vec<_> = new.into_iter().collect();
-        if let Err(failure) = self.node.signals.subscribe(&new, &outbox, deadline).await {
+        let subscribed = self.node.signals.subscribe(&new, &outbox, deadline).await;
+        if let Err(failure @ StoreFailure::TooLarge(_)) = subscribed {
+            // Nothing was done.
+            if let Some(subscriptions) = &mut self.subscriptions {
+                subscriptions.topics.retain(|topic| !new.contains(topic));
+            }
+            let reply = failure_reply(failure)?;
+            self.write(&reply, out);
+            return Ok(());
+        }
+        if let Err(failure) = subscribed {
             // There is no reply for a part of the names.
             tracing::debug!(%failure, "a connection is closed, since its subscriptions could not be made");
             return Err(Closes);

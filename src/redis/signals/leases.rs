@@ -21,6 +21,9 @@ const LIFE_MS: u64 = 5000;
 const RENEWAL: Duration = Duration::from_millis(1500);
 /// Number of entries that one transaction writes.
 const TOGETHER_MAX: usize = 200;
+/// Maximum number of entries that a node holds. All of them are renewed all the time, so without a bound a few clients could have the
+/// cluster do nothing else.
+const HELD_MAX: usize = 16 << 10;
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -30,6 +33,8 @@ type LeaseChange = (Vec<u8>, Option<Vec<u8>>);
 /// The entries that a node holds.
 pub(super) struct Leases {
     state: Mutex<HeldEntries>,
+    /// The turn of those that look whether there is room, and then take it.
+    turns: Mutex<()>,
     /// Something is to be written.
     changed: Notify,
     /// The last generation of which everything is written.
@@ -48,11 +53,33 @@ struct HeldEntries {
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { state: Mutex::default(), changed: Notify::new(), settled: watch::Sender::new(0) }
+        Self {
+            state: Mutex::default(),
+            turns: Mutex::default(),
+            changed: Notify::new(),
+            settled: watch::Sender::new(0),
+        }
     }
 }
 
 impl Leases {
+    /// Whoever has this turn takes the room that [`Self::ensure_room`] has found: nobody else does meanwhile.
+    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if there is no room for these entries beside those that the node holds.
+    pub(super) fn ensure_room(&self, keys: impl Iterator<Item = Vec<u8>>) -> Result<(), StoreFailure> {
+        let state = self.state();
+        let new = keys.filter(|key| !state.held.contains_key(key)).count();
+        if state.held.len() + new > HELD_MAX {
+            return Err(StoreFailure::TooLarge(format!(
+                "a node keeps {HELD_MAX} places of waiting clients and channels with subscribers, and no more: use fewer, or another node"
+            )));
+        }
+        Ok(())
+    }
+
     /// Has an entry written and kept. Returns the generation for [`Self::settled`].
     pub(super) fn hold(&self, key: Vec<u8>, value: Vec<u8>) -> u64 {
         self.change(|state| {

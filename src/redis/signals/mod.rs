@@ -106,10 +106,15 @@ impl<S: RedisStore> NodeSignals<S> {
         self.shared.feed.live(deadline).await
     }
 
-    /// Has a client wait for these keys, which are named as in the store. It has its place in the queue of each when this returns.
+    /// Has a client wait for these keys, which are named as in the store. It has its place in the queue of each when this returns. Fails if
+    /// too many clients of this node wait.
     pub(crate) async fn enter(&self, keys: &[Vec<u8>], deadline: Instant) -> Result<LocalPlace, StoreFailure> {
         self.listen(deadline).await?;
-        let place = LocalPlace::enter(&self.shared, &self.node, keys);
+        let place = {
+            let _turn = self.shared.leases.take_turn();
+            self.shared.leases.ensure_room(keys.iter().cloned())?;
+            LocalPlace::enter(&self.shared, &self.node, keys)
+        };
         self.shared.leases.settled(place.generation(), deadline).await?;
         Ok(place)
     }
@@ -134,7 +139,8 @@ impl<S: RedisStore> NodeSignals<S> {
         place.standing(&self.store).await
     }
 
-    /// Adds a subscriber. Returns after all nodes can count it.
+    /// Adds a subscriber. Returns after all nodes can count it. Fails as [`StoreFailure::TooLarge`] if there are too many; then nothing was
+    /// done.
     pub(crate) async fn subscribe(
         &self,
         topics: &[Topic],
@@ -142,11 +148,18 @@ impl<S: RedisStore> NodeSignals<S> {
         deadline: Instant,
     ) -> Result<(), StoreFailure> {
         self.listen(deadline).await?;
-        let mut generation = 0;
-        for topic in topics {
-            let count = self.shared.topics.add(topic, outbox);
-            generation = self.note_count(topic, count);
-        }
+        let generation = {
+            let _turn = self.shared.leases.take_turn();
+            self.shared.topics.ensure_room(topics)?;
+            self.shared.leases.ensure_room(topics.iter().map(|topic| names::receiver(topic, &self.node)))?;
+
+            let mut generation = 0;
+            for topic in topics {
+                let count = self.shared.topics.add(topic, outbox);
+                generation = self.note_count(topic, count);
+            }
+            generation
+        };
         self.shared.leases.settled(generation, deadline).await
     }
 

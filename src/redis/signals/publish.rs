@@ -7,8 +7,10 @@ use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, StoreFailure, c
 
 /// Number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 1000;
-/// Maximum number of entries that are read: nodes with subscribers, for each channel or pattern.
+/// Maximum number of entries that are read, and their bytes: nodes with subscribers, for each channel or pattern.
 const ENTRIES_MAX: usize = 100_000;
+/// Their bytes.
+const ENTRIES_BYTES_MAX: usize = 8 << 20;
 
 /// The number of subscribers that a message of a channel would reach, patterns included.
 pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) -> Result<u64, StoreFailure> {
@@ -62,8 +64,10 @@ async fn read<S: RedisStore>(
     store: &S,
     (mut from, to): (Vec<u8>, Vec<u8>),
 ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreFailure> {
-    let mut entries = Vec::new();
+    let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut bytes = 0;
     loop {
+        let before = entries.len();
         let page = store.range(&port(), from.clone(), to.clone(), PAGE_ENTRIES).await?;
         if let Some((last, _)) = page.entries.last() {
             from = [&last[..], &[0]].concat();
@@ -73,8 +77,11 @@ async fn read<S: RedisStore>(
         if !page.more {
             return Ok(entries);
         }
-        if entries.len() > ENTRIES_MAX {
-            return Err(StoreFailure::TooLarge(format!("there are more than {ENTRIES_MAX} subscriptions")));
+        bytes += entries[before..].iter().map(|(key, _)| key.len()).sum::<usize>();
+        if entries.len() > ENTRIES_MAX || bytes > ENTRIES_BYTES_MAX {
+            return Err(StoreFailure::TooLarge(format!(
+                "there are more than {ENTRIES_MAX} subscriptions, or their names have more than {ENTRIES_BYTES_MAX} bytes"
+            )));
         }
     }
 }

@@ -10,11 +10,13 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use crate::{RedisReply, clients::ListedClient, commands::glob};
+use crate::{RedisReply, StoreFailure, clients::ListedClient, commands::glob};
 
 /// Messages that wait for a client to read them, and their bytes.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Patterns with subscribers at a node. Each message is compared with all of them, at all nodes.
+const PATTERNS_MAX: usize = 1024;
 
 /// A channel, or a pattern of channels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +50,20 @@ impl Topics {
         let subscribers = topics.entry(topic.clone()).or_default();
         subscribers.insert(outbox.client.id, outbox.clone());
         subscribers.len()
+    }
+
+    /// Fails if there is no room for the patterns among these topics.
+    pub(super) fn ensure_room(&self, new: &[Topic]) -> Result<(), StoreFailure> {
+        let topics = self.topics();
+        let is_new = |topic: &&Topic| topic.is_pattern && !topics.contains_key(topic);
+        let new = new.iter().filter(is_new).count();
+        let present = topics.range(Topic { is_pattern: true, name: Vec::new() }..).count();
+        if new > 0 && present + new > PATTERNS_MAX {
+            return Err(StoreFailure::TooLarge(format!(
+                "a node keeps {PATTERNS_MAX} patterns with subscribers, and no more: subscribe to channels, or at another node"
+            )));
+        }
+        Ok(())
     }
 
     /// Removes a subscriber, and returns the number of those that are left.

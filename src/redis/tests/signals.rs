@@ -478,3 +478,57 @@ async fn no_item_is_lost_or_given_twice() {
         assert_eq!(nodes.count("redis/wait/").await, 0, "seed {seed}");
     }
 }
+
+/// The entries of subscribers are renewed all the time, so a node has a bounded number of them. Who comes too late is told so, and stays
+/// connected.
+#[tokio::test(start_paused = true)]
+async fn a_node_keeps_a_bounded_number_of_subscriptions() {
+    let nodes = SeveralNodes::new(1);
+    let mut clients: Vec<_> = (0..17).map(|_| nodes.client(0)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let channels: Vec<_> = (0..1000).map(|channel| format!("{number}-{channel}")).collect();
+        let reply = client.call(&format!("subscribe {}", channels.join(" "))).await;
+        if number < 16 {
+            assert!(reply.ends_with(":1000|"), "{number}");
+        } else {
+            assert!(reply.starts_with("-ERR a node keeps 16384 places"), "{reply}");
+        }
+    }
+    let late = &mut clients[16];
+    assert_eq!(late.call("subscribe 0-0 own").await, "*3|$9|subscribe|$3|0-0|:1|*3|$9|subscribe|$3|own|:2|");
+    assert!(late.call("unsubscribe").await.ends_with(":0|"));
+
+    // There is room again.
+    clients[0].call("unsubscribe").await;
+    let channels: Vec<_> = (0..1000).map(|channel| format!("late-{channel}")).collect();
+    assert!(clients[16].call(&format!("subscribe {}", channels.join(" "))).await.ends_with(":1000|"));
+}
+
+/// Each message is compared with every pattern.
+#[tokio::test(start_paused = true)]
+async fn a_node_keeps_a_bounded_number_of_patterns() {
+    let nodes = SeveralNodes::new(1);
+    let [mut first, mut second] = [nodes.client(0), nodes.client(0)];
+    let patterns: Vec<_> = (0..1024).map(|pattern| format!("{pattern}-*")).collect();
+    assert!(first.call(&format!("psubscribe {}", patterns.join(" "))).await.ends_with(":1024|"));
+    let refused = second.call("psubscribe other-*").await;
+    assert!(refused.starts_with("-ERR a node keeps 1024 patterns"), "{refused}");
+    assert!(second.call("psubscribe 7-*").await.ends_with(":1|"), "others have it already");
+    assert_eq!(nodes.client(0).call("publish 7-a hello").await, ":2|");
+}
+
+/// Nor can clients that wait take all places of a node.
+#[tokio::test(start_paused = true)]
+async fn a_node_keeps_a_bounded_number_of_waiting_clients() {
+    let nodes = SeveralNodes::new(1);
+    let mut subscribers: Vec<_> = (0..17).map(|_| nodes.client(0)).collect();
+    for (number, client) in subscribers.iter_mut().enumerate() {
+        let count = if number < 16 { 1000 } else { 384 };
+        let channels: Vec<_> = (0..count).map(|channel| format!("{number}-{channel}")).collect();
+        assert!(client.call(&format!("subscribe {}", channels.join(" "))).await.ends_with(&format!(":{count}|")));
+    }
+    let refused = nodes.client(0).call("blpop queue 1").await;
+    assert!(refused.starts_with("-ERR a node keeps 16384 places"), "{refused}");
+    subscribers[0].call("unsubscribe 0-0").await;
+    assert_eq!(nodes.client(0).call("blpop queue 1").await, "*-1|");
+}

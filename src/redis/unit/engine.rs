@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, SemaphorePermit},
     task::{spawn_blocking, yield_now},
     time::{sleep, timeout_at},
 };
@@ -33,6 +33,8 @@ const LOADS_MAX: usize = 256;
 const KEYS_MAX: usize = 20_000;
 /// Number of scripts that run at the same time.
 const SCRIPTS_MAX: usize = 16;
+/// Number of units that read ranges at the same time: each may have some megabytes of keys in memory.
+const RANGES_MAX: usize = 8;
 /// Maximum number of bytes of the replies of a unit.
 const REPLY_BYTES_MAX: usize = 8 << 20;
 /// Number of entries that are read at a time.
@@ -81,6 +83,8 @@ pub(crate) struct Engine<S> {
     turns: UnitTurns,
     /// Places for scripts that run.
     scripts: Arc<Semaphore>,
+    /// Places for units that read ranges.
+    ranges: Semaphore,
     /// Whether they run on the thread that asks for them.
     scripts_in_place: bool,
 }
@@ -102,6 +106,7 @@ impl<S: RedisStore> Engine<S> {
             cursors: Arc::new(Cursors::new(seed)),
             turns: UnitTurns::default(),
             scripts: Arc::new(Semaphore::new(SCRIPTS_MAX)),
+            ranges: Semaphore::new(RANGES_MAX),
             scripts_in_place,
         }
     }
@@ -187,7 +192,7 @@ impl<S: RedisStore> Engine<S> {
                 Ok(ran) => ran,
                 Err(outcome) => return outcome,
             };
-            let LoadedRun { replies, mut view, is_of_one_moment } = ran;
+            let LoadedRun { replies, mut view, is_of_one_moment, place: _place } = ran;
             // Taken out first: what a unit publishes is sent once it is committed, and not with each try.
             let published = view.take_published();
 
@@ -230,11 +235,19 @@ impl<S: RedisStore> Engine<S> {
         requester: &Requester,
         unit: &CommandUnit,
         needs: &mut UnitNeeds,
-    ) -> Result<LoadedRun, UnitOutcome> {
+    ) -> Result<LoadedRun<'_>, UnitOutcome> {
         // One moment and one seed for all loads of a try: a script that reads TIME or draws a number must come to the same keys again when
         // it is run anew.
         let moment = self.moment();
+        let mut place = None;
         for _ in 0..LOADS_MAX {
+            if place.is_none() && !needs.ranges.is_empty() {
+                let Ok(taken) = timeout_at(requester.deadline, self.ranges.acquire()).await else {
+                    let why = "other commands that read many keys took all the time".to_owned();
+                    return Err(StoreFailure::Overloaded(why).into());
+                };
+                place = taken.ok();
+            }
             let (loaded, is_of_one_moment) = self.load(requester, needs).await?;
             let is_changed = |(key, revision): &(Vec<u8>, u64)| {
                 let entry = loaded.entries.get(key).and_then(Option::as_ref);
@@ -250,7 +263,7 @@ impl<S: RedisStore> Engine<S> {
             view.watch(&unit.watched);
             let (result, view) = self.run_calls(unit, view).await;
             match result {
-                Ok(replies) => return Ok(LoadedRun { replies, view, is_of_one_moment }),
+                Ok(replies) => return Ok(LoadedRun { replies, view, is_of_one_moment, place }),
                 Err(Stop::Refused(text) | Stop::Over(text)) => return Err(UnitOutcome::Refused(text)),
                 // Which keys a script reads shows only as it runs. It runs again from its start, with what it asked for.
                 Err(Stop::Missing) => needs.add(view.needs()),
@@ -354,13 +367,15 @@ impl<S: RedisStore> Engine<S> {
 }
 
 /// The result of a run for which everything was loaded.
-struct LoadedRun {
+struct LoadedRun<'a> {
     /// A reply for each call.
     replies: Vec<RedisReply>,
     /// What the calls wrote.
     view: UnitView,
     /// Whether all that was read is of one moment.
     is_of_one_moment: bool,
+    /// Its place among those that read ranges.
+    place: Option<SemaphorePermit<'a>>,
 }
 
 /// Waits a little before another try. The first ones follow at once.
