@@ -446,6 +446,9 @@ fn txn_operation(text: &str) -> Result<TxnOperation> {
         }
         ["put", name, value, "extended", ms] => put(name, value, PutLease::Extended(after(ms)?))?,
         ["put", name, value, "at", at] => put(name, value, PutLease::Until(EntryDeadline::At(Stamp(at.parse()?))))?,
+        ["put", name, value, "remembered", ms] => {
+            put(name, value, PutLease::Temporary(Lifetime::from_millis(ms.parse()?)?))?
+        }
         ["expire", name, "for", ms] => TxnOperation::Expire(Expire { key: key(name)?, deadline: Some(after(ms)?) }),
         ["expire", name, "at", at] => {
             let deadline = Some(EntryDeadline::At(Stamp(at.parse()?)));

@@ -27,7 +27,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{DynamoCaller, Lease, Write, database::StoredItem, item::RequestMark, key, store::AtEnd};
+use crate::{DynamoCaller, Lease, Write, database::StoredItem, item::RequestMark, key};
 use lockkeeper_planted::Planted;
 
 /// Time for which an answer is kept. It is longer than any SDK tries.
@@ -143,6 +143,5 @@ pub(crate) fn kept_transaction(value: &[u8], body: &[u8]) -> Result<KeptTransact
 
 fn put(caller: &DynamoCaller, mark: &RequestMark, value: Vec<u8>, ttl_ms: u64) -> Write {
     let owner = caller.identity.clone().unwrap_or_default();
-    let lease = Lease::Grant { lock: None, owner, ttl_ms, at_end: AtEnd::Delete };
-    Write::Put { key: key::answer_key(mark), value, lease }
+    Write::Put { key: key::answer_key(mark), value, lease: Lease::Memory { owner, ttl_ms } }
 }

@@ -114,6 +114,14 @@ pub enum Lease {
         /// What happens to the entry when the lease ends.
         at_end: AtEnd,
     },
+    /// The entry is what the endpoint remembers for a time: no lock and no item. The store deletes it after that time, and may have a limit
+    /// for such entries of their own.
+    Memory {
+        /// The client whose request is remembered. May be shown to people.
+        owner: String,
+        /// The time in milliseconds.
+        ttl_ms: u64,
+    },
 }
 
 /// What happens to an entry whose lease ends.

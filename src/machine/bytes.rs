@@ -48,7 +48,7 @@ impl Machine {
 
     /// Refuses an addition of `more` bytes beyond the table's limit. Temporary entries have a limit of their own.
     pub(super) fn ensure_room_in_table(&self, more: usize) -> Result<(), Refusal> {
-        let others = self.table_bytes().saturating_sub(self.sessions.ledger().temporaries().bytes);
+        let others = self.table_bytes().saturating_sub(self.temporaries().bytes);
         if others.saturating_add(more) > self.batch.limits().table_bytes {
             return Err(Refusal::Limit(Limit::TableBytes));
         }

@@ -291,6 +291,14 @@ impl Machine {
             ensure(!is_double, || format!("{key:?} has a deadline beside a lease (M10)"))?;
             ensure(!is_revoked || *is_expired, || format!("the lease of {key:?} was ended, and is not over (M10)"))?;
         }
+        for (key, entry) in self.entries.iter().filter(|(_, entry)| entry.is_temporary) {
+            ensure(entry.until.is_some() && entry.claim.is_none(), || {
+                format!("{key:?} is remembered for a time, without a deadline or beside a claim (M10)")
+            })?;
+        }
+        let temporaries = self.entries.count_temporaries();
+        ensure_same(&self.entries.temporaries(), &temporaries, "what temporary entries without a session take")?;
+
         let leased = self.entries.iter().filter_map(|(key, entry)| Some((entry.lease?.session, key.clone())));
         ensure_same(self.entries.lease_index(), &leased.collect(), "entries by lease")
     }

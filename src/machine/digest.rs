@@ -243,7 +243,8 @@ impl Digest for OpenIds {
 
 impl Digest for Entry {
     fn digest(&self, into: &mut Fnv) {
-        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value } = self;
+        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, is_temporary, kin, value } =
+            self;
         let fields: [&dyn Digest; 8] = [created, modified, version, lease, claim, is_expired, is_revoked, value];
         fields.iter().for_each(|field| field.digest(into));
         // Only when set, so that the digest equals that of versions without the field.
@@ -252,6 +253,9 @@ impl Digest for Entry {
         }
         if kin.is_some() {
             into.variant(1, &[kin]);
+        }
+        if *is_temporary {
+            into.variant(2, &[is_temporary]);
         }
     }
 }

@@ -11,7 +11,7 @@
 //! | 2 | [`Command::RaiseVersion`], [`Command::Note`]; [`Record::Version`]; the audit trail; the owner of a session, in [`Command::Open`] and [`Record::Session`]; who did it (`by`), in operators' commands and in [`Record::Grant`] |
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
 //! | 4 | [`Record::Closed`]; [`Command::BeginAudit`]; entries with a deadline of their own, in [`Command::Txn`], [`Record::Entry`] and [`Record::EntryEvent`] |
-//! | 5 | [`Command::Attach`], and its number in [`Record::Session`]; children of keys, attachments, fallbacks and more than 256 operations in [`Command::Txn`]; children in [`Record::Entry`] and [`Record::EntryEvent`] |
+//! | 5 | [`Command::Attach`], and its number in [`Record::Session`]; children of keys, attachments, fallbacks and more than 256 operations in [`Command::Txn`]; children, and temporary entries without a session, in [`Record::Entry`] and [`Record::EntryEvent`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -56,7 +56,7 @@ impl Version {
     const CLOSING: Self = Self(4);
     /// The first version whose members know entries of the keyspace with a deadline of their own.
     pub const LIFETIMES: Self = Self(4);
-    /// The first version whose members know children of keys, and sessions that are attached.
+    /// The first version whose members know children of keys, sessions that are attached, and temporary entries without a session.
     pub const CHILDREN: Self = Self(5);
 
     /// The version that a command or a record needs for this field.
@@ -67,7 +67,7 @@ impl Version {
     /// The version that a record needs for this entry.
     fn for_entry(entry: &Entry) -> Self {
         match entry {
-            Entry { kin: Some(_), .. } => Self::CHILDREN,
+            Entry { kin: Some(_), .. } | Entry { is_temporary: true, .. } => Self::CHILDREN,
             Entry { until: Some(_), .. } => Self::LIFETIMES,
             _ => Self::KEYSPACE,
         }
@@ -127,6 +127,7 @@ impl Command {
             Self::Note(_) => Version::AUDITED,
             Self::Txn(_) if Planted::CommandBeforeItsVersion.is_on() => Version::FIRST,
             Self::Txn(txn) if txn.has_children() || txn.is_long() => Version::CHILDREN,
+            Self::Txn(txn) if txn.has_temporary_deadlines() => Version::CHILDREN,
             Self::Txn(txn) if txn.has_deadlines() => Version::LIFETIMES,
             Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
             Self::BeginAudit => Version::AUDIT_ASKED_FOR,

@@ -164,7 +164,7 @@ planted! {
         RangesCostNothing = "ranges-cost-nothing",
         /// Entries that are under way count for no range that is judged before they are in the table: a batch may visit them all, for each.
         EntriesUnderWayUncounted = "entries-under-way-uncounted",
-        /// The answers that adapters keep count as sessions, and take their places from others.
+        /// The answers that adapters keep count as all else, and take the places of sessions and entries from others.
         MemoriesTakeSessions = "memories-take-sessions",
         /// A child that ends with its lease, or at its deadline, stays in the count of its parent.
         ChildEndUncounted = "child-end-uncounted",

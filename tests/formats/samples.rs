@@ -201,6 +201,7 @@ fn entries() -> Vec<Record> {
             claim: None,
             is_expired: lease.is_none(),
             is_revoked: false,
+            is_temporary: false,
             kin: None,
             value: Value::new(b"\0\xffvalue").expect("short"),
         }),

@@ -216,7 +216,19 @@ impl Show for Key {
 
 impl Show for Entry {
     fn show(&self) -> String {
-        let Self { created, modified, version, lease, until, claim, is_expired, is_revoked, kin: _, value } = self;
+        let Self {
+            created,
+            modified,
+            version,
+            lease,
+            until,
+            claim,
+            is_expired,
+            is_revoked,
+            is_temporary,
+            kin: _,
+            value,
+        } = self;
         let lease = lease.map(|Lease { session, at_end }| {
             let kept = if at_end == AtLeaseEnd::Keep { " kept" } else { "" };
             format!(" lease={}{kept}", show(&session))
@@ -241,7 +253,8 @@ impl Show for Entry {
             claim.unwrap_or_default(),
             if *is_expired { " expired" } else { "" },
             if *is_revoked { " revoked" } else { "" }
-        ) + &parent
+        ) + if *is_temporary { " temporary" } else { "" }
+            + &parent
             + &children
     }
 }

@@ -42,6 +42,7 @@ fn put_lease(session: BoxedStrategy<SessionId>, now: u64) -> impl Strategy<Value
         1 => Just(PutLease::Renewed),
         3 => deadline(now).prop_map(PutLease::Until),
         2 => deadline(now).prop_map(PutLease::Extended),
+        1 => (1..=300u64).prop_map(|ms| PutLease::Temporary(Lifetime::from_millis(ms).unwrap())),
     ]
 }
 

@@ -159,6 +159,10 @@ impl State {
                         let ttl = Duration::from_millis(ttl_ms);
                         (false, Some((Instant::now() + ttl, at_end, ttl)))
                     }
+                    Lease::Memory { ttl_ms, .. } => {
+                        let ttl = Duration::from_millis(ttl_ms);
+                        (false, Some((Instant::now() + ttl, AtEnd::Delete, ttl)))
+                    }
                 };
                 let version = version + 1;
                 let leased = lease.is_some() && !expired;
@@ -210,15 +214,15 @@ impl Store for Memory {
         let mut state = self.state();
         state.check(caller)?;
         state.commits += 1;
-        let is_memory =
-            |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { at_end: AtEnd::Delete, .. }, .. });
+        let is_memory = |write: &Write| matches!(write, Write::Put { lease: Lease::Memory { .. }, .. });
         if state.is_memory_full && txn.writes.iter().any(is_memory) {
             return Err(DynamoStoreError::Overloaded("too many answers are kept".to_owned()));
         }
         if let Some(intruder) = state.intruder.take() {
             state.commit(intruder);
         }
-        let grants = |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { .. }, .. });
+        let grants =
+            |write: &Write| matches!(write, Write::Put { lease: Lease::Grant { .. } | Lease::Memory { .. }, .. });
         if state.refuses_leases && txn.writes.iter().any(grants) {
             return Err(DynamoStoreError::TooLarge("the table has no room for another session".to_owned()));
         }

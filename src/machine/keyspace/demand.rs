@@ -11,7 +11,7 @@
 //! * puts an entry with a deadline of its own over one that has such a deadline, and claims no other lock, or changes a deadline;
 //! * puts an entry without a lease over one that has a lease, or had one until it ended: a release;
 //!
-//! and none of them makes its value longer than by [`GROWTH_MAX`]. A temporary entry ([`Txn::temporaries`]) is left out if there is
+//! and none of them makes its value longer than by [`GROWTH_MAX`]. A temporary entry (see `temporary`) is left out if there is
 //! another write: it is the memory of that write, and has a limit of its own. All else asks for more, also a transaction that compares or
 //! deletes a range: the judgement must be short.
 //!
@@ -75,12 +75,17 @@ impl Machine {
         let holds = |compare: &Compare| compare.operand.holds(compare.relation, self.entry(&compare.key).as_deref());
         let operations = if txn.compares().iter().all(holds) { txn.then() } else { txn.otherwise() };
         let temporaries = Txn::temporaries(operations);
+        let mut remembers = !temporaries.is_empty();
         let mut written = BTreeSet::new();
         for operation in operations {
             let key = match operation {
                 TxnOperation::Get(_) | TxnOperation::Select(_) => continue,
                 TxnOperation::Open(new) if temporaries.contains(&new.session) => continue,
                 TxnOperation::Put(put) if put.lease.given().is_some_and(|it| temporaries.contains(&it.session)) => {
+                    continue;
+                }
+                TxnOperation::Put(put) if put.lease.is_temporary() => {
+                    remembers = true;
                     continue;
                 }
                 TxnOperation::Put(put) if self.renews_or_gives_back(put) => &put.key,
@@ -95,7 +100,7 @@ impl Machine {
             }
         }
         // The memory of a write that does nothing.
-        !temporaries.is_empty() && !written.iter().any(|key| self.entries.contains(key))
+        remembers && !written.iter().any(|key| self.entries.contains(key))
     }
 
     fn renews_or_gives_back(&self, put: &Put) -> bool {
@@ -109,7 +114,7 @@ impl Machine {
         match put.lease {
             PutLease::None => before.lease.is_some() || before.is_expired,
             PutLease::Kept | PutLease::Renewed => before.lease.is_some() || before.until.is_some(),
-            PutLease::Extended(_) => before.until.is_some(),
+            PutLease::Extended(_) | PutLease::Temporary(_) => before.until.is_some(),
             PutLease::Until(_) => before.until.is_some() && !claims_another,
             PutLease::Given(lease) => before.lease.is_some_and(|kept| kept.session == lease.session) && !claims_another,
         }
@@ -201,6 +206,11 @@ mod tests {
         [opens(MEMORY), put("memory", 50, given(MEMORY, AtLeaseEnd::Delete), None)]
     }
 
+    /// The same without a session.
+    fn remembered(bytes: usize) -> TxnOperation {
+        put("memory", bytes, PutLease::Temporary(Lifetime::from_millis(1000).unwrap()), None)
+    }
+
     #[test]
     fn what_renews_or_gives_back_asks_for_nothing_more() {
         let machine = table();
@@ -215,6 +225,8 @@ mod tests {
             vec![delete("held"), put("expired", 1, PutLease::None, None), TxnOperation::Get(key("plain"))],
             [vec![delete("held")], memory().to_vec()].concat(),
             [memory().to_vec(), vec![put("held", 100, PutLease::Renewed, None)]].concat(),
+            vec![delete("held"), remembered(50)],
+            vec![remembered(50), put("held", 100, PutLease::Renewed, None)],
             vec![TxnOperation::Select(Select::default()), put("held", 100, PutLease::Renewed, None)],
             vec![],
         ];
@@ -236,6 +248,8 @@ mod tests {
             vec![range, put("held", 100, PutLease::Renewed, None)],
             [vec![delete("absent")], memory().to_vec()].concat(),
             memory().to_vec(),
+            vec![delete("absent"), remembered(50)],
+            vec![remembered(50)],
         ];
         for then in &asks {
             assert!(machine.txn_asks_for_more(&txn(then)), "{then:?}");

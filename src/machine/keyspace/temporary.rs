@@ -1,11 +1,15 @@
 //! Temporary entries: what an adapter must remember for a time, such as the answer to a request that may be sent again.
 //!
-//! A temporary entry has a session for itself, opened by the transaction that puts it; it is deleted when the session ends, and claims no
-//! lock ([`Txn::temporaries`]). Each write of a protocol may bring one, and they live for minutes: so they would take the limits of
-//! sessions and of bytes away from all others. They have limits of their own instead, [`TEMPORARY_ENTRIES_MAX`] and 1 / [`PART`] of the
-//! table's bytes, in addition to those. A transaction that would exceed these is refused; all else goes on.
+//! A temporary entry is put with a deadline of its own by [`PutLease::Temporary`]; it claims no lock. Each write of a protocol may
+//! bring one, and they live for minutes: so they would take the limit of bytes away from all others. They have limits of their own instead,
+//! [`TEMPORARY_ENTRIES_MAX`] and 1 / [`PART`] of the table's bytes, in addition to those. A transaction that would exceed these is refused;
+//! all else goes on.
 //!
-//! Left out: entries with a deadline of their own count as all others, not as these.
+//! **Until version 5 of the cluster** a temporary entry had a session for itself, opened by the transaction that puts it; it is deleted
+//! when the session ends ([`Txn::temporaries`]). Such transactions are in logs, and such sessions in tables, until their time is over: they
+//! count for the same limits, and for no limit of sessions.
+//!
+//! Left out: other entries with a deadline of their own count as all others, not as these.
 
 use std::collections::BTreeSet;
 
@@ -17,23 +21,29 @@ use crate::{
 /// Temporary entries and their sessions have this part of the limit of the table's bytes, in addition to it.
 const PART: usize = 4;
 /// What a temporary entry takes at the most beside its key and value.
-const FIXED: usize = 320;
+const FIXED: usize = 400;
 
 impl Machine {
-    /// The sessions that a transaction opens for temporary entries, and their bytes at the most. Refuses what exceeds their limits.
+    /// What temporary entries take, with the sessions of those that have one.
+    pub(crate) fn temporaries(&self) -> Temporaries {
+        self.sessions.ledger().temporaries() + self.entries.temporaries()
+    }
+
+    /// The sessions that a transaction opens for temporary entries, and the bytes of its temporary entries at the most. Refuses what
+    /// exceeds their limits.
     pub(super) fn plan_temporaries(&self, txn: &Txn) -> Result<(BTreeSet<SessionId>, usize), Refusal> {
         let [then, otherwise] = [txn.then(), txn.otherwise()].map(|branch| (Txn::temporaries(branch), branch));
-        if then.0.is_empty() && otherwise.0.is_empty() {
+        let [in_then, in_otherwise] =
+            [&then, &otherwise].map(|(sessions, branch)| self.new_temporaries(sessions, branch));
+        let count = in_then.count.max(in_otherwise.count);
+        let bytes = in_then.bytes.max(in_otherwise.bytes);
+        if bytes == 0 {
             return Ok((BTreeSet::new(), 0));
         }
 
-        let [in_then, in_otherwise] =
-            [&then, &otherwise].map(|(sessions, branch)| self.new_temporaries(sessions, branch));
-        let count = in_then.sessions.max(in_otherwise.sessions);
-        let bytes = in_then.bytes.max(in_otherwise.bytes);
         let bytes_max = self.batch.limits().table_bytes / PART;
-        let present = self.sessions.ledger().temporaries();
-        let are_too_many = present.sessions + count > self.capacity.temporary_entries;
+        let present = self.temporaries();
+        let are_too_many = present.count + count > self.capacity.temporary_entries;
         if count > 0 && (are_too_many || present.bytes.saturating_add(bytes) > bytes_max) {
             return Err(Refusal::Limit(Limit::TemporaryEntries));
         }
@@ -55,12 +65,17 @@ impl Machine {
             match operation {
                 TxnOperation::Open(opened) if sessions.contains(&opened.session) => {
                     if !self.sessions.contains(opened.session) {
-                        new.sessions += 1;
+                        new.count += 1;
                         new.bytes += new_session_bytes(&opened.label, opened.owner.as_ref());
                     }
                 }
+                TxnOperation::Put(put) if put.lease.is_temporary() => new = new + self.new_temporary(put),
+                TxnOperation::PutChild(PutChild { parent, put, .. }) if put.lease.is_temporary() => {
+                    new = new + self.new_temporary(put);
+                    new.bytes += parent.as_bytes().len();
+                }
                 TxnOperation::Put(put) if put.lease.given().is_some_and(|it| sessions.contains(&it.session)) => {
-                    new.bytes += FIXED + put.key.as_bytes().len() + put.value.as_bytes().len();
+                    new.bytes += bytes_max(put);
                 }
                 TxnOperation::PutChild(_)
                 | TxnOperation::Put(_)
@@ -72,6 +87,17 @@ impl Machine {
         }
         new
     }
+
+    /// What a put of a temporary entry without a session adds. One that replaces another takes no further place.
+    fn new_temporary(&self, put: &Put) -> Temporaries {
+        let is_replaced = self.entries.get(&put.key).is_some_and(|entry| entry.is_temporary);
+        Temporaries { count: usize::from(!is_replaced), bytes: bytes_max(put) }
+    }
+}
+
+/// What the entry of a put takes at the most.
+fn bytes_max(put: &Put) -> usize {
+    FIXED + put.key.as_bytes().len() + put.value.as_bytes().len()
 }
 
 #[cfg(test)]
@@ -106,6 +132,13 @@ mod tests {
         put(id, bytes, AtLeaseEnd::Delete, None)
     }
 
+    /// The same without a session.
+    fn remembered(id: u128, bytes: usize) -> Command {
+        let lease = PutLease::Temporary(Lifetime::from_millis(1000).unwrap());
+        let put = Put { key: key(id), value: Value::new(&vec![7; bytes]).unwrap(), lease, claims: None };
+        Command::Txn(Txn::new(vec![], vec![TxnOperation::Put(put)], vec![]).unwrap())
+    }
+
     fn open(id: u128) -> Command {
         let NewSession { session, ttl, label, address, owner } = opens(id);
         Command::Open { session, ttl, label, address, owner }
@@ -117,50 +150,76 @@ mod tests {
 
     #[test]
     fn temporary_entries_take_no_session_from_others_and_others_none_from_them() {
-        let capacity = TableCapacity { sessions: 2, temporary_entries: 3, ..TableCapacity::default() };
-        let mut machine = Machine { capacity, ..Machine::default() };
-        for id in 1..=3 {
-            assert!(matches!(apply(&mut machine, Limits::NONE, 0, temporary(id, 1)), Reply::Committed(_)));
-        }
-        assert_eq!(apply(&mut machine, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
-        // An identity's limit of sessions does not count them.
-        assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 0);
-        assert!(matches!(apply(&mut machine, Limits::NONE, 0, open(5)), Reply::Opened(_)));
-        let lock = put(6, 1, AtLeaseEnd::Keep, Some("jobs"));
-        assert!(matches!(apply(&mut machine, Limits::NONE, 0, lock), Reply::Committed(_)));
-        for other in [open(7), put(7, 1, AtLeaseEnd::Keep, None), put(7, 1, AtLeaseEnd::Delete, Some("others"))] {
-            assert_eq!(apply(&mut machine, Limits::NONE, 0, other), refused(Limit::Sessions));
-        }
-        assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 2);
+        for temporary in [temporary, remembered] {
+            let capacity = TableCapacity { sessions: 2, temporary_entries: 3, ..TableCapacity::default() };
+            let mut machine = Machine { capacity, ..Machine::default() };
+            for id in 1..=3 {
+                assert!(matches!(apply(&mut machine, Limits::NONE, 0, temporary(id, 1)), Reply::Committed(_)));
+            }
+            assert_eq!(apply(&mut machine, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
+            // An identity's limit of sessions does not count them.
+            assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 0);
+            assert!(matches!(apply(&mut machine, Limits::NONE, 0, open(5)), Reply::Opened(_)));
+            let lock = put(6, 1, AtLeaseEnd::Keep, Some("jobs"));
+            assert!(matches!(apply(&mut machine, Limits::NONE, 0, lock), Reply::Committed(_)));
+            for other in [open(7), put(7, 1, AtLeaseEnd::Keep, None), put(7, 1, AtLeaseEnd::Delete, Some("others"))] {
+                assert_eq!(apply(&mut machine, Limits::NONE, 0, other), refused(Limit::Sessions));
+            }
+            assert_eq!(machine.usage(&Identity::new("ann").unwrap()).sessions, 2);
 
-        let mut restored = Machine { capacity, ..Machine::from_records(machine.records()).unwrap() };
-        assert_eq!(restored.sessions.ledger().temporaries(), machine.sessions.ledger().temporaries());
-        assert_eq!(apply(&mut restored, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
-        // Their time is over.
-        apply(&mut machine, Limits::NONE, 1000, Command::Tick);
-        assert_eq!(machine.sessions.ledger().temporaries(), Temporaries::default());
-        assert!(matches!(apply(&mut machine, Limits::NONE, 1000, temporary(4, 1)), Reply::Committed(_)));
+            let mut restored = Machine { capacity, ..Machine::from_records(machine.records()).unwrap() };
+            assert_eq!(restored.temporaries(), machine.temporaries());
+            assert_eq!(apply(&mut restored, Limits::NONE, 0, temporary(4, 1)), refused(Limit::TemporaryEntries));
+            // Their time is over.
+            apply(&mut machine, Limits::NONE, 1000, Command::Tick);
+            machine.check().unwrap();
+            assert_eq!(machine.temporaries(), Temporaries::default());
+            assert!(matches!(apply(&mut machine, Limits::NONE, 1000, temporary(4, 1)), Reply::Committed(_)));
+        }
+    }
+
+    /// Those of tables of earlier versions have sessions, and both are there until their time is over.
+    #[test]
+    fn temporary_entries_with_and_without_sessions_share_their_limits() {
+        let capacity = TableCapacity { temporary_entries: 2, ..TableCapacity::default() };
+        let mut machine = Machine { capacity, ..Machine::default() };
+        assert!(matches!(apply(&mut machine, Limits::NONE, 0, temporary(1, 1)), Reply::Committed(_)));
+        let sessions = machine.counts().sessions;
+        assert!(matches!(apply(&mut machine, Limits::NONE, 0, remembered(2, 1)), Reply::Committed(_)));
+        assert_eq!(machine.counts().sessions, sessions);
+        for other in [temporary(3, 1), remembered(3, 1)] {
+            assert_eq!(apply(&mut machine, Limits::NONE, 0, other), refused(Limit::TemporaryEntries));
+        }
+
+        // One that replaces another takes no further place, and one that is deleted gives its place back.
+        assert!(matches!(apply(&mut machine, Limits::NONE, 0, remembered(2, 5)), Reply::Committed(_)));
+        let delete = Txn::new(vec![], vec![TxnOperation::Delete(key(2))], vec![]).unwrap();
+        apply(&mut machine, Limits::NONE, 0, Command::Txn(delete));
+        assert!(matches!(apply(&mut machine, Limits::NONE, 0, remembered(3, 1)), Reply::Committed(_)));
+        machine.check().unwrap();
     }
 
     #[test]
     fn temporary_entries_take_no_bytes_from_others() {
-        let mut machine = Machine::default();
-        let limits = Limits { table_bytes: 8000, ..Limits::NONE };
-        assert!(matches!(apply(&mut machine, limits, 0, temporary(1, 1000)), Reply::Committed(_)));
-        assert_eq!(apply(&mut machine, limits, 0, temporary(2, 1000)), refused(Limit::TemporaryEntries));
-        let taken = machine.table_bytes();
-        let mut opened = 0;
-        while matches!(apply(&mut machine, limits, 0, open(100 + opened)), Reply::Opened(_)) {
-            opened += 1;
+        for temporary in [temporary, remembered] {
+            let mut machine = Machine::default();
+            let limits = Limits { table_bytes: 8000, ..Limits::NONE };
+            assert!(matches!(apply(&mut machine, limits, 0, temporary(1, 1000)), Reply::Committed(_)));
+            assert_eq!(apply(&mut machine, limits, 0, temporary(2, 1000)), refused(Limit::TemporaryEntries));
+            let taken = machine.table_bytes();
+            let mut opened = 0;
+            while matches!(apply(&mut machine, limits, 0, open(100 + opened)), Reply::Opened(_)) {
+                opened += 1;
+            }
+            assert!(opened > 0 && machine.table_bytes() - taken + 500 > limits.table_bytes, "{opened} are open");
+            apply(&mut machine, limits, 1000, Command::Tick);
+            for id in 200..200 + opened {
+                assert!(matches!(apply(&mut machine, limits, 1000, open(id)), Reply::Opened(_)));
+            }
+            // A full table leaves them their part.
+            assert!(matches!(apply(&mut machine, limits, 1000, temporary(3, 1000)), Reply::Committed(_)));
+            assert_eq!(apply(&mut machine, limits, 1000, open(300)), refused(Limit::TableBytes));
         }
-        assert!(opened > 0 && machine.table_bytes() - taken + 500 > limits.table_bytes, "{opened} are open");
-        apply(&mut machine, limits, 1000, Command::Tick);
-        for id in 200..200 + opened {
-            assert!(matches!(apply(&mut machine, limits, 1000, open(id)), Reply::Opened(_)));
-        }
-        // A full table leaves them their part.
-        assert!(matches!(apply(&mut machine, limits, 1000, temporary(3, 1000)), Reply::Committed(_)));
-        assert_eq!(apply(&mut machine, limits, 1000, open(300)), refused(Limit::TableBytes));
     }
 
     /// The ends of sessions are remembered for the clients that renew them: nobody renews those of entries.

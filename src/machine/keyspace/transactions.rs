@@ -315,14 +315,18 @@ impl Machine {
                 let claim = before.filter(|before| before.until.is_some()).and_then(|before| before.claim.clone());
                 Entry { until: Some(self.end_of(deadline)), claim, ..bare }
             }
+            (PutLease::Temporary(lifetime), _) => {
+                let until = Some(self.end_of(EntryDeadline::After(lifetime)));
+                Entry { until, is_temporary: !Planted::MemoriesTakeSessions.is_on(), ..bare }
+            }
             (PutLease::Kept | PutLease::Renewed, Some(before)) => {
-                let Entry { lease, until, claim, is_expired, is_revoked, .. } = Entry::clone(&before);
+                let Entry { lease, until, claim, is_expired, is_revoked, is_temporary, .. } = Entry::clone(&before);
                 if let Some(Lease { session, .. }) = lease.filter(|_| put.lease == PutLease::Renewed)
                     && self.sessions.get(session).is_some_and(|session| session.is_of_entries)
                 {
                     draft.renewals.push(session);
                 }
-                Entry { lease, until, claim, is_expired, is_revoked, ..bare }
+                Entry { lease, until, claim, is_expired, is_revoked, is_temporary, ..bare }
             }
         };
 
@@ -543,6 +547,7 @@ impl Draft {
             claim: None,
             is_expired: false,
             is_revoked: false,
+            is_temporary: false,
             kin: before.and_then(|before| before.kin.clone()),
             value: put.value.clone(),
         }

@@ -4,7 +4,7 @@ use std::{ops::Bound, sync::Arc};
 
 use imbl::{OrdMap, OrdSet};
 
-use super::weights::Weight;
+use super::{ledger::Temporaries, weights::Weight};
 use crate::types::*;
 
 /// The entries by key.
@@ -15,6 +15,8 @@ pub(crate) struct EntryTable {
     leased: OrdSet<(SessionId, Key)>,
     /// Bytes of the entries without a lease: the others are charged to their session.
     bytes: usize,
+    /// Those of them that are temporary.
+    temporaries: Temporaries,
 }
 
 impl EntryTable {
@@ -25,6 +27,11 @@ impl EntryTable {
     /// Bytes of the entries without a lease.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The temporary entries that have no session.
+    pub(crate) fn temporaries(&self) -> Temporaries {
+        self.temporaries
     }
 
     pub(crate) fn contains(&self, key: &Key) -> bool {
@@ -87,7 +94,11 @@ impl EntryTable {
         if let Some(lease) = entry.lease {
             self.leased.insert((lease.session, key.clone()));
         } else {
-            self.bytes += Weight::for_entry(&key, &entry).all;
+            let bytes = Weight::for_entry(&key, &entry).all;
+            self.bytes += bytes;
+            if entry.is_temporary {
+                self.temporaries = self.temporaries + Temporaries { count: 1, bytes };
+            }
         }
         self.by_key.insert(key, entry).is_some()
     }
@@ -97,19 +108,24 @@ impl EntryTable {
         if let Some(lease) = entry.lease {
             self.leased.remove(&(lease.session, key.clone()));
         } else {
-            self.bytes -= Weight::for_entry(key, &entry).all;
+            let bytes = Weight::for_entry(key, &entry).all;
+            self.bytes -= bytes;
+            if entry.is_temporary {
+                self.temporaries.count -= 1;
+                self.temporaries.bytes -= bytes;
+            }
         }
         Some(entry)
     }
 
-    /// Replaces an entry by the same with other children. It has no lease.
+    /// Replaces an entry by the same with other children. It has no lease, and is not temporary.
     pub(crate) fn set_children(&mut self, key: &Key, entry: Arc<Entry>) {
         let place = self.by_key.get_mut(key).expect("a parent outlives its children");
         self.bytes = self.bytes - Weight::for_entry(key, place).all + Weight::for_entry(key, &entry).all;
         *place = entry;
     }
 
-    /// Changes the claim of an entry that has one. The bytes of an entry with a lease are not counted here.
+    /// Changes the claim of an entry that has one, so it is not temporary. The bytes of an entry with a lease are not counted here.
     pub(crate) fn set_claim(&mut self, key: &Key, claim: impl FnOnce(&Claim) -> Option<Claim>) {
         let entry = self.by_key.get_mut(key).expect("each claim is that of an entry");
         let before = Weight::for_entry(key, entry).all;
@@ -123,6 +139,13 @@ impl EntryTable {
     /// Entries by their lease, as the index has them, for the check of invariants.
     pub(crate) fn lease_index(&self) -> &OrdSet<(SessionId, Key)> {
         &self.leased
+    }
+
+    /// What the temporary entries without a session take, counted anew.
+    pub(crate) fn count_temporaries(&self) -> Temporaries {
+        let temporary = self.by_key.iter().filter(|(_, entry)| entry.is_temporary && entry.lease.is_none());
+        let each = temporary.map(|(key, entry)| Temporaries { count: 1, bytes: Weight::for_entry(key, entry).all });
+        each.fold(Temporaries::default(), |sum, one| sum + one)
     }
 
     /// The bytes of entries without a lease, counted anew.

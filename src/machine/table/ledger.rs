@@ -2,6 +2,8 @@
 //!
 //! The sums follow from the sessions, and change with them alone: [`SessionTable`](super::SessionTable) enters each change.
 
+use std::ops::Add;
+
 use imbl::OrdMap;
 
 use super::{
@@ -23,12 +25,21 @@ pub struct Usage {
     pub bytes: u64,
 }
 
-/// The sessions of temporary entries.
+/// What temporary entries take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Temporaries {
-    pub(crate) sessions: usize,
-    /// Their bytes, and those of their entries.
+    /// Number of the entries, or of the sessions of those that have one.
+    pub(crate) count: usize,
+    /// Their bytes, and those of their sessions.
     pub(crate) bytes: usize,
+}
+
+impl Add for Temporaries {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { count: self.count + other.count, bytes: self.bytes + other.bytes }
+    }
 }
 
 /// The sums over all sessions.
@@ -46,6 +57,7 @@ impl SessionLedger {
         self.bytes
     }
 
+    /// The temporary entries that have a session.
     pub(crate) fn temporaries(&self) -> Temporaries {
         self.temporaries
     }
@@ -63,7 +75,7 @@ impl SessionLedger {
         let bytes = session.bare_bytes();
         self.bytes += bytes;
         if session.is_temporary {
-            self.temporaries.sessions += 1;
+            self.temporaries.count += 1;
             self.temporaries.bytes += bytes;
         }
         self.count(session, |usage| {
@@ -77,7 +89,7 @@ impl SessionLedger {
         let bytes = session.bare_bytes();
         self.bytes -= bytes;
         if session.is_temporary {
-            self.temporaries.sessions -= 1;
+            self.temporaries.count -= 1;
             self.temporaries.bytes -= bytes;
         }
         self.count(session, |usage| {

@@ -81,7 +81,7 @@ impl SessionTable {
 
     /// Number of the sessions without those of temporary entries, which have a limit of their own.
     pub(crate) fn ordinary(&self) -> usize {
-        self.by_id.len() - self.ledger.temporaries().sessions
+        self.by_id.len() - self.ledger.temporaries().count
     }
 
     pub(crate) fn contains(&self, id: SessionId) -> bool {

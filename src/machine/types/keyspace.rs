@@ -76,6 +76,9 @@ pub struct Entry {
     pub is_expired: bool,
     /// An operator ended its lease, and nothing was written since. Then it is expired, too.
     pub is_revoked: bool,
+    /// It is what an adapter remembers for a time ([`PutLease::Temporary`]): it has a deadline of its own, and no claim. Since version 5
+    /// of the cluster.
+    pub is_temporary: bool,
     /// The key that it is a child of, and its own children, if it has anything of both.
     pub kin: Option<Arc<Kinship>>,
     /// Its value.

@@ -91,6 +91,9 @@ pub enum PutLease {
     Until(EntryDeadline),
     /// The same, and the entry goes on to claim what it claims, if it had a deadline of its own.
     Extended(EntryDeadline),
+    /// None, but a deadline of its own: the entry is what an adapter remembers for this time. Such entries have limits of their own, and
+    /// claim no lock. Since version 5 of the cluster.
+    Temporary(Lifetime),
 }
 
 /// The moment of cluster time at which an entry is deleted that has a deadline of its own.
@@ -500,8 +503,14 @@ impl PutLease {
     pub fn deadline(self) -> Option<EntryDeadline> {
         match self {
             Self::Until(deadline) | Self::Extended(deadline) => Some(deadline),
+            Self::Temporary(lifetime) => Some(EntryDeadline::After(lifetime)),
             Self::None | Self::Given(_) | Self::Kept | Self::Renewed => None,
         }
+    }
+
+    /// Whether the entry is one that an adapter remembers for a time.
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Self::Temporary(_))
     }
 
     /// Whether a put may claim a lock with it.
@@ -752,7 +761,7 @@ impl Txn {
     }
 
     /// The sessions of one branch that are opened for a *temporary* entry: one that is alone with its session, is deleted when the session
-    /// ends, and claims no lock. Adapters keep in them what they must remember for a time.
+    /// ends, and claims no lock. Adapters kept in them what they must remember for a time, before [`PutLease::Temporary`].
     pub fn temporaries(branch: &[TxnOperation]) -> BTreeSet<SessionId> {
         let mut opened: BTreeMap<SessionId, usize> = opens(branch).map(|new| (new.session, 0)).collect();
         for operation in branch {
@@ -802,6 +811,11 @@ impl Txn {
             TxnOperation::Get(_) | TxnOperation::Select(_) | TxnOperation::Open(_) => false,
             TxnOperation::Delete(_) | TxnOperation::DeleteRange(_) => false,
         })
+    }
+
+    /// Whether it puts what an adapter remembers for a time without a session, in either branch.
+    pub fn has_temporary_deadlines(&self) -> bool {
+        self.operations().filter_map(TxnOperation::put).any(|put| put.lease.is_temporary())
     }
 
     /// Whether it puts something, in either branch.

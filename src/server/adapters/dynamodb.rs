@@ -4,6 +4,11 @@
 //!
 //! **A lease is a session of its own for one entry**, opened by the transaction that grants it, and closed with the entry.
 //!
+//! **What the protocol remembers for a time has no session**, but a deadline of its own (`lockkeeper_machine`'s temporary entries). Until
+//! the cluster has version 5, some member may know no such entries; then it has a session, as at versions of this program before. The
+//! protocol reads both alike, by their keys and values. So an answer that an earlier version kept is repeated after an upgrade, until the
+//! time is over for which its session was opened: nothing has to be rewritten.
+//!
 //! **An item that is a lock claims its name** (see `lockkeeper_machine`'s keyspace): operators list, watch and take back
 //! `dynamodb/TABLE/KEY`.
 
@@ -15,8 +20,9 @@ use tokio_util::sync::CancellationToken;
 use lockkeeper_config::DynamodbConfig;
 use lockkeeper_environment::{Environment, Random};
 use lockkeeper_machine::{
-    AtLeaseEnd, Compare, Entry, Identity, Key, KeyRange, Label, Lease, LockName, NewSession, Operand, Put, PutClaim,
-    PutLease, Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
+    AtLeaseEnd, Compare, Entry, Identity, Key, KeyRange, LIFETIME_MS_MAX, Label, Lease, Lifetime, LockName, NewSession,
+    Operand, Put, PutClaim, PutLease, Relation, Revision, SessionId, TTL_MS_MIN, Ttl, Txn, TxnOperation, Value,
+    Version,
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
@@ -137,7 +143,8 @@ impl dynamodb::Store for Keyspace {
         caller: &dynamodb::DynamoCaller,
         txn: dynamodb::StoreTxn,
     ) -> Result<dynamodb::CommitResult, dynamodb::DynamoStoreError> {
-        let mut plan = Plan::default();
+        let has_temporaries = self.client.service().replica().versions().cluster() >= Version::CHILDREN;
+        let mut plan = Plan { has_temporaries, ..Plan::default() };
         for (bytes, modified) in &txn.expected {
             plan.compare(key(bytes)?, Relation::Equal, Operand::Modified(Revision(*modified)));
         }
@@ -146,7 +153,7 @@ impl dynamodb::Store for Keyspace {
             plan.write(write, || SessionId(self.random.bits()))?;
         }
 
-        let Plan { compares, operations } = plan;
+        let Plan { compares, operations, has_temporaries: _ } = plan;
         let txn = Txn::new(compares, operations, Vec::new()).map_err(too_large)?;
 
         let committed = self.client.call(&self.caller(caller), txn).await.map_err(|error| failed(&error))?;
@@ -199,6 +206,8 @@ impl Keyspace {
 struct Plan {
     compares: Vec<Compare>,
     operations: Vec<TxnOperation>,
+    /// Whether all members know temporary entries without a session.
+    has_temporaries: bool,
 }
 
 impl Plan {
@@ -230,25 +239,30 @@ impl Plan {
                     dynamodb::AtEnd::Expire => AtLeaseEnd::Keep,
                     dynamodb::AtEnd::Delete => AtLeaseEnd::Delete,
                 };
-                let ttl_ms = u32::try_from((*ttl_ms).max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
-                let ttl = Ttl::from_millis(ttl_ms).map_err(too_large)?;
-                let label = Label::new(&shortened(owner)).map_err(too_large)?;
-
-                let session = id();
-                self.operations.push(TxnOperation::Open(NewSession {
-                    session,
-                    ttl,
-                    label,
-                    address: None,
-                    owner: None,
-                }));
-
+                let session = self.open(id(), owner, *ttl_ms)?;
                 let lock = lock.as_deref().map(LockName::new).transpose().map_err(too_large)?;
                 (PutLease::Given(Lease { session, at_end }), lock.map(PutClaim::from))
+            }
+            dynamodb::Lease::Memory { ttl_ms, .. } if self.has_temporaries => {
+                let lifetime = Lifetime::from_millis((*ttl_ms).clamp(1, LIFETIME_MS_MAX)).map_err(too_large)?;
+                (PutLease::Temporary(lifetime), None)
+            }
+            dynamodb::Lease::Memory { owner, ttl_ms } => {
+                let session = self.open(id(), owner, *ttl_ms)?;
+                (PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete }), None)
             }
         };
         self.operations.push(TxnOperation::Put(Put { key, value, lease, claims }));
         Ok(())
+    }
+
+    /// Opens a session for one entry, and returns it.
+    fn open(&mut self, session: SessionId, owner: &str, ttl_ms: u64) -> Result<SessionId, dynamodb::DynamoStoreError> {
+        let ttl_ms = u32::try_from(ttl_ms.max(u64::from(TTL_MS_MIN))).unwrap_or(u32::MAX);
+        let ttl = Ttl::from_millis(ttl_ms).map_err(too_large)?;
+        let label = Label::new(&shortened(owner)).map_err(too_large)?;
+        self.operations.push(TxnOperation::Open(NewSession { session, ttl, label, address: None, owner: None }));
+        Ok(session)
     }
 }
 
@@ -261,7 +275,7 @@ fn too_large(invalid: impl fmt::Display) -> dynamodb::DynamoStoreError {
 }
 
 fn shown(entry: &Entry) -> dynamodb::ItemEntry {
-    let Entry { created, modified, version, lease, until: _, claim: _, is_expired, is_revoked, kin: _, value } = entry;
+    let Entry { created, modified, version, lease, is_expired, is_revoked, value, .. } = entry;
     dynamodb::ItemEntry {
         created: created.0,
         modified: modified.0,
@@ -355,37 +369,71 @@ mod tests {
     fn heartbeats_and_releases_ask_for_nothing_more() {
         use dynamodb::{AtEnd, Lease, Write};
 
-        let mut machine = Machine::default();
-        let mut last_session = 0;
-        let mut commit = |writes: Vec<Write>| {
-            let mut plan = Plan::default();
-            for write in &writes {
-                last_session += 1;
-                plan.write(write, || SessionId(last_session)).expect("in bounds");
-            }
-            let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
-            let asks = machine.txn_asks_for_more(&txn);
-            let reply = machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
-            assert!(matches!(reply, Reply::Committed(Committed { succeeded: true, .. })), "{reply:?}");
-            asks
-        };
-        let put = |key: u8, bytes: usize, lease| Write::Put { key: vec![key], value: vec![7; bytes], lease };
-        let grant = |lock: Option<&str>, at_end| {
-            let lock = lock.map(str::to_owned);
-            Lease::Grant { lock, owner: "ann".to_owned(), ttl_ms: 1000, at_end }
-        };
-        let acquired = || grant(Some("dynamodb/t/k"), AtEnd::Expire);
-        let answer = |key| put(key, 200, grant(None, AtEnd::Delete));
+        for has_temporaries in [false, true] {
+            let mut machine = Machine::default();
+            let mut last_session = 0;
+            let mut commit = |writes: Vec<Write>| {
+                let mut plan = Plan { has_temporaries, ..Plan::default() };
+                for write in &writes {
+                    last_session += 1;
+                    plan.write(write, || SessionId(last_session)).expect("in bounds");
+                }
+                let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
+                let asks = machine.txn_asks_for_more(&txn);
+                let reply = machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
+                assert!(matches!(reply, Reply::Committed(Committed { succeeded: true, .. })), "{reply:?}");
+                asks
+            };
+            let put = |key: u8, bytes: usize, lease| Write::Put { key: vec![key], value: vec![7; bytes], lease };
+            let grant = |lock: Option<&str>, at_end| {
+                let lock = lock.map(str::to_owned);
+                Lease::Grant { lock, owner: "ann".to_owned(), ttl_ms: 1000, at_end }
+            };
+            let acquired = || grant(Some("dynamodb/t/k"), AtEnd::Expire);
+            let answer = |key| put(key, 200, Lease::Memory { owner: "ann".to_owned(), ttl_ms: 1000 });
 
-        assert!(commit(vec![put(1, 100, acquired())]));
-        assert!(!commit(vec![put(1, 120, Lease::Renew)]), "a heartbeat");
-        assert!(!commit(vec![put(1, 120, Lease::Renew), answer(2)]), "one that keeps its answer");
-        assert!(!commit(vec![put(1, 140, Lease::None)]), "a release");
-        assert!(commit(vec![put(1, 140, Lease::None)]), "a write of what is free");
-        assert!(commit(vec![put(1, 100, acquired())]));
-        assert!(!commit(vec![Write::Delete { key: vec![1] }, answer(3)]), "a release that keeps its answer");
-        assert!(commit(vec![Write::Delete { key: vec![1] }, answer(4)]), "it deletes nothing");
-        assert!(commit(vec![put(5, 1, Lease::None)]));
+            assert!(commit(vec![put(1, 100, acquired())]));
+            assert!(!commit(vec![put(1, 120, Lease::Renew)]), "a heartbeat");
+            assert!(!commit(vec![put(1, 120, Lease::Renew), answer(2)]), "one that keeps its answer");
+            assert!(!commit(vec![put(1, 140, Lease::None)]), "a release");
+            assert!(commit(vec![put(1, 140, Lease::None)]), "a write of what is free");
+            assert!(commit(vec![put(1, 100, acquired())]));
+            assert!(!commit(vec![Write::Delete { key: vec![1] }, answer(3)]), "a release that keeps its answer");
+            assert!(commit(vec![Write::Delete { key: vec![1] }, answer(4)]), "it deletes nothing");
+            assert!(commit(vec![put(5, 1, Lease::None)]));
+        }
+    }
+
+    /// An answer has no session, however many there are. One that an earlier version of this program kept has one until its end, and is
+    /// read like the others.
+    #[test]
+    fn answers_take_no_sessions_and_those_of_before_are_there_until_their_end() {
+        let mut machine = Machine::default();
+        let commit = |machine: &mut Machine, number: u8, has_temporaries| {
+            let mut plan = Plan { has_temporaries, ..Plan::default() };
+            plan.compare(key(&[number]).expect("a key"), Relation::Equal, Operand::Modified(Revision(0)));
+            let lease = dynamodb::Lease::Memory { owner: "ann".to_owned(), ttl_ms: 120_000 };
+            let write = dynamodb::Write::Put { key: vec![number], value: vec![number; 9], lease };
+            plan.write(&write, || SessionId(number.into())).expect("in bounds");
+            let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
+            let reply = machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
+            matches!(reply, Reply::Committed(Committed { succeeded: true, .. }))
+        };
+        assert!((0..3).all(|number| commit(&mut machine, number, false)));
+        assert_eq!(machine.counts().sessions, 3);
+        assert!((3..100).all(|number| commit(&mut machine, number, true)));
+        assert_eq!(machine.counts().sessions, 3, "the answers of this version have none");
+        assert!((0..100).all(|number| !commit(&mut machine, number, true)), "each is there");
+
+        let answer = |machine: &Machine, number: u8| machine.entry(&key(&[number]).expect("a key"));
+        for number in 0..100 {
+            let kept = answer(&machine, number).expect("it is kept");
+            assert_eq!(shown(&kept).value, [number; 9]);
+        }
+        let late = Time { stamp: lockkeeper_machine::Stamp(120_000), ..Time::default() };
+        machine.apply(late, Command::Tick, &mut Vec::new());
+        assert!((0..100).all(|number| answer(&machine, number).is_none()), "their time is over");
+        assert_eq!((machine.counts().sessions, machine.counts().entries), (0, 0));
     }
 
     #[test]

@@ -258,7 +258,20 @@ fn entry(is_expired: bool) -> Arc<Entry> {
     let is_revoked = is_expired;
     let children = Some(Children { made: 3, live: 1, changed: Revision(4) });
     let kin = Kinship::stored(Some(key()).filter(|_| is_expired), children.filter(|_| !is_expired));
-    Arc::new(Entry { created, modified, version: 2, lease, until: None, claim, is_expired, is_revoked, kin, value })
+    let bare = Entry {
+        created,
+        modified,
+        version: 2,
+        lease,
+        until: None,
+        claim,
+        is_expired,
+        is_revoked,
+        is_temporary: false,
+        kin,
+        value,
+    };
+    Arc::new(bare)
 }
 
 #[test]

@@ -387,6 +387,7 @@ mod tests {
             Just(PutLease::Renewed),
             deadline().prop_map(PutLease::Until),
             deadline().prop_map(PutLease::Extended),
+            (1..=LIFETIME_MS_MAX).prop_map(|ms| PutLease::Temporary(Lifetime::from_millis(ms).unwrap())),
         ]
     }
 

@@ -79,7 +79,8 @@ pub fn read_range(range: &pb::KeyRange) -> Result<KeyRange, Malformed> {
 
 /// An entry as its message.
 pub fn write_entry(entry: &Entry) -> key_entry::Entry {
-    let Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value } = entry;
+    let Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, is_temporary, kin, value } =
+        entry;
     key_entry::Entry {
         created: created.0,
         modified: modified.0,
@@ -91,6 +92,7 @@ pub fn write_entry(entry: &Entry) -> key_entry::Entry {
         revoked: *is_revoked,
         until: until.map_or(0, |until| until.0),
         kin: kin.as_deref().map(|kin| Box::new(write_kin(kin))),
+        temporary: *is_temporary,
     }
 }
 
@@ -105,6 +107,7 @@ pub fn read_entry(entry: &key_entry::Entry) -> Result<Arc<Entry>, Malformed> {
         claim: entry.claim.as_ref().map(read_claim).transpose()?,
         is_expired: entry.expired,
         is_revoked: entry.revoked,
+        is_temporary: entry.temporary,
         kin: entry.kin.as_deref().map(read_kin).transpose()?.flatten(),
         value: read_value(&entry.value),
     }))
@@ -256,6 +259,7 @@ fn write_put(Put { key, value, lease, claims }: &Put) -> pb::Put {
         lifetime_ms: write_deadline(lease.deadline()).0,
         until: write_deadline(lease.deadline()).1,
         keeps_claim: matches!(lease, PutLease::Extended(_)),
+        temporary: lease.is_temporary(),
         claims: claims.as_ref().map(|claims| claims.lock.to_string()).unwrap_or_default(),
         label: claims.as_ref().map(|claims| claims.label.as_str().to_owned()).unwrap_or_default(),
     }
@@ -300,6 +304,12 @@ fn read_put_lease(put: &pb::Put) -> Result<PutLease, Malformed> {
     let given = put.lease.as_ref().map(read_lease).transpose()?;
     let deadline = read_deadline(put.lifetime_ms, put.until)?;
 
+    if put.temporary {
+        return match (given, deadline, put.keeps_lease || put.renews_lease || put.keeps_claim) {
+            (None, Some(EntryDeadline::After(lifetime)), false) => Ok(PutLease::Temporary(lifetime)),
+            (_, _, _) => Err(Malformed("what is remembered for a time, without a lifetime or beside a lease")),
+        };
+    }
     Ok(match (given, deadline, put.keeps_lease, put.renews_lease, put.keeps_claim) {
         (None, None, false, false, false) => PutLease::None,
         (Some(lease), None, false, false, false) => PutLease::Given(lease),

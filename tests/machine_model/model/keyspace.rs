@@ -197,6 +197,7 @@ impl Model {
                 }
                 TxnOperation::Put(Put { key, value, lease, claims }) => {
                     let until = lease.deadline().map(|deadline| self.until(deadline));
+                    let put_lease = *lease;
                     let lease = if let PutLease::Given(lease) = lease { Some(*lease) } else { None };
                     if let Some(lease) = lease.filter(|lease| !sessions.contains_key(&lease.session)) {
                         return Err(Stop::Refused(Refusal::SessionEnded(self.end(lease.session))));
@@ -217,10 +218,9 @@ impl Model {
                         let made = Claim { lock: lock.clone(), token, since: self.wall, is_held: false, label };
                         same.filter(|claim| claim.lock == lock).unwrap_or(Arc::new(made))
                     });
-                    let (is_expired, is_revoked) = (false, false);
                     let kin = entries.get(key).and_then(|entry| entry.kin.clone());
-                    let entry =
-                        Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value };
+                    let bare = Entry { created, modified, version, kin, ..unwritten(value) };
+                    let entry = Entry { lease, until, claim, is_temporary: matches!(put_lease, PutLease::Temporary(_)), ..bare };
                     entries.insert(key.clone(), entry);
                     TxnResult::Put
                 }
@@ -519,20 +519,34 @@ impl Model {
 
 /// Puts a value under a key, with the lease and the claim that its entry has. Returns the lease.
 fn kept(entries: &mut BTreeMap<Key, Entry>, key: &Key, value: &Value, modified: Revision) -> Option<Lease> {
-    let (lease, until, claim, is_expired, is_revoked) = (None, None, None, false, false);
-    let (created, version, value) = (modified, 0, value.clone());
-    let kin = None;
-    let new =
-        Entry { created, modified, version, lease, until, claim, is_expired, is_revoked, kin, value: value.clone() };
+    let new = Entry { created: modified, ..unwritten(value.clone()) };
     let entry = entries.entry(key.clone()).or_insert(new);
-    (entry.modified, entry.value, entry.version) = (modified, value, entry.version + 1);
+    (entry.modified, entry.value, entry.version) = (modified, value.clone(), entry.version + 1);
     entry.lease
+}
+
+/// An entry with this value, and nothing else.
+fn unwritten(value: Value) -> Entry {
+    Entry {
+        created: Revision(0),
+        modified: Revision(0),
+        version: 0,
+        lease: None,
+        until: None,
+        claim: None,
+        is_expired: false,
+        is_revoked: false,
+        is_temporary: false,
+        kin: None,
+        value,
+    }
 }
 
 /// Gives an entry another end. It goes on to claim what it claims if it had a deadline, and has one.
 fn extend(entry: &mut Entry, until: Option<Stamp>) {
     entry.claim = entry.claim.take().filter(|_| entry.until.is_some() && until.is_some());
     (entry.lease, entry.until, entry.is_expired, entry.is_revoked) = (None, until, false, false);
+    entry.is_temporary = false;
 }
 
 /// What a selection shows: all entries in order, without those out of bounds, and then as many as the limit.

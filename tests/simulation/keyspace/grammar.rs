@@ -79,11 +79,17 @@ impl Grammar {
     }
 
     /// A deadline that is soon, or never, or over.
-    fn deadline(&mut self) -> EntryDeadline {
+    fn lifetime(&mut self) -> Lifetime {
         let ms = *[1, 20, 300, 2_000, LIFETIME_MS_MAX].choose(&mut self.random).expect("it is not empty");
+        Lifetime::from_millis(ms).expect("it is in the bounds")
+    }
+
+    fn deadline(&mut self) -> EntryDeadline {
+        let lifetime = self.lifetime();
         if self.percent(60) {
-            EntryDeadline::After(Lifetime::from_millis(ms).expect("it is in the bounds"))
+            EntryDeadline::After(lifetime)
         } else {
+            let ms = lifetime.as_millis();
             let earlier = self.random.random_range(0..100);
             EntryDeadline::At(Stamp(self.now.0.saturating_sub(earlier).saturating_add(ms.min(5_000))))
         }
@@ -221,6 +227,7 @@ impl Grammar {
             7 => PutLease::Kept,
             8 => PutLease::Renewed,
             _ if self.percent(50) => PutLease::Extended(self.deadline()),
+            _ if self.percent(30) => PutLease::Temporary(self.lifetime()),
             _ => PutLease::Until(self.deadline()),
         };
         let is_leased = matches!(lease, PutLease::Given(_) | PutLease::Until(_));

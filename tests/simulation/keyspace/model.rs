@@ -98,7 +98,9 @@ impl<'a> State<'a> {
             }
             // The table counts from a moment that may be a little later: what it wrote down counts, if it is not earlier.
             (
-                PutLease::Until(EntryDeadline::After(lifetime)) | PutLease::Extended(EntryDeadline::After(lifetime)),
+                PutLease::Until(EntryDeadline::After(lifetime))
+                | PutLease::Extended(EntryDeadline::After(lifetime))
+                | PutLease::Temporary(lifetime),
                 _,
             ) => {
                 let earliest = Stamp(self.now.0.saturating_add(lifetime.as_millis()));
@@ -109,10 +111,17 @@ impl<'a> State<'a> {
             (PutLease::Kept | PutLease::Renewed, None) | (PutLease::None | PutLease::Given(_), _) => None,
         };
         let (lease, is_expired, is_revoked) = match (put.lease, &before) {
-            (PutLease::None | PutLease::Until(_) | PutLease::Extended(_), _)
+            (PutLease::None | PutLease::Until(_) | PutLease::Extended(_) | PutLease::Temporary(_), _)
             | (PutLease::Kept | PutLease::Renewed, None) => (None, false, false),
             (PutLease::Given(lease), _) => (Some(lease), false, false),
             (PutLease::Kept | PutLease::Renewed, Some(before)) => (before.lease, before.is_expired, before.is_revoked),
+        };
+        let kin = before.as_ref().and_then(|before| before.kin.clone());
+        let is_temporary = match (put.lease, &before) {
+            (PutLease::Temporary(_), _) => true,
+            (PutLease::Kept | PutLease::Renewed, Some(before)) => before.is_temporary,
+            (PutLease::Kept | PutLease::Renewed, None) => false,
+            (PutLease::None | PutLease::Given(_) | PutLease::Until(_) | PutLease::Extended(_), _) => false,
         };
         let entry = Entry {
             created: before.as_ref().map_or(revision, |before| before.created),
@@ -123,7 +132,8 @@ impl<'a> State<'a> {
             claim: None,
             is_expired,
             is_revoked,
-            kin: before.as_ref().and_then(|before| before.kin.clone()),
+            is_temporary,
+            kin,
             value: put.value.clone(),
         };
         self.written.insert(put.key.clone(), Some(Arc::new(entry)));

@@ -60,6 +60,7 @@ words! { lease_word, LEASES, PutLease:
     PutLease::Renewed => "put-renews-lease",
     PutLease::Until(_) => "put-with-deadline",
     PutLease::Extended(_) => "put-extends-deadline",
+    PutLease::Temporary(_) => "put-temporary",
 }
 words! { end_word, ENDS, AtLeaseEnd:
     AtLeaseEnd::Delete => "lease-end-deletes",
