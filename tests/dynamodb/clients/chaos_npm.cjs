@@ -2,28 +2,18 @@
 // chaos_python.py.
 "use strict";
 
-const fs = require("node:fs");
-
 Object.assign(process.env, { AWS_ACCESS_KEY_ID: "AKIDCHAOS", AWS_SECRET_ACCESS_KEY: "secret", AWS_REGION: "us-east-1" });
 
 const { DynamoDBClient, CreateTableCommand, waitUntilTableExists } = require("@aws-sdk/client-dynamodb");
 const { DynamoDBDocument } = require("@aws-sdk/lib-dynamodb");
 const { dynamoDBLockClientFactory } = require("@deliveryhero/dynamodb-lock");
 
+const { add, hold, now, run, sleep, start } = require("./chaos_history.cjs");
+
 const ENDPOINTS = process.env.LOCKKEEPER_DYNAMODB_ENDPOINTS.split(",");
-const BASE_NS = BigInt(process.env.LOCKKEEPER_HISTORY_BASE_NS);
 const TABLE = "chaos-npm";
 const LEASE_MS = 2000;
 const HOLDERS = 3;
-
-let isOver = false;
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const now = () => Number(process.hrtime.bigint() - BASE_NS);
-const history = fs.openSync(process.env.LOCKKEEPER_HISTORY, "a");
-const add = (name, type, f, { at = now(), lock, ...value } = {}) => {
-    const line = { time_ns: at, process: name, type, f, ...(lock && { lock }), ...(Object.keys(value).length && { value }) };
-    fs.writeSync(history, `${JSON.stringify(line)}\n`);
-};
 
 const clientOf = (endpoint) => new DynamoDBClient({ endpoint, region: "us-east-1", maxAttempts: 3, requestHandler: { requestTimeout: 5000 } });
 
@@ -59,7 +49,7 @@ async function work(name, endpoint, tenures) {
     };
     const client = dynamoDBLockClientFactory(observed, { tableName: TABLE, ttlKey: "ttl" });
     try {
-        while (!isOver) {
+        while (!run.isOver) {
             const lockId = Math.random() < 0.5 ? "a" : "b";
             const lock = await client.lock("group", lockId, { leaseDurationInMs: LEASE_MS, prolongEveryMs: LEASE_MS / 4 });
             const at = state.sent;
@@ -101,19 +91,6 @@ async function work(name, endpoint, tenures) {
     }
 }
 
-async function holder(number) {
-    const [name, tenures] = [`npm-lock-${number}`, { count: 0 }];
-    add(name, "info", "speaks", { process: name, protocol: "dynamodb" });
-    for (let turn = number; !isOver; turn++) {
-        try {
-            await work(name, ENDPOINTS[turn % ENDPOINTS.length], tenures);
-        } catch (error) {
-            console.error(`${name}: ${error.message}`);
-            await sleep(100);
-        }
-    }
-}
-
 /** The faults may have begun by now: at any node, and again where an answer was lost. */
 async function createTable() {
     const table = {
@@ -125,7 +102,7 @@ async function createTable() {
             { AttributeName: "lockGroup", KeyType: "RANGE" },
         ],
     };
-    for (let tries = 0; !isOver; tries++) {
+    for (let tries = 0; !run.isOver; tries++) {
         const service = clientOf(ENDPOINTS[tries % ENDPOINTS.length]);
         try {
             await service.send(new CreateTableCommand(table));
@@ -138,14 +115,9 @@ async function createTable() {
     }
 }
 
-async function main() {
+start(async () => {
     process.on("unhandledRejection", (error) => console.error(error.message));
-    process.stdin.on("end", () => (isOver = true)).resume();
     await createTable();
-    await Promise.all(Array.from({ length: HOLDERS }, (_, number) => holder(number)));
-}
-
-main().then(() => process.exit(0), (error) => {
-    console.error(error);
-    process.exit(1);
+    const holder = (_, number) => hold(`npm-lock-${number}`, "dynamodb", ENDPOINTS, number, work);
+    await Promise.all(Array.from({ length: HOLDERS }, holder));
 });

@@ -2,24 +2,14 @@
 // chaos_redis.py.
 "use strict";
 
-const fs = require("node:fs");
-
 const { default: Redis } = require("ioredis");
 const { default: Redlock } = require("redlock");
 
+const { add, hold, now, run, sleep, start } = require("../../dynamodb/clients/chaos_history.cjs");
+
 const ENDPOINTS = process.env.LOCKKEEPER_REDIS_ENDPOINTS.split(",");
-const BASE_NS = BigInt(process.env.LOCKKEEPER_HISTORY_BASE_NS);
 const LEASE_MS = 2000;
 const HOLDERS = 3;
-
-let isOver = false;
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const now = () => Number(process.hrtime.bigint() - BASE_NS);
-const history = fs.openSync(process.env.LOCKKEEPER_HISTORY, "a");
-const add = (name, type, f, { at = now(), lock, ...value } = {}) => {
-    const line = { time_ns: at, process: name, type, f, ...(lock && { lock }), ...(Object.keys(value).length && { value }) };
-    fs.writeSync(history, `${JSON.stringify(line)}\n`);
-};
 
 // One client at one endpoint, until an error.
 async function work(name, endpoint, tenures) {
@@ -28,7 +18,7 @@ async function work(name, endpoint, tenures) {
     client.on("error", (error) => console.error(`${name}: ${error.message}`));
     const locks = new Redlock([client], { retryCount: 0 });
     try {
-        while (!isOver) {
+        while (!run.isOver) {
             const key = Math.random() < 0.5 ? "ra" : "rb";
             const at = now();
             let lock;
@@ -68,21 +58,7 @@ async function work(name, endpoint, tenures) {
     }
 }
 
-async function holder(number) {
-    const [name, tenures] = [`redlock-${number}`, { count: 0 }];
-    add(name, "info", "speaks", { process: name, protocol: "redis" });
-    for (let turn = number; !isOver; turn++) {
-        try {
-            await work(name, ENDPOINTS[turn % ENDPOINTS.length], tenures);
-        } catch (error) {
-            console.error(`${name}: ${error.message}`);
-            await sleep(100);
-        }
-    }
-}
-
-process.stdin.resume();
-process.stdin.on("end", () => {
-    isOver = true;
+start(async () => {
+    const holder = (_, number) => hold(`redlock-${number}`, "redis", ENDPOINTS, number, work);
+    await Promise.all(Array.from({ length: HOLDERS }, holder));
 });
-Promise.all(Array.from({ length: HOLDERS }, (_, number) => holder(number))).then(() => process.exit(0));
