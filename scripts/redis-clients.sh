@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unmodified clients of Redis from PyPI, npm and Debian on real clusters of three nodes (tests/redis):
+# Unmodified clients of Redis from PyPI, npm, the Rust registry and Debian on real clusters of three nodes (tests/redis):
 #
 #   1. each lock client: two processes contend while the leader is killed; refusal, release by others, waiting, extension, a dead holder,
 #   2. blocking pops and channels over all nodes, with a leader that dies while clients wait,
@@ -7,8 +7,8 @@
 #
 #     scripts/redis-clients.sh [SECONDS [CLIENT…]]     for how long clients contend after the leader's death (default: 10); only these
 #
-# Needs python3, and npm with node 20 or later; packages are installed into the build directory, those in PHP and Ruby by apt-get if this
-# is root, and left out otherwise.
+# Needs python3, and npm with node 20 or later; packages are installed into the build directory, those in PHP, Ruby and Go by apt-get if
+# this is root, and left out otherwise.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,10 +36,19 @@ if ! cmp -s tests/redis/package-lock.json "$modules/installed"; then
     (cd "$modules" && run npm ci --no-audit --no-fund --ignore-scripts)
     cp tests/redis/package-lock.json "$modules/installed"
 fi
-if [[ $EUID == 0 ]] && command -v apt-get >/dev/null && ! { command -v php && command -v ruby; } >/dev/null; then
+debian=(php-cli php-symfony-lock php-predis ruby-redis golang-go golang-github-gomodule-redigo-dev)
+if [[ $EUID == 0 ]] && command -v apt-get >/dev/null && ! dpkg -s "${debian[@]}" >/dev/null 2>&1; then
     run apt-get update -q
-    run apt-get install -qy --no-install-recommends php-cli php-symfony-lock php-predis ruby-redis
+    run apt-get install -qy --no-install-recommends "${debian[@]}"
 fi
+
+if command -v go >/dev/null && [[ -d /usr/share/gocode/src/github.com/gomodule/redigo ]]; then
+    export REDIS_LOCKS_GO=$target/tmp/redis-locks-go
+    GOPATH=/usr/share/gocode GO111MODULE=off run go build -o "$REDIS_LOCKS_GO" tests/redis/clients/locks.go
+fi
+rust=tests/redis/clients/rust/Cargo.toml
+run cargo build --locked --manifest-path "$rust" --target-dir "$target/redis-clients"
+export REDIS_LOCKS_RUST=$target/redis-clients/debug/redis-clients
 export NODE_PATH=$modules/node_modules
 
 run "$lockkeeper" dev --redis -- "$python/bin/python" -B tests/redis/clients/run.py "${1:-10}" "${@:2}"

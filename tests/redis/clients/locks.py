@@ -1,6 +1,7 @@
-"""Lock clients from PyPI, and by processes in PHP and Ruby: refusal, release by others, waiting, extension, a dead holder, contention. Usage: see support.py."""
+"""Lock clients from PyPI, and by processes in other languages: refusal, release by others, waiting, extension, a dead holder, contention. Usage: see support.py."""
 
 import asyncio
+import os
 import pathlib
 import subprocess
 import sys
@@ -318,6 +319,14 @@ class RedisRb(SymfonyLock):
     program = ("ruby", "locks.rb")
 
 
+class Redigo(SymfonyLock):
+    program = (os.environ.get("REDIS_LOCKS_GO", ""),)
+
+
+class RedisRs(SymfonyLock):
+    program = (os.environ.get("REDIS_LOCKS_RUST", ""),)
+
+
 class WithoutALock:
     """Two of them must be seen to overlap."""
 
@@ -337,6 +346,8 @@ CLIENTS = {
     "without-a-lock": WithoutALock,
     "symfony-lock": SymfonyLock,
     "redis-rb": RedisRb,
+    "redigo": Redigo,
+    "redis-rs": RedisRs,
     "redis-py": RedisPy,
     "redis-py-asyncio": RedisAsyncio,
     "valkey": Valkey,

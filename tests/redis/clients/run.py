@@ -2,7 +2,8 @@
 
 Usage: lockkeeper dev --redis -- PYTHON run.py SECONDS
 
-`NODE_PATH` names npm's packages; without it their clients are left out. Exit code: 1 if one failed.
+`NODE_PATH` names npm's packages, `REDIS_LOCKS_GO` and `REDIS_LOCKS_RUST` programs; without them their clients are left out. Exit code: 1
+if one failed.
 """
 
 import concurrent.futures
@@ -23,6 +24,8 @@ OF_PYPI = (
 OF_NPM = "redlock-5 redlock-4 redis-semaphore-mutex redis-semaphore redis-lock simple-redis-mutex node-redis".split()
 # From Debian, with the program that each needs.
 OF_DEBIAN = {"symfony-lock": "php", "redis-rb": "ruby"}
+# Compiled, with the variable that names the program of each.
+OF_COMPILERS = {"redigo": "REDIS_LOCKS_GO", "redis-rs": "REDIS_LOCKS_RUST"}
 # How many contend at the same time.
 TOGETHER = 7
 # A bound on failures, seconds.
@@ -95,6 +98,11 @@ def main():
             names.append(name)
         else:
             print(f"SKIPPED {name}: no {program}", flush=True)
+    for name, variable in OF_COMPILERS.items():
+        if os.environ.get(variable):
+            names.append(name)
+        else:
+            print(f"SKIPPED {name}: no {variable}", flush=True)
     only = sys.argv[2:]
     names = [name for name in names if name in only or not only]
     is_good = overlaps_are_seen(cluster)
