@@ -220,7 +220,13 @@ impl Model {
                     });
                     let kin = entries.get(key).and_then(|entry| entry.kin.clone());
                     let bare = Entry { created, modified, version, kin, ..unwritten(value) };
-                    let entry = Entry { lease, until, claim, is_temporary: matches!(put_lease, PutLease::Temporary(_)), ..bare };
+                    let entry = Entry {
+                        lease,
+                        until,
+                        claim,
+                        is_temporary: matches!(put_lease, PutLease::Temporary(_)),
+                        ..bare
+                    };
                     entries.insert(key.clone(), entry);
                     TxnResult::Put
                 }
