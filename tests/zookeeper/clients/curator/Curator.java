@@ -363,6 +363,8 @@ public final class Curator {
         DistributedBarrier barrier = new DistributedBarrier(one, path + "/barrier");
         barrier.setBarrier();
         DistributedBarrier there = new DistributedBarrier(two, path + "/barrier");
+        // The other client's server may be behind.
+        two.sync().forPath(path);
         ensure(!there.waitOnBarrier(300, TimeUnit.MILLISECONDS), "it stands");
         Future<Boolean> passed = THREADS.submit(() -> there.waitOnBarrier(PATIENCE_S, TimeUnit.SECONDS));
         barrier.removeBarrier();
