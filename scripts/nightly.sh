@@ -72,7 +72,8 @@ section() {
     redis) scripts/redis-clients.sh ;;
     zookeeper)
         scripts/zookeeper-clients.sh --zookeeper 3 && scripts/zookeeper-clients.sh &&
-            scripts/zookeeper-clients.sh --two-holders 3 && ignored node zookeeper::
+            scripts/zookeeper-clients.sh --kazoo-tests && scripts/zookeeper-clients.sh --two-holders 3 &&
+            ignored node zookeeper::
         ;;
     lua) apt redis-server redis-server && cargo test --locked -p lockkeeper-lua --lib -- --ignored --nocapture ;;
     clients-python) scripts/python-client.sh && scripts/client-conformance.sh python && ignored node clients::python:: ;;

@@ -10,6 +10,7 @@
 #     scripts/zookeeper-clients.sh --zookeeper [SECONDS [CLIENT…]]  the same on ZooKeeper itself: shows that the programs are right
 #     scripts/zookeeper-clients.sh --two-holders [ROUNDS]           stories in which ZooKeeper's clients have had two holders
 #     scripts/zookeeper-clients.sh --failover [ROUNDS]              how long kazoo has no answer when the node that leads is killed
+#     scripts/zookeeper-clients.sh --kazoo-tests                    kazoo's own tests, without those that need servers of their own
 #
 # --zookeeper goes with each of them.
 #
@@ -33,6 +34,7 @@ while [[ ${1:-} == --* ]]; do
     --zookeeper) at=zookeeper ;;
     --two-holders) program=two_holders.py ;;
     --failover) program=failover.py ;;
+    --kazoo-tests) program=kazoo_tests.py ;;
     *) echo "unknown option $1" >&2 && exit 2 ;;
     esac
     shift
@@ -71,7 +73,10 @@ run cc -O1 -o "$programs/client-c" "$clients/client.c" -lzookeeper_mt -lpthread 
 GOPATH=/usr/share/gocode GO111MODULE=off run go build -o "$programs/client-go" "$clients/client.go" || true
 export PROGRAMS=$programs
 
-command=("$python/bin/python" -B "$clients/$program" "${1:-10}" "${@:2}")
+command=("$python/bin/python" -B "$clients/$program")
+if [[ $program != kazoo_tests.py ]]; then
+    command+=("${1:-10}" "${@:2}")
+fi
 if [[ $at == lockkeeper ]]; then
     command=("$lockkeeper" dev --zookeeper -- "${command[@]}")
 fi
