@@ -1,6 +1,7 @@
 //! Contenders for locks by the protocols of others, and what all of them are judged by.
 //!
 //! A contender trusts its lease from the sending of the last answered call on, less a margin for its clock, as every client of leases must.
+//! For how long is a matter of its protocol.
 //! No two contenders may trust at one time that they hold the same lock; tokens rise; and who still trusts its lease is never told that it
 //! has none.
 //!
@@ -69,11 +70,16 @@ impl Contention {
         self.state.lock().expect("nothing panics while it has the tenures")
     }
 
-    /// A contender that speaks this protocol.
-    pub(crate) fn contender(self: &Arc<Self>, protocol: &'static str, process: &str) -> Contender {
+    /// A contender that speaks this protocol, and trusts a lease for this long.
+    pub(crate) fn contender(self: &Arc<Self>, protocol: &'static str, process: &str, trust: Duration) -> Contender {
         let recorder = self.book.recorder(process);
         recorder.fact(Fact::Speaks { process: process.to_owned(), protocol: protocol.to_owned() });
-        Contender { all: Arc::clone(self), protocol, process: process.to_owned(), recorder, turns: 0 }
+        Contender { all: Arc::clone(self), protocol, trust, process: process.to_owned(), recorder, turns: 0 }
+    }
+
+    /// Notes what cannot have been.
+    pub(crate) fn complain(&self, what: String) {
+        self.state().complaints.push(what);
     }
 
     /// What cannot have been.
@@ -98,6 +104,7 @@ impl Contention {
 pub(crate) struct Contender {
     all: Arc<Contention>,
     protocol: &'static str,
+    trust: Duration,
     process: String,
     recorder: Recorder,
     turns: u64,
@@ -109,7 +116,13 @@ impl Contender {
         self.turns += 1;
         let who = format!("{}/{}", self.process, self.turns);
         let (all, protocol, recorder) = (Arc::clone(&self.all), self.protocol, self.recorder.clone());
-        Attempt { all, protocol, recorder, who, lock: lock.to_owned(), sent: system::elapsed(), acquiring: None }
+        let (trust, sent) = (self.trust, system::elapsed());
+        Attempt { all, protocol, trust, recorder, who, lock: lock.to_owned(), sent, acquiring: None }
+    }
+
+    /// All contenders of the run.
+    pub(crate) fn contention(&self) -> &Arc<Contention> {
+        &self.all
     }
 }
 
@@ -117,6 +130,7 @@ impl Contender {
 pub(crate) struct Attempt {
     all: Arc<Contention>,
     protocol: &'static str,
+    trust: Duration,
     recorder: Recorder,
     who: String,
     lock: String,
@@ -133,11 +147,19 @@ impl Attempt {
     /// Its grant will have a token, so the history has it.
     pub(crate) fn recorded(mut self) -> Self {
         let session = self.who.clone();
-        let ttl_ms = u64::try_from(TTL.as_millis()).expect("a few seconds");
+        let ttl_ms = u64::try_from(self.trust.as_millis()).expect("a few seconds");
         self.recorder.begin(&[], Call::Open { session: session.clone(), ttl_ms }).ok(Answer::Open(Lease::default()));
         let acquire = Acquire { session, wait: Wait::None, ..Acquire::default() };
         self.acquiring = Some(self.recorder.begin(&[self.lock.clone()], Call::Acquire(acquire)));
         self
+    }
+
+    /// A call that was sent then has renewed the lease that it is about to hold the lock by.
+    pub(crate) fn renewed(&mut self, sent: Duration) {
+        self.sent = sent;
+        if self.acquiring.is_some() {
+            note_renewal(&self.recorder, &self.who, sent);
+        }
     }
 
     /// It was refused, and has no effect, since another has the lock.
@@ -150,6 +172,11 @@ impl Attempt {
         self.failed("unavailable");
     }
 
+    /// It has waited, and has no effect.
+    pub(crate) fn timed_out(self) {
+        self.failed("timed_out");
+    }
+
     fn failed(self, reason: &str) {
         if let Some(acquiring) = self.acquiring {
             acquiring.failed(reason);
@@ -159,12 +186,12 @@ impl Attempt {
 
     /// It has the lock. A token is needed if the history has it.
     pub(crate) fn granted(self, token: Option<u64>) -> HeldLock {
-        let Self { all, protocol, recorder, who, lock, sent, acquiring } = self;
-        let token = acquiring.zip(token).map(|(acquiring, token)| {
+        let Self { all, protocol, trust, recorder, who, lock, sent, acquiring } = self;
+        let recorded = acquiring.zip(token).map(|(acquiring, token)| {
             acquiring.ok(Answer::Acquire { token, place_lost: false });
-            token
         });
-        let mut held = HeldLock { all, protocol, recorder, who, lock, until: sent, token };
+        let is_recorded = recorded.is_some();
+        let mut held = HeldLock { all, protocol, trust, recorder, who, lock, until: sent, token, is_recorded };
         held.until = held.until_after(sent);
         held.begin();
         held
@@ -175,17 +202,19 @@ impl Attempt {
 pub(crate) struct HeldLock {
     all: Arc<Contention>,
     protocol: &'static str,
+    trust: Duration,
     recorder: Recorder,
     who: String,
     lock: String,
     /// Until when it trusts its lease.
     until: Duration,
     token: Option<u64>,
+    is_recorded: bool,
 }
 
 impl HeldLock {
     fn until_after(&self, sent: Duration) -> Duration {
-        sent + TTL - MARGIN
+        sent + self.trust - MARGIN
     }
 
     fn trusts(&self) -> bool {
@@ -225,10 +254,8 @@ impl HeldLock {
     /// A call that was sent then has renewed the lease.
     pub(crate) fn renewed(&mut self, sent: Duration) {
         self.until = self.until_after(sent);
-        if self.token.is_some() {
-            let sent_ns = u64::try_from(sent.as_nanos()).expect("no run takes centuries");
-            let session = self.who.clone();
-            self.recorder.fact(Fact::Renewed { session, sent_ns, ttl_ms: None });
+        if self.is_recorded {
+            note_renewal(&self.recorder, &self.who, sent);
         }
         let Self { protocol, who, lock, until, .. } = &*self;
         let mut state = self.all.state();
@@ -248,6 +275,17 @@ impl HeldLock {
         }
     }
 
+    /// It has lost its connection, and trusts nothing until it hears more. From here on the history has it no more: what it can hear then is
+    /// no renewal.
+    pub(crate) fn suspend(&mut self) {
+        self.until = system::elapsed();
+        self.forget();
+        if self.is_recorded {
+            self.recorder.begin(&[], Call::Close { session: self.who.clone() }).unknown("its connection was closed");
+            self.is_recorded = false;
+        }
+    }
+
     /// It was told that it does not hold the lock.
     pub(crate) fn lost(self) {
         if self.trusts() {
@@ -258,7 +296,7 @@ impl HeldLock {
             );
             self.all.state().complaints.push(what);
         }
-        if self.token.is_some() {
+        if self.is_recorded {
             self.recorder.fact(Fact::Lost { session: self.who.clone(), why: "expired".to_owned(), token: None });
         }
         self.forget();
@@ -268,7 +306,8 @@ impl HeldLock {
     pub(crate) fn release(self) -> ReleasingLock {
         self.forget();
         let call = |token| Call::Release { session: self.who.clone(), token };
-        let releasing = self.token.map(|token| self.recorder.begin(std::slice::from_ref(&self.lock), call(token)));
+        let recorded = self.token.filter(|_| self.is_recorded);
+        let releasing = recorded.map(|token| self.recorder.begin(std::slice::from_ref(&self.lock), call(token)));
         ReleasingLock { held: self, releasing }
     }
 
@@ -304,6 +343,11 @@ impl ReleasingLock {
         }
         self.held.lost();
     }
+}
+
+fn note_renewal(recorder: &Recorder, who: &str, sent: Duration) {
+    let sent_ns = u64::try_from(sent.as_nanos()).expect("no run takes centuries");
+    recorder.fact(Fact::Renewed { session: who.to_owned(), sent_ns, ttl_ms: None });
 }
 
 /// How long a holder works before it says something. Some stand still for longer than their lease, and go on as if they had the lock.

@@ -4,31 +4,22 @@
 //! over. The version changes with each heartbeat, and a release deletes the item or marks it. A request without an answer is sent again, as
 //! SDKs do, under the same id.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, time::Duration};
 
-use futures::future::join_all;
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::sleep,
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    contenders::{Attempt, Contender, Contention, HeldLock, TTL, in_time, pause},
-    network, system,
+    contenders::{Attempt, Contender, HeldLock, TTL, in_time, pause},
+    network,
+    protocols::{ContendedProtocol, ContenderParts},
+    system,
 };
 
-const CONTENDERS: u64 = 3;
 const LOCKS: u32 = 2;
 /// How often a request is sent.
 const TRIES: u32 = 3;
@@ -52,44 +43,19 @@ enum Written {
     No,
 }
 
-/// The client process of a run, and its successors.
-pub(crate) struct DynamoClientProcess {
-    seats: u64,
-    seed: u64,
-    contention: Arc<Contention>,
-    finish: CancellationToken,
-    generation: AtomicU32,
-}
-
-impl DynamoClientProcess {
-    /// The name of its host.
-    pub(crate) const HOST: &'static str = "dynamodb";
-
-    pub(crate) fn new(seats: u64, seed: u64, contention: Arc<Contention>, finish: CancellationToken) -> Self {
-        Self { seats, seed, contention, finish, generation: AtomicU32::new(0) }
-    }
-
-    /// Contends until the run is over.
-    pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-        join_all((0..CONTENDERS).map(|number| self.contend(generation, number))).await;
-        Ok(())
-    }
-
-    async fn contend(&self, generation: u32, number: u64) {
-        let random = StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20) ^ number);
-        let mut client = LockClient { seats: self.seats, random, seen: BTreeMap::new() };
-        let mut contender = self.contention.contender("dynamodb", &format!("dynamodb-{number}.{generation}"));
-        let mut has_table = false;
-        while !self.finish.is_cancelled() {
-            if has_table {
-                client.take_turn(&mut contender).await;
-            } else {
-                has_table = client.create_table().await;
-            }
-            let pause = client.random.random_range(10..250);
-            sleep(Duration::from_millis(pause)).await;
+/// Contends until the run is over.
+pub(crate) async fn contend(parts: ContenderParts) {
+    let ContenderParts { seats, mut contender, random, finish } = parts;
+    let mut client = LockClient { seats, random, seen: BTreeMap::new() };
+    let mut has_table = false;
+    while !finish.is_cancelled() {
+        if has_table {
+            client.take_turn(&mut contender).await;
+        } else {
+            has_table = client.create_table().await;
         }
+        let pause = client.random.random_range(10..250);
+        sleep(Duration::from_millis(pause)).await;
     }
 }
 
@@ -252,7 +218,7 @@ async fn exchange(seat: u64, operation: &str, body: &Value, id: &str) -> io::Res
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    let mut stream = network::open(&network::dynamodb_seat_address(seat)).await?;
+    let mut stream = network::open(&ContendedProtocol::DynamoDb.seat_address(seat)).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

@@ -2,15 +2,8 @@
 //!
 //! A contender is granted a lease, asks for a lock with it, keeps the lease alive while it holds the lock, and unlocks or falls silent.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use futures::future::join_all;
 use lockkeeper_etcd::proto::{
     etcdserverpb::{
         Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RequestOp, TxnRequest,
@@ -21,126 +14,100 @@ use lockkeeper_etcd::proto::{
     },
     v3lockpb::{LockRequest, UnlockRequest, lock_client::LockClient},
 };
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use crate::{
     clients,
-    contenders::{Contender, Contention, LIMIT, TTL, pause},
-    network, system,
+    contenders::{Contender, LIMIT, TTL, pause},
+    protocols::{ContendedProtocol, ContenderParts},
+    system,
 };
 
-const CONTENDERS: u64 = 3;
 const LOCKS: u32 = 2;
 /// The time of a call that waits for a lock.
 const LOCK_LIMIT: Duration = Duration::from_millis(1_500);
 
-/// The client process of a run, and its successors.
-pub(crate) struct EtcdClientProcess {
-    seats: u64,
-    seed: u64,
-    contention: Arc<Contention>,
-    finish: CancellationToken,
-    generation: AtomicU32,
+/// Contends until the run is over.
+pub(crate) async fn contend(parts: ContenderParts) {
+    let ContenderParts { seats, mut contender, mut random, finish } = parts;
+    let seats = 1..=seats;
+    let channels: Vec<_> = seats.map(|seat| clients::channel(&ContendedProtocol::Etcd.seat_address(seat))).collect();
+    while !finish.is_cancelled() {
+        let channel = channels.choose(&mut random).expect("there is a node").clone();
+        // Without an answer, the lease ends by itself.
+        let _ = hold(&channel, &mut contender, &mut random).await;
+        sleep(Duration::from_millis(random.random_range(10..250))).await;
+    }
 }
 
-impl EtcdClientProcess {
-    /// The name of its host.
-    pub(crate) const HOST: &'static str = "etcd";
+/// Holds a lock once, by etcd's lock service or by a key of its own. `None`: it did not get it, or lost it.
+async fn hold(channel: &Channel, contender: &mut Contender, random: &mut StdRng) -> Option<()> {
+    let mut leases = LeaseClient::new(channel.clone());
+    let number = random.random_range(0..LOCKS);
+    let ttl = i64::try_from(TTL.as_secs()).expect("a few seconds");
+    let lease = LeaseGrantRequest { ttl, id: 0 };
 
-    pub(crate) fn new(seats: u64, seed: u64, contention: Arc<Contention>, finish: CancellationToken) -> Self {
-        Self { seats, seed, contention, finish, generation: AtomicU32::new(0) }
-    }
-
-    /// Contends until the run is over.
-    pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-        join_all((0..CONTENDERS).map(|number| self.contend(generation, number))).await;
-        Ok(())
-    }
-
-    async fn contend(&self, generation: u32, number: u64) {
-        let mut random = StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20) ^ number);
-        let mut contender = self.contention.contender("etcd", &format!("etcd-{number}.{generation}"));
-        let seats = 1..=self.seats;
-        let channels: Vec<_> = seats.map(|seat| clients::channel(&network::etcd_seat_address(seat))).collect();
-        while !self.finish.is_cancelled() {
-            let channel = channels.choose(&mut random).expect("there is a node").clone();
-            // Without an answer, the lease ends by itself.
-            let _ = self.hold(&channel, &mut contender, &mut random).await;
-            sleep(Duration::from_millis(random.random_range(10..250))).await;
+    let (mut held, lease, key) = if random.random() {
+        let lock = format!("contended/{number}");
+        let attempt = contender.ask(&format!("etcd/{lock}"));
+        let lease = answered(LIMIT, leases.lease_grant(lease)).await?.id;
+        let request = LockRequest { name: lock.into_bytes(), lease };
+        let granted = answered(LOCK_LIMIT, LockClient::new(channel.clone()).lock(request)).await?;
+        // Its place in the queue has a revision, and its grant has none: the history cannot tell of it.
+        (attempt.granted(None), lease, Owned::ByService(granted.key))
+    } else {
+        let key = format!("key/{number}");
+        let attempt = contender.ask(&format!("etcd/{key}")).recorded();
+        let lease = answered(LIMIT, leases.lease_grant(lease)).await?.id;
+        let put = PutRequest { key: key.clone().into_bytes(), lease, ..PutRequest::default() };
+        let txn = only_if(&key, 0, Request::RequestPut(put));
+        let created = answered(LIMIT, KvClient::new(channel.clone()).txn(txn)).await?;
+        if !created.succeeded {
+            attempt.busy();
+            return Some(());
         }
+        let revision = created.header?.revision;
+        (attempt.granted(u64::try_from(revision).ok()), lease, Owned::ByKey(key, revision))
+    };
+
+    for _ in 0..random.random_range(0..5) {
+        sleep(pause(random)).await;
+        let sent = system::elapsed();
+        let request = LeaseKeepAliveRequest { id: lease };
+        let alive = leases.lease_keep_alive(tokio_stream::iter([request]));
+        let mut answers = answered(LIMIT, alive).await?;
+        let answer = timeout(LIMIT, answers.message()).await.ok()?.ok()??;
+        if answer.ttl == 0 {
+            held.lost();
+            return None;
+        }
+        held.renewed(sent);
     }
 
-    /// Holds a lock once, by etcd's lock service or by a key of its own. `None`: it did not get it, or lost it.
-    async fn hold(&self, channel: &Channel, contender: &mut Contender, random: &mut StdRng) -> Option<()> {
-        let mut leases = LeaseClient::new(channel.clone());
-        let number = random.random_range(0..LOCKS);
-        let ttl = i64::try_from(TTL.as_secs()).expect("a few seconds");
-        let lease = LeaseGrantRequest { ttl, id: 0 };
-
-        let (mut held, lease, key) = if random.random() {
-            let lock = format!("contended/{number}");
-            let attempt = contender.ask(&format!("etcd/{lock}"));
-            let lease = answered(LIMIT, leases.lease_grant(lease)).await?.id;
-            let request = LockRequest { name: lock.into_bytes(), lease };
-            let granted = answered(LOCK_LIMIT, LockClient::new(channel.clone()).lock(request)).await?;
-            // Its place in the queue has a revision, and its grant has none: the history cannot tell of it.
-            (attempt.granted(None), lease, Owned::ByService(granted.key))
-        } else {
-            let key = format!("key/{number}");
-            let attempt = contender.ask(&format!("etcd/{key}")).recorded();
-            let lease = answered(LIMIT, leases.lease_grant(lease)).await?.id;
-            let put = PutRequest { key: key.clone().into_bytes(), lease, ..PutRequest::default() };
-            let txn = only_if(&key, 0, Request::RequestPut(put));
-            let created = answered(LIMIT, KvClient::new(channel.clone()).txn(txn)).await?;
-            if !created.succeeded {
-                attempt.busy();
-                return Some(());
+    // Some holders fall silent: their locks pass on when their leases end.
+    if random.random_range(0..100) < 70 {
+        let releasing = held.release();
+        let is_released = match key {
+            Owned::ByService(key) => {
+                let unlock = UnlockRequest { key };
+                answered(LIMIT, LockClient::new(channel.clone()).unlock(unlock)).await?;
+                true
             }
-            let revision = created.header?.revision;
-            (attempt.granted(u64::try_from(revision).ok()), lease, Owned::ByKey(key, revision))
+            Owned::ByKey(key, revision) => {
+                let delete = DeleteRangeRequest { key: key.clone().into_bytes(), ..DeleteRangeRequest::default() };
+                let txn = only_if(&key, revision, Request::RequestDeleteRange(delete));
+                answered(LIMIT, KvClient::new(channel.clone()).txn(txn)).await?.succeeded
+            }
         };
-
-        for _ in 0..random.random_range(0..5) {
-            sleep(pause(random)).await;
-            let sent = system::elapsed();
-            let request = LeaseKeepAliveRequest { id: lease };
-            let alive = leases.lease_keep_alive(tokio_stream::iter([request]));
-            let mut answers = answered(LIMIT, alive).await?;
-            let answer = timeout(LIMIT, answers.message()).await.ok()?.ok()??;
-            if answer.ttl == 0 {
-                held.lost();
-                return None;
-            }
-            held.renewed(sent);
+        if is_released {
+            releasing.done();
+        } else {
+            releasing.was_lost();
         }
-
-        // Some holders fall silent: their locks pass on when their leases end.
-        if random.random_range(0..100) < 70 {
-            let releasing = held.release();
-            let is_released = match key {
-                Owned::ByService(key) => {
-                    let unlock = UnlockRequest { key };
-                    answered(LIMIT, LockClient::new(channel.clone()).unlock(unlock)).await?;
-                    true
-                }
-                Owned::ByKey(key, revision) => {
-                    let delete = DeleteRangeRequest { key: key.clone().into_bytes(), ..DeleteRangeRequest::default() };
-                    let txn = only_if(&key, revision, Request::RequestDeleteRange(delete));
-                    answered(LIMIT, KvClient::new(channel.clone()).txn(txn)).await?.succeeded
-                }
-            };
-            if is_released {
-                releasing.done();
-            } else {
-                releasing.was_lost();
-            }
-        }
-        Some(())
     }
+    Some(())
 }
 
 /// What a holder deletes to release its lock.

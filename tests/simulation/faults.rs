@@ -22,14 +22,12 @@ use crate::{
     changes::Changes,
     clients::Desk,
     director::DIRECTOR,
-    dynamodb::DynamoClientProcess,
-    etcd::EtcdClientProcess,
     greed::GreedyClientProcess,
     keyspace::writer::KeyspaceClientProcess,
     network::{self, Way, node_host},
     node::Site,
     plan::Plan,
-    redis::RedisClientProcess,
+    protocols::ContendedProtocol,
     requests::RequestsClientProcess,
 };
 
@@ -525,14 +523,8 @@ impl World {
     }
 
     fn clients(&self) -> Vec<String> {
-        let others = [
-            KeyspaceClientProcess::HOST,
-            RequestsClientProcess::HOST,
-            GreedyClientProcess::HOST,
-            EtcdClientProcess::HOST,
-            RedisClientProcess::HOST,
-            DynamoClientProcess::HOST,
-        ];
+        let others = [KeyspaceClientProcess::HOST, RequestsClientProcess::HOST, GreedyClientProcess::HOST];
+        let others = others.into_iter().chain(ContendedProtocol::ALL.map(ContendedProtocol::name));
         self.desks.iter().map(|desk| desk.host()).chain(others.map(str::to_owned)).collect()
     }
 

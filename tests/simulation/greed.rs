@@ -15,7 +15,7 @@ use futures::future::join_all;
 use lockkeeper::{
     machine::{
         AtLeaseEnd, Compare, Key, KeyRange, Label, Lease, NewSession, Operand, Put, PutLease, Relation, Select,
-        SessionId, TXN_BYTES_MAX, TXN_OPERATIONS_MAX, TXN_READS_MAX, Ttl, Txn, TxnOperation, Value,
+        SessionId, Shows, TXN_BYTES_MAX, TXN_OPERATIONS_MAX, TXN_READS_MAX, Ttl, Txn, TxnOperation, Value,
     },
     proto::v1::{
         AcquireRequest, CloseSessionRequest, ForceReleaseRequest, OpenSessionRequest, RequestId, Want, acquire_request,
@@ -45,6 +45,11 @@ const BITES_MAX: u64 = 40;
 /// Transactions of a rush that put as much as they may, and those that look at it.
 const RUSH_PUTS: usize = 4;
 const RUSH_LOOKS: usize = 200;
+/// Transactions that look at everything at once, and how often each does: 64 entries make the most that one may read.
+const WIDE_LOOKS: usize = 16;
+const LOOKS_AT_ALL: usize = 255;
+/// Probability that a feast is about the work of one entry of the log, percent: it takes more luck than other limits.
+const WORK: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of a message to a node.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -73,10 +78,15 @@ enum Appetite {
     Shown,
     /// Work of one entry of the log: ranges that have few entries when they are judged, and many when they are applied.
     Rush,
+    /// Work of one entry of the log: many transactions of a few bytes, each of which visits as much as it may.
+    WideLooks,
 }
 
 impl Appetite {
-    const ALL: [Self; 13] = [
+    /// What they take is the work of one entry of the log.
+    const WORK: [Self; 2] = [Self::Rush, Self::WideLooks];
+
+    const ALL: [Self; 14] = [
         Self::Sessions,
         Self::Entries,
         Self::TemporaryEntries,
@@ -90,6 +100,7 @@ impl Appetite {
         Self::Reads,
         Self::Shown,
         Self::Rush,
+        Self::WideLooks,
     ];
 }
 
@@ -125,7 +136,9 @@ impl GreedyClientProcess {
                 sleep(PAUSE).await;
                 continue;
             }
-            let appetite = *Appetite::ALL.choose(&mut random).expect("it is not empty");
+            let is_about_work = random.random_range(0..100) < WORK;
+            let appetites = if is_about_work { &Appetite::WORK[..] } else { &Appetite::ALL[..] };
+            let appetite = *appetites.choose(&mut random).expect("it is not empty");
             guest.feast(appetite, &mut random).await;
             sleep(PAUSE).await;
         }
@@ -183,7 +196,11 @@ impl Guest {
     async fn eat(&mut self, appetite: Appetite, session: &str, random: &mut StdRng) -> bool {
         if appetite == Appetite::Rush {
             self.has_rushed = true;
-            self.rush(random.random()).await;
+            self.rush().await;
+            return true;
+        }
+        if appetite == Appetite::WideLooks {
+            self.look_widely().await;
             return true;
         }
         let first: u64 = random.random_range(0..1_000_000);
@@ -216,7 +233,7 @@ impl Guest {
     async fn bite(&self, appetite: Appetite, session: &str, number: u64, id: u128) -> Result<(), Status> {
         let lease = u128::from_str_radix(session, 16).map_or(SessionId(id), SessionId);
         match appetite {
-            Appetite::Sessions | Appetite::Rush => Ok(()),
+            Appetite::Sessions | Appetite::Rush | Appetite::WideLooks => Ok(()),
             Appetite::Entries => self.put(number, 0, lease).await,
             Appetite::Values => self.put(number, 4_000 << (number % 4), lease).await,
             Appetite::TemporaryEntries => self.commit(&temporary(number, SessionId(id))).await,
@@ -249,9 +266,8 @@ impl Guest {
         }
     }
 
-    /// Puts many entries, and at the same moment looks at all of them many times. All of it reaches one node, in this order.
-    async fn rush(&self, place: u8) {
-        let channel = self.peers[place as usize % self.peers.len()].clone();
+    /// Puts many entries, and at the same moment looks at all of them many times. All of it reaches the leader, in this order.
+    async fn rush(&self) {
         let key = |number: usize| format!("i/{number:04}");
         let put = |number| {
             let put = Put { lease: PutLease::None, ..put(&key(number), 0, SessionId(0)) };
@@ -265,11 +281,35 @@ impl Guest {
             let select = Select { range: under_i(), limit: 1, ..Select::default() };
             txn(vec![TxnOperation::Select(select)])
         });
-        let sent = puts.chain(looks).map(|txn| {
+        self.commit_all(puts.chain(looks)).await;
+    }
+
+    /// Looks at all entries that there are, as often as transactions may, at one moment.
+    async fn look_widely(&self) {
+        let select = Select { limit: 1, shows: Shows::Keys, ..Select::default() };
+        let looks = txn(vec![TxnOperation::Select(select); LOOKS_AT_ALL]);
+        self.commit_all(std::iter::repeat_n(looks, WIDE_LOOKS)).await;
+    }
+
+    /// Sends all of them to the leader at one moment, in this order.
+    async fn commit_all(&self, txns: impl Iterator<Item = Txn>) {
+        let Some(channel) = self.leader().await else { return };
+        let sent = txns.map(|txn| {
             let mut client = KeyspaceClient::new(channel.clone()).max_encoding_message_size(MESSAGE_BYTES_MAX);
             async move { timed(client.commit(write_txn(&txn))).await.map(drop) }
         });
         join_all(sent).await;
+    }
+
+    /// The channel to the node that takes transactions.
+    async fn leader(&self) -> Option<&Channel> {
+        let probe = write_txn(&txn(vec![TxnOperation::Get(Key::new(b"i/").ok()?)]));
+        for channel in &self.peers {
+            if timed(KeyspaceClient::new(channel.clone()).commit(probe.clone())).await.is_ok() {
+                return Some(channel);
+            }
+        }
+        None
     }
 
     async fn put_some(&self, count: usize, bytes: usize, lease: SessionId) -> Result<(), Status> {

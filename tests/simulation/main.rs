@@ -4,7 +4,8 @@
 //! * `system`: random numbers and time of a simulated process; `network`, `log`: replace TCP and sled;
 //! * `process`: a node's runtime and clock, and time that passes while it computes;
 //! * `node`, `clients`: the server and the workload on top of them;
-//! * `contenders`: what holders are judged by; `etcd`, `redis`, `dynamodb`: contenders by these protocols;
+//! * `contenders`: what holders are judged by; `protocols`: the client processes of `etcd`, `redis`, `dynamodb` and `zookeeper`, which
+//!   contend; `znode_session`: a session of ZooKeeper's;
 //! * `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small limits, and a client that reaches them;
 //! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
@@ -36,6 +37,9 @@ mod etcd;
 mod faults;
 mod greed;
 mod holders;
+#[expect(dead_code, reason = "contenders send some of the requests that the walk beside ZooKeeper does")]
+#[path = "../zookeeper/jute.rs"]
+mod jute;
 mod keyspace;
 mod log;
 #[path = "../log_store/machine.rs"]
@@ -45,6 +49,7 @@ mod node;
 mod plan;
 mod planted;
 mod process;
+mod protocols;
 mod redis;
 mod requests;
 mod run;
@@ -53,6 +58,8 @@ mod suite;
 mod system;
 mod tally;
 mod trace;
+mod znode_session;
+mod zookeeper;
 
 use std::{env, fs, str::FromStr, thread, time::Duration};
 

@@ -16,10 +16,6 @@ use turmoil::net::TcpStream;
 /// The ports on which nodes listen for clients and for peers.
 pub(crate) const CLIENT_PORT: u16 = 7101;
 pub(crate) const PEER_PORT: u16 = 7201;
-/// The ports on which they listen for clients of others' protocols.
-pub(crate) const ETCD_PORT: u16 = 7301;
-pub(crate) const REDIS_PORT: u16 = 7401;
-pub(crate) const DYNAMODB_PORT: u16 = 7501;
 
 /// Gates hold back one direction of a connection, in the socket of its opener. turmoil can only hold all messages between two hosts;
 /// delayed answers with undelayed requests, or the reverse, are another fault.
@@ -140,21 +136,6 @@ pub(crate) fn seat_address(seat: u64) -> String {
 /// The same for the port at which nodes forward requests to each other.
 pub(crate) fn peer_seat_address(seat: u64) -> String {
     format!("seat{seat}:{PEER_PORT}")
-}
-
-/// The same for the port of etcd's clients.
-pub(crate) fn etcd_seat_address(seat: u64) -> String {
-    format!("seat{seat}:{ETCD_PORT}")
-}
-
-/// The same for the port of Redis' clients.
-pub(crate) fn redis_seat_address(seat: u64) -> String {
-    format!("seat{seat}:{REDIS_PORT}")
-}
-
-/// The same for the port of DynamoDB's clients.
-pub(crate) fn dynamodb_seat_address(seat: u64) -> String {
-    format!("seat{seat}:{DYNAMODB_PORT}")
 }
 
 /// Opens a connection to an endpoint of clients.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember, EtcdConfig, RaftConfig, RedisConfig},
+    config::{Config, ConfiguredMember, EtcdConfig, RaftConfig, RedisConfig, ZookeeperConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Limits,
     raft::{
@@ -28,8 +28,9 @@ use tokio::time::Instant;
 use crate::{
     keyspace::truth::Truth,
     log::{Disk, Log},
-    network::{self, CLIENT_PORT, DYNAMODB_PORT, ETCD_PORT, Gates, PEER_PORT, REDIS_PORT},
+    network::{self, CLIENT_PORT, Gates, PEER_PORT},
     process::{Load, Longest, Machinery, Process, Sockets, sockets},
+    protocols::ContendedProtocol,
     scarcity::Scarcity,
     system, trace,
 };
@@ -113,6 +114,7 @@ impl Site {
             Origin::Founder { nodes } => (true, (1..=nodes).map(member).collect(), Vec::new()),
             Origin::Joins { through } => (false, vec![member(node)], through),
         };
+        let advertised = |protocol: ContendedProtocol| format!("{}:{}", network::node_host(node), protocol.port());
         let config = Config {
             cluster_id: CLUSTER_ID.to_owned(),
             node_id: node,
@@ -120,14 +122,9 @@ impl Site {
             raft,
             members,
             join,
-            etcd: EtcdConfig {
-                advertise: format!("{}:{ETCD_PORT}", network::node_host(node)),
-                ..EtcdConfig::default()
-            },
-            redis: RedisConfig {
-                advertise: format!("{}:{REDIS_PORT}", network::node_host(node)),
-                ..RedisConfig::default()
-            },
+            etcd: EtcdConfig { advertise: advertised(ContendedProtocol::Etcd), ..EtcdConfig::default() },
+            redis: RedisConfig { advertise: advertised(ContendedProtocol::Redis), ..RedisConfig::default() },
+            zookeeper: ZookeeperConfig { session_timeout_ms_min: 1_000, ..ZookeeperConfig::default() },
             ..Config::default()
         };
         let mut random = StdRng::seed_from_u64(seed);
@@ -234,8 +231,9 @@ impl Site {
 
     /// Runs the node's machine: from its start on, a process can be started there.
     pub(crate) async fn run_machine(self: Arc<Self>) -> turmoil::Result {
-        let (machinery, sockets): (Machinery, Sockets) =
-            sockets(&[CLIENT_PORT, PEER_PORT, ETCD_PORT, REDIS_PORT, DYNAMODB_PORT]);
+        let further = ContendedProtocol::ALL.map(ContendedProtocol::port);
+        let ports = [&[CLIENT_PORT, PEER_PORT][..], &further].concat();
+        let (machinery, sockets): (Machinery, Sockets) = sockets(&ports);
         *self.sockets.lock().expect("nothing panics while it has the sockets") = Some(sockets);
         machinery.run(self.id(), self.gates.clone()).await
     }
@@ -257,9 +255,10 @@ impl Site {
         let Data { disk, identity, directory } = self.start();
         let further = FurtherParts {
             limits: Some(self.limits()),
-            dynamodb: Some(sockets.door(DYNAMODB_PORT)),
-            etcd: Some(sockets.door(ETCD_PORT)),
-            redis: Some(sockets.door(REDIS_PORT)),
+            dynamodb: Some(sockets.door(ContendedProtocol::DynamoDb.port())),
+            etcd: Some(sockets.door(ContendedProtocol::Etcd.port())),
+            redis: Some(sockets.door(ContendedProtocol::Redis.port())),
+            zookeeper: Some(sockets.door(ContendedProtocol::Zookeeper.port())),
             inspector: Some(Arc::new(Inspector::new(&self))),
             ..FurtherParts::default()
         };

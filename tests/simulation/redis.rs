@@ -3,32 +3,25 @@
 //! A lock is a string that `SET … NX PX` creates, also within `MULTI`, after `WATCH`, or by a script; or a hash, as Redisson's are. It is
 //! extended and released by scripts that compare, by one that a node knows by its shape and one that it must run, or by `WATCH`.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, time::Duration};
 
-use futures::{FutureExt as _, future::BoxFuture, future::join_all};
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use futures::{FutureExt as _, future::BoxFuture};
+use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
     time::sleep,
 };
-use tokio_util::sync::CancellationToken;
 use turmoil::net::TcpStream;
 
 use crate::{
-    contenders::{Attempt, Contender, Contention, HeldLock, TTL, in_time, pause},
-    network, system,
+    contenders::{Attempt, Contender, HeldLock, TTL, in_time, pause},
+    network,
+    protocols::{ContendedProtocol, ContenderParts},
+    system,
 };
 
 /// The requests that nodes send each other for these clients.
 pub(crate) const REQUESTS: [&str; 1] = ["run_unit"];
-const CONTENDERS: u64 = 4;
 const LOCKS: u32 = 2;
 /// Bytes of a reply, at the most.
 const REPLY_BYTES_MAX: u64 = 1 << 16;
@@ -76,45 +69,18 @@ enum Reply {
     Array(Option<Vec<Self>>),
 }
 
-/// The client process of a run, and its successors.
-pub(crate) struct RedisClientProcess {
-    seats: u64,
-    seed: u64,
-    contention: Arc<Contention>,
-    finish: CancellationToken,
-    generation: AtomicU32,
-}
-
-impl RedisClientProcess {
-    /// The name of its host.
-    pub(crate) const HOST: &'static str = "redis";
-
-    pub(crate) fn new(seats: u64, seed: u64, contention: Arc<Contention>, finish: CancellationToken) -> Self {
-        Self { seats, seed, contention, finish, generation: AtomicU32::new(0) }
-    }
-
-    /// Contends until the run is over.
-    pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-        join_all((0..CONTENDERS).map(|number| self.contend(generation, number))).await;
-        Ok(())
-    }
-
-    async fn contend(&self, generation: u32, number: u64) {
-        let mut random = StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20) ^ number);
-        let mut contender = self.contention.contender("redis", &format!("redis-{number}.{generation}"));
-        while !self.finish.is_cancelled() {
-            let seat = random.random_range(1..=self.seats);
-            // What is not answered ends the connection: whatever comes later would be taken for the next answer.
-            if let Some(mut connection) = in_time(async { Connection::open(seat).await.ok() }).await {
-                while !self.finish.is_cancelled()
-                    && take_turn(&mut connection, &mut contender, &mut random).await.is_some()
-                {
-                    sleep(Duration::from_millis(random.random_range(10..250))).await;
-                }
+/// Contends until the run is over.
+pub(crate) async fn contend(parts: ContenderParts) {
+    let ContenderParts { seats, mut contender, mut random, finish } = parts;
+    while !finish.is_cancelled() {
+        let seat = random.random_range(1..=seats);
+        // What is not answered ends the connection: whatever comes later would be taken for the next answer.
+        if let Some(mut connection) = in_time(async { Connection::open(seat).await.ok() }).await {
+            while !finish.is_cancelled() && take_turn(&mut connection, &mut contender, &mut random).await.is_some() {
+                sleep(Duration::from_millis(random.random_range(10..250))).await;
             }
-            sleep(Duration::from_millis(random.random_range(10..250))).await;
         }
+        sleep(Duration::from_millis(random.random_range(10..250))).await;
     }
 }
 
@@ -260,7 +226,7 @@ struct Connection(BufStream<TcpStream>);
 
 impl Connection {
     async fn open(seat: u64) -> io::Result<Self> {
-        Ok(Self(BufStream::new(network::open(&network::redis_seat_address(seat)).await?)))
+        Ok(Self(BufStream::new(network::open(&ContendedProtocol::Redis.seat_address(seat)).await?)))
     }
 
     async fn eval(&mut self, script: &str, key: &str, arguments: &[&str]) -> Option<Reply> {

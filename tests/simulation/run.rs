@@ -6,7 +6,10 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
     rc::Rc,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicUsize},
+    },
     time::Duration,
 };
 
@@ -33,8 +36,6 @@ use crate::{
     clients::{Book, Clients, Desk},
     contenders::Contention,
     director::{DIRECTOR, Director, LIVENESS_BOUND},
-    dynamodb::DynamoClientProcess,
-    etcd::EtcdClientProcess,
     faults::{Order, Sites},
     greed::GreedyClientProcess,
     keyspace::{judge::Judge, writer::KeyspaceClientProcess},
@@ -43,7 +44,7 @@ use crate::{
     node::{Ledger, Origin, Site},
     plan::Plan,
     process::Process,
-    redis::RedisClientProcess,
+    protocols::{ContendedProtocol, ContendingProcess},
     requests::RequestsClientProcess,
     system,
     tally::{self, Tally},
@@ -210,15 +211,12 @@ impl Stage {
         let requests = RequestsClientProcess::new(nodes, seed ^ 0x7e9, Arc::clone(&self.keyspace), finish.clone());
         let requests = Arc::new(requests);
         self.sim.host(RequestsClientProcess::HOST, move || Arc::clone(&requests).work());
-        let etcd = EtcdClientProcess::new(nodes, seed ^ 0xe7cd, Arc::clone(&self.contention), finish.clone());
-        let etcd = Arc::new(etcd);
-        self.sim.host(EtcdClientProcess::HOST, move || Arc::clone(&etcd).work());
-        let redis = RedisClientProcess::new(nodes, seed ^ 0x4ed1, Arc::clone(&self.contention), finish.clone());
-        let redis = Arc::new(redis);
-        self.sim.host(RedisClientProcess::HOST, move || Arc::clone(&redis).work());
-        let dynamodb = DynamoClientProcess::new(nodes, seed ^ 0xd14a, Arc::clone(&self.contention), finish.clone());
-        let dynamodb = Arc::new(dynamodb);
-        self.sim.host(DynamoClientProcess::HOST, move || Arc::clone(&dynamodb).work());
+        for protocol in ContendedProtocol::ALL {
+            let (contention, finish, generation) = (Arc::clone(&self.contention), finish.clone(), AtomicU32::new(0));
+            let process = ContendingProcess { protocol, seats: nodes, seed, contention, finish, generation };
+            let process = Arc::new(process);
+            self.sim.host(protocol.name(), move || Arc::clone(&process).work());
+        }
         let hungry = watch::Sender::new(false);
         let greedy = Arc::new(GreedyClientProcess::new(nodes, seed ^ 0x96ee, finish, hungry.subscribe()));
         self.sim.host(GreedyClientProcess::HOST, move || Arc::clone(&greedy).work());
@@ -435,7 +433,7 @@ fn missing(summary: &Summary, findings: &[Finding]) -> Vec<String> {
         |finding: &&Finding| finding.verdict == Verdict::Vacuous && finding.property != Property::Bystander;
     let vacuous = findings.iter().filter(is_vacuous).map(|finding| finding.property);
     missing.extend(vacuous.map(|property| format!("no evidence of {property}")));
-    for protocol in ["dynamodb", "etcd", "redis"] {
+    for protocol in ContendedProtocol::ALL.map(ContendedProtocol::name) {
         let is_judged = |finding: &Finding| {
             finding.property == Property::MutualExclusion && finding.protocol.as_deref() == Some(protocol)
         };
