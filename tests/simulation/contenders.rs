@@ -275,8 +275,8 @@ impl HeldLock {
         }
     }
 
-    /// It has lost its connection, and trusts nothing until it hears more. From here on the history has it no more: what it can hear then is
-    /// no renewal.
+    /// It has lost its connection, and trusts nothing until it hears more. The history has it no longer: there is no word there for one
+    /// that trusts again.
     pub(crate) fn suspend(&mut self) {
         self.until = system::elapsed();
         self.forget();

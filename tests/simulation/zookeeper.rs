@@ -5,8 +5,8 @@
 //! session for two thirds, as kazoo does; of a connection that is closed it trusts nothing. It attaches its session at another node, looks
 //! there for what it had under way, and goes on, or is told that the session is over.
 //!
-//! Beside the locks it judges what the port promises: the event of a watch comes before a reply that shows its change, and a session that is
-//! told to be over has no node any more.
+//! Beside the locks it judges what the port promises: the event of a watch comes before a reply that shows its change, and a session that
+//! is told to be over has no node any more.
 
 use std::time::Duration;
 
