@@ -211,29 +211,15 @@ impl Machine {
 
     /// Whether a session may remember this reply to a request, as the tables are.
     fn is_sound_reply(&self, session: SessionId, request: u64, reply: &Reply) -> Result<bool, BrokenInvariant> {
+        let Some(reply) = reply.to_session() else { return Ok(false) };
         Ok(match reply {
-            Reply::Queued(ticket) => {
-                let waiting = self.waits.get(*ticket);
+            SessionReply::Queued(ticket) => {
+                let waiting = self.waits.get(ticket);
                 waiting.is_some_and(|waiting| waiting.session == session && waiting.request == Some(request))
             }
-            Reply::Acquired(WaitEnd::Granted(grant)) => self.check_granted(session, request, grant)?,
-            Reply::Acquired(_) | Reply::Busy(_) | Reply::Released(_) | Reply::Updated | Reply::Refused(_) => true,
-            Reply::Opened(_)
-            | Reply::Renewed(_)
-            | Reply::Attached(_)
-            | Reply::Closed
-            | Reply::WaitCancelled(_)
-            | Reply::Forced { .. }
-            | Reply::WaiterRemoved(_)
-            | Reply::DelayLifted(_)
-            | Reply::DataDropped { .. }
-            | Reply::Resized { .. }
-            | Reply::Committed(_)
-            | Reply::Compacted(_)
-            | Reply::VersionRaised(_)
-            | Reply::Noted
-            | Reply::Probed
-            | Reply::Ticked => false,
+            SessionReply::Acquired(WaitEnd::Granted(grant)) => self.check_granted(session, request, grant)?,
+            SessionReply::Acquired(_) | SessionReply::Busy(_) | SessionReply::Released(_) => true,
+            SessionReply::Updated | SessionReply::Refused(_) => true,
         })
     }
 

@@ -283,29 +283,14 @@ impl Digest for Acquire {
 /// Meant for replies that a session remembers; [`Machine::check`] ensures that no other kind is remembered.
 impl Digest for Reply {
     fn digest(&self, into: &mut Fnv) {
-        match self {
-            Self::Queued(ticket) => into.variant(0, &[ticket]),
-            Self::Acquired(end) => into.variant(1, &[end]),
-            Self::Busy(busy) => into.variant(2, &[busy]),
-            Self::Released(released) => into.variant(3, &[released]),
-            Self::Updated => into.variant(4, &[]),
-            Self::Refused(refusal) => into.variant(5, &[refusal]),
-            Self::Opened(_)
-            | Self::Renewed(_)
-            | Self::Attached(_)
-            | Self::Closed
-            | Self::WaitCancelled(_)
-            | Self::Forced { .. }
-            | Self::WaiterRemoved(_)
-            | Self::DelayLifted(_)
-            | Self::DataDropped { .. }
-            | Self::Resized { .. }
-            | Self::Committed(_)
-            | Self::Compacted(_)
-            | Self::VersionRaised(_)
-            | Self::Probed
-            | Self::Noted
-            | Self::Ticked => into.variant(6, &[]),
+        match self.to_session() {
+            Some(SessionReply::Queued(ticket)) => into.variant(0, &[&ticket]),
+            Some(SessionReply::Acquired(end)) => into.variant(1, &[end]),
+            Some(SessionReply::Busy(busy)) => into.variant(2, &[busy]),
+            Some(SessionReply::Released(released)) => into.variant(3, &[&released]),
+            Some(SessionReply::Updated) => into.variant(4, &[]),
+            Some(SessionReply::Refused(refusal)) => into.variant(5, &[refusal]),
+            None => into.variant(6, &[]),
         }
     }
 }

@@ -379,7 +379,8 @@ mod tests {
     fn nothing_is_granted_before_every_deadline_of_the_old_cluster_has_passed() {
         const CLOSED_MS: u64 = 25_000;
         let mut machine = table().restored(&closed(CLOSED_MS)).unwrap();
-        let (now, opens) = (machine.now().0, machine.now().0 + CLOSED_MS);
+        let opens = machine.now().0 + CLOSED_MS;
+        let now = machine.now().0;
         assert_eq!(machine.closed_until(), Some(Stamp(opens)));
         let renew = || Command::Renew { sessions: vec![SessionId(3), SessionId(4)] };
         let shared = |request, name: &str| {

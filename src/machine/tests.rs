@@ -131,7 +131,8 @@ fn releases_and_updates_have_places_of_their_own() {
     // No place is left now, and a release runs all the same.
     assert!(is_granted(&ask(&mut machine, 1, None, acquire(&["a"], Wait::Never))));
     assert_eq!(ask(&mut machine, 1, next(), Operation::Update(data)), limit(Limit::RepliesPerSession));
-    let (before, id) = (machine.replies().count(), next());
+    let before = machine.replies().count();
+    let id = next();
     assert_eq!(ask(&mut machine, 1, id, release(2)), Reply::Released(Released::Grant));
     assert_eq!(ask(&mut machine, 1, id, release(2)), Reply::Refused(Refusal::NotHeld));
     assert_eq!(ask(&mut machine, 1, next(), unseen.clone()), limit(Limit::RepliesPerSession));
@@ -234,7 +235,8 @@ fn sessions_that_expire_at_once_end_in_many_batches_and_others_are_served_in_eac
     let mut batches = 0;
     while machine.has_work() || batches == 0 {
         batches += 1;
-        let (number, mut events) = (u128::MAX - batches, Vec::new());
+        let number = u128::MAX - batches;
+        let mut events = Vec::new();
         let ttl = Ttl::from_millis(1000).unwrap();
         let label = Label::default();
         let open = Command::Open { session: session(number), ttl, label, address: None, owner: None };
@@ -305,7 +307,8 @@ fn a_small_piece_of_work_does_not_wait_for_the_end_of_a_large_one() {
 }
 
 fn force(machine: &mut Machine, text: &str) -> Reply {
-    let (name, reason) = (name(text), Reason::new("dead").unwrap());
+    let name = name(text);
+    let reason = Reason::new("dead").unwrap();
     run(
         machine,
         Command::ForceRelease(ForceRelease {
@@ -549,7 +552,8 @@ fn an_operators_size_is_in_the_records_once_and_in_use() {
 #[test]
 fn a_clone_stays_as_it_was() {
     let mut machine = full_table();
-    let (clone, hash) = (machine.clone(), machine.hash());
+    let clone = machine.clone();
+    let hash = machine.hash();
     ask(&mut machine, 1, Some(3), Operation::Release(Target::Grant(Token(1))));
     assert_ne!(machine.hash(), hash);
     assert_eq!(clone.hash(), hash);
@@ -596,10 +600,16 @@ fn a_renewal_never_shortens_a_lease() {
 #[test]
 fn a_command_with_an_identity_waits_for_the_version_that_knows_identities() {
     let ops = || Identity::new("ops").ok();
-    let (name, permits, ttl) = (name("a"), Permits::new(1).unwrap(), Ttl::from_millis(1000).unwrap());
+    let name = name("a");
+    let permits = Permits::new(1).unwrap();
+    let ttl = Ttl::from_millis(1000).unwrap();
     let commands = |by: fn() -> Option<Identity>| {
-        let (name, reason) = (|| name.clone(), Reason::new("dead").unwrap());
-        let (ticket, token, up_to, after) = (Ticket(1), None, None, Token(0));
+        let name = || name.clone();
+        let reason = Reason::new("dead").unwrap();
+        let ticket = Ticket(1);
+        let token = None;
+        let up_to = None;
+        let after = Token(0);
         [
             Command::Open { session: session(1), ttl, label: Label::default(), address: None, owner: by() },
             Command::Close { session: session(1), by: by(), reason: None },

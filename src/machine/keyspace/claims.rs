@@ -401,7 +401,8 @@ mod tests {
 
     #[test]
     fn a_claim_whose_lease_is_over_is_passed_over_once_and_within_the_budget() {
-        let (mut machine, mut events) = (Machine::default(), Vec::new());
+        let mut machine = Machine::default();
+        let mut events = Vec::new();
         for (session, ttl_ms) in [(DEAD, 1000), (ANN, 100_000), (BOB, 100_000)] {
             let ttl = Ttl::from_millis(ttl_ms).unwrap();
             let label = Label::default();

@@ -90,7 +90,8 @@ fn a_repeated_open_needs_no_room() {
 }
 
 fn reply_of_put(machine: &Machine) -> Reply {
-    let (succeeded, results) = (true, vec![TxnResult::Put]);
+    let succeeded = true;
+    let results = vec![TxnResult::Put];
     Reply::Committed(Committed { succeeded, failed: None, revision: machine.revision(), now: machine.now(), results })
 }
 

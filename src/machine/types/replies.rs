@@ -290,3 +290,50 @@ pub enum Reply {
     /// To any of them.
     Refused(Refusal),
 }
+
+/// A reply that a session remembers for a repetition of the request: one to [`Command::Session`].
+#[derive(Clone, Copy, Debug)]
+pub enum SessionReply<'a> {
+    /// [`Reply::Queued`].
+    Queued(Ticket),
+    /// [`Reply::Acquired`].
+    Acquired(&'a WaitEnd),
+    /// [`Reply::Busy`].
+    Busy(&'a Busy),
+    /// [`Reply::Released`].
+    Released(Released),
+    /// [`Reply::Updated`].
+    Updated,
+    /// [`Reply::Refused`].
+    Refused(&'a Refusal),
+}
+
+impl Reply {
+    /// The reply as one that a session remembers; `None` if it is to another command.
+    pub fn to_session(&self) -> Option<SessionReply<'_>> {
+        Some(match self {
+            Self::Queued(ticket) => SessionReply::Queued(*ticket),
+            Self::Acquired(end) => SessionReply::Acquired(end),
+            Self::Busy(busy) => SessionReply::Busy(busy),
+            Self::Released(released) => SessionReply::Released(*released),
+            Self::Updated => SessionReply::Updated,
+            Self::Refused(refusal) => SessionReply::Refused(refusal),
+            Self::Opened(_)
+            | Self::Renewed(_)
+            | Self::Attached(_)
+            | Self::Closed
+            | Self::WaitCancelled(_)
+            | Self::Forced { .. }
+            | Self::WaiterRemoved(_)
+            | Self::DelayLifted(_)
+            | Self::DataDropped { .. }
+            | Self::Resized { .. }
+            | Self::Committed(_)
+            | Self::Compacted(_)
+            | Self::VersionRaised(_)
+            | Self::Noted
+            | Self::Probed
+            | Self::Ticked => return None,
+        })
+    }
+}

@@ -1,7 +1,6 @@
 //! Transactions on the keyspace, and what they show.
 
 use std::{
-    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -10,182 +9,15 @@ use lockkeeper_planted::Planted;
 
 use super::*;
 
-/// How a property of an entry must relate to an operand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Relation {
-    /// Equal to it.
-    Equal,
-    /// Not equal to it.
-    NotEqual,
-    /// Less than it.
-    Less,
-    /// Greater than it.
-    Greater,
-}
-
-/// A property of an entry, and what it is compared with. An absent key has the revisions and the version 0, no lease, and no value: a
-/// compare of its value never holds.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Operand {
-    /// [`Entry::created`].
-    Created(Revision),
-    /// [`Entry::modified`].
-    Modified(Revision),
-    /// [`Entry::version`].
-    Version(u64),
-    /// [`Entry::value`], ordered byte by byte.
-    Value(Value),
-    /// The session of [`Entry::lease`]. No lease is less than any session.
-    Lease(Option<SessionId>),
-}
-
-/// A condition of a transaction.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Compare {
-    /// The key.
-    pub key: Key,
-    /// If set, the condition is on all keys from `key` up to this one, excluded. On a range without entries it is one on an absent key.
-    pub up_to: Option<Key>,
-    /// How its entry, or each of them, must relate to the operand.
-    pub relation: Relation,
-    /// The operand.
-    pub operand: Operand,
-}
-
-/// A write of one entry.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Put {
-    /// The key.
-    pub key: Key,
-    /// Its new value.
-    pub value: Value,
-    /// Its lease from now on.
-    pub lease: PutLease,
-    /// The lock that it holds or waits for while a given lease lasts, or until its deadline.
-    pub claims: Option<PutClaim>,
-}
-
-/// The lock that a put claims.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PutClaim {
-    /// The lock.
-    pub lock: LockName,
-    /// Who claims it, for people. Of an entry with a lease, the label of its session is shown instead.
-    pub label: Label,
-}
-
-/// The lease of an entry after a put.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PutLease {
-    /// None: it lives until it is deleted.
-    #[default]
-    None,
-    /// This one.
-    Given(Lease),
-    /// As it was, and so its deadline and what it claims: if the lease is over it remains over.
-    Kept,
-    /// As it was, and as long again from now, if its session was opened by a transaction. Other sessions are renewed by their clients, and
-    /// a deadline stays as it was.
-    Renewed,
-    /// None, but a deadline of its own.
-    Until(EntryDeadline),
-    /// The same, and the entry goes on to claim what it claims, if it had a deadline of its own.
-    Extended(EntryDeadline),
-    /// None, but a deadline of its own: the entry is what an adapter remembers for this time. Such entries have limits of their own, and
-    /// claim no lock. Since version 5 of the cluster.
-    Temporary(Lifetime),
-}
-
-/// The moment of cluster time at which an entry is deleted that has a deadline of its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EntryDeadline {
-    /// This long after the operation takes effect.
-    After(Lifetime),
-    /// This moment. If it has passed when the operation takes effect, the operation deletes the entry.
-    At(Stamp),
-}
-
-/// A session for the entries of a transaction. It is closed when the last entry that has it as its lease is deleted, or gets another one;
-/// until then it is like any session.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NewSession {
-    /// Drawn at random outside the machine.
-    pub session: SessionId,
-    /// How long it lives without a renewal.
-    pub ttl: Ttl,
-    /// The client's label, for people.
-    pub label: Label,
-    /// The client's address.
-    pub address: Option<Address>,
-    /// The client that it belongs to, unless that is anonymous.
-    pub owner: Option<Identity>,
-}
-
-/// Which entries of a range are shown, and how: those within the bounds are sorted, and then the first of them shown.
+/// A transaction: operations that take effect at one moment, depending on what the keyspace has then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Select {
-    /// The range.
-    pub range: KeyRange,
-    /// Bounds of [`Entry::created`].
-    pub created: Bounds,
-    /// Bounds of [`Entry::modified`].
-    pub modified: Bounds,
-    /// What they are sorted by. Those that are equal in it are in the order of their keys.
-    pub by: SortBy,
-    /// The greatest first. Those that are equal remain in the order of their keys.
-    pub is_descending: bool,
-    /// Entries that are shown, at the most; 0: all.
-    pub limit: u32,
-    /// What is shown of them.
-    pub shows: Shows,
-}
-
-/// Bounds of a revision, both included, where there are any.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Bounds {
-    /// The least.
-    pub min: Option<Revision>,
-    /// The greatest.
-    pub max: Option<Revision>,
-}
-
-/// A property of entries to sort by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SortBy {
-    /// Their keys.
-    #[default]
-    Key,
-    /// [`Entry::created`].
-    Created,
-    /// [`Entry::modified`].
-    Modified,
-    /// [`Entry::version`].
-    Version,
-    /// [`Entry::value`], byte by byte.
-    Value,
-}
-
-/// What is shown of entries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Shows {
-    /// All of them.
-    #[default]
-    Entries,
-    /// All but their values: these are shown empty.
-    Keys,
-    /// Only their number.
-    Count,
-}
-
-/// What a [`Select`] shows.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Selected {
-    /// The entries, sorted.
-    pub entries: Vec<(Key, Arc<Entry>)>,
-    /// Number of entries in the range, whatever the bounds and the limit.
-    pub count: u64,
-    /// The limit left some out.
-    pub more: bool,
+pub struct Txn {
+    compares: Vec<Compare>,
+    then: Vec<TxnOperation>,
+    otherwise: Vec<TxnOperation>,
+    attached: Option<Attached>,
+    closes: bool,
+    falls_back: bool,
 }
 
 /// An operation of a transaction. It sees what the operations before it did.
@@ -209,47 +41,20 @@ pub enum TxnOperation {
     PutChild(PutChild),
 }
 
-/// A put that creates its entry, as a child of another. The parent must exist, without a lease and without a deadline of its own, and can
-/// be given neither from then on; it cannot be deleted before its last child has ended.
+/// A session for the entries of a transaction. It is closed when the last entry that has it as its lease is deleted, or gets another one;
+/// until then it is like any session.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PutChild {
-    /// The key of the parent.
-    pub parent: Key,
-    /// The child. There must be no entry under its key.
-    pub put: Put,
-    /// The key of the child is that of the put with the number of children that were made below the parent before it: ten digits, or more
-    /// from 10^10 on. So many clients make children of one key at one time, and none of them has to compare and try again.
-    pub is_numbered: bool,
-}
-
-/// The condition that a session still belongs to the connection that attached it last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Attached {
-    /// The session.
+pub struct NewSession {
+    /// Drawn at random outside the machine.
     pub session: SessionId,
-    /// The number that the attachment was given ([`Attachment::number`]); 0: it was opened, and attached by nobody since.
-    pub number: u64,
-}
-
-/// A change of the end of an entry. Its value stays, and what it claims, as long as it had a deadline of its own and gets one. Without an
-/// entry nothing happens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Expire {
-    /// The key.
-    pub key: Key,
-    /// The deadline from now on. Without one, the entry lives until it is deleted.
-    pub deadline: Option<EntryDeadline>,
-}
-
-/// A transaction: operations that take effect at one moment, depending on what the keyspace has then.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Txn {
-    compares: Vec<Compare>,
-    then: Vec<TxnOperation>,
-    otherwise: Vec<TxnOperation>,
-    attached: Option<Attached>,
-    closes: bool,
-    falls_back: bool,
+    /// How long it lives without a renewal.
+    pub ttl: Ttl,
+    /// The client's label, for people.
+    pub label: Label,
+    /// The client's address.
+    pub address: Option<Address>,
+    /// The client that it belongs to, unless that is anonymous.
+    pub owner: Option<Identity>,
 }
 
 /// Why a transaction did not do what it is for.
@@ -382,39 +187,6 @@ pub struct Committed {
     pub results: Vec<TxnResult>,
 }
 
-impl Operand {
-    /// Whether the property of this entry relates to it so. An absent entry has properties as well.
-    pub fn holds(&self, relation: Relation, entry: Option<&Entry>) -> bool {
-        // An absent entry has numbers of 0 and no lease, and no value to compare with.
-        let number = |property: fn(&Entry) -> u64| entry.map_or(0, property);
-        let ordering = match self {
-            Self::Created(revision) => number(|entry| entry.created.0).cmp(&revision.0),
-            Self::Modified(revision) => number(|entry| entry.modified.0).cmp(&revision.0),
-            Self::Version(version) => number(|entry| entry.version).cmp(version),
-            Self::Lease(session) => entry.and_then(|entry| entry.lease).map(|lease| lease.session).cmp(session),
-            Self::Value(value) => match entry {
-                Some(entry) => entry.value.cmp(value),
-                None => return false,
-            },
-        };
-
-        match relation {
-            Relation::Equal => ordering.is_eq(),
-            Relation::NotEqual => ordering.is_ne(),
-            Relation::Less => ordering.is_lt(),
-            Relation::Greater => ordering.is_gt(),
-        }
-    }
-}
-
-impl Compare {
-    fn check_limits(&self) -> Result<(), Invalid> {
-        self.key.check_limits()?;
-        self.up_to.as_ref().map_or(Ok(()), Key::check_limits)?;
-        if let Operand::Value(value) = &self.operand { value.check_limits() } else { Ok(()) }
-    }
-}
-
 impl TxnOperation {
     /// What it puts, if it is a put. The key of a numbered child is yet without its number.
     pub fn put(&self) -> Option<&Put> {
@@ -452,161 +224,6 @@ impl TxnOperation {
                 owner.as_ref().map_or(Ok(()), Identity::check_limits)
             }
         }
-    }
-}
-
-impl Put {
-    fn check_limits(&self) -> Result<(), Invalid> {
-        self.key.check_limits()?;
-        self.value.check_limits()?;
-        self.lease.deadline().map_or(Ok(()), EntryDeadline::check_limits)?;
-        self.claims.as_ref().map_or(Ok(()), PutClaim::check_limits)
-    }
-
-    fn bytes(&self) -> usize {
-        let claimed = self.claims.as_ref().map_or(0, PutClaim::bytes);
-        self.key.as_bytes().len() + self.value.as_bytes().len() + claimed
-    }
-}
-
-impl PutChild {
-    /// The put of the child, if so many were made before it.
-    pub(crate) fn numbered(&self, made: u64) -> Put {
-        let mut put = self.put.clone();
-        if self.is_numbered {
-            let key = [put.key.as_bytes(), format!("{made:010}").as_bytes()].concat();
-            put.key = Key::from_log(&key).expect("a key with digits is not empty");
-        }
-        put
-    }
-
-    fn check_limits(&self) -> Result<(), Invalid> {
-        self.parent.check_limits()?;
-        let bytes = self.put.key.as_bytes().len();
-        if self.is_numbered && bytes > KEY_BYTES_MAX - NUMBER_DIGITS_MAX {
-            let most = KEY_BYTES_MAX - NUMBER_DIGITS_MAX;
-            return Err(Invalid::new(format!("the key before the number has {bytes} bytes: the limit is {most}")));
-        }
-        self.put.check_limits()
-    }
-}
-
-/// Digits of the number of a child at the most.
-const NUMBER_DIGITS_MAX: usize = 20;
-
-impl PutLease {
-    pub(crate) fn given(self) -> Option<Lease> {
-        if let Self::Given(lease) = self { Some(lease) } else { None }
-    }
-
-    /// The entry's own deadline, if it is given one.
-    pub fn deadline(self) -> Option<EntryDeadline> {
-        match self {
-            Self::Until(deadline) | Self::Extended(deadline) => Some(deadline),
-            Self::Temporary(lifetime) => Some(EntryDeadline::After(lifetime)),
-            Self::None | Self::Given(_) | Self::Kept | Self::Renewed => None,
-        }
-    }
-
-    /// Whether the entry is one that an adapter remembers for a time.
-    pub fn is_temporary(self) -> bool {
-        matches!(self, Self::Temporary(_))
-    }
-
-    /// Whether a put may claim a lock with it.
-    fn can_claim(self) -> bool {
-        matches!(self, Self::Given(_) | Self::Until(_))
-    }
-}
-
-impl EntryDeadline {
-    fn check_limits(self) -> Result<(), Invalid> {
-        if let Self::After(lifetime) = self { lifetime.check_limits() } else { Ok(()) }
-    }
-}
-
-impl PutClaim {
-    fn check_limits(&self) -> Result<(), Invalid> {
-        self.lock.check_limits()?;
-        self.label.check_limits()
-    }
-
-    fn bytes(&self) -> usize {
-        self.lock.as_str().len() + self.label.as_str().len()
-    }
-}
-
-impl From<LockName> for PutClaim {
-    /// A claim without a label.
-    fn from(lock: LockName) -> Self {
-        Self { lock, label: Label::default() }
-    }
-}
-
-impl From<Option<Lease>> for PutLease {
-    fn from(lease: Option<Lease>) -> Self {
-        lease.map_or(Self::None, Self::Given)
-    }
-}
-
-impl Bounds {
-    fn contain(self, revision: Revision) -> bool {
-        self.min.is_none_or(|min| revision >= min) && self.max.is_none_or(|max| revision <= max)
-    }
-}
-
-impl Select {
-    /// Selects from the entries of its range, which are in the order of their keys.
-    pub fn from<'a>(&self, entries: impl Iterator<Item = (&'a Key, Arc<Entry>)>) -> Selected {
-        let mut count = 0;
-        let entries = entries.inspect(|_| count += 1);
-        let is_within = |entry: &Entry| self.created.contain(entry.created) && self.modified.contain(entry.modified);
-        let mut within: Vec<_> = entries.filter(|(_, entry)| is_within(entry)).collect();
-
-        let limit = match self.limit {
-            0 => within.len(),
-            limit => within.len().min(limit as usize),
-        };
-        let more = within.len() > limit;
-        if self.shows == Shows::Count {
-            return Selected { entries: Vec::new(), count, more };
-        }
-
-        let order = |one: &(&Key, Arc<Entry>), other: &(&Key, Arc<Entry>)| {
-            let order = self.by.order(one, other);
-            if self.is_descending { order.reverse() } else { order }.then_with(|| one.0.cmp(other.0))
-        };
-        // Sorting costs more than finding the first ones, and the rest is not shown.
-        if 0 < limit && more {
-            within.select_nth_unstable_by(limit - 1, order);
-            within.truncate(limit);
-        }
-        within.sort_unstable_by(order);
-
-        let shown = |(key, entry): (&Key, Arc<Entry>)| match self.shows {
-            Shows::Entries | Shows::Count => (key.clone(), entry),
-            Shows::Keys => (key.clone(), Arc::new(Entry { value: Value::default(), ..Entry::clone(&entry) })),
-        };
-        Selected { entries: within.into_iter().map(shown).collect(), count, more }
-    }
-}
-
-impl SortBy {
-    fn order(self, (key, entry): &(&Key, Arc<Entry>), (other_key, other): &(&Key, Arc<Entry>)) -> Ordering {
-        match self {
-            Self::Key => key.cmp(other_key),
-            Self::Created => entry.created.cmp(&other.created),
-            Self::Modified => entry.modified.cmp(&other.modified),
-            Self::Version => entry.version.cmp(&other.version),
-            Self::Value => entry.value.cmp(&other.value),
-        }
-    }
-}
-
-impl Selected {
-    /// Bytes of the keys and values that it shows.
-    pub fn bytes(&self) -> usize {
-        self.entries.iter().map(|(key, entry)| key.as_bytes().len() + entry.value.as_bytes().len()).sum()
     }
 }
 

@@ -301,36 +301,20 @@ fn read_asked(asked: r::asked::Kind) -> Result<Asked, Malformed> {
 /// `None` for replies that are never remembered.
 fn write_answer(reply: &Reply) -> Option<r::answer::Kind> {
     use r::answer::Kind;
-    Some(match reply {
-        Reply::Queued(ticket) => Kind::Queued(ticket.0),
-        Reply::Acquired(WaitEnd::Granted(grant)) => {
+    Some(match reply.to_session()? {
+        SessionReply::Queued(ticket) => Kind::Queued(ticket.0),
+        SessionReply::Acquired(WaitEnd::Granted(grant)) => {
             Kind::Granted(r::Granted { token: grant.token.0, names: write_names(&grant.names) })
         }
-        Reply::Acquired(WaitEnd::TimedOut(busy)) => Kind::TimedOut(write_busy(busy)),
-        Reply::Acquired(WaitEnd::Cancelled) => Kind::Cancelled(true),
-        Reply::Acquired(WaitEnd::Abandoned) => Kind::WaitAbandoned(true),
-        Reply::Acquired(WaitEnd::Removed) => Kind::WaitRemoved(true),
-        Reply::Busy(busy) => Kind::Busy(write_busy(busy)),
-        Reply::Released(found) => Kind::Released(write_found(*found).into()),
-        Reply::Updated => Kind::Updated(true),
-        Reply::Refused(refusal) => Kind::Refused(r::Refusal { kind: Some(write_refusal(refusal)?) }),
-        Reply::Acquired(WaitEnd::SessionEnded(_))
-        | Reply::Opened(_)
-        | Reply::Renewed(_)
-        | Reply::Attached(_)
-        | Reply::Closed
-        | Reply::WaitCancelled(_)
-        | Reply::Forced { .. }
-        | Reply::WaiterRemoved(_)
-        | Reply::DelayLifted(_)
-        | Reply::DataDropped { .. }
-        | Reply::Resized { .. }
-        | Reply::Committed(_)
-        | Reply::Compacted(_)
-        | Reply::VersionRaised(_)
-        | Reply::Noted
-        | Reply::Probed
-        | Reply::Ticked => return None,
+        SessionReply::Acquired(WaitEnd::TimedOut(busy)) => Kind::TimedOut(write_busy(busy)),
+        SessionReply::Acquired(WaitEnd::Cancelled) => Kind::Cancelled(true),
+        SessionReply::Acquired(WaitEnd::Abandoned) => Kind::WaitAbandoned(true),
+        SessionReply::Acquired(WaitEnd::Removed) => Kind::WaitRemoved(true),
+        SessionReply::Busy(busy) => Kind::Busy(write_busy(busy)),
+        SessionReply::Released(found) => Kind::Released(write_found(found).into()),
+        SessionReply::Updated => Kind::Updated(true),
+        SessionReply::Refused(refusal) => Kind::Refused(r::Refusal { kind: Some(write_refusal(refusal)?) }),
+        SessionReply::Acquired(WaitEnd::SessionEnded(_)) => return None,
     })
 }
 

@@ -44,8 +44,12 @@ fn acquire(session: u128, wait: Wait) -> Command {
 }
 
 fn force() -> Command {
-    let (name, reason) = (LockName::new("a").unwrap(), Reason::new("why").unwrap());
-    let (token, after, up_to, by) = (None, Token(0), None, Some(Identity::new("ops").unwrap()));
+    let name = LockName::new("a").unwrap();
+    let reason = Reason::new("why").unwrap();
+    let token = None;
+    let after = Token(0);
+    let up_to = None;
+    let by = Some(Identity::new("ops").unwrap());
     Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now: true, by })
 }
 
@@ -96,7 +100,8 @@ fn the_lines_say_who_did_what_once_the_trail_has_begun() {
     let directory = TempDir::new().unwrap();
     let rotation = Rotation { file_bytes: u64::MAX, files_kept: 0 };
     let sink = Sink::open(directory.path(), "c", rotation).unwrap();
-    let (table, other) = (table(Some(sink.clone())), table(None));
+    let other = table(None);
+    let table = table(Some(sink.clone()));
     for (commands, index) in history().into_iter().zip(2..) {
         apply(&table, index, commands.clone());
         apply(&other, index, commands);
@@ -148,7 +153,8 @@ fn acts_that_are_refused_leave_no_line() {
     };
     apply(&table, 2, vec![Command::BeginAudit, RAISE, open(1), acquire(1, Wait::Forever), semaphore]);
     let lines = || table.read(|applied| applied.trail.head().lines);
-    let (mut refused, mut done) = (0, 0);
+    let mut refused = 0;
+    let mut done = 0;
     for (act, index) in ["absent", "a", "s"].into_iter().flat_map(acts).zip(3..) {
         let before = lines();
         let time = Time { stamp: Stamp(2000), wall: WallTime(index) };
@@ -221,7 +227,8 @@ fn the_lines_tell_of_sessions_that_transactions_open() {
     let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
     let table = table(Some(sink.clone()));
     let put = |lease| {
-        let (key, value) = (Key::new(b"q").unwrap(), Value::new(b"").unwrap());
+        let key = Key::new(b"q").unwrap();
+        let value = Value::new(b"").unwrap();
         TxnOperation::Put(Put { key, value, lease, claims: None })
     };
     let branch = |session, who: &str| {
@@ -231,7 +238,8 @@ fn the_lines_tell_of_sessions_that_transactions_open() {
         let lease = PutLease::Given(Lease { session, at_end: AtLeaseEnd::Delete });
         vec![TxnOperation::Open(new), put(lease)]
     };
-    let (ann, bob) = (branch(SessionId(1), "ann"), branch(SessionId(2), "bob"));
+    let ann = branch(SessionId(1), "ann");
+    let bob = branch(SessionId(2), "bob");
     let open = || Command::Txn(Txn::new(vec![], ann.clone(), bob.clone()).unwrap());
     let replace = Command::Txn(Txn::new(vec![], vec![put(PutLease::None)], vec![]).unwrap());
     for (commands, index) in

@@ -124,7 +124,8 @@ fn no_entry_claims_a_lock_while_a_restored_cluster_is_closed() {
         txn(vec![open_for_entries(BOB), TxnOperation::Put(put)])
     };
 
-    let (now, opens) = (restored.now().0, restored.now().0 + CLOSED_MS);
+    let opens = restored.now().0 + CLOSED_MS;
+    let now = restored.now().0;
     for at in [now, opens - 1] {
         let refused = apply(&mut restored, Limits::NONE, at, claim("a"));
         assert_eq!(refused, Reply::Refused(Refusal::Closed { remaining_ms: opens - at }));

@@ -58,7 +58,8 @@ fn a_lease_ends_before_its_entry_is_replaced() {
     for at_end in [AtLeaseEnd::Delete, AtLeaseEnd::Keep] {
         let mut machine = with_entries(100, leased(at_end));
         apply(&mut machine, LITTLE, 1000, Command::Tick);
-        let (name, before) = ("000099", machine.revision().0);
+        let name = "000099";
+        let before = machine.revision().0;
         assert!(machine.is_lease_over(&key(name)), "it is in the backlog");
 
         let write = txn(vec![put(name, 1, None), TxnOperation::Get(key(name))]);

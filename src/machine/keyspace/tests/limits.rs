@@ -90,12 +90,14 @@ fn a_transaction_reads_a_bounded_number_of_entries() {
     let mut machine = with_entries(TXN_READS_MAX / 2, None);
     let count = Select { shows: Shows::Count, ..Select::default() };
     let counted = |times| txn(vec![TxnOperation::Select(count.clone()); times]);
-    let (entries, more) = (Vec::new(), false);
+    let entries = Vec::new();
+    let more = false;
     let selected = TxnResult::Selected(Selected { entries, count: TXN_READS_MAX as u64 / 2, more });
     assert_eq!(results(&run(&mut machine, counted(2))), [selected.clone(), selected]);
     let refused = Reply::Refused(Refusal::Limit(Limit::TxnReads));
     assert_eq!(run(&mut machine, counted(3)), refused);
-    let (key, up_to) = (key("0"), Some(key("1")));
+    let up_to = Some(key("1"));
+    let key = key("0");
     let compare = Compare { key, up_to, relation: Relation::Greater, operand: Operand::Version(0) };
     let compared = |times| Command::Txn(Txn::new(vec![compare.clone(); times], vec![], vec![]).unwrap());
     assert!(matches!(run(&mut machine, compared(2)), Reply::Committed(Committed { succeeded: true, .. })));

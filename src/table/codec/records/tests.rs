@@ -22,7 +22,8 @@ fn records() -> Vec<Record> {
         Want { name: self::name(name), mode, data, keep_data: true, must_exist }
     };
     let wants = || vec![want("a", Mode::Permit(permits), data()), want("b", Mode::Shared, None)];
-    let (now, label) = (Stamp(12), Label::new("host").unwrap());
+    let now = Stamp(12);
+    let label = Label::new("host").unwrap();
     vec![
         Record::Clock { now, last_token: Token(3), last_ticket: Ticket(u64::MAX), is_behind: true },
         Record::Version { version: Version(2) },
