@@ -1,18 +1,18 @@
 //! Counts the connections of each port, whatever protocol the port speaks.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 pub(crate) use lockkeeper_metrics::MeteredPort as CountedPort;
 use lockkeeper_metrics::{Metrics, OpenConnection};
-use lockkeeper_transport::{Listen, Refusals};
+use lockkeeper_transport::{Listen, Refusals, pass_writes};
 
 /// A listener whose connections are counted.
 #[derive(Debug)]
@@ -56,28 +56,4 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
+pass_writes!(CountedStream, stream);

@@ -316,7 +316,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_in_the_words_of_its_protocol() {
-        let (grpc, http) = (no_message().into_response(true), no_message().into_response(false));
+        let grpc = no_message().into_response(true);
+        let http = no_message().into_response(false);
         assert_eq!(Status::from_header_map(grpc.headers()).expect("a status").code(), tonic::Code::DeadlineExceeded);
         assert_eq!((http.status(), http.headers().len()), (StatusCode::REQUEST_TIMEOUT, 0));
     }

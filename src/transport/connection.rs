@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use super::tls::Subject;
 use lockkeeper_accept::ReadState;
@@ -164,31 +164,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
+crate::pass_writes!(Connection, stream);
 
 #[cfg(test)]
 mod tests {
@@ -231,7 +207,8 @@ mod tests {
     #[tokio::test]
     async fn a_remote_tells_whether_its_connection_is_open() {
         let ((_near, first, _), (_far, second, _)) = (connection(1), connection(1));
-        let (one, other) = (first.remote(), second.remote());
+        let one = first.remote();
+        let other = second.remote();
         assert!(one.is_same(&first.remote()) && !one.is_same(&other));
         drop(first);
         assert!(!one.is_connected() && other.is_connected());

@@ -10,6 +10,7 @@
 //!
 //! Deliberately absent: retries and pools. The caller knows what a failure means; a channel that failed is dropped and a new one made.
 
+mod pass_writes;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod windows;

@@ -17,8 +17,8 @@ use lockkeeper_table::{
     messages::{self as pb, txn_result},
 };
 
-/// Calls the leader.
-macro_rules! forwarded_by {
+/// Implements [`super::Forward::call`]: calls the leader, if it has the service.
+macro_rules! forwarded_to_keyspace {
     ($method:ident) => {
         async fn call(
             channel: Channel,
@@ -58,7 +58,7 @@ impl Encode for Txn {
 }
 
 impl Forward for Txn {
-    forwarded_by!(commit);
+    forwarded_to_keyspace!(commit);
 }
 
 impl Encode for Committed {
@@ -156,7 +156,7 @@ impl Encode for GetEntries {
 }
 
 impl Forward for GetEntries {
-    forwarded_by!(get);
+    forwarded_to_keyspace!(get);
 }
 
 impl Encode for EntriesFound {
@@ -201,7 +201,7 @@ impl Encode for ListEntries {
 }
 
 impl Forward for ListEntries {
-    forwarded_by!(list);
+    forwarded_to_keyspace!(list);
 }
 
 impl Encode for EntryPage {
@@ -246,7 +246,7 @@ impl Forward for SelectEntries {
         matches!(request, Form::Typed(Self { stale: true, .. }))
     }
 
-    forwarded_by!(select);
+    forwarded_to_keyspace!(select);
 }
 
 impl Encode for EntriesSelected {
@@ -275,7 +275,7 @@ impl Encode for AttachSession {
 }
 
 impl Forward for AttachSession {
-    forwarded_by!(attach);
+    forwarded_to_keyspace!(attach);
 }
 
 impl Encode for Attachment {
@@ -304,7 +304,7 @@ impl Encode for RunUnit {
 }
 
 impl Forward for RunUnit {
-    forwarded_by!(run);
+    forwarded_to_keyspace!(run);
 }
 
 impl Encode for UnitDone {
@@ -332,7 +332,7 @@ impl Encode for CompactEntries {
 }
 
 impl Forward for CompactEntries {
-    forwarded_by!(compact);
+    forwarded_to_keyspace!(compact);
 }
 
 impl Encode for EntriesCompacted {

@@ -12,18 +12,6 @@ use lockkeeper_proto::v1::{
     release_request, watch_response,
 };
 
-/// Calls the leader.
-macro_rules! forwarded_by {
-    ($method:ident) => {
-        async fn call(
-            channel: Channel,
-            request: tonic::Request<Self::Message>,
-        ) -> Result<Response<ReplyMessage<Self>>, Status> {
-            LocksClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX).$method(request).await
-        }
-    };
-}
-
 impl Encode for AcquireLocks {
     type Message = v1::AcquireRequest;
 
@@ -99,7 +87,7 @@ impl Forward for AcquireLocks {
         }
     }
 
-    forwarded_by!(acquire);
+    forwarded_by!(LocksClient, acquire);
 }
 
 impl Encode for ReleaseLocks {
@@ -152,7 +140,7 @@ impl Encode for Released {
 }
 
 impl Forward for ReleaseLocks {
-    forwarded_by!(release);
+    forwarded_by!(LocksClient, release);
 }
 
 impl Encode for UpdateData {
@@ -194,7 +182,7 @@ impl Encode for DataUpdated {
 }
 
 impl Forward for UpdateData {
-    forwarded_by!(update);
+    forwarded_by!(LocksClient, update);
 }
 
 impl Encode for CheckToken {
@@ -228,7 +216,7 @@ impl Encode for TokenChecked {
 }
 
 impl Forward for CheckToken {
-    forwarded_by!(check);
+    forwarded_by!(LocksClient, check);
 }
 
 impl Encode for GetLock {
@@ -275,7 +263,7 @@ impl Forward for GetLock {
         }
     }
 
-    forwarded_by!(get);
+    forwarded_by!(LocksClient, get);
 }
 
 impl Encode for ListLocks {
@@ -328,7 +316,7 @@ impl Forward for ListLocks {
         }
     }
 
-    forwarded_by!(list);
+    forwarded_by!(LocksClient, list);
 }
 
 impl Encode for ShowBusiest {
@@ -422,7 +410,7 @@ impl Forward for ShowBusiest {
         true
     }
 
-    forwarded_by!(busiest);
+    forwarded_by!(LocksClient, busiest);
 }
 
 impl Encode for ForceRelease {
@@ -469,7 +457,7 @@ impl Encode for GrantsForced {
 }
 
 impl Forward for ForceRelease {
-    forwarded_by!(force_release);
+    forwarded_by!(LocksClient, force_release);
 }
 
 impl Encode for RemoveWaiter {
@@ -497,7 +485,7 @@ impl Encode for WaiterRemoved {
 }
 
 impl Forward for RemoveWaiter {
-    forwarded_by!(remove_waiter);
+    forwarded_by!(LocksClient, remove_waiter);
 }
 
 impl Encode for LiftDelay {
@@ -525,7 +513,7 @@ impl Encode for DelayLifted {
 }
 
 impl Forward for LiftDelay {
-    forwarded_by!(lift_delay);
+    forwarded_by!(LocksClient, lift_delay);
 }
 
 /// Refuses a prefix that no name of a lock can have.
@@ -567,7 +555,7 @@ impl Encode for DataDropped {
 }
 
 impl Forward for DropData {
-    forwarded_by!(drop_data);
+    forwarded_by!(LocksClient, drop_data);
 }
 
 impl Encode for ResizeSemaphore {
@@ -597,7 +585,7 @@ impl Encode for SemaphoreResized {
 }
 
 impl Forward for ResizeSemaphore {
-    forwarded_by!(resize);
+    forwarded_by!(LocksClient, resize);
 }
 
 impl Encode for WatchLocks {

@@ -6,20 +6,8 @@ use lockkeeper_config::check_reachable;
 use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 use lockkeeper_raft::identity::Incarnation;
 
-use super::{Encode, Forward, ReplyMessage};
+use super::{Encode, Forward, MESSAGE_BYTES_MAX, ReplyMessage};
 use crate::api::{Error, requests::*};
-
-/// Calls the leader.
-macro_rules! forwarded_by {
-    ($method:ident) => {
-        async fn call(
-            channel: Channel,
-            request: tonic::Request<Self::Message>,
-        ) -> Result<Response<ReplyMessage<Self>>, Status> {
-            ClusterClient::new(channel).$method(request).await
-        }
-    };
-}
 
 impl Encode for AddMember {
     type Message = v1::AddMemberRequest;
@@ -48,7 +36,7 @@ impl Encode for AddMember {
 }
 
 impl Forward for AddMember {
-    forwarded_by!(add_member);
+    forwarded_by!(ClusterClient, add_member);
 }
 
 impl Encode for PromoteMember {
@@ -64,7 +52,7 @@ impl Encode for PromoteMember {
 }
 
 impl Forward for PromoteMember {
-    forwarded_by!(promote_member);
+    forwarded_by!(ClusterClient, promote_member);
 }
 
 impl Encode for RemoveMember {
@@ -80,7 +68,7 @@ impl Encode for RemoveMember {
 }
 
 impl Forward for RemoveMember {
-    forwarded_by!(remove_member);
+    forwarded_by!(ClusterClient, remove_member);
 }
 
 impl Encode for ReplaceMember {
@@ -104,7 +92,7 @@ impl Encode for ReplaceMember {
 }
 
 impl Forward for ReplaceMember {
-    forwarded_by!(replace_member);
+    forwarded_by!(ClusterClient, replace_member);
 }
 
 impl Encode for MembersChanged {
@@ -144,7 +132,7 @@ impl Encode for LeaderTransferred {
 }
 
 impl Forward for TransferLeader {
-    forwarded_by!(transfer_leader);
+    forwarded_by!(ClusterClient, transfer_leader);
 }
 
 fn member_id(field: &str, node_id: u64) -> Result<u64, Error> {

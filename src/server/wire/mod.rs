@@ -20,6 +20,18 @@
 //! * `convert` and `replies` have the values in requests and replies; `views` has the locks and sessions of the table, in both directions.
 //! * `status` has errors as gRPC statuses.
 
+/// Implements [`Forward::call`]: calls the leader by this method of this client.
+macro_rules! forwarded_by {
+    ($client:ident, $method:ident) => {
+        async fn call(
+            channel: Channel,
+            request: tonic::Request<Self::Message>,
+        ) -> Result<Response<ReplyMessage<Self>>, Status> {
+            $client::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX).$method(request).await
+        }
+    };
+}
+
 pub(crate) mod convert;
 mod keyspace;
 mod locks;

@@ -7,18 +7,6 @@ use crate::api::{Error, requests::*};
 use lockkeeper_machine::{Label, Ttl};
 use lockkeeper_proto::v1::{self, keep_alive_response, sessions_client::SessionsClient};
 
-/// Calls the leader.
-macro_rules! forwarded_by {
-    ($method:ident) => {
-        async fn call(
-            channel: Channel,
-            request: tonic::Request<Self::Message>,
-        ) -> Result<Response<ReplyMessage<Self>>, Status> {
-            SessionsClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX).$method(request).await
-        }
-    };
-}
-
 impl Encode for OpenSession {
     type Message = v1::OpenSessionRequest;
 
@@ -52,7 +40,7 @@ impl Encode for SessionOpened {
 }
 
 impl Forward for OpenSession {
-    forwarded_by!(open);
+    forwarded_by!(SessionsClient, open);
 }
 
 impl Encode for RenewSession {
@@ -85,7 +73,7 @@ impl Encode for SessionRenewed {
 }
 
 impl Forward for RenewSession {
-    forwarded_by!(renew);
+    forwarded_by!(SessionsClient, renew);
 }
 
 impl Encode for CloseSession {
@@ -118,7 +106,7 @@ impl Encode for SessionClosed {
     reason = "a leader of the version before knows the former name alone; the next version calls by the new one"
 )]
 impl Forward for CloseSession {
-    forwarded_by!(close);
+    forwarded_by!(SessionsClient, close);
 }
 
 impl Encode for ListSessions {
@@ -170,7 +158,7 @@ impl Forward for ListSessions {
         }
     }
 
-    forwarded_by!(list);
+    forwarded_by!(SessionsClient, list);
 }
 
 impl Encode for KeepAlive {

@@ -103,7 +103,9 @@ fn client_of(tls: &Tls) -> impl FnOnce(Wire) -> TlsConnector<Wire> + use<> {
 #[tokio::test]
 async fn each_end_knows_the_other() {
     let cluster = Cluster::new("shop");
-    let (one, two, ann) = (cluster.node(1), cluster.node(2), cluster.client("ann"));
+    let one = cluster.node(1);
+    let two = cluster.node(2);
+    let ann = cluster.client("ann");
     assert_eq!(meet(&one, Port::Peers, node_of(&two, Some(1))).await, Ok(two.subject()));
     assert_eq!(meet(&one, Port::Peers, node_of(&two, None)).await, Ok(two.subject()));
     assert_eq!(meet(&one, Port::Clients, client_of(&ann)).await, Ok(ann.subject()));
@@ -114,8 +116,10 @@ async fn each_end_knows_the_other() {
 /// node.
 #[tokio::test]
 async fn strangers_are_refused_at_both_ports() {
-    let (shop, other) = (Cluster::new("shop"), Cluster::new("shop"));
-    let (one, two) = (shop.node(1), shop.node(2));
+    let shop = Cluster::new("shop");
+    let other = Cluster::new("shop");
+    let one = shop.node(1);
+    let two = shop.node(2);
     let stranger = {
         let Cluster { authority, .. } = &other;
         let files = authority.node(2, &["127.0.0.1".to_owned()], 1).expect("a certificate");
