@@ -84,6 +84,8 @@ struct KeptHistory {
     last_event: u64,
     /// The last entry whose changes were looked at; `None` until this node has caught up for the first time.
     index: Option<u64>,
+    /// The end of the log as this process found it: up to there it replays, as far as no leader takes the end out of the log.
+    found_log_end: Option<u64>,
     /// The number of the last change that was taken.
     last_change: u64,
     /// The changes that were taken since the last sample.
@@ -244,7 +246,10 @@ impl RecentHistory {
         // A node that starts replays its log, and gets what it missed: that did not happen now.
         let Some(last) = last else {
             let notified = table.notified();
-            self.kept().index = has_caught_up(cluster, notified).then_some(notified);
+            let log_end = cluster.replica.raft().metrics().borrow_watched().last_log_index.unwrap_or_default();
+            let mut kept = self.kept();
+            let found = *kept.found_log_end.get_or_insert(log_end);
+            kept.index = has_caught_up(cluster, notified, log_end.min(found)).then_some(notified);
             return false;
         };
         let (_, entries) = table.latest_changes(last);
@@ -424,10 +429,13 @@ impl KeptHistory {
     }
 }
 
-/// Whether this node serves and has applied all entries that it knows to be committed.
-fn has_caught_up(cluster: &Cluster, notified: u64) -> bool {
+/// Whether this node serves, and has applied all entries that it knows to be committed, and the log up to `replayed`.
+///
+/// A node that was killed does not know of its last entries that they are committed: they are applied once there is a leader.
+fn has_caught_up(cluster: &Cluster, notified: u64, replayed: u64) -> bool {
     let committed = cluster.replica.raft().metrics().borrow_watched().local_committed;
-    cluster.replica.leader().is_some() && committed.is_some_and(|committed| committed.index <= notified)
+    let has_applied_committed = committed.is_some_and(|committed| committed.index <= notified);
+    cluster.replica.leader().is_some() && has_applied_committed && replayed <= notified
 }
 
 fn is_loss(kind: &ChangeKind) -> bool {
