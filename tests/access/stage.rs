@@ -70,6 +70,9 @@ impl Stage {
         }
         let cluster = cluster_with(|options| {
             options.auth = auth;
+            // During an election that a busy machine causes, a call would be refused for another reason.
+            options.raft.election_timeout_ms_min = 3_000;
+            options.raft.election_timeout_ms_max = 6_000;
             change(options);
         })
         .await;

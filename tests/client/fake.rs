@@ -31,6 +31,8 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::TTL_MS;
+
 type Reply<T> = Result<Response<T>, Status>;
 
 /// A call that a node got.
@@ -268,7 +270,8 @@ impl Fake {
             Asked::Cancel(_) => return None,
         };
         let answer = answer.unwrap_or_else(|status| {
-            let (code, message) = (status.code().into(), status.message().to_owned());
+            let code = status.code().into();
+            let message = status.message().to_owned();
             let failure = Failure { code, message, details: status.details().to_vec() };
             let mut response = Response::new(Told::Failure(failure));
             *response.metadata_mut() = status.metadata().clone();
@@ -300,7 +303,7 @@ impl Sessions for Fake {
 
     async fn renew(&self, request: Request<RenewSessionRequest>) -> Reply<RenewSessionResponse> {
         self.note(Call::Renew(request.into_inner()));
-        let ttl_ms = self.0.ttl_ms.lock().unwrap().unwrap_or(600);
+        let ttl_ms = self.0.ttl_ms.lock().unwrap().unwrap_or(TTL_MS);
         let revoked = self.0.revoked.lock().unwrap().clone();
         self.reply(RenewSessionResponse { ttl_ms, revoked, more_revoked: false })
     }
@@ -308,17 +311,19 @@ impl Sessions for Fake {
     type KeepAliveStream = Pin<Box<dyn Stream<Item = Result<KeepAliveResponse, Status>> + Send>>;
 
     async fn keep_alive(&self, request: Request<Streaming<KeepAliveRequest>>) -> Reply<Self::KeepAliveStream> {
-        let (fake, session) = (self.clone(), Arc::new(Mutex::new(String::new())));
+        let fake = self.clone();
+        let session = Arc::new(Mutex::new(String::new()));
         let known = session.clone();
         let renewals = request.into_inner().filter_map(move |request| {
-            let (fake, session) = (fake.clone(), session.clone());
+            let fake = fake.clone();
+            let session = session.clone();
             async move {
                 let request = request.ok()?;
                 // Set before the call is recorded: messages that a test sends after it belong to this session.
                 session.lock().unwrap().clone_from(&request.session_id);
                 fake.note(Call::KeepAlive(request.clone()));
-                // 600 ms if the session was opened at another node: the tests' TTL.
-                let ttl_ms = fake.0.ttl_ms.lock().unwrap().unwrap_or(600);
+                // That of the tests if the session was opened at another node.
+                let ttl_ms = fake.0.ttl_ms.lock().unwrap().unwrap_or(TTL_MS);
                 let what = Some(What::Renewed(Renewed { sequence: request.sequence, ttl_ms, members: Vec::new() }));
                 let silent = *fake.0.silent.borrow();
                 (!silent).then_some(Ok(KeepAliveResponse { session_id: request.session_id, what }))
@@ -419,7 +424,8 @@ impl Locks for Fake {
         if *self.0.is_old.lock().unwrap() {
             return unused();
         }
-        let (fake, under_way) = (self.clone(), Arc::new(Mutex::new(HashMap::new())));
+        let fake = self.clone();
+        let under_way = Arc::new(Mutex::new(HashMap::new()));
         let answers = request.into_inner().filter_map(async |request| request.ok()).map(move |request| {
             let (handle, registration) = AbortHandle::new_pair();
             if let Some(Asked::Cancel(_)) = request.what {

@@ -30,9 +30,11 @@ async fn a_deadline_is_on_the_boot_clock() {
     let node = Node::start();
     let before = BootClock.now();
     let held = open(&[&node]).await.acquire("jobs").await.unwrap();
-    let (deadline, now) = (held.deadline(), BootClock.now());
+    let deadline = held.deadline();
+    let now = BootClock.now();
     assert!(deadline > now && deadline.0 < now.0 + TTL, "{deadline:?} at {now:?}");
-    assert!(deadline.0 + Duration::from_millis(10) >= before.0 + TTL, "{deadline:?}, opened after {before:?}");
+    // A hundredth of the TTL is taken off, for clocks that run at different rates.
+    assert!(deadline.0 + TTL / 50 >= before.0 + TTL, "{deadline:?}, opened after {before:?}");
 }
 
 #[tokio::test]
@@ -219,7 +221,8 @@ async fn danger_is_reported_before_the_deadline() {
 async fn danger_has_the_reason_of_a_revocation_and_is_not_reported_after_a_release() {
     let node = Node::start();
     let session = open(&[&node]).await;
-    let (first, second) = (session.acquire("a").await.unwrap(), session.acquire("b").await.unwrap());
+    let first = session.acquire("a").await.unwrap();
+    let second = session.acquire("b").await.unwrap();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     for held in [&first, &second] {
         let tell = tell.clone();
@@ -269,7 +272,8 @@ async fn a_second_entry_acquires_when_the_first_is_cancelled() {
     let session = open(&[&node]).await;
     node.answers([Answer::Hang]);
     let lock = session.acquire("jobs").reentrant();
-    let (one, two) = (lock.clone(), lock.clone());
+    let one = lock.clone();
+    let two = lock.clone();
     let first = tokio::spawn(async move { one.enter().await });
     node.asked_to_acquire().await;
     let second = tokio::spawn(async move { two.enter().await });

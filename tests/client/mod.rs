@@ -20,7 +20,9 @@ use lockkeeper::{
 };
 use tonic::Code;
 
-const TTL: Duration = Duration::from_millis(600);
+/// A machine that stalls for less loses no session.
+const TTL: Duration = Duration::from_millis(TTL_MS as u64);
+const TTL_MS: u32 = 1_500;
 
 fn client(nodes: &[&Node]) -> Client {
     let endpoints: Vec<&str> = nodes.iter().map(|node| &*node.address).collect();
@@ -57,7 +59,8 @@ async fn a_session_is_closed_at_a_node_of_the_version_before() {
 
 #[tokio::test]
 async fn calls_go_to_the_named_leader() {
-    let (follower, leader) = (Node::start(), Node::start());
+    let follower = Node::start();
+    let leader = Node::start();
     follower.names_leader(&leader.address);
     leader.names_leader(&leader.address);
     let client = client(&[&follower]);
@@ -78,7 +81,9 @@ async fn calls_are_retried_while_there_is_no_leader() {
 
 #[tokio::test]
 async fn a_dead_node_and_a_hanging_node_are_skipped() {
-    let (mut dead, hanging, good) = (Node::start(), Node::start(), Node::start());
+    let mut dead = Node::start();
+    let hanging = Node::start();
+    let good = Node::start();
     dead.kill();
     hanging.answers([Answer::Hang]);
     let client = client(&[&dead, &hanging, &good]);
@@ -107,11 +112,23 @@ async fn an_unanswered_read_is_no_cluster() {
 /// The attempt that the deadline cuts short is not what went wrong.
 #[tokio::test]
 async fn a_call_that_gives_up_says_what_a_node_answered_last() {
-    let node = Node::start();
-    node.answers([Answer::Refuse(Code::Unavailable, "NO_LEADER", "safe"), Answer::Hang]);
-    let client = Client::builder(&node.address).call_limit(Duration::from_millis(500)).build().unwrap();
-    let error = soon(client.get("jobs")).await.unwrap_err();
-    assert!(matches!(error, Error::NoCluster { .. }) && !error.to_string().contains("no answer in time"), "{error}");
+    // On a busy machine not even the first answer comes within a short limit: then there is nothing to say, and a longer one is tried.
+    for limit_ms in [500, 4_000, 16_000] {
+        let node = Node::start();
+        node.answers([Answer::Refuse(Code::Unavailable, "NO_LEADER", "safe"), Answer::Hang]);
+        let limit = Duration::from_millis(limit_ms);
+        let client = Client::builder(&node.address).attempt_limit(limit).call_limit(limit).build().unwrap();
+        let error = soon(client.get("jobs")).await.unwrap_err();
+        if gets(&node) < 2 {
+            continue;
+        }
+        assert!(
+            matches!(error, Error::NoCluster { .. }) && !error.to_string().contains("no answer in time"),
+            "{error}"
+        );
+        return;
+    }
+    panic!("the node was never asked a second time");
 }
 
 #[tokio::test]
@@ -222,7 +239,8 @@ async fn a_dropped_guard_is_released_and_a_dropped_session_is_closed() {
 
 #[tokio::test]
 async fn a_wait_whose_connection_breaks_goes_on_elsewhere_as_the_same_request() {
-    let (mut first, second) = (Node::start(), Node::start());
+    let mut first = Node::start();
+    let second = Node::start();
     first.names_leader(&first.address);
     first.answers([Answer::Hang]);
     // Both nodes name the first as the leader.
@@ -272,7 +290,8 @@ async fn an_acquire_that_is_dropped_is_released_by_its_request() {
 
 #[tokio::test]
 async fn keep_alives_move_on_when_a_node_stops_answering() {
-    let (first, second) = (Node::start(), Node::start());
+    let first = Node::start();
+    let second = Node::start();
     let session = open(&[&first, &second]).await;
     let renewed = |call: &Call| matches!(call, Call::KeepAlive(_)).then_some(());
     for (silent, other) in [(&first, &second), (&second, &first)] {

@@ -14,7 +14,7 @@ use tokio::{
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt;
 
-use crate::support::{LONG, client, cluster, long_session};
+use crate::support::{LONG, client, long_session, steady_cluster};
 
 struct Clients {
     sessions: SessionsClient<Channel>,
@@ -62,7 +62,7 @@ fn assert_says(outcome: Result<(), Status>, code: Code, reason: &str, words: &[&
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_invalid_request_gets_an_error_that_names_the_fault() {
-    let cluster = cluster().await;
+    let cluster = steady_cluster().await;
     // At the leader, and through followers.
     for node in cluster.nodes() {
         let mut clients = Clients::new(node.channel().await.expect("it serves")).await;
@@ -206,8 +206,11 @@ async fn bad_requests(clients: &mut Clients) {
     let too_many: Vec<u64> = (1..=1025).collect();
     let kept: [(u64, &[u64]); 5] = [(9, &[2, 1]), (9, &[3, 3]), (9, &[0]), (9, &[9]), (2000, &too_many)];
     let badly_kept = kept.map(|(lowest, kept)| keeping(2000, lowest, kept, "n/1"));
-    let (zero, above) = (numbered(0, 0, "n/1"), keeping(2, 3, &[1], "n/1"));
-    let (first, other, stale) = (numbered(5, 5, "n/1"), numbered(5, 5, "n/2"), numbered(4, 1, "n/1"));
+    let zero = numbered(0, 0, "n/1");
+    let above = keeping(2, 3, &[1], "n/1");
+    let first = numbered(5, 5, "n/1");
+    let other = numbered(5, 5, "n/2");
+    let stale = numbered(4, 1, "n/1");
     for request in badly_kept {
         assert_says(clients.acquire(request).await, Code::InvalidArgument, "INVALID_ARGUMENT", &["request.kept"]);
     }
@@ -240,7 +243,7 @@ async fn not_utf8(channel: Channel) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_and_oversized_messages_affect_no_other_client() {
-    let cluster = cluster().await;
+    let cluster = steady_cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
     let held = session.acquire("seat").await.expect("free");

@@ -10,11 +10,11 @@ use tonic_reflection::pb::v1::{
     server_reflection_response,
 };
 
-use crate::support::{client, cluster, leader, long_session, until};
+use crate::support::{client, cluster, leader, long_session, steady_cluster, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_node_answers_and_names_the_leader() {
-    let cluster = cluster().await;
+    let cluster = steady_cluster().await;
     let leading = leader(&cluster).await;
     let leader_address = cluster.node(leading).config().client_listen.clone();
     let session = long_session(&client(&cluster)).await;
@@ -58,7 +58,7 @@ async fn a_node_is_healthy_only_while_it_can_serve() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reflection_lists_the_services() {
-    let cluster = cluster().await;
+    let cluster = steady_cluster().await;
     let mut reflection = ServerReflectionClient::new(cluster.node(1).channel().await.expect("it serves"));
     let request = ServerReflectionRequest {
         host: String::new(),

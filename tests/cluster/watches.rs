@@ -1,11 +1,14 @@
 //! Watches: the state, then each change; and the state again for a watcher that lags.
 
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
 use lockkeeper::{
     client::{ChangeKind, NewData, WatchMessage},
     proto::v1::{self, WatchRequest, locks_client::LocksClient},
 };
 
-use crate::support::{LONG, client, cluster, leader, long_session};
+use crate::support::{LONG, client, cluster, leader, long_session, steady_cluster};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_sees_the_state_and_then_each_change() {
@@ -47,10 +50,12 @@ async fn a_watcher_sees_the_state_and_then_each_change() {
 async fn a_watcher_can_follow_the_queue() {
     let cluster = cluster().await;
     let client = client(&cluster);
-    let (session, other) = (long_session(&client).await, long_session(&client).await);
+    let session = long_session(&client).await;
+    let other = long_session(&client).await;
     let held = session.acquire("seat").await.expect("free");
     let mut watch = client.watch("seat");
-    let (mut queue, mut granted) = (Vec::new(), None);
+    let mut queue = Vec::new();
+    let mut granted = None;
     let mut waiting = None;
     while granted.is_none() {
         let message = tokio::time::timeout(LONG, watch.next()).await.expect("in time").expect("the stream goes on");
@@ -79,45 +84,80 @@ async fn a_watcher_can_follow_the_queue() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watcher_that_lags_is_sent_the_state_again() {
     // The unread changes exceed the server's buffer for a watcher, in number and in bytes. The watcher still reads some, since the server
-    // ends a watch that is not read for too long.
-    const UPDATES_MAX: u32 = 2000;
-    const READ_AT: u32 = 250;
-    const READ: u32 = 64;
-    let cluster = cluster().await;
+    // ends a watch that is not read for too long. For the same reason the locks are updated side by side: one update after the other takes
+    // that long on a busy machine.
+    const LOCKS: usize = 8;
+    const ROUNDS_MAX: usize = 400;
+    const READ_AT: usize = 16;
+    const READ: usize = 64;
+    // What reads too slowly even so, on a machine that stalls, begins again.
+    const WATCHES_MAX: usize = 10;
+    let cluster = steady_cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
-    let held = session.acquire("large").await.expect("free");
-    let channel = cluster.node(leader(&cluster).await).channel().await.expect("it serves");
-    let request = WatchRequest { prefix: "large".to_string(), after_index: 0 };
-    let mut watch = LocksClient::new(channel).watch(request).await.expect("it watches").into_inner();
+    let names: Vec<String> = (0..LOCKS).map(|number| format!("large/{number}")).collect();
+    let mut held = Vec::new();
+    for name in &names {
+        held.push(session.acquire(name).await.expect("free"));
+    }
 
-    let data = |number: u32| [number.to_be_bytes().as_slice(), &[0; 16 * 1024 - 4]].concat();
-    let (mut states, mut last, mut index) = (0, None, 0);
-    let (mut updated, mut read) = (0, 0);
-    while states < 2 || last.as_ref() != Some(&data(updated)) {
-        while states < 2 && read >= updated / READ_AT * READ {
-            assert!(updated < UPDATES_MAX, "the watcher never lagged");
-            updated += 1;
-            held.update("large", NewData::Held(&data(updated))).await.expect("it is held");
+    let channel = cluster.node(leader(&cluster).await).channel().await.expect("it serves");
+    let request = WatchRequest { prefix: "large/".to_string(), after_index: 0 };
+    let mut locks = LocksClient::new(channel);
+    let mut watch = locks.watch(request.clone()).await.expect("it watches").into_inner();
+    let mut watches = 1;
+
+    let data = |round: usize| [round.to_be_bytes().as_slice(), &[0; 16 * 1024 - size_of::<usize>()]].concat();
+    let mut last = BTreeMap::new();
+    let mut states = 0;
+    let mut index = 0;
+    let mut is_continued = false;
+    let mut rounds = 0;
+    let mut rounds_max = ROUNDS_MAX;
+    let mut read = 0;
+    while states < 2 || names.iter().any(|name| last.get(name) != Some(&data(rounds))) {
+        while states < 2 && read >= rounds / READ_AT * READ {
+            assert!(rounds < rounds_max, "the watcher never lagged");
+            rounds += 1;
+            let value = data(rounds);
+            let updates = held.iter().zip(&names).map(|(held, name)| held.update(name, NewData::Held(&value)));
+            for updated in join_all(updates).await {
+                updated.expect("it is held");
+            }
         }
-        let message = tokio::time::timeout(LONG, watch.message()).await.expect("in time").expect("it goes on");
-        read += 1;
-        match message.expect("it does not end").what.expect("something") {
+
+        let message = tokio::time::timeout(LONG, watch.message()).await.expect("in time");
+        if message.as_ref().is_err_and(|ended| ended.code() == tonic::Code::ResourceExhausted) {
+            watches += 1;
+            assert!(watches <= WATCHES_MAX, "{message:?}");
+            watch = locks.watch(request.clone()).await.expect("it watches").into_inner();
+            (states, index, is_continued) = (0, 0, false);
+            read = rounds / READ_AT * READ;
+            rounds_max = rounds + ROUNDS_MAX;
+            continue;
+        }
+        match message.expect("it goes on").expect("it does not end").what.expect("something") {
             v1::watch_response::What::State(state) => {
                 assert!(state.index >= index, "the state is older than an earlier message");
-                (states, index) = (states + 1, state.index);
-                last = state.locks.into_iter().next().and_then(|lock| lock.data);
+                index = state.index;
+                states += usize::from(state.last);
+                read += state.locks.len();
+                last.extend(state.locks.into_iter().filter_map(|lock| Some((lock.name, lock.data?))));
             }
             v1::watch_response::What::Changes(changes) => {
-                assert!(changes.index > index, "a change was sent twice");
+                assert!(changes.index > index || is_continued && changes.index == index, "a change was sent twice");
                 index = changes.index;
-                last = changes.changes.into_iter().next().and_then(|change| change.data);
+                is_continued = changes.more;
+                read += changes.changes.len();
+                last.extend(changes.changes.into_iter().filter_map(|change| Some((change.name, change.data?))));
             }
             v1::watch_response::What::Progress(progress) => index = progress.index,
             v1::watch_response::What::TooOld(_) => panic!("it did not ask to go on"),
         }
     }
-    held.release().await.expect("it was held");
+    for held in held {
+        held.release().await.expect("it was held");
+    }
 }
 
 /// The next leader resumes the watch: no change twice, none missing, and no second state.
@@ -128,7 +168,9 @@ async fn a_watch_resumes_across_a_change_of_leader() {
     let client = client(&cluster);
     let session = long_session(&client).await;
     let mut watch = client.watch("seat");
-    let (mut states, mut seen, mut told_up_to) = (0, Vec::new(), 0);
+    let mut states = 0;
+    let mut seen = Vec::new();
+    let mut told_up_to = 0;
     let mut begun = false;
     let deadline = tokio::time::Instant::now() + LONG;
     while seen.len() < 2 * ROUNDS {
