@@ -128,7 +128,7 @@ async fn ctrl_c_ends_it_early_and_there_is_a_history() {
     let _turn = turns::whole_machine().await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
-    let child = chaos(&out, &["--duration", "1h", "--faults", "pause,kill", "--clients", "2", "--nodes", "5"]);
+    let child = chaos(&out, &["--duration", "1h", "--faults", "pause,kill", "--clients", "2", "--nodes", "3"]);
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
     let deadline = Instant::now() + LONG;
     while !fault_has_begun(&out) {

@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use futures::future::join_all;
 use lockkeeper::local::LocalCluster;
 use tokio::{process::Command, time::Instant};
 
@@ -75,18 +76,21 @@ async fn a_port_that_speaks_tls_is_not_down_and_nothing_happens_there() {
     run_until_told(not_down, 3, async || run(&cluster, &["status"]).await).await;
 
     let session = "0123456789abcdef0123456789abcdef";
-    for arguments in [
+    let refused = [
         &["lock", "seat", "--", "true"][..],
         &["session", "open"],
         &["acquire", "seat", "--session", session, "--wait", "1s"],
         &["release", "7", "--session", session],
         &["force-release", "seat", "--reason", "test"],
         &["transfer-leader"],
-    ] {
+    ];
+    // Side by side: each waits for its timeout.
+    join_all(refused.map(async |arguments| {
         let arguments = [arguments, &["--timeout", "2s"]].concat();
         let advice = "the cluster speaks TLS: name its authority with --ca";
         run_until_told(advice, 1, async || run(&cluster, &arguments).await).await;
-    }
+    }))
+    .await;
 
     // With its certificates, the page names them.
     let files = cluster.client_files().expect("it has certificates");

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use lockkeeper::{
     client::{Client, Error, LockInfo},
     local::LocalCluster,
@@ -96,7 +97,8 @@ async fn two_scripts_exclude_each_other() {
         script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         script
     };
-    let (mut first, mut second) = (script(), script());
+    let mut first = script();
+    let mut second = script();
     let (first, second) = tokio::join!(output(&mut first), output(&mut second));
     for (code, out, err) in [text(&first), text(&second)] {
         assert_eq!((code, &*out, &*err), (0, "", ""));
@@ -230,7 +232,8 @@ async fn json_output_of_sessions_and_acquires() {
     assert_eq!(renewed["revoked"][0]["token"].to_string(), token);
     assert_eq!(renewed["revoked"][0]["reason"], "maintenance");
 
-    let (listed, same) = (json(&["session", "list", "-o", "json"]).await, json(&["sessions", "-o", "json"]).await);
+    let listed = json(&["session", "list", "-o", "json"]).await;
+    let same = json(&["sessions", "-o", "json"]).await;
     assert!(listed[0]["label"] == "nightly" && listed[0]["session_id"] == *id, "{listed}");
     assert_eq!(listed[0]["session_id"], same[0]["session_id"]);
 }
@@ -396,14 +399,23 @@ async fn an_attached_session_never_runs_out_of_requests() {
     let mut waits = session.acquire(Acquire::new(vec![want("awaited")], Wait::Forever, 0).expect("valid"));
     let waits = tokio::spawn(async move { waits.granted().await });
     until("the wait", async || (lock(&client, "awaited").await.queue_length == 1).then_some(())).await;
-    let mut next_turn = interval(Duration::from_millis(12));
-    next_turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for turn in 0..600 {
-        let mut acquire = session.acquire(Acquire::new(vec![want("seat")], Wait::Never, 0).expect("valid"));
-        let token = acquire.granted().await.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
-        session.release(token).await.expect("it was held");
-        // Replies are kept for at least 5 s, and a session keeps 1,024: the rate of requests must stay below.
-        next_turn.tick().await;
+    // Replies are kept for at least 5 s, and a session keeps 1,024: the rate of requests must stay below.
+    let mut next_round = interval(Duration::from_millis(96));
+    next_round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for round in 0..75 {
+        let turns = (0..8).map(|number| {
+            let name = format!("seat/{number}");
+            let mut acquire = session.acquire(Acquire::new(vec![want(&name)], Wait::Never, 0).expect("valid"));
+            let session = &session;
+            async move {
+                let token = acquire.granted().await?;
+                session.release(token).await
+            }
+        });
+        for turn in join_all(turns).await {
+            turn.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        next_round.tick().await;
     }
     assert!(!waits.is_finished(), "it is held");
     held.release().await.expect("it was held");
