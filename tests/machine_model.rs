@@ -178,8 +178,11 @@ impl ReferenceStateMachine for Model {
                 .prop_map(|(ticket, repeats)| Command::CancelWait { ticket, repeats }),
             2 => any::<bool>().prop_map(move |by| {
                 let by = by.then(|| Identity::new("ops").unwrap());
-                let (name, reason) = (claimed(), Reason::new("test").unwrap());
-                let (token, after, up_to) = (None, Token(0), None);
+                let name = claimed();
+                let reason = Reason::new("test").unwrap();
+                let token = None;
+                let after = Token(0);
+                let up_to = None;
                 Command::ForceRelease(ForceRelease { name, token, after, up_to, reason, now: false, by })
             }),
             4 => (held(model), any::<bool>(), any::<bool>()).prop_map(move |((_, token, name), all, now)| {
@@ -348,7 +351,8 @@ impl Hurried {
     }
 
     fn apply(&mut self, time: Time, command: &Command) -> Reply {
-        let (mut events, mut again) = (Vec::new(), Vec::new());
+        let mut events = Vec::new();
+        let mut again = Vec::new();
         let mut lived: BTreeSet<_> = self.machine.sessions(None).map(|view| view.session).collect();
         if let Command::Txn(txn) = command {
             lived.extend(txn.opens().into_iter().flatten().map(|new| new.session));
@@ -429,7 +433,8 @@ fn check_restored(machine: &Machine) {
     let draw = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
     let restore = Restore { at: WallTime(1_768_176_000_000), draw, first_token: None, closed_ms: Some(1) };
     let mut restored = machine.restored(&restore).unwrap();
-    let (then, now) = (machine.counts(), restored.counts());
+    let then = machine.counts();
+    let now = restored.counts();
     let entries_waiting = then.waiters - machine.waits().count();
     assert_eq!((now.sessions, now.grants, now.waiters), (then.sessions, then.grants, entries_waiting));
     let revisions = |machine: &Machine| {

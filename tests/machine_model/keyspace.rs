@@ -15,7 +15,8 @@ fn value() -> impl Strategy<Value = Value> {
 
 /// Mostly with what the entry has, or with something close to it.
 fn compare(model: &Model) -> impl Strategy<Value = Compare> + use<> {
-    let (entries, last) = (model.entries.clone(), model.entries.values().map(|entry| entry.modified.0).max());
+    let last = model.entries.values().map(|entry| entry.modified.0).max();
+    let entries = model.entries.clone();
     let relation = prop_oneof![5 => Just(Relation::Equal), 1 => Just(Relation::NotEqual), 1 => Just(Relation::Less), 1 => Just(Relation::Greater)];
     let keys = (key(), option::weighted(0.2, key()));
     (keys, relation, 0..5u8, value(), option::of(session()), 0..=last.unwrap_or(0) + 1, any::<bool>()).prop_map(

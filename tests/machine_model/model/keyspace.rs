@@ -127,9 +127,11 @@ impl Model {
 
     /// What the operations leave, if all of them can be done.
     fn run_branch(&self, operations: &[TxnOperation]) -> Result<Run, Stop> {
-        let (mut entries, mut sessions) = (self.entries.clone(), self.sessions.clone());
+        let mut entries = self.entries.clone();
+        let mut sessions = self.sessions.clone();
         let modified = Revision(self.last_token + 1);
-        let (mut results, mut writes) = (Vec::new(), false);
+        let mut results = Vec::new();
+        let mut writes = false;
         for (index, operation) in operations.iter().enumerate() {
             let index = index as u32;
             let before = entries.clone();
@@ -205,7 +207,8 @@ impl Model {
                     writes = true;
                     let before = entries.get(key).map(|entry| (entry.created, entry.version));
                     let (created, version) = before.unwrap_or((modified, 0));
-                    let (value, version) = (value.clone(), version + 1);
+                    let value = value.clone();
+                    let version = version + 1;
                     let same = entries
                         .get(key)
                         .filter(|before| before.lease.map(|lease| lease.session) == lease.map(|lease| lease.session))
@@ -351,7 +354,8 @@ impl Model {
             let keys: BTreeSet<_> = last.keys().chain(state.keys()).cloned().collect();
             for key in keys {
                 let shared = |entry: Option<&Entry>| entry.cloned().map(Arc::new);
-                let (before, after) = (shared(last.get(&key)), shared(state.get(&key)));
+                let before = shared(last.get(&key));
+                let after = shared(state.get(&key));
                 if before != after {
                     events.push(EntryEvent { revision: Revision(*revision), key, before, after });
                 }
@@ -436,7 +440,8 @@ impl Model {
             }
             self.hand_claims_on();
             self.keep_state();
-            let (token, session) = (claim.token, owner(&held).expect("it holds a lock"));
+            let token = claim.token;
+            let session = owner(&held).expect("it holds a lock");
             grants.push(Forced { token, session, label, remaining_ms: 0, lock_delay_ms: 0 });
             self.close_without_entries();
         }
@@ -483,9 +488,12 @@ impl Model {
     }
 
     pub(super) fn lock_of_entries(&self, name: &LockName) -> LockView {
-        let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+        let mut holders = Vec::new();
+        let mut waiters = Vec::new();
         for (_, entry, claim) in self.claims(name) {
-            let (token, since, mode) = (claim.token, claim.since, Mode::Exclusive);
+            let token = claim.token;
+            let since = claim.since;
+            let mode = Mode::Exclusive;
             let session = owner(&entry).expect("it claims a lock");
             let (label, deadline) = self.ends(&entry);
             if claim.is_held {
