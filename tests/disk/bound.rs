@@ -98,13 +98,17 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     let holder = long_session(&client).await;
     let leads = leader(&cluster).await;
     let slow = (1..=3).find(|node| *node != leads).expect("three nodes");
-    let (going, written) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let going = Arc::new(AtomicBool::new(true));
+    let written = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..LOCKS)
         .map(|number| tokio::spawn(update(holder.clone(), number, Arc::clone(&going), Arc::clone(&written))))
         .collect();
 
-    let (mut most, mut snapshot, deadline) = (BTreeMap::<u64, u64>::new(), 0, Instant::now() + LONG);
-    let (mut entries, mut last) = (0, 1);
+    let mut most = BTreeMap::<u64, u64>::new();
+    let mut snapshot = 0;
+    let deadline = Instant::now() + LONG;
+    let mut entries = 0;
+    let mut last = 1;
     for round in 0_u64.. {
         if written.load(Ordering::Relaxed) >= WRITTEN {
             break;

@@ -16,7 +16,8 @@ async fn a_node_that_may_not_make_a_file_larger_says_so_and_loses_nothing() {
     let client = client(&cluster);
     let session = long_session(&client).await;
     let held = session.acquire("before").await.expect("free");
-    let (name, token) = ("before", held.token());
+    let name = "before";
+    let token = held.token();
     let pid = cluster.node(1).pid().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it runs");
     let limit = Rlimit { current: Some(FILE_BYTES), maximum: None };
     prlimit(Some(pid), Resource::Fsize, limit).expect("its limit may be lowered");

@@ -39,9 +39,12 @@ struct Load {
 
 impl Load {
     fn start(session: &Session, round: &str) -> Self {
-        let (going, acknowledged) = (Arc::new(AtomicBool::new(true)), Arc::<Mutex<Vec<_>>>::default());
+        let going = Arc::new(AtomicBool::new(true));
+        let acknowledged = Arc::<Mutex<Vec<_>>>::default();
         let worker = |worker: usize| {
-            let (session, going, acknowledged) = (session.clone(), Arc::clone(&going), Arc::clone(&acknowledged));
+            let session = session.clone();
+            let going = Arc::clone(&going);
+            let acknowledged = Arc::clone(&acknowledged);
             let prefix = format!("{round}/{worker}");
             tokio::spawn(async move {
                 for number in 0.. {

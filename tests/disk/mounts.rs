@@ -38,7 +38,8 @@ pub(crate) fn is_inside(name: &str) -> bool {
         Err(error) if error.kind() == ErrorKind::NotFound => return skip(name, "there is no program `unshare`"),
         Err(error) => panic!("unshare: {error}"),
     };
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let stdout = String::from_utf8_lossy(&stdout);
+    let stderr = String::from_utf8_lossy(&stderr);
     if status.code() == Some(NOT_PERMITTED) || stderr.starts_with("unshare:") {
         return skip(name, &stderr);
     }

@@ -93,9 +93,11 @@ async fn acquires_that_fill_the_disks_are_refused_and_all_else_goes_on() {
     let disks = Disks::mount(3, 48);
     let cluster = cluster_on(&disks, 26).await;
     let client = client(&cluster);
-    let (holder, other) = (long_session(&client).await, long_session(&client).await);
+    let holder = long_session(&client).await;
+    let other = long_session(&client).await;
     let held = holder.acquire("held").await.expect("free");
-    let (queued, waiting) = (other.clone(), held.names()[0].as_str().to_owned());
+    let queued = other.clone();
+    let waiting = held.names()[0].as_str().to_owned();
     let waiter = tokio::spawn(async move { queued.acquire(&waiting).await });
     until("the waiter queues", async || (status_of_leader(&cluster).await.waiters == 1).then_some(())).await;
 

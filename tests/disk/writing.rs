@@ -8,11 +8,6 @@ use lockkeeper_etcd::proto::etcdserverpb::{
     request_op::Request,
 };
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    time::timeout,
-};
 use tonic::transport::Channel;
 
 use super::{
@@ -20,30 +15,16 @@ use super::{
     short::cluster_with_disks,
 };
 use crate::children;
-use crate::support::{LONG, leader, until};
+use crate::dynamodb::operators::call_with;
+use crate::support::{leader, until};
 
 /// One request of DynamoDB's API, as an SDK names it: with an access key, and an id by which it knows a repetition.
 async fn call(endpoint: &str, invocation: u64, operation: &str, body: &Value) -> (u16, Value) {
-    let address = endpoint.strip_prefix("http://").expect("no TLS").trim_end_matches('/');
-    let body = body.to_string();
-    let request = format!(
-        "POST / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.0\r\n\
-         X-Amz-Target: DynamoDB_20120810.{operation}\r\namz-sdk-invocation-id: {invocation}\r\n\
-         Authorization: AWS4-HMAC-SHA256 Credential=ann/20260101/r/dynamodb/aws4_request, SignedHeaders=host, Signature=0\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
+    let headers = format!(
+        "amz-sdk-invocation-id: {invocation}\r\n\
+         Authorization: AWS4-HMAC-SHA256 Credential=ann/20260101/r/dynamodb/aws4_request, SignedHeaders=host, Signature=0\r\n"
     );
-    let exchange = async {
-        let mut stream = TcpStream::connect(address).await.expect("it listens");
-        stream.write_all(request.as_bytes()).await.expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("answered");
-        answer
-    };
-    let answer = timeout(LONG, exchange).await.expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    call_with(endpoint, operation, &headers, body).await
 }
 
 /// A version as the Java client writes it: an item without one is no lock.
@@ -123,7 +104,8 @@ async fn heartbeats_and_releases_by_writing_go_on_below_the_reserve() {
 
     let channel = Channel::from_shared(format!("http://{}", cluster.etcd_endpoints()[at])).expect("a URL");
     let channel = channel.connect().await.expect("it listens");
-    let (mut kv, mut leases) = (KvClient::new(channel.clone()), LeaseClient::new(channel));
+    let mut kv = KvClient::new(channel.clone());
+    let mut leases = LeaseClient::new(channel);
     let granted = leases.lease_grant(LeaseGrantRequest { ttl: 600, id: 0 }).await.expect("a lease").into_inner();
     let held = kv.txn(put(granted.id, 0)).await.expect("answered").into_inner();
     assert!(held.succeeded);

@@ -33,6 +33,7 @@ async fn the_history_of_unmodified_clients_under_faults_is_judged() {
         ("boto3", Function::Set),
         ("boto3", Function::Read),
     ];
-    let (duration, faults) = (of(DURATION, "16s"), of(FAULTS, "answers-lost,kill-leader,pause-leader"));
+    let duration = of(DURATION, "16s");
+    let faults = of(FAULTS, "answers-lost,kill-leader,pause-leader");
     judged::run(&duration, &faults, &[of_python, of_node], &done).await;
 }

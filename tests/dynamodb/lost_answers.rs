@@ -63,7 +63,8 @@ impl Case {
 
     /// The request of a client about the lock of this case.
     fn of_lock(self, mut request: Value, lease: Duration) -> Value {
-        let (key, lease_ms) = (json!({"S": self.key()}), json!({"S": lease.as_millis().to_string()}));
+        let key = json!({"S": self.key()});
+        let lease_ms = json!({"S": lease.as_millis().to_string()});
         if let Some(item) = request.get_mut("Item") {
             item["key"] = key;
             item["leaseDuration"] = lease_ms;
@@ -144,7 +145,8 @@ async fn play(case: Case, near: &str, far: &str) -> bool {
     // The request takes effect, and its answer is lost for longer than the lease.
     let target = address(near).parse().expect("an address");
     let link = Link::new(TcpListener::bind("127.0.0.1:0").expect("a port"), target, 1).expect("a link");
-    let (by_link, invocation) = (link.address().to_string(), case.key());
+    let by_link = link.address().to_string();
+    let invocation = case.key();
     link.set_backward(Direction::Held);
     let lost = async {
         let version = &request["Item"]["recordVersionNumber"]["S"];

@@ -9,7 +9,7 @@
 mod chaos;
 mod deleted_tables;
 mod lost_answers;
-mod operators;
+pub(crate) mod operators;
 
 use std::{
     env,
@@ -55,7 +55,8 @@ async fn modules() -> Result<PathBuf, String> {
 
 /// The programs of all clients that can be had here, without their arguments; and why others cannot.
 async fn programs() -> (Vec<(&'static str, Command)>, Vec<String>) {
-    let (mut programs, mut problems) = (Vec::new(), Vec::new());
+    let mut programs = Vec::new();
+    let mut problems = Vec::new();
     match python().await {
         Ok(python) => {
             programs.extend(OF_PYPI.map(|name| (name, command(&python, &[&script(&format!("{name}.py"))]))));

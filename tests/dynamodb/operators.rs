@@ -22,11 +22,16 @@ pub(crate) const NAME: &str = "dynamodb/locks/jobs";
 
 /// One request, as an HTTP client sends it that knows nothing of AWS. Returns the status and the body.
 pub(crate) async fn call(endpoint: &str, operation: &str, body: &Value) -> (u16, Value) {
+    call_with(endpoint, operation, "", body).await
+}
+
+/// The same with further headers, each with its end of line.
+pub(crate) async fn call_with(endpoint: &str, operation: &str, headers: &str, body: &Value) -> (u16, Value) {
     let address = endpoint.strip_prefix("http://").expect("no TLS").trim_end_matches('/');
     let body = body.to_string();
     let request = format!(
         "POST / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.0\r\n\
-         X-Amz-Target: DynamoDB_20120810.{operation}\r\nContent-Length: {}\r\n\r\n{body}",
+         X-Amz-Target: DynamoDB_20120810.{operation}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let exchange = async {

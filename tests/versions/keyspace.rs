@@ -15,7 +15,8 @@ use lockkeeper::{
 };
 use tonic::{Code, Request, Response, Status, transport::Channel};
 
-use super::nodes::{Cluster, LONG, until};
+use super::nodes::Cluster;
+use crate::support::{LONG, until};
 
 const TODAY: Versions = Versions::OWN;
 /// A program from before the keyspace.
@@ -158,7 +159,8 @@ async fn only_its_owner_uses_a_session_as_a_lease() {
     let leased = |session: SessionId| {
         let mut txn = txn(vec![put("a", 1)]);
         let Some(Kind::Put(put)) = &mut txn.then[0].kind else { panic!("it puts") };
-        let (session, at_end) = (session.0.to_be_bytes().to_vec().into(), pb::AtLeaseEnd::Delete.into());
+        let session = session.0.to_be_bytes().to_vec().into();
+        let at_end = pb::AtLeaseEnd::Delete.into();
         put.lease = Some(pb::Lease { session, at_end });
         txn
     };

@@ -13,7 +13,8 @@ use lockkeeper::{
     raft::NoReply,
 };
 
-use nodes::{Cluster, LONG, until};
+use crate::support::{LONG, until};
+use nodes::Cluster;
 
 const TODAY: Versions = Versions::OWN;
 const NEXT: Versions = Versions::NEXT;
@@ -34,7 +35,8 @@ async fn probe(cluster: &Cluster) -> Result<Reply, NoReply> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_cluster_is_upgraded_node_by_node_and_an_old_program_is_refused_afterwards() {
     let mut cluster = Cluster::start(&[TODAY, TODAY, TODAY]).await;
-    let (today, next) = (TODAY.highest, NEXT.highest);
+    let today = TODAY.highest;
+    let next = NEXT.highest;
     cluster.reaches(today).await;
     let too_low = Err(NoReply::VersionTooLow { needs: next, has: today });
     assert_eq!(probe(&cluster).await, too_low);

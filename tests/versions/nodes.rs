@@ -1,6 +1,6 @@
 //! A cluster of nodes in this process, each with its own data directory, ports and program version.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use lockkeeper::{
     client::{Client, SessionOptions},
@@ -12,16 +12,11 @@ use lockkeeper::{
 };
 use openraft::async_runtime::WatchReceiver;
 use tempfile::TempDir;
-use tokio::{
-    sync::oneshot,
-    task::JoinHandle,
-    time::{Instant, sleep, timeout},
-};
+use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
 use crate::in_process::{self, NodeData, Seat};
+use crate::support::{LONG, until};
 
-/// Longer than any step on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
 const CLUSTER: &str = "versions";
 
 struct Node {
@@ -42,18 +37,6 @@ struct Running {
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
     client: Client,
-}
-
-/// Waits until `condition` returns a value.
-pub(crate) async fn until<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LONG;
-    loop {
-        if let Some(found) = condition().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited {LONG:?} in vain for {what}");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 impl Cluster {
