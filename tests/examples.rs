@@ -42,7 +42,8 @@ async fn why_tokens_matter() {
 
 async fn shows(example: &str, words: &str) {
     let output = run(example).await;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8_lossy(&output.stdout);
+    let err = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     assert!(out.contains(words), "it does not say {words:?}:\n{out}");
 }

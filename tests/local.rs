@@ -145,7 +145,8 @@ async fn a_kept_cluster_goes_on_where_it_was_and_moves_if_its_ports_are_taken() 
 
     let mut first = LocalCluster::start(kept(Some(2))).await.unwrap();
     assert!(matches!(LocalCluster::start(kept(None)).await, Err(LocalError::InUse(_))));
-    let (before, cluster_id) = (endpoints(&first), first.node(1).config().cluster_id.clone());
+    let before = endpoints(&first);
+    let cluster_id = first.node(1).config().cluster_id.clone();
     first.stop().await;
     drop(first);
 
@@ -184,7 +185,8 @@ async fn a_cluster_that_does_not_serve_says_what_is_missing() {
     fs::write(&program, "#!/bin/sh\nexec cat\n").unwrap();
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 
-    let (nodes, path) = (Some(1), directory.path().join("cluster"));
+    let nodes = Some(1);
+    let path = directory.path().join("cluster");
     let timeout = Duration::from_millis(100);
     let options = ClusterOptions { nodes, directory: Some(path.clone()), timeout, ..ClusterOptions::new(program) };
     let message = LocalCluster::start(options).await.unwrap_err().to_string();

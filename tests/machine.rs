@@ -365,7 +365,9 @@ fn acquire(arguments: &mut Arguments<'_>) -> Result<Acquire> {
 }
 
 fn transaction(arguments: &mut Arguments<'_>) -> Result<Command> {
-    let (mut compares, mut then, mut otherwise) = (Vec::new(), Vec::new(), Vec::new());
+    let mut compares = Vec::new();
+    let mut then = Vec::new();
+    let mut otherwise = Vec::new();
     while let Some(word) = arguments.0.next_pos() {
         match word.split_once(' ') {
             Some(("if", text)) => compares.push(compare(text)?),

@@ -237,7 +237,8 @@ fn report(arguments: &[&str]) -> Result<std::process::Output, std::io::Error> {
 fn the_program_makes_a_page_of_a_file() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let path = |name: &str| directory.path().join(name).display().to_string();
-    let (history, page) = (path("history.jsonl"), path("report.html"));
+    let history = path("history.jsonl");
+    let page = path("report.html");
     fs::write(&history, STORY)?;
     let output = report(&[&history, "--out", &page, "--command", "make chaos"])?;
     assert!(output.status.success(), "{output:?}");

@@ -157,7 +157,8 @@ async fn try_to_acquire_much(url: String, session_id: String) -> Result<v1::Acqu
 #[test]
 fn an_apply_that_takes_long_delays_no_peer() {
     let (gate, comes, go_on) = Gate::new();
-    let (test, clients) = (threads(1), threads(1));
+    let test = threads(1);
+    let clients = threads(1);
     let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()), Tasks::Here);
     let session = test.block_on(open_session(node.client_url()));
     let acquired = test.spawn(acquire_much(node.client_url(), session));
@@ -174,7 +175,8 @@ fn an_apply_that_takes_long_delays_no_peer() {
 #[test]
 fn a_node_whose_table_stands_still_says_that_it_cannot_serve() {
     let (gate, comes, go_on) = Gate::new();
-    let (test, clients) = (threads(1), threads(1));
+    let test = threads(1);
+    let clients = threads(1);
     let node = Node::start(Some(gate), Tasks::On(clients.handle().clone()), Tasks::Here);
     let session = test.block_on(open_session(node.client_url()));
     let ready = async |begins: &str| {
@@ -201,7 +203,8 @@ fn a_node_whose_table_stands_still_says_that_it_cannot_serve() {
 
 #[test]
 fn clients_that_keep_their_threads_busy_delay_no_peer() {
-    let (test, clients) = (threads(1), threads(1));
+    let test = threads(1);
+    let clients = threads(1);
     let node = Node::start(None, Tasks::On(clients.handle().clone()), Tasks::Here);
     test.block_on(open_session(node.client_url()));
     // Block the only client thread.
@@ -238,7 +241,9 @@ async fn probe(address: String, path: &str) -> String {
 
 #[test]
 fn adapters_that_keep_their_threads_busy_delay_no_client() {
-    let (test, clients, adapters) = (threads(1), threads(1), threads(1));
+    let test = threads(1);
+    let clients = threads(1);
+    let adapters = threads(1);
     let node = Node::start(None, Tasks::On(clients.handle().clone()), Tasks::On(adapters.handle().clone()));
     test.block_on(open_session(node.client_url()));
     // Block the only thread of the adapters.

@@ -88,7 +88,8 @@ fn the_newest_is_kept_and_older_ones_stay_readable() {
 
 #[test]
 fn a_snapshot_travels_to_a_peer() {
-    let (here, there) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let here = tempfile::tempdir().expect("a directory");
+    let there = tempfile::tempdir().expect("a directory");
     let sent = write(&open(here.path()), 100);
     let store = open(there.path());
     let mut receiving = store.receive(meta(100), sent.length()).expect("begun");
@@ -102,7 +103,8 @@ fn a_snapshot_travels_to_a_peer() {
 
 #[test]
 fn what_arrives_damaged_is_not_used_and_leaves_nothing() {
-    let (here, there) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let here = tempfile::tempdir().expect("a directory");
+    let there = tempfile::tempdir().expect("a directory");
     let sent = write(&open(here.path()), 100);
     let store = open(there.path());
     let receive = |announced: SnapshotMeta, bytes: &[u8]| {

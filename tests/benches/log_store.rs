@@ -112,13 +112,16 @@ fn append(criterion: &mut Criterion) {
 fn ratio(_: &mut Criterion) {
     let directory = tempfile::tempdir().expect("a place for temporary files");
     for count in GROUPS {
-        let (mut log, mut bare) = (Log::new(), Bare::new(directory.path()));
-        let (mut of_log, mut of_bare) = (Vec::new(), Vec::new());
+        let mut log = Log::new();
+        let mut bare = Bare::new(directory.path());
+        let mut of_log = Vec::new();
+        let mut of_bare = Vec::new();
         for _ in 0..TURNS {
             of_log.push(timed(|| log.append(count)));
             of_bare.push(timed(|| bare.append(count)));
         }
-        let (of_log, of_bare) = (median(of_log), median(of_bare));
+        let of_log = median(of_log);
+        let of_bare = median(of_bare);
         let ratio = of_log.as_secs_f64() / of_bare.as_secs_f64();
         println!("durable append of {count}: log {of_log:?}, bare file {of_bare:?}: ratio {ratio:.2}");
     }

@@ -257,7 +257,9 @@ fn worst(_: &mut Criterion) {
         ];
         for (what, mut machine, stamp, command) in crowds {
             let time = Time { stamp: Stamp(stamp), wall: WallTime(0) };
-            let (mut longest, mut all, mut batches) = (Duration::ZERO, Duration::ZERO, 0);
+            let mut longest = Duration::ZERO;
+            let mut all = Duration::ZERO;
+            let mut batches = 0;
             let mut next = Some(command);
             while let Some(command) = next {
                 let mut events = Vec::new();

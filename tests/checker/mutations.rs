@@ -93,7 +93,8 @@ fn drop_release(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     let (pair, token) = *grants(events).choose(random)?;
     let release = release_of(events, token)?;
     // Only where an exclusive grant follows within 15 ms: otherwise the mutation may leave no trace.
-    let (lock, freed_ns) = (events[pair.begin].locks.clone(), events[release.end].time_ns);
+    let lock = events[pair.begin].locks.clone();
+    let freed_ns = events[release.end].time_ns;
     let soon = grants(events).into_iter().any(|(next, _)| {
         let answered_ns = events[next.end].time_ns;
         events[next.begin].locks == lock && answered_ns > freed_ns && answered_ns < freed_ns + 15_000_000
@@ -166,7 +167,8 @@ fn drop_end_of_wait(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> 
     let wait = waits.choose(random)?;
     // The client waits without a limit: its other events go, and its renewals stay.
     let process = events[wait.end].process.clone();
-    let (from, mut place) = (wait.end, 0);
+    let from = wait.end;
+    let mut place = 0;
     events.retain(|event| {
         place += 1;
         let renewed = matches!(&event.what, What::Fact(Fact::Renewed { .. }));
@@ -193,7 +195,8 @@ fn retry_differs(events: &mut Vec<Event>, random: &mut StdRng) -> Option<()> {
     let ((pair, token), new) = (*granted.choose(random)?, random.random_range(1_000..2_000));
     let What::Invoke(Call::Acquire(acquire)) = &events[pair.begin].what else { return None };
     let retry = Call::Retry { session: acquire.session.clone(), request: acquire.request? };
-    let (after, op) = (events[pair.end].clone(), Some(9_000_000 + token));
+    let after = events[pair.end].clone();
+    let op = Some(9_000_000 + token);
     let told = |what: What| Event { op, locks: vec![], what, ..after.clone() };
     events.insert(pair.end + 1, told(What::Ok(Answer::Retry { token: new })));
     events.insert(pair.end + 1, told(What::Invoke(retry)));

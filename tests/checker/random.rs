@@ -56,7 +56,8 @@ fn random_histories_have_evidence_for_all_properties() {
 fn wrong_histories_violate_a_property() {
     let mut missed = Vec::new();
     for (name, mutate) in mutations::ALL {
-        let (mut done, mut caught) = (0, 0);
+        let mut done = 0;
+        let mut caught = 0;
         let mut by: BTreeMap<Property, u32> = BTreeMap::new();
         for seed in 0..25 {
             let mut events = reference::history(seed);

@@ -80,7 +80,8 @@ async fn the_history_of_the_package_under_faults_is_judged() {
     };
     let faults = std::env::var("LOCKKEEPER_CLIENTS_FAULTS").unwrap_or_else(|_| "all".to_owned());
     let duration = std::env::var("LOCKKEEPER_CLIENTS_CHAOS").unwrap_or_else(|_| "60s".to_owned());
-    let (directory, script) = (text(place.path()), text(&sources().join("chaos.py")));
+    let directory = text(place.path());
+    let script = text(&sources().join("chaos.py"));
     let program = format!("PYTHONPATH='{directory}' exec '{}' '{script}'", python.display());
     let done = [("python-threads", Function::Acquire), ("python-asyncio", Function::Acquire)];
     judged::run(&duration, &faults, &[program], &done).await;

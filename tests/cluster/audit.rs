@@ -80,7 +80,8 @@ async fn head(cluster: &LocalCluster) -> (u64, String) {
 
 /// A wait that is granted, one that is left, an expiry, a forced release, operators' acts and releases.
 async fn story(client: &Client, cluster: &LocalCluster) {
-    let (first, second) = (long_session(client).await, long_session(client).await);
+    let first = long_session(client).await;
+    let second = long_session(client).await;
     let held = first.acquire("seat").await.expect("free");
     let waiter = tokio::spawn(second.acquire("seat").into_future());
     until("the waiter", async || cluster.statuses().await.values().any(|status| status.waiters == 1).then_some(()))
@@ -160,7 +161,8 @@ async fn all_nodes_write_the_same_lines_through_a_kill_and_a_restart() {
         }
     }
 
-    let (node, other) = (killed % 3 + 1, (killed + 1) % 3 + 1);
+    let node = killed % 3 + 1;
+    let other = (killed + 1) % 3 + 1;
     let path = |node: u64| directory.path().join(format!("node-{node}")).to_string_lossy().into_owned();
     let (code, sound, _) =
         text(&output(&mut lockkeeper(&["audit", "verify", "--head", &hash, &path(node), &path(other)])).await);
@@ -202,7 +204,8 @@ async fn a_node_that_got_a_snapshot_has_a_gap_which_another_one_fills() {
     let (count, hash) = head(&cluster).await;
     cluster.stop().await;
 
-    let (hash, own) = (Some(hash.parse().expect("a hash")), files_of(directory.path(), away));
+    let hash = Some(hash.parse().expect("a hash"));
+    let own = files_of(directory.path(), away);
     let report = verify(&own, hash, |_| {}).expect("sound");
     assert_eq!((report.gaps.len(), report.head.lines), (1, count), "{report:?}");
     let filled = [own, files_of(directory.path(), away % 3 + 1)].concat();

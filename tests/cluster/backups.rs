@@ -81,7 +81,8 @@ impl Load {
         // Names of its own: those of an earlier load may be held in a cluster that was made from its data, by sessions that live on.
         static LOADS: AtomicU64 = AtomicU64::new(0);
         let load = LOADS.fetch_add(1, Ordering::Relaxed);
-        let (mut workers, highest) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
+        let mut workers = JoinSet::new();
+        let highest = Arc::new(AtomicU64::new(0));
         for worker in 0..4 {
             let session = long_session(&client(cluster)).await;
             let highest = Arc::clone(&highest);
@@ -142,10 +143,12 @@ async fn acquire_again(client: &Client, name: &str) -> Guard {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_restore_old_holders_are_fenced_out_and_fences_go_on() {
-    let (mut cluster, aside) = (cluster().await, tempfile::tempdir().expect("a directory"));
+    let mut cluster = cluster().await;
+    let aside = tempfile::tempdir().expect("a directory");
     let fences = tempfile::tempdir().expect("a directory");
     let resources = fence(&fences);
-    let (before, lasting) = (client(&cluster), long_session(&client(&cluster)).await);
+    let before = client(&cluster);
+    let lasting = long_session(&client(&cluster)).await;
     let load = Load::start(&cluster).await;
     let early = session_of(&before, SHORT).await.acquire("early").data(b"kept").keep_data().await.expect("free");
     write(&resources, "early", early.token()).await;
@@ -153,8 +156,10 @@ async fn after_a_restore_old_holders_are_fenced_out_and_fences_go_on() {
 
     // Saved in the middle, from a follower.
     let follower = leader(&cluster).await % 3 + 1;
-    let (known, file) = (load.highest(), aside.path().join("backup"));
-    let (file, endpoint) = (file.to_str().expect("text"), cluster.node(follower).endpoint());
+    let known = load.highest();
+    let file = aside.path().join("backup");
+    let file = file.to_str().expect("text");
+    let endpoint = cluster.node(follower).endpoint();
     let saved = document(&["snapshot", "save", file, "--endpoints", &endpoint]).await;
     let inspected = document(&["snapshot", "inspect", file]).await;
     assert_eq!((&saved["log_index"], &saved["bytes"]), (&inspected["log_index"], &inspected["bytes"]));
@@ -228,7 +233,8 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
     .await;
     let aside = tempfile::tempdir().expect("a directory");
     let at = |name: &str| aside.path().join(name).to_str().expect("text").to_owned();
-    let (file, endpoint) = (at("backup"), cluster.node(1).endpoint());
+    let file = at("backup");
+    let endpoint = cluster.node(1).endpoint();
     document(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
     let late = session_of(&client(&cluster), SHORT).await.acquire("late").await.expect("free");
     lose(&mut cluster, &[1]).await;
@@ -272,13 +278,16 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
 /// Last night's backup, restored on Monday and again on Tuesday: a holder of Monday's cluster that was paused does not pass on Tuesday.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_backup_restored_twice_makes_two_clusters_that_issue_nothing_twice() {
-    let (mut cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));
+    let mut cluster = cluster_of(1).await;
+    let aside = tempfile::tempdir().expect("a directory");
     let fences = tempfile::tempdir().expect("a directory");
     let at = |name: &str| aside.path().join(name).to_str().expect("text").to_owned();
-    let (file, endpoint) = (at("backup"), cluster.node(1).endpoint());
+    let file = at("backup");
+    let endpoint = cluster.node(1).endpoint();
     document(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
 
-    let (mut tokens, mut indexes) = (Vec::new(), Vec::new());
+    let mut tokens = Vec::new();
+    let mut indexes = Vec::new();
     for day in ["monday", "tuesday"] {
         lose(&mut cluster, &[1]).await;
         let made = at(day);
@@ -301,10 +310,12 @@ async fn one_backup_restored_twice_makes_two_clusters_that_issue_nothing_twice()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_without_its_majority_is_made_anew_from_the_node_that_is_left() {
-    let (mut cluster, aside) = (cluster().await, tempfile::tempdir().expect("a directory"));
+    let mut cluster = cluster().await;
+    let aside = tempfile::tempdir().expect("a directory");
     let fences = tempfile::tempdir().expect("a directory");
     let resources = fence(&fences);
-    let (before, load) = (client(&cluster), Load::start(&cluster).await);
+    let before = client(&cluster);
+    let load = Load::start(&cluster).await;
     let old = session_of(&before, SHORT).await.acquire("held").data(b"kept").keep_data().await.expect("free");
     write(&resources, "held", old.token()).await;
     load.goes_on().await;
@@ -331,7 +342,8 @@ async fn a_cluster_without_its_majority_is_made_anew_from_the_node_that_is_left(
     let lost: Vec<u64> = (1..=3).filter(|id| *id != left).collect();
     lose(&mut cluster, &lost).await;
 
-    let (directory, into) = (data_dir(&cluster, left), aside.path().join("made"));
+    let directory = data_dir(&cluster, left);
+    let into = aside.path().join("made");
     let files = content(Path::new(&directory));
     let force = [
         "recover",
@@ -363,10 +375,12 @@ async fn a_cluster_without_its_majority_is_made_anew_from_the_node_that_is_left(
 /// An older copy of one node, started with the one that was away, while the third, which has all that was acknowledged, is down.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_that_disagree_are_compared_and_the_newest_makes_the_new_cluster() {
-    let (mut cluster, aside) = (cluster().await, tempfile::tempdir().expect("a directory"));
+    let mut cluster = cluster().await;
+    let aside = tempfile::tempdir().expect("a directory");
     let data_dir = |cluster: &LocalCluster, id| cluster.node(id).config().data_dir.to_str().expect("text").to_owned();
     let kept = leader(&cluster).await;
-    let (copied, away) = (kept % 3 + 1, (kept + 1) % 3 + 1);
+    let copied = kept % 3 + 1;
+    let away = (kept + 1) % 3 + 1;
     let hold = async |cluster: &LocalCluster, name: &str| {
         let session = session_of(&client(cluster), SHORT).await;
         std::mem::forget(session.acquire(name).data(b"kept").keep_data().await.expect("free"));
@@ -386,7 +400,8 @@ async fn copies_that_disagree_are_compared_and_the_newest_makes_the_new_cluster(
     hold(&cluster, "second").await;
     until("both have applied it", async || {
         let statuses = cluster.statuses().await;
-        let (one, other) = (statuses.get(&kept)?, statuses.get(&copied)?);
+        let one = statuses.get(&kept)?;
+        let other = statuses.get(&copied)?;
         (one.applied_index >= other.committed_index.max(one.committed_index)).then_some(())
     })
     .await;
@@ -413,7 +428,8 @@ async fn copies_that_disagree_are_compared_and_the_newest_makes_the_new_cluster(
     let remembered = remembered.clone().find(|peer| number(peer, "node_id") == copied).expect("it acknowledged");
     assert!(remembered["start"].is_string() && remembered["start"] != own["start"], "{newest} {own}");
     let made = aside.path().join("made").to_str().expect("text").to_owned();
-    let (from, members) = (data_dir(&cluster, kept), ["--member", "1", "--member", "2", "--member", "3"]);
+    let from = data_dir(&cluster, kept);
+    let members = ["--member", "1", "--member", "2", "--member", "3"];
     let recover =
         ["recover", "--data-dir", &from, "--force-new-cluster", "--cluster-id", "again", "--now", "--into", &made];
     let made = document(&[&recover[..], &members].concat()).await;
@@ -424,11 +440,14 @@ async fn copies_that_disagree_are_compared_and_the_newest_makes_the_new_cluster(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_restored_is_refused_and_nothing_is_changed() {
-    let (cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));
+    let cluster = cluster_of(1).await;
+    let aside = tempfile::tempdir().expect("a directory");
     let session = long_session(&client(&cluster)).await;
     let held = session.acquire("held").await.expect("free");
     let at = |name: &str| aside.path().join(name).to_str().expect("text").to_owned();
-    let (file, made, endpoint) = (at("backup"), at("made"), cluster.node(1).endpoint());
+    let file = at("backup");
+    let made = at("made");
+    let endpoint = cluster.node(1).endpoint();
     document(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
 
     // The file is not overwritten by chance.
@@ -479,10 +498,12 @@ async fn what_cannot_be_restored_is_refused_and_nothing_is_changed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_cluster_begins_with_the_first_token_that_it_was_given() {
-    let (mut cluster, aside) = (cluster_of(1).await, tempfile::tempdir().expect("a directory"));
+    let mut cluster = cluster_of(1).await;
+    let aside = tempfile::tempdir().expect("a directory");
     let config = cluster.node(1).config().clone();
     lose(&mut cluster, &[1]).await;
-    let (made, member) = (aside.path().join("made"), format!("1={},{}", config.peer_listen, config.client_listen));
+    let made = aside.path().join("made");
+    let member = format!("1={},{}", config.peer_listen, config.client_listen);
     let empty = ["snapshot", "restore", "--empty", "--first-token", "1000000", "--cluster-id", "anew", "--now"];
     let made = [&empty[..], &["--member", &member, "--data-dir", made.to_str().expect("text")]].concat();
     let made = document(&made).await;

@@ -253,7 +253,8 @@ async fn a_node_that_is_no_member_forwards_nothing_and_adds_only_itself() {
     let nine = tls(&own, Some(own.node(9, &hosts(), 1).expect("a certificate")));
     let config = cluster.node(leading).config();
     let at = |address: &str| channel(TlsConnector::for_client(TcpConnector, nine.clone()), address);
-    let (at_peers, at_clients) = (at(&config.peer_listen), at(&config.client_listen));
+    let at_peers = at(&config.peer_listen);
+    let at_clients = at(&config.client_listen);
 
     let held = client(&cluster).open(SessionOptions::default()).await.expect("a session");
     let guard = held.acquire("held").await.expect("free");

@@ -29,7 +29,8 @@ async fn acquire(channel: Channel, session_id: &str, names: impl Iterator<Item =
 async fn all_locks_of_a_session_are_free_when_its_close_is_answered() {
     let cluster = cluster_of(1).await;
     let channel = cluster.node(leader(&cluster).await).channel().await.expect("it serves");
-    let (many, other) = (open(channel.clone()).await, open(channel.clone()).await);
+    let many = open(channel.clone()).await;
+    let other = open(channel.clone()).await;
     for number in 0..ACQUIRES {
         let names = (0..LOCKS_EACH).map(|lock| format!("{number}/{lock}"));
         assert!(acquire(channel.clone(), &many, names).await, "all are free");

@@ -9,7 +9,8 @@ use crate::support::{LONG, client, cluster, leader, lockkeeper, long_session, ou
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("made");
     for entry in fs::read_dir(from).expect("readable") {
-        let (path, to) = (entry.as_ref().expect("readable").path(), to.join(entry.expect("readable").file_name()));
+        let path = entry.as_ref().expect("readable").path();
+        let to = to.join(entry.expect("readable").file_name());
         match path.is_dir() {
             true => copy(&path, &to),
             false => _ = fs::copy(&path, &to).expect("copied"),
@@ -30,7 +31,8 @@ async fn status(cluster: &LocalCluster, id: u64) -> Option<StatusResponse> {
 async fn catches_up(cluster: &LocalCluster, id: u64) {
     let leader = leader(cluster).await;
     until("a node that catches up", async || {
-        let (there, here) = (status(cluster, leader).await?, status(cluster, id).await?);
+        let there = status(cluster, leader).await?;
+        let here = status(cluster, id).await?;
         (here.applied_index == there.committed_index).then_some(())
     })
     .await;
@@ -58,7 +60,8 @@ async fn a_node_with_an_older_copy_of_its_data_refuses_to_start_and_says_why() {
     acquire(&cluster, "first").await;
     let id = follower(&cluster).await;
     catches_up(&cluster, id).await;
-    let (aside, own) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let aside = tempfile::tempdir().expect("a directory");
+    let own = tempfile::tempdir().expect("a directory");
     let directory = cluster.node(id).config().data_dir.clone();
 
     // A copy of a running node, as a file backup makes it. The other nodes know the later entries that this node acknowledged.
@@ -108,9 +111,11 @@ async fn an_older_copy_is_known_to_the_other_follower_though_the_leader_is_down(
     let mut cluster = cluster().await;
     acquire(&cluster, "first").await;
     let leads = leader(&cluster).await;
-    let (id, other) = (leads % 3 + 1, (leads + 1) % 3 + 1);
+    let id = leads % 3 + 1;
+    let other = (leads + 1) % 3 + 1;
     catches_up(&cluster, id).await;
-    let (aside, directory) = (tempfile::tempdir().expect("a directory"), cluster.node(id).config().data_dir.clone());
+    let aside = tempfile::tempdir().expect("a directory");
+    let directory = cluster.node(id).config().data_dir.clone();
     cluster.node_mut(id).stop().await.expect("it ran");
     copy(&directory, &aside.path().join("older"));
     cluster.node_mut(id).spawn().expect("it starts");

@@ -68,7 +68,8 @@ async fn waits_without_request_ids_count_towards_the_limit() {
     let message = wait_for_ever("seat", &session);
     let mut calls = JoinSet::new();
     for _ in 0..=MOST {
-        let (mut locks, message) = (locks.clone(), message.clone());
+        let mut locks = locks.clone();
+        let message = message.clone();
         calls.spawn(async move { locks.acquire(message).await });
     }
     let answer = timeout(LONG, calls.join_next()).await.expect("one is refused").expect("one").expect("no panic");
@@ -146,7 +147,8 @@ async fn a_full_follower_answers_short_calls() -> bool {
         ..ReleaseRequest::default()
     };
     requests.send(PipelineRequest { number: 0, what: Some(Asked::Release(release)) }).await.expect("it is read");
-    let (mut released, mut granted) = (false, false);
+    let mut released = false;
+    let mut granted = false;
     while !(released && granted) {
         let answer = timeout(LONG, answers.message()).await.expect("in time").expect("it goes on").expect("an answer");
         match answer.what.expect("something") {

@@ -71,7 +71,8 @@ async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
         let mut answered = 0;
         while answered < ANSWERS {
             let calls = (1..=CALLS).map(|id| {
-                let (mut locks, request) = (LocksClient::new(channel.clone()), timed(acquire(&session, id), TIME));
+                let mut locks = LocksClient::new(channel.clone());
+                let request = timed(acquire(&session, id), TIME);
                 async move { locks.acquire(request).await.expect_err("it is held") }
             });
             // On a busy machine the client's own timer may fire first. Count only answers of the node.
@@ -86,7 +87,8 @@ async fn any_node_reports_a_passed_deadline_and_the_wait_keeps_its_place() {
         let mut locks = LocksClient::new(channel);
         for id in 1..=CALLS {
             let request = Some(RequestId { id: 100 + id, lowest: 1, kept: vec![] });
-            let (session_id, target) = (session.clone(), Some(Target::AcquireRequestId(id)));
+            let session_id = session.clone();
+            let target = Some(Target::AcquireRequestId(id));
             locks.release(ReleaseRequest { session_id, request, target }).await.expect("it is taken back");
         }
         let status = locks.watch(timed(WatchRequest { prefix: "seat".to_owned(), after_index: 0 }, LONGER)).await;

@@ -66,7 +66,8 @@ async fn won(campaign: JoinHandle<Result<Leadership, Error>>) -> Leadership {
 async fn a_leader_proclaims_values_and_resigns() {
     let cluster = cluster().await;
     let client = client(&cluster);
-    let (session, election) = (long_session(&client).await, election(&client));
+    let session = long_session(&client).await;
+    let election = election(&client);
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
 
     let leadership = election.campaign(&session, "").await.expect("no other candidate");
@@ -138,7 +139,8 @@ async fn candidates_lead_in_their_order_and_each_is_seen_with_its_value() {
 async fn an_observer_survives_the_loss_of_its_node_and_sees_no_change_twice() {
     let mut cluster = cluster().await;
     let client = client(&cluster);
-    let (session, election) = (long_session(&client).await, election(&client));
+    let session = long_session(&client).await;
+    let election = election(&client);
     let mut leaders = election.observe();
     assert_eq!(next(&mut leaders).await, None);
     let mut leadership = election.campaign(&session, "a").await.expect("no other candidate");
@@ -150,7 +152,8 @@ async fn an_observer_survives_the_loss_of_its_node_and_sees_no_change_twice() {
         let value = format!("round {round}");
         soon(leadership.proclaim(&value)).await.expect("it leads still");
         assert_eq!(told(next(&mut leaders).await), is(&leadership, &value));
-        let (epoch, next_session) = (leadership.epoch(), long_session(&client).await);
+        let epoch = leadership.epoch();
+        let next_session = long_session(&client).await;
         let successor = campaign(&election, &next_session, "next");
         until_queued(&client, 1).await;
         leadership.resign().await.expect("it led");
@@ -170,7 +173,8 @@ async fn a_slow_observer_sees_the_newest() {
     const TERMS: u64 = 40;
     let cluster = cluster().await;
     let client = client(&cluster);
-    let (session, election) = (long_session(&client).await, election(&client));
+    let session = long_session(&client).await;
+    let election = election(&client);
     let mut slow = election.observe();
     assert_eq!(next(&mut slow).await, None);
     let mut attentive = Box::pin(election.observe().filter_map(async |seen| seen.ok().flatten()));
@@ -217,7 +221,8 @@ async fn a_campaign_that_is_dropped_leaves_no_candidate() {
 async fn a_leader_removed_by_an_operator_learns_of_it_and_cannot_proclaim() {
     let cluster = cluster().await;
     let client = client(&cluster);
-    let (session, election) = (long_session(&client).await, election(&client));
+    let session = long_session(&client).await;
+    let election = election(&client);
     let leadership = election.campaign(&session, "a").await.expect("no other candidate");
     client.force_release(NAME, "stuck").token(leadership.epoch()).now().await.expect("the cluster answers");
     assert_eq!(election.leader().await.expect("the cluster answers"), None);
@@ -236,7 +241,8 @@ async fn a_leader_that_dies_is_replaced_after_its_ttl_and_not_before() {
     // The leader runs in this process, so its death is simulated: a second runtime, which is shut down with all its tasks.
     let ttl = Duration::from_secs(2);
     let mortal = tokio::runtime::Runtime::new().expect("a runtime");
-    let (mortals_client, mortals_election) = (self::client(&cluster), election.clone());
+    let mortals_client = self::client(&cluster);
+    let mortals_election = election.clone();
     let candidacy = mortal.spawn(async move {
         let options = SessionOptions { ttl, label: "mortal".to_owned() };
         let session = mortals_client.open(options).await.expect("a session");
@@ -250,7 +256,8 @@ async fn a_leader_that_dies_is_replaced_after_its_ttl_and_not_before() {
     until_queued(&client, 1).await;
 
     mortal.shutdown_background();
-    let (died, left) = (Instant::now(), leadership.remaining());
+    let died = Instant::now();
+    let left = leadership.remaining();
     let successor = won(successor).await;
     assert!(died.elapsed() >= left, "{:?} after its death, with {left:?} left", died.elapsed());
     assert_eq!(leadership.remaining(), Duration::ZERO);

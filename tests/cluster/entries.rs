@@ -66,7 +66,8 @@ async fn ask<T>(
 /// A transaction that puts this value under both keys.
 fn puts(keys: [&str; 2], value: usize) -> pb::Txn {
     let put = |key: &str| {
-        let (key, value) = (Key::new(key.as_bytes()).expect("a key"), Value::new(value.to_string().as_bytes()));
+        let key = Key::new(key.as_bytes()).expect("a key");
+        let value = Value::new(value.to_string().as_bytes());
         TxnOperation::Put(Put { key, value: value.expect("short"), lease: PutLease::None, claims: None })
     };
     write_txn(&Txn::new(vec![], keys.map(put).into(), vec![]).expect("in bounds"))
@@ -154,11 +155,15 @@ struct Writers {
 
 impl Writers {
     fn start(peers: &BTreeMap<u64, String>) -> Self {
-        let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let stop = Arc::<AtomicBool>::default();
+        let acknowledged = Arc::<AtomicUsize>::default();
         let tasks = (0..WRITERS).map(|writer| {
-            let (peers, stop, acknowledged) = (peers.clone(), Arc::clone(&stop), Arc::clone(&acknowledged));
+            let peers = peers.clone();
+            let stop = Arc::clone(&stop);
+            let acknowledged = Arc::clone(&acknowledged);
             tokio::spawn(async move {
-                let (mut revisions, keys) = (Vec::new(), [format!("a/{writer}"), format!("b/{writer}")]);
+                let mut revisions = Vec::new();
+                let keys = [format!("a/{writer}"), format!("b/{writer}")];
                 while !stop.load(Ordering::Relaxed) {
                     let txn = puts([&keys[0], &keys[1]], revisions.len());
                     revisions.push(commit(&peers, &txn).await);
@@ -206,7 +211,8 @@ async fn a_watch_survives_its_leader_and_goes_on_at_another_node_without_gap_or_
     let peers = peers(&cluster);
     let first = commit(&peers, &puts(["a/0", "b/0"], 0)).await;
     let dead = leader(&cluster).await;
-    let (own, other) = (dead % 3 + 1, (dead + 1) % 3 + 1);
+    let own = dead % 3 + 1;
+    let other = (dead + 1) % 3 + 1;
     let writers = Writers::start(&peers);
     let mut seen = Seen::default();
     let mut stream = watch(&peers[&own], first).await.expect("it serves");

@@ -24,7 +24,8 @@ async fn nothing_more_is_told(client: &Client, session: &Session) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_leader_reports_a_forced_release_when_the_leader_dies() {
     let mut cluster = cluster().await;
-    let (cable, operator) = (Cable::default(), client(&cluster));
+    let cable = Cable::default();
+    let operator = client(&cluster);
     let builder = Client::builder(&cluster.endpoints().join(",")).connect(cable.connect());
     let options = SessionOptions { ttl: Duration::from_secs(15), label: "holder".to_string() };
     let session = builder.build().expect("the endpoints are valid").open(options).await.expect("a session");

@@ -94,7 +94,9 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
     let counts = Arc::new(Cancellations::default());
     let mut workers = JoinSet::new();
     for worker in 0..WORKERS {
-        let (client, session, counts) = (client.clone(), session.clone(), Arc::clone(&counts));
+        let client = client.clone();
+        let session = session.clone();
+        let counts = Arc::clone(&counts);
         workers.spawn(async move {
             let mut random = StdRng::seed_from_u64(worker);
             let mut left = EACH;
@@ -133,7 +135,8 @@ async fn a_thousand_cancellations_leave_nothing_behind() {
         worker.expect("no worker failed");
     }
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (granted, waiting) = (count(&counts.granted), count(&counts.seen_waiting));
+    let granted = count(&counts.granted);
+    let waiting = count(&counts.seen_waiting);
     println!("{granted} granted beside {} dropped, up to {waiting} waiting", WORKERS * EACH);
     assert!(granted >= 50 && waiting > 0, "{granted} granted, {waiting} waiting: too few to show anything");
 
@@ -157,7 +160,8 @@ async fn two_tasks_of_one_session_exclude_each_other() {
     assert!(matches!(error, Error::NotAcquired(_)), "{error:?}");
     let lock = session.acquire("seat").reentrant();
     held.release().await.expect("it was held");
-    let (outer, inner) = (lock.enter().await.expect("free"), lock.enter().await.expect("it is inside"));
+    let outer = lock.enter().await.expect("free");
+    let inner = lock.enter().await.expect("it is inside");
     assert_eq!(outer.token(), inner.token());
 }
 

@@ -93,7 +93,8 @@ async fn agree(cluster: &LocalCluster) {
             let status = asked.status(request).await.ok()?.into_inner();
             let first = hashes.insert(status.applied_index, (status.node_id, status.table_hash));
             if let Some((other, hash)) = first.filter(|(other, _)| *other != status.node_id) {
-                let (node, index) = (status.node_id, status.applied_index);
+                let node = status.node_id;
+                let index = status.applied_index;
                 assert_eq!(hash, status.table_hash, "nodes {other} and {node} disagree at index {index}");
                 return Some(());
             }

@@ -48,7 +48,8 @@ impl Load {
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let session = long_session(&client).await;
-            let (mut last, mut count) = (0, 0);
+            let mut last = 0;
+            let mut count = 0;
             while !stopped.is_cancelled() {
                 let guard = session.acquire("load").wait_at_most(LONG).await.expect("the cluster serves");
                 let token = guard.token().0;
@@ -124,7 +125,8 @@ async fn a_dead_machine_is_replaced_by_one_command() {
 #[tokio::test]
 async fn a_leader_that_is_replaced_hands_over_first() {
     let mut cluster = cluster().await;
-    let (first, admin) = (leader(&cluster).await, client(&cluster));
+    let first = leader(&cluster).await;
+    let admin = client(&cluster);
     let load = Load::start(admin.clone());
     admin.replace_member(first, None).await.expect("it may be replaced");
     cluster.add(4).expect("its configuration").spawn().expect("it starts");

@@ -35,7 +35,8 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
     })
     .await;
     let client = client(&cluster);
-    let (holder, others) = (long_session(&client).await, long_session(&client).await);
+    let holder = long_session(&client).await;
+    let others = long_session(&client).await;
     let _held = holder.acquire("held").await.expect("free");
     let returned = holder.acquire("returned").await.expect("free");
     let leads = leader(&cluster).await;
@@ -68,7 +69,9 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
     let mut answers = locks.pipeline(ReceiverStream::new(stream)).await.expect("it serves").into_inner();
     let first = answers.message().await.expect("the stream stays open").expect("an answer");
     assert_eq!(refusal(&first), Some((Code::ResourceExhausted, "OVERLOADED".to_owned(), "safe".to_owned())));
-    let (mut served, mut refused, mut released) = (0, 1, false);
+    let mut served = 0;
+    let mut refused = 1;
+    let mut released = false;
     while served + refused < LAST - 1 || !released {
         let answer = answers.message().await.expect("the stream stays open").expect("an answer");
         if answer.number == LAST {

@@ -70,7 +70,8 @@ async fn a_resumed_leader_returns_no_stale_reads() {
     let asked: Vec<_> = (0..20)
         .map(|_| {
             tokio::spawn({
-                let (mut locks, get) = (locks.clone(), get.clone());
+                let mut locks = locks.clone();
+                let get = get.clone();
                 async move { locks.get(get).await }
             })
         })

@@ -122,7 +122,8 @@ async fn all_nodes_are_restarted_and_no_call_fails() {
     let mut stalls = std::mem::take(&mut *tally.stalls.lock().expect("no panic"));
     stalls.sort();
     let slow = stalls.iter().filter(|stall| **stall > Duration::from_millis(250)).count();
-    let (failed, longest) = (tally.failed.lock().expect("no panic").clone(), *stalls.last().expect("some calls"));
+    let failed = tally.failed.lock().expect("no panic").clone();
+    let longest = *stalls.last().expect("some calls");
     println!(
         "{} calls, {} failed, longest {longest:?}, median {:?}, {slow} above 250 ms",
         stalls.len(),

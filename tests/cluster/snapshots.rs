@@ -41,7 +41,8 @@ async fn a_node_that_lags_behind_the_purged_log_gets_a_snapshot() {
         Some(asked.status(StatusRequest { table_hash: true }).await.ok()?.into_inner())
     };
     until("equal tables", async || {
-        let (back, there) = (ask(away).await?, ask(other).await?);
+        let back = ask(away).await?;
+        let there = ask(other).await?;
         let same = back.applied_index == there.applied_index && back.applied_index > left_at;
         same.then(|| assert_eq!(back.table_hash, there.table_hash, "equal at an equal index"))
     })

@@ -113,7 +113,8 @@ async fn without_a_majority_the_follower_that_differs_is_not_healthy_and_goes_on
     })
     .await;
     assert!(!follower.serving);
-    let (leads, follows) = (leader.node_id, follower.node_id);
+    let leads = leader.node_id;
+    let follows = follower.node_id;
     let reported = until("the leader's report", async || {
         let status = cluster.node(leads).status().await.ok()?;
         let member = status.members.into_iter().find(|member| member.node_id == follows)?;

@@ -34,7 +34,8 @@ impl Terminal {
         command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("`env` ran before");
-        let (output, keyboard) = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
+        let output = child.stdout.take().expect("a pipe");
+        let keyboard = child.stdin.take().expect("a pipe");
         Some(Self { screen: String::new(), output, keyboard, child })
     }
 

@@ -46,7 +46,8 @@ impl Picture {
             match self.pending.as_slice() {
                 [0x1b] | [0x1b, b'['] => {}
                 [0x1b, b'[', parameters @ .., end @ 0x40..=0x7e] => {
-                    let (parameters, end) = (String::from_utf8_lossy(parameters).into_owned(), *end);
+                    let parameters = String::from_utf8_lossy(parameters).into_owned();
+                    let end = *end;
                     self.pending.clear();
                     self.command(&parameters, end);
                 }
@@ -132,8 +133,11 @@ impl Terminal {
         command.env("LOCKKEEPER_ENDPOINTS", cluster.endpoints().join(","));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("`env` ran before");
-        let (output, keyboard) = (child.stdout.take().expect("a pipe"), child.stdin.take().expect("a pipe"));
-        let (picture, name, pid) = (Picture::new(), String::new(), Pid::INIT);
+        let output = child.stdout.take().expect("a pipe");
+        let keyboard = child.stdin.take().expect("a pipe");
+        let picture = Picture::new();
+        let name = String::new();
+        let pid = Pid::INIT;
         let mut terminal = Self { picture, output, keyboard, child, name, pid };
         terminal.name = terminal.value("tty=").await;
         terminal.pid = Pid::from_raw(terminal.value("pid=").await.parse().expect("a number")).expect("a process");
@@ -174,7 +178,8 @@ impl Terminal {
     }
 
     async fn resize(&mut self, rows: u16, columns: u16) {
-        let (rows, columns) = (rows.to_string(), columns.to_string());
+        let rows = rows.to_string();
+        let columns = columns.to_string();
         let stty = Command::new("stty").args(["-F", &self.name, "rows", &rows, "cols", &columns]).status().await;
         assert!(stty.expect("it ran before").success());
     }
@@ -192,7 +197,8 @@ impl Terminal {
 /// A lock with a holder and a waiter.
 async fn contended(cluster: &LocalCluster) -> Contended {
     let client = client(cluster);
-    let (holder, waiter) = (long_session(&client).await, long_session(&client).await);
+    let holder = long_session(&client).await;
+    let waiter = long_session(&client).await;
     let guard = holder.acquire("jobs/1").await.expect("it is free");
     let waiting = tokio::spawn(waiter.acquire("jobs/1").into_future());
     until("a waiter", async || (client.get("jobs/1").await.ok()?.lock.queue_length == 1).then_some(())).await;
@@ -295,7 +301,8 @@ async fn without_a_terminal_it_prints_once() {
     let (code, stdout, _) = text(&output(&mut lockkeeper(&top)).await);
     let document: Value = serde_json::from_str(&stdout).expect("a document");
     assert_eq!(code, 0);
-    let (lock, wait) = (&document["busiest_locks"][0], &document["longest_waits"][0]);
+    let lock = &document["busiest_locks"][0];
+    let wait = &document["longest_waits"][0];
     assert_eq!((&lock["name"], &lock["queue_length"]), (&"jobs/1".into(), &1.into()), "{stdout}");
     assert_eq!(
         (&wait["name"], &wait["label"], &wait["holder"]["label"]),

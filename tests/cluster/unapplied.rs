@@ -48,7 +48,9 @@ async fn recover(cluster: &mut LocalCluster, through: u64) -> String {
     let made = aside.path().join("made");
     let member = cluster.node(1).config().this_member().expect("it is a member").clone();
     let member = format!("1={},{}", member.peer_address, member.client_address);
-    let (through, from, into) = (through.to_string(), directory(cluster).to_owned(), made.to_owned());
+    let through = through.to_string();
+    let from = directory(cluster).to_owned();
+    let into = made.to_owned();
     let mut recover = lockkeeper(&["recover", "--force-new-cluster", "--cluster-id", "again", "--now"]);
     recover.args(["--through", &through, "--member", &member]);
     recover.arg("--data-dir").arg(&from).arg("--into").arg(&into);

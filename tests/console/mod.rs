@@ -82,7 +82,8 @@ async fn it_shows_who_leads_and_a_queue_that_changes_without_a_reload() {
     let _turn = turns::whole_machine().await;
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
-    let (leads, node) = (leader(&cluster).await, follower(&cluster).await);
+    let leads = leader(&cluster).await;
+    let node = follower(&cluster).await;
     browser.prefers("light");
     browser.open(&page(&cluster, node, ""));
     browser.shows("#view", "No lock is held").await;
@@ -93,7 +94,9 @@ async fn it_shows_who_leads_and_a_queue_that_changes_without_a_reload() {
     browser.script("window.isTheSamePage = true");
 
     let client = client(&cluster);
-    let (ann, bob, cid) = (session(&client, "ann").await, session(&client, "bob").await, session(&client, "cid").await);
+    let ann = session(&client, "ann").await;
+    let bob = session(&client, "bob").await;
+    let cid = session(&client, "cid").await;
     let guard = hold(&ann, "jobs/nightly").await;
     browser.shows("#view", "jobs/").await;
     browser.shows("#feed", "jobs/nightly").await;
@@ -177,7 +180,8 @@ async fn a_lock_is_taken_back_with_a_reason() {
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
     let client = client(&cluster);
-    let (dead, next) = (session(&client, "dead-host").await, session(&client, "next").await);
+    let dead = session(&client, "dead-host").await;
+    let next = session(&client, "next").await;
     let guard = hold(&dead, "jobs/nightly").await;
     let waits = wait_for(&next, "jobs/nightly");
     // A follower: the release is the leader's to do.
@@ -249,7 +253,8 @@ async fn it_says_that_it_lost_its_node_or_the_node_its_leader_and_recovers() {
     let client = client(&cluster);
     let ann = session(&client, "ann").await;
     let guard = hold(&ann, "jobs/nightly").await;
-    let (leads, node) = (leader(&cluster).await, follower(&cluster).await);
+    let leads = leader(&cluster).await;
+    let node = follower(&cluster).await;
     let other = 6 - leads - node;
     browser.prefers("dark");
     browser.open(&page(&cluster, node, ""));
@@ -423,7 +428,8 @@ async fn many_locks_and_a_long_queue_are_shown_a_page_at_a_time() {
     })
     .await;
     let client = client(&cluster);
-    let (one, two) = (long_session(&client).await, long_session(&client).await);
+    let one = long_session(&client).await;
+    let two = long_session(&client).await;
     let names: Vec<String> = (0..locks).map(|number| format!("shop/{:03}/{number:06}", number % 250)).collect();
     let mut guards = Vec::new();
     for (number, some) in names.chunks(64).enumerate() {

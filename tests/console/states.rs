@@ -143,11 +143,9 @@ async fn a_stuck_lock_says_why_and_what_can_be_done() {
     let Some(browser) = Browser::start().await else { return };
     let cluster = steady().await;
     let client = client(&cluster);
-    let (dead, next, last) = (
-        session(&client, "report-worker-7").await,
-        session(&client, "report-worker-8").await,
-        session(&client, "report-worker-9").await,
-    );
+    let dead = session(&client, "report-worker-7").await;
+    let next = session(&client, "report-worker-8").await;
+    let last = session(&client, "report-worker-9").await;
     let guard = dead.acquire("jobs/nightly").no_wait().lock_delay(Duration::from_secs(300)).await.expect("it is free");
     let waits = wait_for(&next, "jobs/nightly");
     let node = follower(&cluster).await;
@@ -226,7 +224,8 @@ async fn amber_before_red_and_the_last_known_state_without_a_quorum() {
     let mut cluster = steady().await;
     let client = client(&cluster);
     let ann = session(&client, "report-worker-7").await;
-    let (leads, node) = (leader(&cluster).await, follower(&cluster).await);
+    let leads = leader(&cluster).await;
+    let node = follower(&cluster).await;
     records(&cluster, node).await;
     let guards = held_by(&ann).await;
     let bob = session(&client, "report-worker-8").await;

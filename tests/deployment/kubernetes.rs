@@ -216,7 +216,8 @@ fn a_lost_volume_takes_one_command() {
 fn python() -> Result<PathBuf, String> {
     const PACKAGES: &str = include_str!("requirements.txt");
     let (directory, _lock) = installation("kubernetes-python");
-    let (python, installed) = (directory.join("bin/python"), directory.join("installed"));
+    let python = directory.join("bin/python");
+    let installed = directory.join("installed");
     if fs::read_to_string(&installed).is_ok_and(|packages| packages == PACKAGES) {
         return Ok(python);
     }

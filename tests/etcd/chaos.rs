@@ -19,6 +19,7 @@ async fn the_history_of_transactions_under_faults_is_judged() {
     // The standard library alone.
     let program = format!("exec python3 '{}'", program.display());
     let done = [("etcd-lock", Function::Acquire), ("etcd-key", Function::Set), ("etcd-key", Function::Read)];
-    let (duration, faults) = (of(DURATION, "16s"), of(FAULTS, "answers-lost,kill-leader,pause-leader"));
+    let duration = of(DURATION, "16s");
+    let faults = of(FAULTS, "answers-lost,kill-leader,pause-leader");
     judged::run(&duration, &faults, &[program], &done).await;
 }

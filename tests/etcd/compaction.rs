@@ -41,7 +41,8 @@ async fn is_canceled(channel: &Channel, start_revision: i64) -> bool {
 async fn who_has_the_answer_to_a_compaction_finds_nothing_below_it() {
     let mut cluster = steady_cluster().await;
     let (leader, other) = leader_and_other(&cluster).await;
-    let (at_leader, at_other) = (channel(&cluster, leader).await, channel(&cluster, other).await);
+    let at_leader = channel(&cluster, leader).await;
+    let at_other = channel(&cluster, other).await;
     let first = put(&at_leader).await;
     assert!(first > 1, "no write of a client has revision 1: {first}");
     let ahead = RangeRequest {
@@ -54,7 +55,8 @@ async fn who_has_the_answer_to_a_compaction_finds_nothing_below_it() {
     assert_eq!(ahead.kvs, [], "nothing is ahead of the first key");
 
     for _ in 0..ROUNDS {
-        let (before, revision) = (put(&at_leader).await, put(&at_leader).await);
+        let before = put(&at_leader).await;
+        let revision = put(&at_leader).await;
         let mut kv = KvClient::new(at_other.clone());
         kv.compact(CompactionRequest { revision, physical: false }).await.expect("it is compacted");
         assert!(is_canceled(&at_other, before).await, "{before} is forgotten");

@@ -128,7 +128,8 @@ impl Resource {
 async fn a_pause_loses_additions_unless_the_resource_checks_create_revisions() {
     let _turn = turns::whole_machine().await;
     let of = |name, usual: &str| env::var(name).unwrap_or_else(|_| usual.to_owned());
-    let (duration, faults) = (of(DURATION, "8s"), of(FAULTS, "kill-leader,pause-leader,partition-leader"));
+    let duration = of(DURATION, "8s");
+    let faults = of(FAULTS, "kill-leader,pause-leader,partition-leader");
     let fence = Fence::open(Memory).expect("in memory");
     let (fenced, fenced_at, one) = Resource::serve(Some(fence)).await;
     let (unfenced, unfenced_at, two) = Resource::serve(None).await;

@@ -72,7 +72,8 @@ async fn lease(of: &Connected, id: i64) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_right_to_some_keys_is_enough_for_them_and_for_their_queue_alone() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (tokens, policy) = (directory.path().join("tokens.toml"), directory.path().join("policy.toml"));
+    let tokens = directory.path().join("tokens.toml");
+    let policy = directory.path().join("policy.toml");
     let entries = NAMES.map(|name| token(name).entry(&Identity::new(name).expect("valid")));
     fs::write(&tokens, entries.concat()).expect("written");
     fs::write(&policy, POLICY).expect("written");

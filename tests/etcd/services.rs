@@ -106,7 +106,8 @@ impl Calls {
 
     /// The keys with this prefix, from now on.
     async fn watch(&self, prefix: &str) -> Stream<WatchResponse> {
-        let (key, mut range_end) = (prefix.as_bytes().to_vec(), prefix.as_bytes().to_vec());
+        let key = prefix.as_bytes().to_vec();
+        let mut range_end = prefix.as_bytes().to_vec();
         *range_end.last_mut().expect("it is not empty") += 1;
         let create =
             RequestUnion::CreateRequest(WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() });
@@ -177,7 +178,8 @@ fn spawn<F: Future<Output: Send> + Send + 'static>(call: F) -> JoinHandle<F::Out
 async fn locks_pass_on(channel: &Channel, both: &[Calls; 2]) {
     for (name, one, other) in turns("passed-on", both) {
         let lock = |calls: &Calls, lease: i64| {
-            let (calls, name) = (calls.clone(), name.clone());
+            let calls = calls.clone();
+            let name = name.clone();
             async move { calls.lock(LockRequest { name: name.into(), lease }).await }
         };
         let held = lock(&one, one.lease().await).await.expect("it is free");
@@ -217,7 +219,9 @@ async fn leaders_follow(channel: &Channel, both: &[Calls; 2]) {
         assert_eq!(nobody.expect_err("nobody leads"), "election: no leader");
         let mut observers = [one.observe(&name).await, other.observe(&name).await];
         let campaign = |calls: &Calls, lease: i64, value: &str| {
-            let (calls, name, value) = (calls.clone(), name.clone().into(), value.into());
+            let calls = calls.clone();
+            let name = name.clone().into();
+            let value = value.into();
             async move { calls.campaign(CampaignRequest { name, lease, value }).await }
         };
         let leader = campaign(&one, one.lease().await, "one").await.expect("it is free").leader;
@@ -255,14 +259,16 @@ struct Open {
 
 impl Open {
     async fn of(channel: &Channel, calls: Calls, name: String) -> Self {
-        let (lease, leaders) = (calls.lease().await, calls.observe(&name).await);
+        let lease = calls.lease().await;
+        let leaders = calls.observe(&name).await;
         let campaign = CampaignRequest { name: name.clone().into(), lease, value: b"before".into() };
         let elected = calls.campaign(campaign).await.expect("it is free");
         let events = calls.watch(&format!("{name}-watched")).await;
         let lock = format!("{name}-lock");
         let request = |lease| LockRequest { name: lock.clone().into(), lease };
         calls.lock(request(lease)).await.expect("it is free");
-        let (request, caller) = (request(calls.lease().await), calls.clone());
+        let request = request(calls.lease().await);
+        let caller = calls.clone();
         let waits = spawn(async move { caller.lock(request).await });
         until_keys(channel, &lock, 2).await;
         let mut open = Self { calls, name, lease, elected, leaders, events, waits };

@@ -86,7 +86,8 @@ impl Side {
             }
             sleep(std::time::Duration::from_millis(50)).await;
         };
-        let (kv, lease) = (KvClient::new(channel.clone()), LeaseClient::new(channel));
+        let kv = KvClient::new(channel.clone());
+        let lease = LeaseClient::new(channel);
         Self { kv, lease, endpoint, revisions: Vec::new() }
     }
 
@@ -287,7 +288,8 @@ impl Side {
 
     /// A key and what it holds; of one that was sorted, the value that it was sorted by.
     fn kv(&self, kv: &KeyValue, sorted_by: Option<SortTarget>) -> String {
-        let (created, modified) = (self.place(kv.create_revision), self.place(kv.mod_revision));
+        let created = self.place(kv.create_revision);
+        let modified = self.place(kv.mod_revision);
         match sorted_by {
             Some(SortTarget::Version) => kv.version.to_string(),
             Some(SortTarget::Create) => created.to_string(),
@@ -515,7 +517,8 @@ fn start_etcd(programs: &Path, data: &Path) -> (Child, String) {
     // Held together, so that they differ.
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let [clients, peers] = ports.map(|port| port.local_addr().expect("an address").to_string());
-    let (client_url, peer_url) = (format!("http://{clients}"), format!("http://{peers}"));
+    let client_url = format!("http://{clients}");
+    let peer_url = format!("http://{peers}");
     let mut command = Command::new(programs.join("etcd"));
     command.args(["--log-level", "error", "--data-dir", &data.display().to_string()]);
     command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
@@ -551,7 +554,8 @@ async fn a_random_walk_gives_the_answers_of_etcd() {
     for number in 0..operations {
         walk.seen = theirs.revisions.len() as i64;
         let operation = walk.next();
-        let (expected, found) = (theirs.run(&operation).await, ours.run(&operation).await);
+        let expected = theirs.run(&operation).await;
+        let found = ours.run(&operation).await;
         let is_error =
             |answer: &str| answer.starts_with(|first: char| first.is_ascii_digit()) && answer.contains("etcdserver");
         let is_mistake = |answer: &str| MISTAKES.iter().any(|mistake| answer.ends_with(mistake));

@@ -43,7 +43,8 @@ fn story() -> Result<(), Anything> {
     fs::write(&file, "0")?;
 
     let counting = |_| {
-        let (client, file) = (client.clone(), file.clone());
+        let client = client.clone();
+        let file = file.clone();
         thread::spawn(move || count(&client, &file))
     };
     let threads: Vec<_> = (0..THREADS).map(counting).collect();

@@ -59,7 +59,8 @@ pub(crate) fn unpack(from: &Path, to: &Path) {
         let mut content = vec![0; size.parse().expect("a number")];
         for line in lines {
             let (offset, part) = line.split_once(' ').expect("an offset and bytes");
-            let (offset, part) = (usize::from_str_radix(offset, 16).expect("hexadecimal"), bytes(part));
+            let offset = usize::from_str_radix(offset, 16).expect("hexadecimal");
+            let part = bytes(part);
             content[offset..offset + part.len()].copy_from_slice(&part);
         }
         fs::write(to.join(name), content).expect("written");

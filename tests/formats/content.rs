@@ -41,7 +41,8 @@ pub(crate) fn of(directory: &Path) -> String {
         let vote = reader.read_vote().await.expect("readable").expect("it voted");
         let end = state.last_log_id.expect("it has entries");
         let committed = log.read_committed().await.expect("readable").map_or(0, |committed| committed.index);
-        let (term, voted_for) = (vote.leader_id.term, vote.leader_id.voted_for);
+        let term = vote.leader_id.term;
+        let voted_for = vote.leader_id.voted_for;
         writeln!(text, "vote in term {term} for node {voted_for}, log ends at {end}, committed {committed}")
             .expect("writing to a string");
         let entries = reader.try_get_log_entries(last.index + 1..=end.index).await.expect("readable");

@@ -103,7 +103,8 @@ fn commands_of_version_1() -> Vec<Command> {
     let update = |data| Operation::Update(Update { token: Token(3), name: name("a"), data, keep_data: true });
     let ttl = |ms| Ttl::from_millis(ms).expect("in bounds");
     let force = |token: Option<u64>, now| {
-        let (token, up_to) = (token.map(Token), token.map(Token));
+        let up_to = token.map(Token);
+        let token = token.map(Token);
         Command::ForceRelease(ForceRelease {
             name: name("a"),
             token,
@@ -222,7 +223,8 @@ fn history() -> Vec<Record> {
 
 /// Each record of a snapshot.
 fn records_of_version_1() -> Vec<Record> {
-    let (now, label) = (Stamp(12), Label::new("host").expect("short"));
+    let now = Stamp(12);
+    let label = Label::new("host").expect("short");
     let open = |lowest, kept| OpenIds::new(lowest, kept).expect("ascending");
     let session = |session, address: Option<&str>, open| Record::Session {
         session,

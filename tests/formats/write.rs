@@ -33,7 +33,8 @@ fn write_a_set() {
 
 /// Leaves something of each kind in the table: in the snapshot, and in the log after it.
 async fn fill(url: &str) {
-    let (ann, bob) = (node::open_session(url, 0xa).await, node::open_session(url, 0xb).await);
+    let ann = node::open_session(url, 0xa).await;
+    let bob = node::open_session(url, 0xb).await;
     node::acquire(url, &ann, "jobs/nightly").await;
     let permit = |limit| v1::Mode { kind: Some(v1::mode::Kind::Permit(v1::mode::Permit { limit })) };
     let shared = || v1::Mode { kind: Some(v1::mode::Kind::Shared(v1::mode::Shared {})) };

@@ -132,7 +132,8 @@ async fn acknowledged_entries_and_votes_survive_a_kill() {
         let lost: Vec<_> = said.entries.difference(&ids).collect();
         assert!(lost.is_empty(), "round {round}: lost {lost:?}");
         for found in &found {
-            let (index, term) = (found.log_id.index, found.log_id.leader_id.term);
+            let index = found.log_id.index;
+            let term = found.log_id.leader_id.term;
             let bytes = if index % 7 == 0 { 20_000 } else { 50 };
             assert!(*found == entry(term, index, bytes), "round {round}: entry {index} is another one");
         }

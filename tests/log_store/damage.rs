@@ -100,7 +100,8 @@ fn scattered(count: u64, below: u64) -> impl Iterator<Item = usize> {
 #[tokio::test]
 async fn a_log_with_a_flipped_bit_opens_whole_or_is_refused() {
     let original = Original::new().await;
-    let (mut opened, mut refused) = (0, 0);
+    let mut opened = 0;
+    let mut refused = 0;
     for path in original.files() {
         let whole = fs::read(&path).expect("readable");
         // Most of sled's file is empty: flip bits in the used part only.
@@ -126,7 +127,8 @@ async fn a_log_with_a_flipped_bit_opens_whole_or_is_refused() {
 #[tokio::test]
 async fn a_log_with_a_cut_or_missing_file_opens_whole_or_is_refused() {
     let original = Original::new().await;
-    let (mut opened, mut refused) = (0, 0);
+    let mut opened = 0;
+    let mut refused = 0;
     for path in original.files() {
         let whole = fs::read(&path).expect("readable");
         let lengths = [0, 1, whole.len() / 2, whole.len().saturating_sub(1)];

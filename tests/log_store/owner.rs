@@ -20,7 +20,8 @@ impl Home {
     }
 
     fn identity(&self, seed: u64) -> NodeIdentity {
-        let (cluster, random) = ("blue".parse().expect("an id"), &mut StdRng::seed_from_u64(seed));
+        let cluster = "blue".parse().expect("an id");
+        let random = &mut StdRng::seed_from_u64(seed);
         NodeIdentity::open_or_create(self.0.path(), &cluster, 1, random).expect("its own directory")
     }
 
@@ -87,7 +88,8 @@ async fn a_deleted_log_is_refused() {
 
 #[tokio::test]
 async fn an_older_copy_of_the_log_alone_is_refused() {
-    let (home, copies) = (Home::new(), tempfile::tempdir().expect("a temporary directory"));
+    let home = Home::new();
+    let copies = tempfile::tempdir().expect("a temporary directory");
     home.start_and_stop(1).await;
     home.copy_log(&copies);
     home.start_and_stop(2).await;
@@ -108,7 +110,9 @@ async fn a_log_beside_an_older_identity_is_refused() {
 
 #[tokio::test]
 async fn the_log_of_another_node_is_refused() {
-    let (home, other, copies) = (Home::new(), Home::new(), tempfile::tempdir().expect("a temporary directory"));
+    let home = Home::new();
+    let other = Home::new();
+    let copies = tempfile::tempdir().expect("a temporary directory");
     home.start_and_stop(1).await;
     other.start_and_stop(2).await;
     other.copy_log(&copies);

@@ -124,7 +124,9 @@ impl Lab {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         self.wires.plug(node_id, address);
-        let (sink, table, connector) = (MemorySink::default(), Table::default(), self.wires.end(node_id));
+        let sink = MemorySink::default();
+        let table = Table::default();
+        let connector = self.wires.end(node_id);
 
         let service = PeerService::<Table, _>::new(identity.clone(), &plan.members, sink.clone());
         let (stop, stopped) = oneshot::channel();
@@ -140,7 +142,8 @@ impl Lab {
         });
 
         let network = Network::<_, MemorySnapshot>::new(connector.clone(), identity.clone());
-        let (acknowledgements, cuts) = (network.acknowledgements(), network.cuts());
+        let acknowledgements = network.acknowledgements();
+        let cuts = network.cuts();
         let raft = Raft::new(node_id, config(), network, disk.log.clone(), table.clone()).await.expect("it starts");
         service.attach(raft.clone(), |_| false);
         TestNode {
@@ -162,7 +165,8 @@ impl Lab {
     /// Starts nodes 1 to `size`, which found a cluster.
     pub(crate) async fn cluster(&self, size: u64) -> (Vec<TestNode>, Vec<Disk>) {
         let plan = FormingConfig { bootstrap: true, members: members(1..=size) };
-        let (mut nodes, mut disks) = (Vec::new(), Vec::new());
+        let mut nodes = Vec::new();
+        let mut disks = Vec::new();
         for node_id in 1..=size {
             let disk = Disk::new();
             nodes.push(self.start(node_id, &disk, plan.clone()).await);

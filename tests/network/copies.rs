@@ -19,7 +19,8 @@ async fn cluster_and_follower(lab: &Lab) -> (Vec<TestNode>, Vec<Disk>, usize) {
 /// Ends the node at this index and restarts it on `disk`.
 async fn restart(lab: &Lab, nodes: &mut Vec<TestNode>, place: usize, disk: &Disk) {
     let node = nodes.remove(place);
-    let (id, plan) = (node.id, node.plan.clone());
+    let id = node.id;
+    let plan = node.plan.clone();
     lab.kill(node).await;
     lab.wires.heal(id);
     nodes.insert(place, lab.start(id, disk, plan).await);
@@ -101,14 +102,16 @@ async fn a_member_that_has_applied_what_the_others_lost_ends_and_says_what_to_do
     for node in &nodes {
         node.catch_up_with(&nodes[place]).await;
     }
-    let (copied, away) = ((place + 1) % 3, (place + 2) % 3);
+    let copied = (place + 1) % 3;
+    let away = (place + 2) % 3;
     let older = disks[copied].copy();
     let plan = nodes[place].plan.clone();
     let mut nodes: Vec<_> = nodes.into_iter().map(Some).collect();
 
     // Acknowledged by two of three, of which one is replaced by its older copy while the other is down.
     lab.kill(nodes[away].take().expect("it runs")).await;
-    let (leader, follower) = (nodes[place].take().expect("it runs"), nodes[copied].take().expect("it runs"));
+    let leader = nodes[place].take().expect("it runs");
+    let follower = nodes[copied].take().expect("it runs");
     leader.write(b"two".to_vec()).await;
     follower.catch_up_with(&leader).await;
     let last = leader.metrics().last_applied.expect("it has entries").index;

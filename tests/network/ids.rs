@@ -110,7 +110,8 @@ async fn lead(disk: &Disk, gate: Arc<Gate>) -> Replica {
 /// Whoever asks, a node with the id 2 and this data directory answers at the address.
 fn members(replica: &Replica, incarnation: [u8; 16]) -> Members {
     let greet: Greet = Arc::new(move |_address| {
-        let (cluster_id, incarnation) = (cluster_id().to_string(), incarnation.to_vec().into());
+        let cluster_id = cluster_id().to_string();
+        let incarnation = incarnation.to_vec().into();
         let answer = HelloResponse { cluster_id, node_id: 2, incarnation, ..HelloResponse::default() };
         Box::pin(async move { Ok(answer) })
     });
@@ -134,10 +135,12 @@ async fn add_at_last(members: Members) -> Result<(), MemberError> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn an_id_that_was_removed_is_not_given_again_while_the_table_is_behind() {
-    let (disk, gate) = (Disk::new(), Arc::new(Gate::default()));
+    let disk = Disk::new();
+    let gate = Arc::new(Gate::default());
     let replica = lead(&disk, Arc::clone(&gate)).await;
     // Those of two leaders: each has its own knowledge of what is under way.
-    let (before, after) = (members(&replica, [7; 16]), members(&replica, [8; 16]));
+    let before = members(&replica, [7; 16]);
+    let after = members(&replica, [8; 16]);
     let has = |node_id: u64| {
         let metrics = replica.raft().server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();

@@ -199,7 +199,8 @@ async fn a_learners_answers_confirm_no_read() {
     let mut late = Vec::new();
     for _ in 0..ATTEMPTS {
         let lab = Lab::default();
-        let (disk, plan) = (Disk::new(), FormingConfig { bootstrap: false, members: members(1..=LEARNER) });
+        let disk = Disk::new();
+        let plan = FormingConfig { bootstrap: false, members: members(1..=LEARNER) };
         let learner = lab.start(LEARNER, &disk, plan).await;
         let (nodes, ids) = match two_leaders(&lab, Some(&learner)).await {
             Ok(begun) => begun,

@@ -136,7 +136,8 @@ fn log_id(index: u64) -> LogId {
 
 /// A request with a commit index and no entries.
 fn committed(index: u64) -> AppendRequest {
-    let (prev_log_id, leader_commit) = (Some(log_id(index)), Some(log_id(index)));
+    let prev_log_id = Some(log_id(index));
+    let leader_commit = Some(log_id(index));
     AppendRequest { vote: Vote::new_committed(1, 1), prev_log_id, entries: vec![], leader_commit }
 }
 

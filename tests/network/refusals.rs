@@ -105,7 +105,8 @@ async fn a_call_with_a_wrong_cluster_node_or_incarnation_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_node_is_joined_by_its_incarnation_alone() {
     let lab = Lab::default();
-    let (disks, plan) = ([Disk::new(), Disk::new()], forming_plan());
+    let disks = [Disk::new(), Disk::new()];
+    let plan = forming_plan();
     let one = lab.start(1, &disks[0], plan.clone()).await;
     let two = lab.start(2, &disks[1], plan).await;
 
@@ -159,7 +160,8 @@ async fn the_error_names_the_address_of_an_unreachable_peer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terms_and_entries_far_beyond_the_log_are_refused_even_from_a_member() {
     let lab = Lab::default();
-    let (disks, plan) = ([Disk::new(), Disk::new()], forming_plan());
+    let disks = [Disk::new(), Disk::new()];
+    let plan = forming_plan();
     let one = lab.start(1, &disks[0], plan.clone()).await;
     let two = lab.start(2, &disks[1], plan).await;
     let vote = |term| Some(Vote { term, node_id: 2, committed: false });

@@ -193,7 +193,8 @@ async fn leadership_is_handed_over() {
     let first = nodes[0].leader_other_than(None).await;
     let (leader, followers) = split(&nodes, first);
     leader.write(b"one".to_vec()).await;
-    let (term, heir) = (leader.term(), followers[0].id);
+    let term = leader.term();
+    let heir = followers[0].id;
     for follower in &followers {
         follower.catch_up_with(leader).await;
     }

@@ -98,7 +98,8 @@ impl Wires {
 
     /// Number of wires from one node to another. A closed wire has dropped its flag.
     pub(crate) fn laid(&self, from: u64, to: u64) -> usize {
-        let (from, to) = (Self::name(from), Self::name(to));
+        let from = Self::name(from);
+        let to = Self::name(to);
         let mut state = self.state();
         state.live.retain(|(_, _, cut)| Arc::strong_count(cut) > 1);
         state.live.iter().filter(|wire| wire.0 == from && wire.1 == to).count()
@@ -198,7 +199,8 @@ impl AsyncWrite for Wire {
         if this.is_cut() {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let (is_large, was_waiting) = (this.written >= LARGE, this.is_waiting);
+        let is_large = this.written >= LARGE;
+        let was_waiting = this.is_waiting;
         this.is_waiting = this.gate.holds(context, |held| {
             if is_large && held.requests && !was_waiting {
                 held.large_and_waiting += 1;

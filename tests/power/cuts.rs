@@ -46,7 +46,8 @@ fn try_points(recording: &Recording, count: u64, seed: u64, obeys_datasync: bool
     thread::scope(|scope| {
         for first in 0..threads {
             let points: Vec<Point> = points.iter().skip(first).step_by(threads).copied().collect();
-            let (tally, recording) = (&tally, &recording);
+            let tally = &tally;
+            let recording = &recording;
             scope.spawn(move || {
                 let some = try_in_order(recording, &points, obeys_datasync);
                 tally.lock().expect("no thread panics while it holds it").add(some);
@@ -58,7 +59,8 @@ fn try_points(recording: &Recording, count: u64, seed: u64, obeys_datasync: bool
 
 fn try_in_order(recording: &Recording, points: &[Point], obeys_datasync: bool) -> Tally {
     let mut tally = Tally::default();
-    let (mut disk, mut history) = (recording.disk(obeys_datasync), History::new());
+    let mut disk = recording.disk(obeys_datasync);
+    let mut history = History::new();
     let mut points = points.iter().copied().peekable();
     for (at, record) in recording.records.iter().enumerate() {
         if let Some(line) = disk.apply(record) {
@@ -111,7 +113,9 @@ fn a_power_failure_loses_nothing_that_was_acknowledged() {
 fn without_the_barrier_logs_are_lost() {
     let recording = record(seed(), 1);
     let tally = try_points(&recording, points().div_ceil(10).max(100), seed(), false);
-    let (tried, lost, refused) = (tally.tried, tally.lost.len(), tally.refused.len());
+    let tried = tally.tried;
+    let lost = tally.lost.len();
+    let refused = tally.refused.len();
     println!("seed {}: {tried} power failures, {lost} lost something, {refused} refused", seed());
     // Nearly all are detected: by the high-water mark, and by the journal, whose sectors identify their predecessors.
     assert!((lost + refused) as u64 > tried / 4, "{lost} of {tried} lost something, {refused} refused");
@@ -123,7 +127,9 @@ fn replay() {
     let Ok(what) = env::var("LOCKKEEPER_CRASH_REPLAY") else { return };
     let mut parts = what.rsplitn(3, ':');
     let mut part = || parts.next().expect("FILE:POINT:SEED");
-    let (seed, point, file) = (part(), part(), part());
+    let seed = part();
+    let point = part();
+    let file = part();
     let recording = Recording::kept(Path::new(file));
     let point = (point.parse().expect("a number"), seed.parse().expect("a number"));
     let tally = try_in_order(&recording, &[point], true);

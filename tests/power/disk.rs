@@ -352,7 +352,8 @@ impl Change {
     fn apply(&self, trace: &[u8], content: &mut Vec<u8>) {
         match self {
             Self::Write { offset, bytes } => {
-                let (from, to) = (*offset as usize, *offset as usize + bytes.len());
+                let from = *offset as usize;
+                let to = *offset as usize + bytes.len();
                 if content.len() < to {
                     content.resize(to, 0);
                 }
@@ -365,7 +366,8 @@ impl Change {
 
 /// A write, split at the sector boundaries of the file.
 fn sectors(offset: usize, bytes: &std::ops::Range<usize>) -> impl Iterator<Item = Change> {
-    let (start, end) = (bytes.start, bytes.end);
+    let start = bytes.start;
+    let end = bytes.end;
     let mut at = start;
     std::iter::from_fn(move || {
         let offset = offset + at - start;

@@ -134,7 +134,9 @@ impl Driver {
     async fn opened(&mut self) {
         let state = super::support::state(&mut self.store).await.expect("an opened log is consistent");
         self.committed = self.store.read_committed().await.expect("readable").map(id);
-        let (vote, purged, last) = (state.vote, state.purged, state.last());
+        let vote = state.vote;
+        let purged = state.purged;
+        let last = state.last();
         say(&mut self.voice, &Said::Opened { vote, purged, last });
         (self.vote, self.purged, self.terms) = (vote, purged, state.terms);
         // As openraft does: entries in the snapshot are not appended again.
@@ -182,7 +184,9 @@ impl Driver {
     }
 
     async fn append(&mut self) {
-        let (term, first, count) = (self.vote.0, self.next(), self.random.random_range(1..=6));
+        let term = self.vote.0;
+        let first = self.next();
+        let count = self.random.random_range(1..=6);
         let number = self.say_begin(Operation::Append { term, first, count });
         let (flushed, answer) = TypeConfig::oneshot();
         let entries = (first..first + count).map(|index| entry(term, index));
@@ -278,7 +282,9 @@ impl Driver {
 fn open(root: &Path, voice: &mut File, snapshot: Option<Id>) -> LogStore {
     say(voice, &Said::Opening);
     let snapshot = snapshot.map(log_id);
-    let (journal_bytes, stall_limit, open_limit) = (JOURNAL_BYTES, STALL_LIMIT, STALL_LIMIT * 3);
+    let journal_bytes = JOURNAL_BYTES;
+    let stall_limit = STALL_LIMIT;
+    let open_limit = STALL_LIMIT * 3;
     let options = LogOptions { snapshot, journal_bytes, stall_limit, open_limit, ..LogOptions::default() };
     LogStore::open(&root.join(LOG), options).unwrap_or_else(|error| {
         eprintln!("lockkeeper: {error}");

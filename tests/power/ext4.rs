@@ -66,7 +66,8 @@ fn unshared() -> Command {
 /// Why the test cannot run here; `None`: it can.
 fn obstacle(shutdown: &Path) -> Option<String> {
     let place = temporary();
-    let (image, at) = (place.path().join("image"), place.path().join("at"));
+    let image = place.path().join("image");
+    let at = place.path().join("at");
     let made = make_image(&image, &at);
     let script = r#"mount -t ext4 -o loop "$0" "$1" && "$2" "$1"; done=$?; umount "$1"; exit $done"#;
     let tried = made.and_then(|()| run(unshared().args(["sh", "-c", script]).arg(&image).arg(&at).arg(shutdown)));
@@ -105,10 +106,13 @@ fn cut_again_and_again() {
     let Some(cuts) = number(CUTS) else { return };
     let shutdown = compile("shutdown.c", "shutdown", &[]);
     let place = temporary();
-    let (image, at) = (place.path().join("image"), place.path().join("at"));
+    let image = place.path().join("image");
+    let at = place.path().join("at");
     make_image(&image, &at).expect("it could be made before");
     let mut random = StdRng::seed_from_u64(seed());
-    let (mut history, mut heard, mut refused) = (History::new(), 0, 0);
+    let mut history = History::new();
+    let mut heard = 0;
+    let mut refused = 0;
     for cut in 0..cuts {
         let what = format!("seed {}, cut {cut}", seed());
         mount(&image, &at).expect("it could be mounted before");

@@ -86,8 +86,11 @@ fn faulty_call(recording: &Recording) -> String {
 /// The history of a recording. An error: an operation begun after the fault was acknowledged. A fault of sled's files does not count,
 /// since sled is behind the journal.
 fn listen(recording: &Recording) -> Result<History, String> {
-    let (mut disk, mut history) = (recording.disk(true), History::new());
-    let (mut begun, mut at_fault, mut files_of_sled) = (0, None, BTreeSet::new());
+    let mut disk = recording.disk(true);
+    let mut history = History::new();
+    let mut begun = 0;
+    let mut at_fault = None;
+    let mut files_of_sled = BTreeSet::new();
     for record in &recording.records {
         if let Call::Open { path, .. } = &record.call {
             files_of_sled.remove(&record.file);
@@ -113,8 +116,10 @@ fn listen(recording: &Recording) -> Result<History, String> {
 
 /// Runs a driver with a fault. Returns how it ended, and the number of later power failures after which the log does not open.
 fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
-    let (directory, aside) = (temporary(), temporary());
-    let (root, trace) = (directory.path(), aside.path().join("trace"));
+    let directory = temporary();
+    let aside = temporary();
+    let root = directory.path();
+    let trace = aside.path().join("trace");
     let ended = layer::run(root, &trace, seed, OPERATIONS, Some(fault));
     let recording = Recording::read(&trace, root);
     recording.must_tell_all();
@@ -134,7 +139,8 @@ fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
             // See `disk`: sled is vulnerable while it opens, which some of these faults interrupt.
             Outcome::Refused(_) => refused += 1,
             Outcome::Lost(why) => {
-                let (kept, point) = (recording.keep("fault.trace"), recording.records.len());
+                let kept = recording.keep("fault.trace");
+                let point = recording.records.len();
                 return Err(format!("after a power failure, {}:{point}:{seed}: {why}", kept.display()));
             }
         }
@@ -145,9 +151,11 @@ fn meet(fault: Fault, seed: u64) -> Result<(End, u64), String> {
 #[test]
 fn a_failing_disk_ends_the_process_and_loses_nothing() {
     let mut random = StdRng::seed_from_u64(seed());
-    let (mut ends, mut refused) = (BTreeMap::<End, u64>::new(), 0);
+    let mut ends = BTreeMap::<End, u64>::new();
+    let mut refused = 0;
     for round in 0..scaled(120) {
-        let (at, errno) = (random.random_range(1..=CALLS), [EIO, ENOSPC][random.random_range(0..2)]);
+        let at = random.random_range(1..=CALLS);
+        let errno = [EIO, ENOSPC][random.random_range(0..2)];
         let fault = if random.random() { Fault::Error(at, errno) } else { Fault::Errors(at, errno) };
         let end = meet(fault, random.random());
         let end = end.unwrap_or_else(|why| panic!("seed {}, round {round}, {fault:?}: {why}", seed()));
@@ -162,8 +170,11 @@ fn a_failing_disk_ends_the_process_and_loses_nothing() {
 /// A sync fails; the next process reads the unwritten data from the cache and continues; then the power fails. Returns whether a sync
 /// failed, and why logs did not open.
 fn meet_stale_cache(fault: Fault, seed: u64) -> Result<(bool, Vec<String>), String> {
-    let (directory, aside, on_disk) = (temporary(), temporary(), temporary());
-    let (root, trace) = (directory.path(), aside.path().join("trace"));
+    let directory = temporary();
+    let aside = temporary();
+    let on_disk = temporary();
+    let root = directory.path();
+    let trace = aside.path().join("trace");
     layer::run(root, &trace, seed, OPERATIONS, Some(fault));
     let recording = Recording::read(&trace, root);
     let mut disk = recording.disk(true).with_stale_cache();
@@ -181,7 +192,8 @@ fn meet_stale_cache(fault: Fault, seed: u64) -> Result<(bool, Vec<String>), Stri
     assert!(ended.is_success(), "{ended}");
 
     let recording = Recording::read(&trace, root);
-    let (mut disk, mut history) = (recording.disk(true).with_stale_cache(), History::new());
+    let mut disk = recording.disk(true).with_stale_cache();
+    let mut history = History::new();
     for record in &recording.records {
         if let Some(line) = disk.apply(record) {
             history.hear(&driver::must_parse(&line))?;
@@ -202,7 +214,8 @@ fn meet_stale_cache(fault: Fault, seed: u64) -> Result<(bool, Vec<String>), Stri
 #[test]
 fn what_a_failed_sync_left_in_memory_is_not_counted_on() {
     let mut random = StdRng::seed_from_u64(seed());
-    let (mut failed, mut refused) = (0, Vec::new());
+    let mut failed = 0;
+    let mut refused = Vec::new();
     for round in 0..scaled(120) {
         let fault = Fault::Error(random.random_range(1..=CALLS), EIO);
         let met = meet_stale_cache(fault, random.random());

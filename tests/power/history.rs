@@ -307,7 +307,8 @@ impl History {
                 break;
             }
             let Some(step) = rest.next() else {
-                let (least, most) = (&self.acknowledged, &self.begun);
+                let least = &self.acknowledged;
+                let most = &self.begun;
                 return Err(format!("acknowledged was {least}; {} steps on, begun was {most}", self.steps.len()));
             };
             state.take(*step);

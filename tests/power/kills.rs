@@ -37,11 +37,15 @@ fn judge(root: &Path, history: &mut History, heard: &mut usize) -> Result<BTreeS
 
 #[test]
 fn a_kill_loses_nothing_that_was_acknowledged() {
-    let (directory, aside) = (temporary(), temporary());
+    let directory = temporary();
+    let aside = temporary();
     let root = directory.path();
     let mut random = StdRng::seed_from_u64(seed());
-    let (mut history, mut heard) = (History::new(), 0);
-    let (mut killed, mut kills, mut acknowledged) = (BTreeMap::<Phase, u64>::new(), 0, 0);
+    let mut history = History::new();
+    let mut heard = 0;
+    let mut killed = BTreeMap::<Phase, u64>::new();
+    let mut kills = 0;
+    let mut acknowledged = 0;
     for round in 0..scaled(500) {
         let calls = if random.random() { CALLS_OF_AN_OPENING } else { 500 };
         let at = random.random_range(1..=calls);

@@ -76,8 +76,10 @@ impl Recording {
 
 /// Runs drivers one after the other, each on the files of the previous one, and records their calls.
 pub(crate) fn record(seed: u64, generations: u64) -> Recording {
-    let (directory, aside) = (temporary(), temporary());
-    let (root, trace) = (directory.path(), aside.path().join("trace"));
+    let directory = temporary();
+    let aside = temporary();
+    let root = directory.path();
+    let trace = aside.path().join("trace");
     let mut random = StdRng::seed_from_u64(seed);
     for generation in 0..generations {
         let is_last = generation + 1 == generations;

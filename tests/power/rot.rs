@@ -59,7 +59,9 @@ struct Original {
 impl Original {
     fn new() -> Self {
         let recording = record(seed(), GENERATIONS);
-        let (mut disk, mut history, mut older) = (recording.disk(true), History::new(), Image::new());
+        let mut disk = recording.disk(true);
+        let mut history = History::new();
+        let mut older = Image::new();
         for (at, record) in recording.records.iter().enumerate() {
             if at == recording.records.len() * 9 / 10 {
                 older = disk.now();
@@ -203,9 +205,12 @@ fn a_rotten_end_of_the_journal_is_noticed() {
     const BLOCK_BYTES: usize = 4096;
     let recording = record(seed(), 2);
     let mut random = StdRng::seed_from_u64(seed());
-    let (mut disk, mut history) = (recording.disk(true), History::new());
-    let (mut names, mut last_write) = (BTreeMap::new(), None);
-    let (mut tried, mut refused) = (0, 0);
+    let mut disk = recording.disk(true);
+    let mut history = History::new();
+    let mut names = BTreeMap::new();
+    let mut last_write = None;
+    let mut tried = 0;
+    let mut refused = 0;
     for record in &recording.records {
         if let Call::Open { path, .. } = &record.call {
             names.insert(record.file, path.clone());

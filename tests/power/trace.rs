@@ -75,7 +75,10 @@ pub(crate) fn read(trace: &[u8], root: &Path) -> Vec<Record> {
     while let Some(header) = trace.get(at..at + HEADER_BYTES) {
         let four = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let eight = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-        let (kind, file, offset, length) = (four(0), four(4) as i32, eight(8), eight(16) as usize);
+        let kind = four(0);
+        let file = four(4) as i32;
+        let offset = eight(8);
+        let length = eight(16) as usize;
         let bytes = at + HEADER_BYTES..at + HEADER_BYTES + length;
         let Some(data) = trace.get(bytes.clone()) else { break };
         at = bytes.end;

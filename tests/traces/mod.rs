@@ -75,7 +75,8 @@ fn assert_within(part: &Seen, whole: &Seen) {
 async fn an_acquire_at_a_follower_is_one_trace() {
     let collector = Collector::start().await;
     let cluster = traced(&collector.endpoint).await;
-    let (leads, follows) = (leader(&cluster).await, follower(&cluster).await);
+    let leads = leader(&cluster).await;
+    let follows = follower(&cluster).await;
     let session = long_session(&client(&cluster)).await;
 
     // Not sampled, or without a context: no spans, as the last step shows.
@@ -85,7 +86,8 @@ async fn an_acquire_at_a_follower_is_one_trace() {
 
     let calls = spans(&collector, "acquire_locks", 2).await;
     let at = |node: u64| calls.iter().find(|span| span.node == node.to_string()).expect("one of each node");
-    let (first, second) = (at(follows), at(leads));
+    let first = at(follows);
+    let second = at(leads);
     assert_eq!((&*first.trace, &*first.parent), (TRACE, CALLER));
     assert_eq!(first.attribute("lockkeeper.forwarded_to"), Some(leads.to_string()));
     // Two processes read the same clock here.
@@ -110,7 +112,8 @@ async fn an_acquire_at_a_follower_is_one_trace() {
 async fn a_put_by_etcds_api_belongs_to_its_callers_trace() {
     let collector = Collector::start().await;
     let cluster = traced(&collector.endpoint).await;
-    let (leads, follows) = (leader(&cluster).await, follower(&cluster).await);
+    let leads = leader(&cluster).await;
+    let follows = follower(&cluster).await;
     let endpoint = &cluster.etcd_endpoints()[usize::try_from(follows - 1).expect("few nodes")];
     let mut kv = KvClient::connect(format!("http://{endpoint}")).await.expect("it listens");
     for (key, sampled) in [("quiet", false), ("seen", true)] {

@@ -34,7 +34,8 @@ pub(crate) async fn unpacked(
         for file in fs::read_dir(&directory).map_err(|error| error.to_string())? {
             let file = file.map_err(|error| error.to_string())?.path();
             if file.extension().is_some_and(|extension| extension == "deb") {
-                let (file, root) = (file.display().to_string(), root.display().to_string());
+                let file = file.display().to_string();
+                let root = root.display().to_string();
                 run(command(Path::new("dpkg"), &["-x", &file, &root])).await?;
             }
         }

@@ -121,7 +121,8 @@ mod tests {
             member.may_stop = Some(Ok(()));
             member
         };
-        let (mut leaving, mut silent) = (member(2), member(4));
+        let mut leaving = member(2);
+        let mut silent = member(4);
         (leaving.is_leaving, leaving.may_stop) = (true, Some(Err("it is needed".to_owned())));
         silent.silent_for = Some(Duration::from_millis(2500));
         let mut leader = NodeStatus::default();

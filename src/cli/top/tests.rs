@@ -64,7 +64,8 @@ fn totals(granted: u64, released: u64, expired: u64) -> Totals {
 }
 
 fn quiet(index: u64, totals: Totals) -> Busiest {
-    let (locks, waits) = (Vec::new(), Vec::new());
+    let locks = Vec::new();
+    let waits = Vec::new();
     Busiest { locks, waits, more_waits: false, counted_after_index: 0, index, node_id: 2, totals }
 }
 
@@ -99,7 +100,8 @@ fn empty(began: Instant) -> TopModel {
 /// Some seconds of work, that rises and falls.
 fn busy(began: Instant) -> TopModel {
     let mut model = model();
-    let (mut granted, mut index) = (0, 100);
+    let mut granted = 0;
+    let mut index = 100;
     for second in 0..30 {
         granted += [0, 40, 400, 900, 1_600, 800, 90, 5][second as usize % 8];
         index += 10;
@@ -196,7 +198,8 @@ async fn pictures_at_all_sizes() {
 
 #[tokio::test(start_paused = true)]
 async fn keys_change_the_picture() {
-    let (began, mut ui) = (Instant::now(), Ui::new(String::new()));
+    let began = Instant::now();
+    let mut ui = Ui::new(String::new());
     let model = busy(began);
     let mut seen = |keys: &str| {
         press(&mut ui, keys);

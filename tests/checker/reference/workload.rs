@@ -141,7 +141,8 @@ impl World {
 
     /// An operator forces the release of another client's grant, and the answer to its next renewal reports it.
     fn force(&mut self) {
-        let (session, lock) = ("dan".to_owned(), ["forced".to_owned()]);
+        let session = "dan".to_owned();
+        let lock = ["forced".to_owned()];
         let acquire = Acquire { session: session.clone(), ..Acquire::default() };
         self.table.last_token += 1;
         let token = self.table.last_token;
@@ -168,7 +169,8 @@ impl World {
 
     /// A client that does nothing but renew its session, and keeps its lock.
     fn stand_by(&mut self) {
-        let (session, lock) = ("ida".to_owned(), ["own".to_owned()]);
+        let session = "ida".to_owned();
+        let lock = ["own".to_owned()];
         self.table.last_token += 1;
         let token = self.table.last_token;
         let acquire = Acquire { session: session.clone(), ..Acquire::default() };
@@ -222,7 +224,8 @@ impl World {
             Next::Renew(who) => {
                 let client = &self.clients[who];
                 if !client.dead && !client.closing && client.deadline_ns.is_some() {
-                    let (sent_ns, later) = (self.now_ns, self.delay());
+                    let sent_ns = self.now_ns;
+                    let later = self.delay();
                     self.at(later, Next::Renewed(who, sent_ns));
                     self.at(self.now_ns + self.clients[who].ttl_ns / 3, Next::Renew(who));
                 }
@@ -459,7 +462,8 @@ impl World {
         } else if let What::Ok(Answer::Release {}) | What::Fail { f: Function::Release, .. } = &what {
             self.clients[who].held.clear();
         } else if let What::Info { f: Function::Acquire, .. } = &what {
-            let (session, request) = (name, op.expect("acquires have numbers"));
+            let session = name;
+            let request = op.expect("acquires have numbers");
             return self.send(who, None, Call::Retry { session, request }, vec![]);
         } else if let What::Fail { f: Function::Acquire | Function::Retry, .. } = &what {
             self.clients[who].pending = None;
@@ -492,7 +496,8 @@ impl World {
     }
 
     fn write(&mut self, process: &str, op: Option<u64>, locks: &[String], what: What) {
-        let (process, locks) = (process.to_owned(), locks.to_vec());
+        let process = process.to_owned();
+        let locks = locks.to_vec();
         self.events.push(Event { time_ns: self.now_ns, process, op, locks, what });
     }
 }

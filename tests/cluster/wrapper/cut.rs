@@ -94,7 +94,8 @@ async fn a_partitioned_command_is_dead_before_another_holder_enters() {
 /// outgoing connection gets it by chance.
 fn addresses() -> (SocketAddr, SocketAddr) {
     let free = |port: u16| {
-        let (direct, through) = (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 2], port)));
+        let direct = SocketAddr::from(([127, 0, 0, 1], port));
+        let through = SocketAddr::from(([127, 0, 0, 2], port));
         let free = [direct, through].iter().all(|address| Std::bind(address).is_ok());
         free.then_some((direct, through))
     };

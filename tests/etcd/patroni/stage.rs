@@ -336,7 +336,8 @@ fn own(path: &Path) {
 }
 
 fn configuration(programs: &Programs, name: &str, directory: &Path, ports: &[u16], endpoints: &[String]) -> String {
-    let (server, rest) = (format!("127.0.0.1:{}", ports[0]), format!("127.0.0.1:{}", ports[1]));
+    let server = format!("127.0.0.1:{}", ports[0]);
+    let rest = format!("127.0.0.1:{}", ports[1]);
     let parameters = json!({ "fsync": "off", "jit": "off", "max_connections": 30, "shared_buffers": "8MB" });
     let user = |name: &str| json!({ "username": name, "password": name });
     // A server that was killed may have more than the new primary.

@@ -49,7 +49,8 @@ fn file(mut head: Head, token: u64, ticket: u64, lines: &[AuditLine<'static>]) -
 }
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
-    let (lines, genesis) = (lines(), Head::genesis(CLUSTER));
+    let lines = lines();
+    let genesis = Head::genesis(CLUSTER);
     let mut later = genesis;
     lines[..4].iter().for_each(|line| later.push(line.clone(), &mut Vec::new()));
     // After it there is no line.

@@ -64,7 +64,8 @@ fn run<F: Future<Output = ()>>(run: impl FnOnce(Routes) -> F) {
 
 /// What each input finds: a lease with a lock, an election, and keys of some revisions.
 async fn fill(routes: &Routes) {
-    let (mut kv, mut leases) = (KvClient::new(routes.clone()), LeaseClient::new(routes.clone()));
+    let mut kv = KvClient::new(routes.clone());
+    let mut leases = LeaseClient::new(routes.clone());
     leases.lease_grant(LeaseGrantRequest { ttl: 60, id: LEASES[0] }).await.expect("granted");
     for (key, lease) in [("a", 0), ("a", 77), ("b/1", 0), ("b/2", 77)] {
         kv.put(PutRequest { lease, ..put(key) }).await.expect("put");
@@ -272,13 +273,15 @@ impl Body for Whole {
 /// An input is a path, a line feed, and a body. Each answer is JSON, or lines of it, and an error has a text.
 pub(super) fn json(input: &[u8]) {
     let at = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
-    let (path, body) = (&input[..at], Bytes::copy_from_slice(input.get(at + 1..).unwrap_or_default()));
+    let path = &input[..at];
+    let body = Bytes::copy_from_slice(input.get(at + 1..).unwrap_or_default());
     let (method, path) = path.strip_prefix(b"GET ").map_or(("POST", path), |path| ("GET", path));
     let request = http::Request::builder().method(method).uri(path).body(tonic::body::Body::new(Whole(Some(body))));
     let Ok(request) = request else { return };
     run(async |mut routes| {
         let answer = routes.call(request).await.expect("it does not fail");
-        let (status, mut body) = (answer.status(), answer.into_body());
+        let status = answer.status();
+        let mut body = answer.into_body();
         let mut text = Vec::new();
         let read = async {
             while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {

@@ -22,7 +22,8 @@ const MAGIC_BYTES: usize = 8;
 
 /// A table with something of each kind of command in it, and its members.
 fn applied() -> Applied {
-    let (mut machine, mut events) = (Machine::default(), Vec::new());
+    let mut machine = Machine::default();
+    let mut events = Vec::new();
     for batch in sampled("batch") {
         let (time, limits, commands) = commands::decode(&batch.into()).expect("a sample");
         machine.apply_batch(time, limits, commands, &mut events);
@@ -104,7 +105,8 @@ pub(super) fn backup_seeds() -> Vec<Vec<u8>> {
 
 pub(super) fn backup(bytes: &[u8]) {
     with_file(bytes, |path| {
-        let (read, checked) = (BackupFile::read(path), backup::check(path, &AtomicU64::default()));
+        let read = BackupFile::read(path);
+        let checked = backup::check(path, &AtomicU64::default());
         match &read {
             // A snapshot: the other target.
             Ok(BackupFile { header: None, .. }) => {}
@@ -133,7 +135,8 @@ fn same_again(header: &BackupHeader, applied: &Applied) {
 
 /// Blocks: length, checksum of number and length and bytes, bytes. What is behind the end stays as it is.
 pub(super) fn repair_backup(file: &mut Vec<u8>) {
-    let (mut at, mut number) = (MAGIC_BYTES, 0_u64);
+    let mut at = MAGIC_BYTES;
+    let mut number = 0_u64;
     while let Some(head) = file.get(at..at + 4) {
         let length = u32::from_be_bytes(head.try_into().expect("4 bytes"));
         let end = (at + 8).saturating_add(length as usize);

@@ -109,11 +109,9 @@ fn first_record(number: u64, says: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn first_seeds() -> Vec<Vec<u8>> {
-    let (one, two, three) = (
-        first_record(1, &operations(b"a")),
-        first_record(2, &operations(&[7; 600])),
-        first_record(3, &operations(b"")),
-    );
+    let one = first_record(1, &operations(b"a"));
+    let two = first_record(2, &operations(&[7; 600]));
+    let three = first_record(3, &operations(b""));
     let blank = [0; SECTOR_BYTES];
     let mut seeds = vec![
         [&[1, 0], &blank[..], &blank].concat(),

@@ -168,7 +168,8 @@ pub(super) fn metadata(input: &[u8]) {
     let mut metadata = MetadataMap::new();
     for line in input.split(|byte| *byte == b'\n') {
         let Some(at) = line.windows(2).position(|pair| pair == b": ") else { continue };
-        let (name, value) = (AsciiMetadataKey::from_bytes(&line[..at]), AsciiMetadataValue::try_from(&line[at + 2..]));
+        let name = AsciiMetadataKey::from_bytes(&line[..at]);
+        let value = AsciiMetadataValue::try_from(&line[at + 2..]);
         if let (Ok(name), Ok(value)) = (name, value) {
             metadata.append(name, value);
         }

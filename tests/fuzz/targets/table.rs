@@ -32,7 +32,8 @@ pub(super) fn batch(bytes: &[u8]) {
     let encoded = commands::encode(time, limits, &decoded);
     assert_eq!(commands::decode(&encoded).as_ref(), Ok(&(time, limits, decoded.clone())), "encoded again");
 
-    let (mut machine, mut events) = (Machine::default(), Vec::new());
+    let mut machine = Machine::default();
+    let mut events = Vec::new();
     let replies = machine.apply_batch(time, limits, decoded.iter().cloned(), &mut events);
     assert_eq!(replies.len(), decoded.len());
     // Again, later, on what it left behind.
