@@ -102,11 +102,15 @@ async fn calls_beyond_the_limit_of_an_identity_are_refused_and_others_are_served
     for _ in 0..500 {
         match locks.get(from(Some("shop-limited"), get())).await {
             Ok(_) => served += 1,
+            // A machine that stalls may elect another leader.
+            Err(status) if reason(&status) == "NO_LEADER" => {}
             Err(status) => {
                 assert_eq!(reason(&status), "LIMIT_REACHED", "{status:?}");
                 assert!(status.message().contains("limit of 5 for calls-per-second"), "{status:?}");
                 refused += 1;
-                locks.acquire(from(Some("shop-2"), acquire(id, "seats/9"))).await.expect("another identity is served");
+                if let Err(status) = locks.acquire(from(Some("shop-2"), acquire(id, "seats/9"))).await {
+                    assert_eq!(reason(&status), "NO_LEADER", "another identity is served: {status:?}");
+                }
             }
         }
     }
