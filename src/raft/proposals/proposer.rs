@@ -343,7 +343,7 @@ async fn submit(
         .into_iter()
         .map(|p| (p.command, WaitingCaller { queued: p.queued, reply: p.reply, growth: p.growth }))
         .unzip();
-    let mut encoded = commands::encode_batch(time, limits, commands.iter());
+    let mut encoded = commands::encode_batch(time, limits, commands);
     if Planted::EntryCutShort.is_on() && encoded.len().is_multiple_of(61) {
         encoded.truncate(encoded.len() - 1);
     }

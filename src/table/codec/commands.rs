@@ -1,10 +1,7 @@
 //! The payload of the log's entries: commands that were proposed together, and their time, as one [`pb::Batch`].
 
 use bytes::Bytes;
-use prost::{
-    Message,
-    encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
-};
+use prost::Message;
 
 use super::{
     Malformed,
@@ -14,13 +11,9 @@ use super::{
 use crate::messages as pb;
 use lockkeeper_machine::*;
 
-/// The field `commands` of a [`pb::Batch`].
-const COMMANDS_FIELD: u32 = 3;
-
 /// The payload of one log entry.
 pub fn encode(time: Time, limits: Limits, commands: &[Command]) -> Bytes {
-    let commands: Vec<Bytes> = commands.iter().map(encode_command).collect();
-    encode_batch(time, limits, commands.iter())
+    encode_batch(time, limits, commands.iter().map(encode_command).collect())
 }
 
 /// One command of a batch. Its caller's task encodes it, so that the thread of Raft only copies bytes.
@@ -35,24 +28,10 @@ pub fn decode_command(bytes: Bytes) -> Result<Command, Malformed> {
 }
 
 /// The payload of one log entry with these commands, each by [`encode_command`].
-pub fn encode_batch<'c>(time: Time, limits: Limits, commands: impl Iterator<Item = &'c Bytes> + Clone) -> Bytes {
-    // The fields before the commands, and the one after them: a batch is the same whether it was encoded at once or in parts.
-    let head = pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, ..pb::Batch::default() };
-    let tail = pb::Batch { limits: Some(write_limits(limits)), ..pb::Batch::default() };
-    let length_of = |bytes: &Bytes| encoded_len_varint(bytes.len() as u64) + bytes.len();
-    let length = head.encoded_len()
-        + tail.encoded_len()
-        + commands.clone().map(|bytes| key_len(COMMANDS_FIELD) + length_of(bytes)).sum::<usize>();
-
-    let mut batch = Vec::with_capacity(length);
-    head.encode_raw(&mut batch);
-    for command in commands {
-        encode_key(COMMANDS_FIELD, WireType::LengthDelimited, &mut batch);
-        encode_varint(command.len() as u64, &mut batch);
-        batch.extend_from_slice(command);
-    }
-    tail.encode_raw(&mut batch);
-    batch.into()
+pub fn encode_batch(time: Time, limits: Limits, commands: Vec<Bytes>) -> Bytes {
+    let batch =
+        pb::Batch { stamp_ms: time.stamp.0, wall_ms: time.wall.0, commands, limits: Some(write_limits(limits)) };
+    batch.encode_to_vec().into()
 }
 
 /// Decodes what [`encode`] wrote. Fails on anything else: the log is damaged, or was written by a newer version. Checks no limit, but for
@@ -63,7 +42,12 @@ pub fn decode(bytes: &Bytes) -> Result<(Time, Limits, Vec<Command>), Malformed> 
     let batch = pb::Batch::decode(bytes.clone()).map_err(|_| Malformed("a batch that cannot be decoded"))?;
     let time = Time { stamp: Stamp(batch.stamp_ms), wall: WallTime(batch.wall_ms) };
     let limits = batch.limits.map_or(Limits::NONE, read_limits);
-    Ok((time, limits, batch.commands.into_iter().map(read_command).collect::<Result<_, _>>()?))
+
+    let mut commands = Vec::with_capacity(batch.commands.len());
+    for command in batch.commands {
+        commands.push(decode_command(command)?);
+    }
+    Ok((time, limits, commands))
 }
 
 fn write_limits(limits: Limits) -> pb::Limits {
