@@ -17,6 +17,7 @@
 
 pub mod apply;
 pub mod backup;
+mod contact;
 pub mod disk;
 pub mod elections;
 #[doc(hidden)]

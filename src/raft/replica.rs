@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use openraft::{ServerState, async_runtime::WatchReceiver};
+use openraft::async_runtime::WatchReceiver;
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::{
     Raft,
+    contact::QuorumContact,
     disk::Disks,
     network::{Acknowledgements, addresses::Addresses, liveness::PeerLiveness, versions::PeerVersions},
     proposals::{
@@ -39,6 +40,7 @@ pub struct Replica {
     led: Led,
     acknowledgements: Acknowledgements,
     addresses: Addresses,
+    contact: Arc<QuorumContact>,
     silence_max: Duration,
     disks: Disks,
     hearing: Option<Hearing>,
@@ -79,9 +81,9 @@ impl Replica {
         tokio::spawn(proposer::run(intake, raft.clone(), led.clone(), environment.clone(), limits));
         tokio::spawn(follow_leadership(raft.server_metrics(), Arc::clone(&table), environment.clone(), leadership));
 
-        let leading = raft.clone();
-        let answers = acknowledgements.clone();
-        let is_cut_off = move || cut_off(&leading, &answers, silence_max);
+        let contact = Arc::new(QuorumContact::new(raft.clone(), acknowledgements.clone(), silence_max));
+        let contact_of_ticker = Arc::clone(&contact);
+        let is_cut_off = move || contact_of_ticker.is_lost();
         tokio::spawn(tick(led.clone(), Arc::clone(&table), proposer.clone(), is_cut_off));
         tokio::spawn(raise(raft.clone(), led.clone(), Arc::clone(&table), Arc::clone(&versions), proposer.clone()));
 
@@ -103,6 +105,7 @@ impl Replica {
             led,
             acknowledgements,
             addresses,
+            contact,
             silence_max,
             disks,
             hearing,
@@ -284,7 +287,7 @@ impl Replica {
     /// Whether this node leads, but has not heard from a quorum for [`silence_max`](Self::silence_max). It then refuses requests: new
     /// ones would hang, and may never be answered.
     pub fn cut_off(&self) -> bool {
-        cut_off(&self.raft, &self.acknowledgements, self.silence_max)
+        self.contact.is_lost()
     }
 
     /// The time without a message from the leader, or for the leader from a quorum, after which a node cannot serve.
@@ -340,19 +343,4 @@ impl Replica {
     pub fn raft(&self) -> &Raft {
         &self.raft
     }
-}
-
-/// See [`Replica::cut_off`].
-fn cut_off(raft: &Raft, acknowledgements: &Acknowledgements, silence_max: Duration) -> bool {
-    let reached_at = {
-        let metrics = raft.server_metrics();
-        let metrics = metrics.borrow_watched();
-        if metrics.state != ServerState::Leader {
-            return false;
-        }
-        let term = metrics.vote.leader_id.term;
-        let membership = metrics.membership_config.membership();
-        acknowledgements.quorum_reached_at(metrics.id, membership, term)
-    };
-    reached_at.is_some_and(|at| at.elapsed() > silence_max)
 }
