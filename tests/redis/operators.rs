@@ -38,10 +38,9 @@ async fn known_client(cluster: &LocalCluster, name: &str) -> Connection {
 
 async fn take(connection: &mut Connection, value: &str, life_ms: &str) -> u64 {
     assert_eq!(connection.ask(&["SET", "jobs", value, "NX", "PX", life_ms]).await, ok());
-    match connection.ask(&["GET", "lockkeeper:token:jobs"]).await {
-        Reply::Text(token) => token.parse().expect("a number"),
-        other => panic!("no token: {other:?}"),
-    }
+    let reply = connection.ask(&["GET", "lockkeeper:token:jobs"]).await;
+    let Reply::Text(token) = reply else { panic!("no token: {reply:?}") };
+    token.parse().expect("a number")
 }
 
 /// The page of metrics of the node that the clients here use.
