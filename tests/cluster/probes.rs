@@ -239,7 +239,9 @@ async fn every_metric_is_documented() {
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/cluster-configs/monitoring.md")).expect("readable");
     let rows = page.lines().filter(|line| line.starts_with("| `lockkeeper_") || line.starts_with("| `process_"));
     let named = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split(", "));
-    let documented: BTreeSet<String> = named.map(|name| name.trim().trim_matches('`').to_owned()).collect();
+    let named = named.map(|name| name.trim().trim_matches('`').to_owned());
+    // Those of Redis' port are there once it has a client: the test of its operators compares them with the page.
+    let documented: BTreeSet<String> = named.filter(|name| !name.starts_with("lockkeeper_redis_")).collect();
     let only_one: Vec<_> = shown.symmetric_difference(&documented).collect();
     assert_eq!(only_one, [] as [&String; 0]);
 }

@@ -101,6 +101,14 @@ async fn a_lock_is_listed_with_its_client_taken_back_and_in_the_audit() {
     assert_eq!(value("lockkeeper_redis_connections"), 2.0);
     assert!(value("lockkeeper_redis_commands_total") >= 10.0);
     assert_eq!(value("lockkeeper_redis_errors_total"), 0.0);
+
+    let page = include_str!("../../cluster-configs/monitoring.md");
+    let families = told.lines().filter_map(|line| line.strip_prefix("# TYPE lockkeeper_redis_"));
+    let names: Vec<_> = families.filter_map(|family| family.split(' ').next()).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for name in names {
+        assert!(page.contains(&format!("`lockkeeper_redis_{name}")), "{name} is not on the page");
+    }
     drop(operator);
     cluster.stop().await;
 
