@@ -310,7 +310,8 @@ fn of_two_connections_of_a_session_the_later_attachment_stays() {
     let hub = WatchHub::new(WatchLimits { per_connection: 1, bytes: 1 });
     hub.begin(0);
     let outbox = || Arc::new(EventOutbox::new("127.0.0.1:1".parse().unwrap(), 1));
-    let (earlier, later) = (outbox(), outbox());
+    let earlier = outbox();
+    let later = outbox();
     let last = hub.register(NumberedSession { session: 7, number: 2 }, &later).unwrap();
     let first = hub.register(NumberedSession { session: 7, number: 1 }, &earlier).unwrap();
     assert!(earlier.kill.is_cancelled() && !later.kill.is_cancelled());
