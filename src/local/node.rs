@@ -49,6 +49,9 @@ const NOT_INHERITED: [&str; 13] = [
     "LOCKKEEPER_LOG_FORMAT",
 ];
 
+/// How often it is looked whether a paused node stands still.
+const STANDSTILL_LOOK: Duration = Duration::from_millis(1);
+
 /// A node, running or not.
 #[derive(Debug)]
 pub struct LocalNode {
@@ -226,6 +229,15 @@ impl LocalNode {
         }
     }
 
+    /// Stops the node's threads where they are (SIGSTOP), and returns when all of them stand still: one that has a processor goes on for
+    /// a moment after the signal. [`signal`](Self::signal) with [`Signal::CONT`] resumes it.
+    pub async fn pause(&self) {
+        self.signal(Signal::STOP);
+        while self.pid().is_some_and(|pid| !stands_still(pid)) {
+            time::sleep(STANDSTILL_LOOK).await;
+        }
+    }
+
     /// Waits until the node exits. Call it only for a running node.
     pub(super) async fn wait(&mut self) -> ExitStatus {
         let process = self.process.as_mut().expect("only a node that runs is waited for");
@@ -310,6 +322,17 @@ impl Drop for LocalNode {
             }
         }
     }
+}
+
+/// Whether no thread of the process can run: each is stopped, or has ended. Also where the system does not tell.
+fn stands_still(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let status = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which may contain anything.
+        let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| matches!(state, 'T' | 't' | 'Z' | 'X'))
+    })
 }
 
 fn tail(file: &Path) -> io::Result<String> {

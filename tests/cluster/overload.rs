@@ -44,7 +44,9 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
     let mut locks = LocksClient::new(cluster.node(leads).channel().await.expect("it serves"));
 
     // From here on nothing is committed, so admitted requests wait.
-    followers.iter().for_each(|node| node.signal(Signal::STOP));
+    for follower in &followers {
+        follower.pause().await;
+    }
     // Keep the stream open: the server cancels requests in flight when it ends.
     let (requests, stream) = tokio::sync::mpsc::channel(64);
     let crowd = requests.clone();

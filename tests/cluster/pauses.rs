@@ -18,7 +18,7 @@ async fn followers_agree_that_the_leader_is_silent_and_elect_at_once() {
     .await;
     for _ in 0..2 {
         let frozen = leader(&cluster).await;
-        cluster.node(frozen).signal(Signal::STOP);
+        cluster.node(frozen).pause().await;
         let next = until("another leader", async || {
             let statuses = cluster.statuses().await;
             let next =
@@ -45,7 +45,7 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
     for _ in 0..3 {
         load.progress(100).await;
         let paused = leader(&cluster).await;
-        cluster.node(paused).signal(Signal::STOP);
+        cluster.node(paused).pause().await;
         // Another node leads meanwhile.
         load.progress(100).await;
         cluster.node(paused).signal(Signal::CONT);
@@ -63,7 +63,7 @@ async fn a_resumed_leader_returns_no_stale_reads() {
     let old_token = old.token().0;
     let paused = leader(&cluster).await;
     let mut locks = LocksClient::new(cluster.node(paused).channel().await.expect("it serves"));
-    cluster.node(paused).signal(Signal::STOP);
+    cluster.node(paused).pause().await;
 
     // These requests wait in its sockets. It reads them first when it resumes, while it still takes itself for the leader.
     let get = GetRequest { name: "seat".to_string(), ..GetRequest::default() };

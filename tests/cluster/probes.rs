@@ -84,7 +84,7 @@ async fn probes_tell_a_node_that_serves_from_one_that_only_runs() {
     };
     // The majority is gone.
     for node in &others[..] {
-        cluster.node(*node).signal(Signal::STOP);
+        cluster.node(*node).pause().await;
     }
     let (status, why) = until("a node that is not ready", async || {
         get(&cluster, leads, "/readyz").await.filter(|(status, _)| *status != 200)

@@ -205,7 +205,7 @@ async fn a_wait_at_a_deposed_leader_is_answered_with_an_unknown_outcome_and_keep
     let mut waiter = Plain::open(cluster.node(deposed).channel().await.expect("it serves")).await;
     let waiting = waiter.acquire(Some(1), "seat");
     let place = until_waiting(&client, "seat", 1).await;
-    cluster.node(deposed).signal(Signal::STOP);
+    cluster.node(deposed).pause().await;
     // The next leader answers.
     assert_eq!(tickets(&client, "seat").await, place);
     cluster.node(deposed).signal(Signal::CONT);

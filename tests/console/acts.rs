@@ -213,7 +213,7 @@ async fn without_a_quorum_a_lock_is_shown_as_it_was_and_nothing_can_be_done_to_i
     .await;
 
     for other in (1..=3).filter(|other| *other != node) {
-        cluster.node(other).signal(Signal::STOP);
+        cluster.node(other).pause().await;
     }
     until("it notices", async || {
         let (_, told) = call(&cluster, node, "status", None, &json!({})).await;

@@ -270,7 +270,7 @@ async fn it_says_that_it_lost_its_node_or_the_node_its_leader_and_recovers() {
     browser.picture("member-lost-1440-dark");
 
     // The other one too: no majority.
-    cluster.node(other).signal(Signal::STOP);
+    cluster.node(other).pause().await;
     browser.shows("#banner", "nothing can be changed").await;
     browser.shows("#view", "jobs/").await;
     browser.picture("no-leader-1440-dark");

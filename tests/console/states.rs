@@ -248,7 +248,7 @@ async fn amber_before_red_and_the_last_known_state_without_a_quorum() {
     browser.size(1440, 900);
 
     // And the next one.
-    cluster.node(other).signal(Signal::STOP);
+    cluster.node(other).pause().await;
     browser.shows("#banner", "nothing can be changed").await;
     browser.shows("#banner", "It says since ").await;
     browser.until("document.title.startsWith('⚠ ') && document.title.includes(': no leader')").await;

@@ -116,7 +116,7 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
         assert!(Instant::now() < deadline, "only {} bytes in {LONG:?}", written.load(Ordering::Relaxed));
         // Slow, not away: it takes entries now and then.
         match round % 20 {
-            0 => cluster.node(slow).signal(Signal::STOP),
+            0 => cluster.node(slow).pause().await,
             15 => cluster.node(slow).signal(Signal::CONT),
             _ => {}
         }
@@ -137,7 +137,7 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
     }
     // The load goes on and ends while the follower is stopped: what it lacks must not keep more of the log than the bound says. How
     // much was kept before, while snapshots and purges ran beside the load, is a matter of the machine's speed.
-    cluster.node(slow).signal(Signal::STOP);
+    cluster.node(slow).pause().await;
     let missed = written.load(Ordering::Relaxed) + MISSED;
     until("the load goes on", async || (written.load(Ordering::Relaxed) >= missed).then_some(())).await;
     going.store(false, Ordering::Relaxed);

@@ -123,7 +123,7 @@ async fn a_leader_that_hears_nobody_counts_as_none() {
     until_health(&endpoint, "\"true\"").await;
 
     for follower in (1..=3).filter(|node| *node != leader) {
-        cluster.node(follower).signal(Signal::STOP);
+        cluster.node(follower).pause().await;
     }
     until_health(&endpoint, "\"false\"").await;
     let ended = timeout(LONG, events.message()).await.expect("in time");
