@@ -44,9 +44,19 @@ impl Machine {
         self.is_clearing() || self.history.exceeds(&self.capacity)
     }
 
-    /// Whether something that is over has not been cleared away: the table may still show what it held.
-    pub fn is_clearing(&self) -> bool {
+    fn is_clearing(&self) -> bool {
         !self.backlog.is_empty() || self.clock.is_behind()
+    }
+
+    /// When the first of the sessions ended that are over and not cleared away, among those for which `is_asked` holds: the table may still
+    /// show what they held. It may be the time of another deadline that has passed and is not handled yet.
+    pub fn first_uncleared(&self, is_asked: impl Fn(SessionId) -> bool) -> Option<Stamp> {
+        let ended = self.backlog.iter().filter_map(|piece| match piece {
+            BacklogKey::Session(id) if is_asked(*id) => self.sessions.get(*id)?.ending.map(|ending| ending.at),
+            BacklogKey::Session(_) | BacklogKey::Lock(_) => None,
+        });
+        let late = self.clock.next_deadline().filter(|_| self.clock.is_behind());
+        ended.chain(late).min()
     }
 
     /// Begins a batch: continues the backlog, advances time, then sets the budget for the batch's commands.

@@ -142,6 +142,16 @@ impl Replica {
 
     /// Proposes a command and waits until it is applied, for at most `patience`: see [`Proposer::propose`].
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
+        self.propose_in(None, command, patience).await
+    }
+
+    /// The same, but only while this node leads in this term, if one is given: see [`Proposer::propose_in`].
+    pub async fn propose_in(
+        &self,
+        term: Option<u64>,
+        command: Command,
+        patience: Duration,
+    ) -> Result<Delivery, NoReply> {
         if self.cut_off() {
             return Err(NoReply::NoQuorum);
         }
@@ -159,7 +169,7 @@ impl Replica {
         {
             return Err(NoReply::DiskSpaceLow(shortage));
         }
-        self.proposer.propose(command, patience).await
+        self.proposer.propose_in(term, command, patience).await
     }
 
     /// Writes an act that is no change of the table into the audit trail, in the background: at most a few a second. A note that is too

@@ -16,14 +16,14 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct FastTxn {
     /// The conditions and the writes.
-    pub(crate) txn: EntryTxn,
+    txn: EntryTxn,
     /// What the client is told afterwards.
     replies: FastReplies,
 }
 
 /// What the outcome of a transaction will mean.
 #[derive(Debug)]
-pub(crate) enum FastReplies {
+enum FastReplies {
     /// One reply if the writes were made, and another one if not.
     Either(RedisReply, RedisReply),
     /// Number of entries that were removed.
@@ -129,9 +129,9 @@ impl FastTxn {
         Self { txn, replies: FastReplies::Either(RedisReply::Integer(1), RedisReply::Integer(0)) }
     }
 
-    /// The transaction, and what its outcome will mean.
-    pub(crate) fn into_parts(self) -> (EntryTxn, FastReplies) {
-        (self.txn, self.replies)
+    /// The transaction.
+    pub(crate) fn txn(&self) -> &EntryTxn {
+        &self.txn
     }
 }
 
@@ -155,15 +155,17 @@ impl RepeatedClaim {
     }
 }
 
-impl FastReplies {
-    /// The reply to the command. `None` means that nothing was done, and that only the interpreter knows the error.
+impl FastTxn {
+    /// The reply to the command. `None` means that nothing was done, and that only the interpreter knows the answer: the entry has another
+    /// type, or was too much to be shown.
     pub(crate) fn reply(self, outcome: &TxnOutcome) -> Option<RedisReply> {
         let is_text = |entry: &crate::StoredEntry| text_in_entry(&entry.value).is_some();
-        match self {
-            Self::Deleted => Some(RedisReply::Integer(i64::try_from(outcome.deleted).unwrap_or(i64::MAX))),
-            Self::Either(done, _) | Self::Compared { done, .. } if outcome.succeeded => Some(done),
-            Self::Either(_, refused) => Some(refused),
-            Self::Compared { differs, absent, .. } => match outcome.found.first().and_then(Option::as_ref) {
+        match self.replies {
+            FastReplies::Deleted => Some(RedisReply::Integer(i64::try_from(outcome.deleted).unwrap_or(i64::MAX))),
+            FastReplies::Either(done, _) | FastReplies::Compared { done, .. } if outcome.succeeded => Some(done),
+            FastReplies::Either(_, refused) => Some(refused),
+            FastReplies::Compared { differs, absent, .. } => match outcome.found.first().and_then(Option::as_ref) {
+                None if outcome.found.is_empty() => None,
                 None => Some(absent),
                 Some(entry) => is_text(entry).then_some(differs),
             },

@@ -66,12 +66,11 @@ impl<S: RedisStore> RedisNode<S> {
     /// The script with this SHA-1, which may be written in any case: from this node's memory, or from the store. `None` means that there is
     /// none, or that the store did not answer; then the client sends the script itself.
     pub(crate) async fn find_script(&self, requester: &Requester, sha1: &[u8]) -> Option<Arc<CachedScript>> {
-        let sha1 = std::str::from_utf8(sha1).ok().filter(|sha1| sha1.len() == 40)?.to_ascii_lowercase();
-        self.forget_flushed(requester).await;
-        if let Some(script) = self.scripts.get(&sha1) {
+        if let Some(script) = self.find_remembered_script(requester, sha1).await {
             return Some(script);
         }
 
+        let sha1 = script_name(sha1)?;
         let port = Requester { is_port: true, ..requester.clone() };
         let found = self.store().get(&port, vec![script_key(&sha1)]).await.ok()?;
         let entry = found.entries.into_iter().next().flatten()?;
@@ -81,6 +80,13 @@ impl<S: RedisStore> RedisNode<S> {
         }
         self.scripts.put(&script);
         Some(script)
+    }
+
+    /// The same from this node's memory alone.
+    pub(crate) async fn find_remembered_script(&self, requester: &Requester, sha1: &[u8]) -> Option<Arc<CachedScript>> {
+        let sha1 = script_name(sha1)?;
+        self.forget_flushed(requester).await;
+        self.scripts.get(&sha1)
     }
 
     /// Whether each of these SHA-1s is that of a script that EVALSHA would find.
@@ -141,4 +147,10 @@ impl<S: RedisStore> RedisNode<S> {
         self.scripts.clear();
         *self.flushed.lock().await = Some((Instant::now(), revision));
     }
+}
+
+/// A SHA-1 as the memory has it, if it can be one.
+fn script_name(sha1: &[u8]) -> Option<String> {
+    let sha1 = std::str::from_utf8(sha1).ok()?;
+    (sha1.len() == 40).then(|| sha1.to_ascii_lowercase())
 }

@@ -331,6 +331,15 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
         txn: EntryTxn,
     ) -> impl Future<Output = Result<TxnOutcome, StoreFailure>> + Send;
 
+    /// Commits transactions, each by itself, and returns what became of them in their order: at least of the first one; those without an
+    /// outcome were not begun. They take effect in this order, too, but for those that failed for a reason by which nothing happened. A
+    /// store has them under way at the same time where it can.
+    fn commit_each(
+        &self,
+        requester: &Requester,
+        txns: Vec<EntryTxn>,
+    ) -> impl Future<Output = Vec<Result<TxnOutcome, StoreFailure>>> + Send;
+
     /// The writes of `from..to` as this node applies them, from now on: all of them, in the order of the log, also those of entries that
     /// have ended again meanwhile. Writes that were acknowledged before the call are not among them. The channel is closed when the store
     /// cannot promise this any longer, for instance since the receiver was too slow; a change of leader does not close it.

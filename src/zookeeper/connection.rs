@@ -7,6 +7,7 @@
 //! An idle connection has no timer: it waits for bytes, for events, and for an order to end.
 
 use std::{
+    collections::VecDeque,
     io,
     net::SocketAddr,
     pin::pin,
@@ -25,8 +26,9 @@ use crate::{
     ZookeeperStore,
     node::ZookeeperNode,
     session::{ClientSession, ClosingReason, Greeting, greet},
-    wire::{ConnectAnswer, ConnectRequest, FrameReader},
+    wire::{ConnectAnswer, ConnectRequest, FrameReader, Opcode},
     words,
+    writes::TOGETHER_MAX,
 };
 
 /// Number of bytes that are read at a time.
@@ -60,6 +62,8 @@ pub(crate) struct ZookeeperConnection<T, S> {
     identity: Option<String>,
     /// Bytes that were read from the socket and not from here.
     input: BytesMut,
+    /// Writes that have arrived, and could not be under way beside those before them.
+    ready: VecDeque<BytesMut>,
     /// Whether the client sends no more.
     has_input_ended: bool,
     /// Replies and events.
@@ -90,6 +94,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
             address,
             identity,
             input: BytesMut::new(),
+            ready: VecDeque::new(),
             has_input_ended: false,
             out: Vec::new(),
             written: 0,
@@ -210,10 +215,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         let has_room = self.unwritten() < replies_bytes_max;
         let frames = FrameReader { length_max: self.node.options.frame_bytes_max };
         // The requests before a frame that cannot be are answered.
-        let frame =
-            if has_room { frames.read(&mut self.input).map_err(|_| ClosingReason::AfterReplies)? } else { None };
-        if let Some(frame) = frame {
-            return self.answer(session, &frame, slot).await;
+        if has_room && self.take_requests(frames)? {
+            return self.answer(session, slot).await;
         }
         if self.has_input_ended {
             return Err(ClosingReason::Gone);
@@ -248,20 +251,34 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         }
     }
 
-    /// Answers one request. Meanwhile further ones are read, and replies are written.
-    async fn answer(
-        &mut self,
-        session: &mut ClientSession<S>,
-        frame: &[u8],
-        slot: &Arc<Slot>,
-    ) -> Result<(), ClosingReason> {
+    /// Takes a request out of the bytes that have arrived, if none is ready; and the writes behind it if it is a write, too, since they may
+    /// be under way together. Returns whether one is ready. Fails at a frame that cannot be, once those before it are answered.
+    fn take_requests(&mut self, frames: FrameReader) -> Result<bool, ClosingReason> {
+        if self.ready.is_empty() {
+            self.ready.extend(frames.read(&mut self.input).map_err(|_| ClosingReason::AfterReplies)?);
+        }
+
+        let is_write = |opcode: Option<Opcode>| opcode.is_some_and(Opcode::is_single_write);
+        while self.ready.len() < TOGETHER_MAX
+            && self.ready.back().is_some_and(|last| is_write(Opcode::from_frame(last)))
+            && is_write(frames.next_opcode(&self.input))
+            && let Ok(Some(next)) = frames.read(&mut self.input)
+        {
+            self.ready.push_back(next);
+        }
+        Ok(!self.ready.is_empty())
+    }
+
+    /// Answers one request, or writes that have arrived together. Meanwhile further ones are read, and replies are written.
+    async fn answer(&mut self, session: &mut ClientSession<S>, slot: &Arc<Slot>) -> Result<(), ClosingReason> {
+        let ready_bytes = self.ready.iter().map(BytesMut::len).sum::<usize>();
         let Ok(_call) = slot.call() else { return Err(ClosingReason::AfterReplies) };
         let _outstanding = OutstandingRequest::new(&self.node);
         let outbox = Arc::clone(session.outbox());
         let mut replies = Vec::new();
         let mut has_room = true;
         let answered = {
-            let mut serve = pin!(session.answer(frame, &mut replies));
+            let mut serve = pin!(session.answer_some(self.ready.make_contiguous(), &mut replies));
             loop {
                 // A client that closes after its last request has sent it all the same: it is served to its end.
                 let reads_ahead = self.input.len() < READ_AHEAD_BYTES && has_room && !self.has_input_ended;
@@ -284,10 +301,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                     read = self.reader.read_buf(&mut self.input), if reads_ahead => {
                         self.has_input_ended = !read.is_ok_and(|bytes| bytes > 0);
                         // What waits behind a slow request is memory, too.
-                        has_room = self.held_requests.hold(frame.len() + self.input.len()).is_ok();
+                        has_room = self.held_requests.hold(ready_bytes + self.input.len()).is_ok();
                         if !has_room {
                             // What was refused counts nothing. Without room, further requests wait in the client's socket.
-                            let _ = self.held_requests.hold(frame.len());
+                            let _ = self.held_requests.hold(ready_bytes);
                         }
                     }
                 }
@@ -299,8 +316,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
             return Err(ClosingReason::AtOnce);
         }
         self.out.append(&mut replies);
-        answered?;
-        self.held_requests.hold(self.input.len()).map_err(|_| ClosingReason::AfterReplies)
+        self.ready.drain(..answered?);
+        let ready_bytes = self.ready.iter().map(BytesMut::len).sum::<usize>();
+        self.held_requests.hold(ready_bytes + self.input.len()).map_err(|_| ClosingReason::AfterReplies)
     }
 
     /// Number of bytes that wait for room in the socket.

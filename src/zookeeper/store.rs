@@ -389,6 +389,16 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
         txn: ZnodeTxn,
     ) -> impl Future<Output = Result<TxnVerdict, ZookeeperFailure>> + Send;
 
+    /// Commits transactions of one connection, each by itself, and returns what became of them in their order: at least of the first one;
+    /// those without a verdict were not begun. They take effect in this order, and where one of them fails, and has had no effect, none
+    /// that follows it has one, either; a refusal is no failure. A store has them under way at the same time where it can.
+    fn commit_each(
+        &self,
+        requester: &ZnodeRequester,
+        attached: NumberedSession,
+        txns: Vec<ZnodeTxn>,
+    ) -> impl Future<Output = Vec<Result<TxnVerdict, ZookeeperFailure>>> + Send;
+
     /// Begins a feed of what this node applies. The port has one at a time.
     fn feed(&self) -> impl Future<Output = Result<AppliedFeed, ZookeeperFailure>> + Send;
 

@@ -186,6 +186,29 @@ async fn a_lock_of_redis_is_one_of_the_cluster() {
     assert_eq!(nodes[0].ask(&["SET", "jobs", "third", "NX", "PX", "60000"]).await, ok());
 }
 
+/// Commands of one connection that are sent together are under way at the same time, and take effect in their order, at any node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_takes_effect_in_its_order() {
+    const ROUNDS: usize = 100;
+    let cluster = three_nodes().await;
+    for (number, connection) in connections(&cluster).await.iter_mut().enumerate() {
+        let key = &format!("lock-{number}");
+        for round in 0..ROUNDS {
+            let mine = &round.to_string();
+            connection.send(&["SET", key, mine, "NX", "PX", "60000"]).await.expect("it is open");
+            connection.send(&["SET", key, "other", "NX", "PX", "60000"]).await.expect("it is open");
+            connection.send(&["EVAL", RELEASE, "1", key, "other"]).await.expect("it is open");
+            connection.send(&["EVAL", RELEASE, "1", key, mine]).await.expect("it is open");
+        }
+        for round in 0..ROUNDS {
+            for expected in [ok(), Reply::Nil, Reply::Number(0), Reply::Number(1)] {
+                let reply = timeout(LONG, connection.read()).await.expect("an answer");
+                assert_eq!(reply.expect("it is open"), expected, "round {round} at node {number}");
+            }
+        }
+    }
+}
+
 /// An expiry is never early, is seen by all nodes, and frees the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_ends_at_its_deadline_and_not_before() {

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The requests that nodes send each other for these clients.
-pub(crate) const REQUESTS: [&str; 1] = ["run_unit"];
+pub(crate) const REQUESTS: [&str; 2] = ["run_unit", "commit_each"];
 const LOCKS: u32 = 2;
 /// Bytes of a reply, at the most.
 const REPLY_BYTES_MAX: u64 = 1 << 16;
@@ -93,9 +93,18 @@ async fn take_turn(connection: &mut Connection, contender: &mut Contender, rando
     let attempt = contender.ask(&format!("redis/0/{key}"));
     let attempt = if shape == Shape::Hash { attempt } else { attempt.recorded() };
     let value = attempt.who().to_owned();
-    let mut lock = LockClient { connection, key, value, is_hash: shape == Shape::Hash };
+    let is_among_others = random.random();
+    let mut lock =
+        LockClient { connection, key, value, is_hash: shape == Shape::Hash, is_among_others, is_order_kept: true };
 
-    let Some(mut held) = lock.acquire(shape, attempt).await? else { return Some(()) };
+    let acquired = lock.acquire(shape, attempt).await?;
+    if !lock.is_order_kept {
+        let who = &lock.value;
+        contender
+            .contention()
+            .complain(format!("{who} sent commands together, and a later one took effect before one of them"));
+    }
+    let Some(mut held) = acquired else { return Some(()) };
     for _ in 0..random.random_range(0..4) {
         sleep(pause(random)).await;
         let sent = system::elapsed();
@@ -125,6 +134,10 @@ struct LockClient<'c> {
     key: String,
     value: String,
     is_hash: bool,
+    /// Whether it takes the lock by a command that is sent together with others.
+    is_among_others: bool,
+    /// Whether these took effect in their order.
+    is_order_kept: bool,
 }
 
 impl LockClient<'_> {
@@ -133,6 +146,17 @@ impl LockClient<'_> {
         let (key, value) = (self.key.clone(), self.value.clone());
         let set: &[&str] = &["SET", &key, &value, "NX", "PX", &ms];
         let replied = match shape {
+            // As a library sends that has one connection for many tasks.
+            Shape::SetNx if self.is_among_others => {
+                let own = format!("own/{value}");
+                let (put, remove) = (["SETNX", &own, &value], ["EVAL", RELEASE[0], "1", &own, &value]);
+                let replies = self.connection.pipeline(&[&put, set, &remove, &["DEL", &own]]).await?;
+                let [put, replied, removed, left] = &replies[..] else { return None };
+                let is_refused = [put, removed, left].iter().any(|reply| matches!(reply, Reply::Refusal(_)));
+                self.is_order_kept =
+                    is_refused || [put, removed, left] == [&Reply::Number(1), &Reply::Number(1), &Reply::Number(0)];
+                replied.clone()
+            }
             Shape::SetNx => self.connection.ask(set).await?,
             Shape::Script => self.connection.eval(ACQUIRE, &key, &[&value, &ms]).await?,
             Shape::Hash => self.connection.eval(HASH_ACQUIRE, &key, &[&value, &ms]).await?,

@@ -131,6 +131,19 @@ impl ZnodeSession {
         }
     }
 
+    /// Sends requests, and waits for the answers to all of them. `None`: the connection is over.
+    pub(crate) async fn call_all(&mut self, requests: &[JuteRequest]) -> Option<Vec<Result<JuteAnswer, i32>>> {
+        for request in requests {
+            self.send(request).await?;
+        }
+        let mut answers = Vec::new();
+        while !self.pending.is_empty() {
+            answers.extend(self.receive(Duration::MAX).await?);
+        }
+        // What was sent before them is answered before them.
+        Some(answers.split_off(answers.len().checked_sub(requests.len())?))
+    }
+
     /// Pings until this moment, or until an event comes, and says of each answer when its request was sent. Returns whether there is an
     /// event. `None`: the connection is over.
     pub(crate) async fn idle(

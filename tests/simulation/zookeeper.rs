@@ -91,6 +91,9 @@ impl ZookeeperClient {
         if self.session.is_none() {
             self.begin().await?;
         }
+        if self.random.random_range(0..100) < 30 {
+            self.judge_order().await?;
+        }
         let number = self.random.random_range(0..LOCKS);
         let is_queue = self.random.random();
         let directory = if is_queue { format!("/queue-{number}") } else { "/plain".to_owned() };
@@ -122,6 +125,26 @@ impl ZookeeperClient {
             Some(held) => self.hold(held, &node).await,
             None => Some(()),
         }
+    }
+
+    /// Makes nodes of its own by requests that are sent together, and removes them so: they take effect in their order.
+    async fn judge_order(&mut self) -> Option<()> {
+        let session = self.session.as_mut()?;
+        let paths: Vec<_> = (0..4).map(|number| format!("/plain/own-{:x}-{number}", session.key().id)).collect();
+        let creates: Vec<_> = paths.iter().map(|path| create_with_stat(path.clone(), EPHEMERAL)).collect();
+        let answers = session.call_all(&creates).await?;
+        let created = |answer: &Result<JuteAnswer, i32>| match answer {
+            Ok(JuteAnswer::PathStat(_, stat)) => Some(stat.created_at),
+            Ok(_) | Err(_) => None,
+        };
+        let tokens: Vec<_> = answers.iter().filter_map(created).collect();
+        if !tokens.is_sorted_by(|one, next| one < next) {
+            let what =
+                format!("requests that were sent together took effect in another order: {paths:?} at {tokens:?}");
+            self.contender.contention().complain(what);
+        }
+        let deletes: Vec<_> = paths.iter().map(|path| JuteRequest::delete(path)).collect();
+        session.call_all(&deletes).await.map(drop)
     }
 
     /// It has the lock, and trusts its session from its last answered request on.
@@ -246,14 +269,7 @@ impl ZookeeperClient {
     /// Creates a node of its own: one with this name, or one whose name begins so and ends with its number. `None`: it does not know.
     async fn create(&mut self, directory: &str, name: &str, flags: i32) -> Option<CreatedNode> {
         let create_path = format!("{directory}/{name}");
-        let create = JuteRequest::Create {
-            op: op::CREATE_2,
-            path: create_path.clone(),
-            data: None,
-            acl: JuteAcl::open(),
-            flags,
-            ttl_ms: 0,
-        };
+        let create = create_with_stat(create_path.clone(), flags);
         match self.session.as_mut()?.call(&create).await {
             Some(Ok(JuteAnswer::PathStat(path, stat))) => {
                 let created = u64::try_from(stat.created_at).ok()?;
@@ -356,6 +372,10 @@ impl ZookeeperClient {
     fn some_address(&mut self) -> String {
         ContendedProtocol::Zookeeper.seat_address(self.random.random_range(1..=self.seats))
     }
+}
+
+fn create_with_stat(path: String, flags: i32) -> JuteRequest {
+    JuteRequest::Create { op: op::CREATE_2, path, data: None, acl: JuteAcl::open(), flags, ttl_ms: 0 }
 }
 
 fn exists(path: &str, watch: bool) -> JuteRequest {

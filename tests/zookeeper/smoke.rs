@@ -24,6 +24,7 @@ const PERSISTENT: i32 = 0;
 const EPHEMERAL: i32 = 1;
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 const NO_NODE: i32 = -101;
+const NODE_EXISTS: i32 = -110;
 const SESSION_MOVED: i32 = -118;
 
 async fn three_nodes() -> LocalCluster {
@@ -82,6 +83,45 @@ async fn event(connection: &mut JuteConnection) -> JuteEvent {
         match timeout(LONG, connection.receive()).await.expect("an event").expect("the server goes on") {
             JuteMessage::Event(event) => return event,
             JuteMessage::Reply(_) => {}
+        }
+    }
+}
+
+/// Writes of one session that are sent together are under way at the same time, and take effect in their order, at any node.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_are_sent_together_take_effect_in_their_order() {
+    const ROUNDS: usize = 50;
+    let cluster = three_nodes().await;
+    for (number, address) in cluster.zookeeper_endpoints().iter().enumerate() {
+        let mut client = open(address, LONGEST_MS).await;
+        let parent = &create(&mut client, &format!("/locks-{number}"), PERSISTENT).await;
+        let path = &format!("{parent}/lock");
+        for _ in 0..ROUNDS {
+            let delete = JuteRequest::delete(path);
+            for request in [
+                JuteRequest::create(path, b"mine", EPHEMERAL),
+                JuteRequest::create(path, b"again", EPHEMERAL),
+                JuteRequest::create(&format!("{parent}/n-"), b"", EPHEMERAL_SEQUENTIAL),
+                delete.clone(),
+                delete,
+            ] {
+                client.send(&request).await.expect("it is open");
+            }
+        }
+
+        for round in 0..ROUNDS {
+            let place = format!("{parent}/n-{:010}", 2 * round + 1);
+            for expected in [
+                Ok(JuteAnswer::Path(path.clone())),
+                Err(NODE_EXISTS),
+                Ok(JuteAnswer::Path(place)),
+                Ok(JuteAnswer::Nothing),
+                Err(NO_NODE),
+            ] {
+                let told = timeout(LONG, client.receive()).await.expect("an answer").expect("it is open");
+                let JuteMessage::Reply(reply) = told else { panic!("{told:?}") };
+                assert_eq!(reply.answer, expected, "round {round} at node {number}");
+            }
         }
     }
 }
@@ -145,13 +185,14 @@ async fn a_session_ends_at_its_timeout_and_outlives_the_leader() {
     let survivor = survivor.expect("three nodes");
 
     let mut silent = open(&survivor, SHORTEST_MS).await;
+    // Its last frame arrives after this, and perhaps long before the answer does.
+    let sent = Instant::now();
     create(&mut silent, "/silent", EPHEMERAL).await;
-    let heard = Instant::now();
     drop(silent);
     let mut watcher = open(&survivor, LONGEST_MS).await;
     assert!(watcher.ask(&exists("/silent", true)).await.is_ok(), "it was closed for all that the server knows");
     assert_eq!(event(&mut watcher).await, JuteEvent { kind: 2, path: "/silent".to_owned() });
-    let lived = heard.elapsed();
+    let lived = sent.elapsed();
     assert!(lived >= Duration::from_millis(SHORTEST_MS as u64), "{lived:?}");
 
     let mut holder = open(&survivor, LONGEST_MS).await;

@@ -94,6 +94,8 @@ pub enum NoReply {
 }
 
 struct Proposal {
+    /// The term in which this node led when it was proposed.
+    term: u64,
     /// The command as the entry will have it.
     command: Bytes,
     /// Units of work that it costs, as the table was when it was proposed, and with what was under way.
@@ -164,10 +166,23 @@ impl Proposer {
     ///
     /// Dropping the future withdraws a command that is not in a batch yet; otherwise the command takes effect.
     pub async fn propose(&self, command: Command, patience: Duration) -> Result<Delivery, NoReply> {
-        // Only to answer at once. What counts is the leadership when the batch is closed.
-        if self.led.borrow().is_none() {
+        self.propose_in(None, command, patience).await
+    }
+
+    /// The same, but only while this node leads in this term, if one is given. Of the commands of a term that are proposed one after the
+    /// other, each at the first poll, the log has all or the first ones, in their order.
+    pub async fn propose_in(
+        &self,
+        term: Option<u64>,
+        command: Command,
+        patience: Duration,
+    ) -> Result<Delivery, NoReply> {
+        // The batch that takes the command must be of the same term.
+        let leads_in = self.led.borrow().as_ref().map(|leadership| leadership.term).ok_or(NoReply::NotLeader)?;
+        if term.is_some_and(|term| term != leads_in) {
             return Err(NoReply::NotLeader);
         }
+
         if !self.admits(&command) {
             return Err(NoReply::Overloaded);
         }
@@ -175,7 +190,8 @@ impl Proposer {
         let encoded = last_look::look(&command, &self.unfit).map_err(NoReply::Unfit)?;
         let units = self.units(&command);
         let growth = self.under_way.add(command.growth());
-        let proposal = |reply| Proposal { command: encoded, units, queued: Instant::now(), reply, growth };
+        let proposal =
+            |reply| Proposal { term: leads_in, command: encoded, units, queued: Instant::now(), reply, growth };
         ask(&self.queue, proposal, patience).await
     }
 
@@ -276,6 +292,8 @@ pub(crate) async fn run(mut intake: ProposalQueue, raft: Raft, led: Led, environ
             continue;
         };
 
+        let Some(proposals) = in_term(leadership.term, proposals) else { continue };
+
         // One moment for the whole batch, taken when it is closed: its commands happen then, in the order of the queue.
         let time = time_of(&leadership, &environment);
         // The first one waited longest.
@@ -320,6 +338,17 @@ async fn next_batch(intake: &mut mpsc::Receiver<Proposal>, over: &mut Option<Pro
 
         batch.push(proposal);
     }
+}
+
+/// The proposals of a term. The others, of an office that was lost, are refused. `None` if none is left.
+fn in_term(term: u64, mut proposals: Vec<Proposal>) -> Option<Vec<Proposal>> {
+    // That there are others is rare.
+    if proposals.iter().any(|proposal| proposal.term != term) {
+        let (present, earlier) = proposals.into_iter().partition(|proposal| proposal.term == term);
+        refuse(earlier, NoReply::NotLeader);
+        proposals = present;
+    }
+    (!proposals.is_empty()).then_some(proposals)
 }
 
 fn time_of(leadership: &TermLeadership, environment: &Environment) -> Time {
@@ -440,6 +469,7 @@ mod tests {
         let (proposer, mut intake) = Proposer::new(watch::channel(None).1, Arc::default());
         let close = || Command::Close { session: SessionId(1), by: None, reason: None };
         let wait = |command: Command| Proposal {
+            term: 1,
             command: encode_command(&command),
             units: 1,
             queued: Instant::now(),
@@ -480,8 +510,14 @@ mod tests {
             assert!(proposer.admits(&acquire));
             let (reply, _) = oneshot::channel();
             let growth = UnderWay::default().add(0);
-            let proposal =
-                Proposal { command: encode_command(&Command::Tick), units: 1, queued: Instant::now(), reply, growth };
+            let proposal = Proposal {
+                term: 1,
+                command: encode_command(&Command::Tick),
+                units: 1,
+                queued: Instant::now(),
+                reply,
+                growth,
+            };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         for goes_on in [put("held", PutLease::Renewed), put("held", lease(holder)), put("held", PutLease::None)] {
@@ -500,7 +536,8 @@ mod tests {
             let (reply, caller) = oneshot::channel();
             callers.push(caller);
             let growth = UnderWay::default().add(0);
-            let proposal = Proposal { command: encode_command(&open()), units, queued: Instant::now(), reply, growth };
+            let proposal =
+                Proposal { term: 1, command: encode_command(&open()), units, queued: Instant::now(), reply, growth };
             proposer.queue.try_send(proposal).expect("there is room");
         }
         let mut over = None;
@@ -509,6 +546,39 @@ mod tests {
             assert_eq!(batch.len(), expected);
         }
     }
+
+    #[tokio::test]
+    async fn commands_of_a_term_that_is_over_are_refused() {
+        let proposal = |term| {
+            let (reply, answer) = oneshot::channel();
+            let growth = UnderWay::default().add(0);
+            let command = encode_command(&open());
+            (Proposal { term, command, units: 1, queued: Instant::now(), reply, growth }, answer)
+        };
+        let (proposals, answers): (Vec<_>, Vec<_>) = [2, 4, 2, 4].map(proposal).into_iter().unzip();
+        let taken = in_term(4, proposals).expect("some are of this term");
+        assert_eq!(taken.iter().map(|proposal| proposal.term).collect::<Vec<_>>(), [4, 4]);
+        drop(taken);
+        for (place, answer) in answers.into_iter().enumerate() {
+            let refused = answer.await.ok().and_then(Result::err);
+            assert_eq!(refused, (place % 2 == 0).then_some(NoReply::NotLeader));
+        }
+        assert!(in_term(4, vec![proposal(2).0]).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_command_for_another_term_is_not_proposed() {
+        let environment = Environment::system();
+        let leadership = Arc::new(TermLeadership::new(4, Stamp(0), environment));
+        let (_lead, led) = watch::channel(Some(leadership));
+        let (proposer, mut intake) = Proposer::new(led, Arc::default());
+        let early = proposer.propose_in(Some(2), open(), Duration::from_secs(1)).await;
+        assert_eq!(early.err(), Some(NoReply::NotLeader));
+        let present = proposer.propose_in(Some(4), open(), Duration::ZERO).await;
+        assert_eq!(present.err(), Some(NoReply::Unknown), "it waits in the queue");
+        assert_eq!(intake.0.try_recv().map(|proposal| proposal.term), Ok(4));
+    }
+
     /// Ranges that are empty when they are judged have what is under way before them when they are applied.
     #[tokio::test]
     async fn what_is_under_way_counts_for_each_range() {

@@ -3,14 +3,16 @@
 //! The session knows what lasts from one request to the next: the selected database, the version of the protocol, who the client is, a
 //! transaction that is being queued, watched keys. Bytes and sockets are those of `connection`.
 //!
-//! Requests that have arrived together and only touch keys run as one unit, so a pipeline of hundreds of commands is a few entries of the
-//! log. Redis promises less: commands of a pipeline may have those of others between them.
+//! Requests that have arrived together share what the log costs. Those of plain locks are under way at the same time (`pipeline`). Others
+//! that only touch keys run as one unit, so a pipeline of hundreds of commands is a few entries of the log. Redis promises less: commands
+//! of a pipeline may have those of others between them.
 
 mod answer;
 mod channels;
 mod clients;
 mod hello;
 mod info;
+mod pipeline;
 mod scripts;
 mod sentinel;
 mod transaction;
@@ -22,10 +24,10 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    ClientConnection, RedisReply, RedisStore, Requester, StoreFailure, TxnOutcome,
+    ClientConnection, RedisReply, RedisStore, Requester, StoreFailure,
     clients::{ClientGuard, ListedClient},
     commands::{self, Arguments, CommandRunner, CommandSpec, Flag},
-    fast::{FastTxn, RepeatedClaim},
+    fast::RepeatedClaim,
     node::RedisNode,
     resp::{Protocol, RequestWords, write_reply},
     unit::{CommandUnit, UnitCall, UnitOutcome},
@@ -34,6 +36,7 @@ use crate::{
 pub(crate) use answer::Closes;
 use answer::{failure_reply, reply_to_one};
 use channels::Subscriptions;
+use pipeline::bytes_of;
 use transaction::QueuedTransaction;
 
 /// Number of requests of a pipeline that run as one unit, and their bytes.
@@ -121,6 +124,11 @@ impl<S: RedisStore> RedisSession<S> {
         requests: &mut VecDeque<RequestWords>,
         out: &mut Vec<u8>,
     ) -> Result<(), Closes> {
+        let fast = self.take_fast(requests).await;
+        if !fast.is_empty() {
+            return self.run_fast(fast, out).await;
+        }
+
         let Some(request) = requests.pop_front() else { return Ok(()) };
         self.node.clients.note_commands(self.client(), 1);
         let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
@@ -190,8 +198,7 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Takes the requests that follow and can run together with the first ones.
     fn take_together(&mut self, requests: &mut VecDeque<RequestWords>, together: &mut Vec<RequestWords>) {
-        let bytes = |request: &RequestWords| request.iter().map(|argument| argument.len() + 1).sum::<usize>();
-        let mut left = TOGETHER_BYTES_MAX.saturating_sub(bytes(&together[0]));
+        let mut left = TOGETHER_BYTES_MAX.saturating_sub(bytes_of(&together[0]));
 
         while let Some(next) = requests.front()
             && together.len() < TOGETHER_MAX
@@ -201,7 +208,7 @@ impl<S: RedisStore> RedisSession<S> {
             let joins =
                 // One that is malformed does not join: it has its error in its own place, and those before it their replies.
                 known.is_some_and(|command| matches!(command.run, CommandRunner::Data(_)) && is_together(command));
-            let bytes = bytes(next);
+            let bytes = bytes_of(next);
             if !joins || bytes > left {
                 return;
             }
@@ -212,21 +219,10 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Runs commands of the keyspace as one unit, and writes their replies.
     async fn run_together(&mut self, together: Vec<RequestWords>, out: &mut Vec<u8>) -> Result<(), Closes> {
-        if let [request] = &together[..] {
-            let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-            let now_ms = self.node.engine.moment().wall_ms();
-            let fast = FastTxn::from_command(&arguments, self.database, &self.client().label(), now_ms);
-            if let Some(fast) = fast
-                && let Some(reply) = self.commit_fast(fast).await?
-            {
-                self.write(&reply, out);
-                return Ok(());
-            }
-        }
-
         let calls: Vec<_> = together.into_iter().map(UnitCall::Command).collect();
         let is_one = calls.len() == 1;
         let outcome = self.run_unit(self.unit(calls.clone())).await;
+
         match outcome {
             UnitOutcome::Done { replies, database } => {
                 self.database = database;
@@ -365,22 +361,14 @@ impl<S: RedisStore> RedisSession<S> {
         self.node.engine.run(&self.requester(), unit).await
     }
 
-    /// Commits the one transaction of a command. `None` means that nothing was done, and the command has to be run.
-    async fn commit_fast(&self, fast: FastTxn) -> Result<Option<RedisReply>, Closes> {
-        let repeated = fast.repeated();
-        let (txn, replies) = fast.into_parts();
-        let requester = self.requester();
-        match self.node.store().commit(&requester, txn).await {
-            Ok(outcome) => Ok(replies.reply(&outcome)),
-            Err(failure @ StoreFailure::Unknown(_)) => match repeated {
-                Some(repeated) => match self.repeat(&requester, repeated).await {
-                    Some(is_held) => Ok(replies.reply(&TxnOutcome { succeeded: is_held, ..TxnOutcome::default() })),
-                    None => failure_reply(failure).map(Some),
-                },
-                None => failure_reply(failure).map(Some),
-            },
-            Err(failure) => failure_reply(failure).map(Some),
+    /// Runs a command that was no single transaction after all.
+    async fn run_slowly(&mut self, request: RequestWords, command: &'static CommandSpec) -> Result<RedisReply, Closes> {
+        if matches!(command.run, CommandRunner::Script) {
+            let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+            return self.run_script(command, &arguments).await;
         }
+        let outcome = self.run_unit(self.unit(vec![UnitCall::Command(request)])).await;
+        self.take_reply(outcome)
     }
 
     /// Learns what became of a lock whose answer was lost, by asking for it again until the time of the command is over: then it stays

@@ -1,7 +1,5 @@
 //! EVAL, EVALSHA and SCRIPT.
 
-use std::sync::Arc;
-
 use super::{
     RedisSession,
     answer::{Closes, failure_reply},
@@ -10,10 +8,8 @@ use super::{
 use crate::{
     EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, RedisStore, Requester, ScriptFailure, StoreFailure,
     commands::{Arguments, CommandSpec, Flag, wrong_number},
-    fast::FastTxn,
     key::{FLUSHED, script_key, script_range},
     number::parse_integer,
-    script::CachedScript,
     sha1,
     unit::{CommandUnit, ScriptInvocation, UnitCall},
     view::Stop,
@@ -25,28 +21,16 @@ const STORED_MAX: usize = 500;
 const STORED_BYTES_MAX: usize = 4 << 20;
 
 impl<S: RedisStore> RedisSession<S> {
-    /// Serves EVAL and EVALSHA. A script with a known shape is one transaction.
+    /// Serves EVAL and EVALSHA by the interpreter.
     pub(super) async fn run_script(
         &mut self,
         command: &'static CommandSpec,
         arguments: &Arguments<'_>,
     ) -> Result<RedisReply, Closes> {
-        let (call, script) = match self.script_call(command, arguments).await {
+        let call = match self.script_call(command, arguments).await {
             Ok(call) => call,
             Err(stop) => return Ok(super::reply_to_one(Err(stop))),
         };
-        if let Some(shape) = script.shape.as_ref().filter(|_| !call.is_read_only) {
-            let keys: Vec<&[u8]> = call.keys.iter().map(Vec::as_slice).collect();
-            let given: Vec<&[u8]> = call.arguments.iter().map(Vec::as_slice).collect();
-            let now_ms = self.node.engine.moment().wall_ms();
-            let fast = FastTxn::from_shape(shape, &keys, &given, self.database, now_ms);
-            if let Some(fast) = fast
-                && let Some(reply) = self.commit_fast(fast).await?
-            {
-                return Ok(reply);
-            }
-        }
-
         let unit = CommandUnit { is_transaction: true, ..self.unit(vec![UnitCall::Script(call)]) };
         let outcome = self.run_unit(unit).await;
         self.take_reply(outcome)
@@ -57,30 +41,23 @@ impl<S: RedisStore> RedisSession<S> {
         &self,
         command: &CommandSpec,
         arguments: &Arguments<'_>,
-    ) -> Result<(ScriptInvocation, Arc<CachedScript>), Stop> {
-        let rest = &arguments[3..];
-        let count = parse_integer(arguments[2]);
-        let count = count.ok_or_else(|| Stop::refused("ERR value is not an integer or out of range"))?;
-        let count = usize::try_from(count).map_err(|_| Stop::refused("ERR Number of keys can't be negative"))?;
-        if count > rest.len() {
-            return Err(Stop::refused("ERR Number of keys can't be greater than number of args"));
-        }
-
+    ) -> Result<ScriptInvocation, Stop> {
+        let (keys, given) = split_keys(arguments)?;
         let script = if command.name.starts_with("evalsha") {
             let found = self.node.find_script(&self.requester(), arguments[1]).await;
             found.ok_or_else(|| Stop::refused("NOSCRIPT No matching script. Please use EVAL."))?
         } else {
             self.node.remember_script(arguments[1])
         };
+
         let owned = |arguments: &[&[u8]]| arguments.iter().map(|argument| argument.to_vec()).collect();
-        let call = ScriptInvocation {
+        Ok(ScriptInvocation {
             source: script.source.clone(),
             sha1: script.sha1.clone(),
-            keys: owned(&rest[..count]),
-            arguments: owned(&rest[count..]),
+            keys: owned(keys),
+            arguments: owned(given),
             is_read_only: command.has(Flag::ReadOnly),
-        };
-        Ok((call, script))
+        })
     }
 
     /// Serves SCRIPT with its subcommands.
@@ -173,4 +150,13 @@ impl<S: RedisStore> RedisSession<S> {
             Err(failure) => failure_reply(failure).map(Ok),
         }
     }
+}
+
+/// The keys of EVAL or EVALSHA, and the arguments after them.
+pub(super) fn split_keys<'a, 'b>(arguments: &'a Arguments<'b>) -> Result<(&'a Arguments<'b>, &'a Arguments<'b>), Stop> {
+    let rest = &arguments[3..];
+    let count = parse_integer(arguments[2]);
+    let count = count.ok_or_else(|| Stop::refused("ERR value is not an integer or out of range"))?;
+    let count = usize::try_from(count).map_err(|_| Stop::refused("ERR Number of keys can't be negative"))?;
+    rest.split_at_checked(count).ok_or_else(|| Stop::refused("ERR Number of keys can't be greater than number of args"))
 }

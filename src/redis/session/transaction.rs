@@ -163,7 +163,7 @@ impl<S: RedisStore> RedisSession<S> {
             CommandRunner::Script => {
                 let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
                 match self.script_call(command, &arguments).await {
-                    Ok((script, _)) => {
+                    Ok(script) => {
                         calls.push(UnitCall::Script(script));
                         QueuedCommand::InUnit
                     }

@@ -31,6 +31,8 @@ struct State {
     revision: u64,
     entries: BTreeMap<Vec<u8>, (StoredEntry, LockClaim)>,
     commits: u64,
+    /// The largest number of transactions that were committed together.
+    together: usize,
     reads: u64,
     users: BTreeMap<String, String>,
     /// The number of the node that leads.
@@ -64,6 +66,7 @@ impl Default for Memory {
             revision: 0,
             entries: BTreeMap::new(),
             commits: 0,
+            together: 0,
             reads: 0,
             users: BTreeMap::new(),
             leader: 2,
@@ -94,6 +97,11 @@ impl Memory {
             state.tell(&[EntryChange { key, value: None }]);
         }
         state
+    }
+
+    /// The largest number of transactions that were committed together.
+    pub(super) fn together(&self) -> usize {
+        self.state().together
     }
 
     pub(super) fn commits(&self) -> u64 {
@@ -418,6 +426,19 @@ impl RedisStore for Memory {
         // The answer takes a while, in which its client may go away.
         tokio::task::yield_now().await;
         outcome
+    }
+
+    async fn commit_each(&self, requester: &Requester, txns: Vec<EntryTxn>) -> Vec<Result<TxnOutcome, StoreFailure>> {
+        let together = self.state().together.max(txns.len());
+        self.state().together = together;
+        let mut outcomes = Vec::new();
+        for txn in txns {
+            outcomes.push(self.commit(requester, txn).await);
+            if matches!(outcomes.last(), Some(Err(StoreFailure::Unknown(_)))) {
+                break;
+            }
+        }
+        outcomes
     }
 
     async fn watch(

@@ -4,6 +4,7 @@ mod families;
 mod fuzz;
 mod locks;
 mod memory;
+mod pipelines;
 mod port;
 mod scripted;
 mod scripts;

@@ -219,6 +219,8 @@ guarded! {
     ListEntries, |it| right(Right::Read, keys_of(&it.range));
     SelectEntries, |it| right(Right::Read, keys_of(&it.select.range));
     WatchEntries, |it| right(Right::Watch, keys_of(&it.range));
+    // Each of them is asked for by itself.
+    CommitEach, |_it| Needs { right: None, session: None, for_others: false, adds: None, txn: None };
     // What the unit reads and writes is asked for by requests of its own.
     RunUnit, |_it| Needs { right: None, session: None, for_others: false, adds: None, txn: None };
     // A compaction takes the past away from everybody who watches or reads it.

@@ -6,13 +6,17 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    api::{Caller, Deadline, Error, FailureReason, Retry},
+    api::{
+        Caller, Deadline, Error, FailureReason, Retry,
+        requests::{CommitEach, EachCommitted},
+    },
     service::{Serve, Service},
     wire::Form,
 };
+use lockkeeper_machine::{Committed, Txn};
 use lockkeeper_planted::Planted;
 
 /// Pause between two attempts while no leader is known.
@@ -39,6 +43,32 @@ impl KeyspaceClient {
     pub(super) async fn call<C: Serve + Clone>(&self, caller: &Caller, request: C) -> Result<C::Reply, Error> {
         let call = || self.service.call(caller, Form::Typed(request.clone()));
         with_leader(caller.deadline, call).await.and_then(Form::typed)
+    }
+
+    /// Commits transactions one after the other, each by itself: see [`CommitEach`]. Where none was begun, since there is no leader or it
+    /// is from before this request, there are no outcomes; none is tried again here, since it would come after those that follow it.
+    ///
+    /// Dropping the future breaks off all that have no answer yet.
+    pub(super) async fn commit_each(
+        &self,
+        caller: &Caller,
+        deadline: Instant,
+        txns: Vec<Txn>,
+    ) -> Vec<Result<Committed, Error>> {
+        let count = txns.len();
+        let call = self.service.call(caller, Form::Typed(CommitEach { txns }));
+        let answer = timeout_at(deadline, call).await;
+        let answer = answer.unwrap_or_else(|_| Err(Error::deadline_passed(true)));
+
+        match answer.and_then(Form::typed) {
+            // A leader that has lost its office just now refuses all of them.
+            Ok(EachCommitted { outcomes }) => match outcomes.first() {
+                Some(Err(error)) if is_leaderless(error) => Vec::new(),
+                Some(_) | None => outcomes,
+            },
+            Err(error) if error.retry == Retry::Safe || error.reason == FailureReason::ClusterVersion => Vec::new(),
+            Err(error) => vec![Err(error); count],
+        }
     }
 
     /// Begins a stream. Waits for a leader as [`KeyspaceClient::call`] does.
@@ -79,8 +109,6 @@ fn is_leaderless(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use std::future::ready;
-
-    use tokio::time::Instant;
 
     use super::*;
 

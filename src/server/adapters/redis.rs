@@ -38,9 +38,9 @@ use lockkeeper_config::{Config, RedisConfig};
 use lockkeeper_environment::{Blocking, Environment};
 use lockkeeper_lua::LuaInterpreter;
 use lockkeeper_machine::{
-    Compare, Entry, EntryDeadline, EntryEvent, Expire, Identity, Key, KeyRange, LABEL_BYTES_MAX, LIFETIME_MS_MAX,
-    Label, Lifetime, LockName, Operand, Put, PutClaim, PutLease, Relation, Revision, Select, Shows, Stamp, Txn,
-    TxnOperation, TxnResult, Value,
+    Committed, Compare, Entry, EntryDeadline, EntryEvent, Expire, Identity, Key, KeyRange, LABEL_BYTES_MAX,
+    LIFETIME_MS_MAX, Label, Lifetime, LockName, Operand, Put, PutClaim, PutLease, Relation, Revision, Select, Shows,
+    Stamp, Txn, TxnOperation, TxnResult, Value,
 };
 use lockkeeper_planted::Planted;
 use lockkeeper_transport::{Listen, tls::Acceptor};
@@ -272,32 +272,29 @@ impl RedisStore for RedisKeyspace {
     }
 
     async fn commit(&self, requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
-        let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
-        let mut then = Vec::with_capacity(txn.writes.len());
-        for write in &txn.writes {
-            then.extend(operation(write)?);
-        }
-        let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
-        let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, StoreFailure>>()?;
+        let committed = self.call(&self.caller(requester), compile(&txn)?).await?;
+        Ok(outcome(committed))
+    }
 
-        let txn = Txn::new(compares, then, otherwise).map_err(too_large)?;
-        let committed = self.call(&self.caller(requester), txn).await?;
-
-        let mut outcome = TxnOutcome {
-            succeeded: committed.succeeded,
-            revision: committed.revision.0,
-            now_ms: committed.now.0,
-            ..TxnOutcome::default()
-        };
-        for result in committed.results {
-            match result {
-                TxnResult::Deleted(count) => outcome.deleted += count,
-                TxnResult::Got(entry) => outcome.found.push(entry.as_deref().map(stored)),
-                TxnResult::Put | TxnResult::PutChild(_) | TxnResult::Expires(_) => {}
-                TxnResult::Selected(_) | TxnResult::Opened(_) => {}
+    async fn commit_each(&self, requester: &Requester, txns: Vec<EntryTxn>) -> Vec<Result<TxnOutcome, StoreFailure>> {
+        if txns.len() > 1 {
+            let compiled = txns.iter().map(compile).map_while(Result::ok).collect();
+            let answers = self.client.commit_each(&self.caller(requester), requester.deadline, compiled).await;
+            if !answers.is_empty() {
+                let outcome = |answer: Result<_, _>| answer.map(outcome).map_err(|error| failed(&error));
+                return answers.into_iter().map(outcome).collect();
             }
         }
-        Ok(outcome)
+
+        let mut outcomes = Vec::with_capacity(txns.len());
+        for txn in txns {
+            outcomes.push(self.commit(requester, txn).await);
+            // It may still take effect: the others come after it.
+            if matches!(outcomes.last(), Some(Err(StoreFailure::Unknown(_)))) {
+                break;
+            }
+        }
+        outcomes
     }
 
     async fn watch(
@@ -446,6 +443,38 @@ fn stored(entry: &Entry) -> StoredEntry {
 fn changed(event: EntryEvent) -> EntryChange {
     let value = event.after.map(|entry| entry.value.as_bytes().to_vec());
     EntryChange { key: event.key.as_bytes().to_vec(), value }
+}
+
+/// The transaction of the machine that does this.
+fn compile(txn: &EntryTxn) -> Result<Txn, StoreFailure> {
+    let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
+    let mut then = Vec::with_capacity(txn.writes.len());
+    for write in &txn.writes {
+        then.extend(operation(write)?);
+    }
+    let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
+    let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, StoreFailure>>()?;
+    Txn::new(compares, then, otherwise).map_err(too_large)
+}
+
+/// What the machine says became of a transaction.
+fn outcome(committed: Committed) -> TxnOutcome {
+    let mut outcome = TxnOutcome {
+        succeeded: committed.succeeded,
+        revision: committed.revision.0,
+        now_ms: committed.now.0,
+        ..TxnOutcome::default()
+    };
+
+    for result in committed.results {
+        match result {
+            TxnResult::Deleted(count) => outcome.deleted += count,
+            TxnResult::Got(entry) => outcome.found.push(entry.as_deref().map(stored)),
+            TxnResult::Put | TxnResult::PutChild(_) | TxnResult::Expires(_) => {}
+            TxnResult::Selected(_) | TxnResult::Opened(_) => {}
+        }
+    }
+    outcome
 }
 
 fn compare(condition: &EntryCondition) -> Result<Compare, StoreFailure> {

@@ -28,6 +28,8 @@ pub(crate) struct Caller {
     pub(crate) is_withdrawal: bool,
     /// The deadline. Without one, the caller waits without limit.
     pub(crate) deadline: Option<Deadline>,
+    /// The term in which this node must lead to execute the request, which is a transaction. It goes to no other node.
+    pub(crate) term: Option<u64>,
     /// The trace that the request belongs to.
     pub(crate) origin: Origin,
 }

@@ -63,6 +63,7 @@ calls! {
     DropData => DataDropped, "drop_data", true;
     ResizeSemaphore => SemaphoreResized, "resize_semaphore", true;
     Txn => Committed, "txn", true;
+    CommitEach => EachCommitted, "commit_each", true;
     GetEntries => EntriesFound, "get_entries", false;
     ListEntries => EntryPage, "list_entries", false;
     SelectEntries => EntriesSelected, "select_entries", false;

@@ -7,8 +7,9 @@
 //! A read of a range may visit many keys that it does not show, because they had no entry at an earlier revision or their lease is over. It
 //! yields after each [`VISITS_PER_TURN`], and only one read at a time goes on beyond that ([`LongReads`]).
 
-use std::{iter::from_fn, sync::Arc};
+use std::{future::ready, iter::from_fn, sync::Arc, task::Poll};
 
+use futures::{StreamExt as _, future::Either, stream::FuturesOrdered};
 use tokio::{sync::OwnedSemaphorePermit, task::yield_now};
 
 use super::{
@@ -21,7 +22,7 @@ use crate::{
 };
 use lockkeeper_machine::{
     Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Refusal, Reply, Select, Selected, Shows, SortBy,
-    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, VALUE_BYTES_MAX, Version,
+    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, TxnResult, VALUE_BYTES_MAX, Version,
 };
 use lockkeeper_planted::Planted;
 
@@ -46,9 +47,62 @@ impl Serve for Txn {
         let txn = self.opened_by(caller.remote, owner);
         let txn = txn.map_err(|too_large| Error::invalid("txn", too_large))?;
         node.refuse_while_closed(&txn)?;
-        let reply = node.apply(Command::Txn(txn)).await?;
+        let reply = node.propose_in(caller.term, Command::Txn(txn)).await?.reply;
         let Reply::Committed(committed) = reply else { return Err(Error::unexpected(reply)) };
         Ok(Form::Typed(committed))
+    }
+}
+
+impl Serve for CommitEach {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<EachCommitted>, Error> {
+        let term = node.replica.led().borrow().as_ref().map(|leadership| leadership.term);
+        let caller = Caller { term: Some(term.ok_or_else(Error::no_leader)?), ..caller.clone() };
+
+        let mut calls = FuturesOrdered::new();
+        for txn in self.txns {
+            let mut call = Box::pin(node.call(&caller, Form::Typed(txn)));
+            // Nothing is awaited before a command is in the queue.
+            match futures::poll!(call.as_mut()) {
+                Poll::Ready(refused) => {
+                    calls.push_back(Either::Left(ready(refused)));
+                    break;
+                }
+                Poll::Pending => calls.push_back(Either::Right(call)),
+            }
+        }
+
+        let mut left = PAGE_BYTES;
+        let mut outcomes = Vec::with_capacity(calls.len());
+        while let Some(answer) = calls.next().await {
+            let outcome = answer.and_then(Form::typed).map(|mut committed| {
+                if !committed.succeeded {
+                    let shown = committed.results.iter().map(bytes_shown).sum::<usize>();
+                    match left.checked_sub(shown) {
+                        Some(rest) => left = rest,
+                        None => committed.results = Vec::new(),
+                    }
+                }
+                committed
+            });
+            outcomes.push(outcome);
+        }
+        Ok(Form::Typed(EachCommitted { outcomes }))
+    }
+}
+
+/// Number of bytes of the entries that a result shows.
+fn bytes_shown(result: &TxnResult) -> usize {
+    let bytes = |entry: &Entry| entry.value.as_bytes().len() + FIXED_BYTES;
+    match result {
+        TxnResult::Got(entry) => entry.as_deref().map_or(0, bytes),
+        TxnResult::Selected(selected) => {
+            selected.entries.iter().map(|(key, entry)| key.as_bytes().len() + bytes(entry)).sum()
+        }
+        TxnResult::Put
+        | TxnResult::PutChild(_)
+        | TxnResult::Expires(_)
+        | TxnResult::Deleted(_)
+        | TxnResult::Opened(_) => 0,
     }
 }
 

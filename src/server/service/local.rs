@@ -336,7 +336,12 @@ impl Local {
 
     /// Proposes a command and waits until it is applied.
     pub(super) async fn propose(&self, command: Command) -> Result<Delivery, Error> {
-        let delivery = self.replica.propose(command, PATIENCE).await.map_err(|why| {
+        self.propose_in(None, command).await
+    }
+
+    /// The same, but only while this node leads in this term, if one is given.
+    pub(super) async fn propose_in(&self, term: Option<u64>, command: Command) -> Result<Delivery, Error> {
+        let delivery = self.replica.propose_in(term, command, PATIENCE).await.map_err(|why| {
             if let NoReply::VersionTooLow { needs, has } = why {
                 return Error::version_too_low(needs, has, &self.replica.members_without(needs));
             }

@@ -7,7 +7,8 @@ use tonic::{Request, Response, Status};
 use super::{Adapter, Backend, ReplyMessages, caller, messages};
 use crate::{
     api::requests::{
-        AttachSession, CompactEntries, EntriesWatched, GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries,
+        AttachSession, CommitEach, CompactEntries, EntriesWatched, GetEntries, ListEntries, RunUnit, SelectEntries,
+        WatchEntries,
     },
     wire::{Encode, Form},
 };
@@ -19,6 +20,10 @@ use lockkeeper_table::messages as pb;
 impl<B: Backend> Keyspace for Adapter<B> {
     async fn commit(&self, request: Request<pb::Txn>) -> Result<Response<pb::Committed>, Status> {
         self.call::<Txn>(request).await
+    }
+
+    async fn commit_each(&self, request: Request<pb::Txns>) -> Result<Response<pb::EachCommitted>, Status> {
+        self.call::<CommitEach>(request).await
     }
 
     async fn get(&self, request: Request<pb::GetEntries>) -> Result<Response<pb::EntriesFound>, Status> {

@@ -5,7 +5,7 @@ use std::{fmt::Display, sync::Arc};
 
 use tonic::{Code, Response, Status, transport::Channel};
 
-use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set};
+use super::{Encode, Form, Forward, MESSAGE_BYTES_MAX, ReplyMessage, replies::not_set, status::error_of};
 use crate::api::{Error, requests::*};
 use lockkeeper_machine::{
     Attachment, Committed, Entry, EntryEvent, Key, Revision, Selected, Stamp, Ttl, Txn, TxnResult, Version,
@@ -14,7 +14,7 @@ use lockkeeper_raft::messages::keyspace_client::KeyspaceClient;
 use lockkeeper_table::{
     Malformed,
     codec::keyspace::*,
-    messages::{self as pb, txn_result},
+    messages::{self as pb, commit_outcome, txn_result},
 };
 
 /// Implements [`super::Forward::call`]: calls the leader, if it has the service.
@@ -106,6 +106,56 @@ impl Encode for Committed {
             now: Stamp(message.now_ms),
             results: message.results.into_iter().map(result).collect::<Result<_, Error>>()?,
         })
+    }
+}
+
+impl Encode for CommitEach {
+    type Message = pb::Txns;
+
+    fn encode(self) -> Self::Message {
+        pb::Txns { txns: self.txns.into_iter().map(Encode::encode).collect() }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { txns: message.txns.into_iter().map(Txn::decode).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Forward for CommitEach {
+    forwarded_to_keyspace!(commit_each);
+}
+
+impl Encode for EachCommitted {
+    type Message = pb::EachCommitted;
+
+    fn encode(self) -> Self::Message {
+        let kind = |outcome| match outcome {
+            Ok(committed) => commit_outcome::Kind::Committed(Committed::encode(committed)),
+            Err(error) => {
+                let status = Status::from(error);
+                commit_outcome::Kind::Failure(pb::CommitFailure {
+                    code: status.code().into(),
+                    message: status.message().to_owned(),
+                    details: status.details().to_vec().into(),
+                })
+            }
+        };
+
+        let outcomes = self.outcomes.into_iter().map(|outcome| pb::CommitOutcome { kind: Some(kind(outcome)) });
+        pb::EachCommitted { outcomes: outcomes.collect() }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        let outcome = |outcome: pb::CommitOutcome| {
+            Ok(match outcome.kind.ok_or_else(|| not_set("outcomes"))? {
+                commit_outcome::Kind::Committed(committed) => Ok(Committed::decode(committed)?),
+                commit_outcome::Kind::Failure(pb::CommitFailure { code, message, details }) => {
+                    let status = Status::with_details(code.into(), message, details);
+                    Err(error_of(&status).ok_or_else(|| not_set("outcomes.failure.details"))?)
+                }
+            })
+        };
+        Ok(Self { outcomes: message.outcomes.into_iter().map(outcome).collect::<Result<_, Error>>()? })
     }
 }
 
@@ -439,6 +489,10 @@ mod tests {
             Ok(Response::new(pb::Committed { revision: 1, ..Default::default() }))
         }
 
+        async fn commit_each(&self, _: Request<pb::Txns>) -> Result<Response<pb::EachCommitted>, Status> {
+            Ok(Response::new(pb::EachCommitted { outcomes: vec![Default::default(); 8] }))
+        }
+
         async fn get(&self, _: Request<pb::GetEntries>) -> Result<Response<pb::EntriesFound>, Status> {
             Ok(Response::new(pb::EntriesFound { revision: 2, ..Default::default() }))
         }
@@ -481,13 +535,14 @@ mod tests {
         endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
     }
 
-    async fn revisions(channel: Channel) -> [Result<u64, Status>; 7] {
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 8] {
         let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
         let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
         let list = ListEntries::call(channel.clone(), Request::new(Default::default())).await;
         let select = SelectEntries::call(channel.clone(), Request::new(Default::default())).await;
         let compact = CompactEntries::call(channel.clone(), Request::new(Default::default())).await;
         let attach = AttachSession::call(channel.clone(), Request::new(Default::default())).await;
+        let each = CommitEach::call(channel.clone(), Request::new(Default::default())).await;
         let run = RunUnit::call(channel, Request::new(Default::default())).await;
         [
             commit.map(|reply| reply.get_ref().revision),
@@ -497,13 +552,14 @@ mod tests {
             select.map(|reply| reply.get_ref().revision),
             run.map(|reply| u64::from(reply.get_ref().answer[0])),
             attach.map(|reply| reply.get_ref().number),
+            each.map(|reply| reply.get_ref().outcomes.len() as u64),
         ]
     }
 
     #[tokio::test]
     async fn each_request_is_forwarded_by_its_call() {
         let answers = revisions(node(true).await).await;
-        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::{fmt::Debug, sync::Arc};
 
 use super::{Encode, Form};
-use crate::api::requests::*;
+use crate::api::{Error, requests::*};
 use lockkeeper_machine::*;
 
 fn survives<T: Encode + Clone + PartialEq + Debug>(values: impl IntoIterator<Item = T>) {
@@ -317,6 +317,17 @@ fn requests_about_the_keyspace() {
         on_time: at.is_none(),
     }));
     survives([CompactEntries { revision: Revision(6) }]);
+    let committed = Committed {
+        succeeded: true,
+        failed: None,
+        revision: Revision(6),
+        now: Stamp(7),
+        results: vec![TxnResult::Put],
+    };
+    survives([CommitEach { txns: vec![Txn::default(); 2] }, CommitEach { txns: Vec::new() }]);
+    survives([EachCommitted {
+        outcomes: vec![Ok(committed), Err(Error::no_leader()), Err(Error::deadline_passed(true))],
+    }]);
     survives([RunUnit { unit: b"\0unit"[..].into() }]);
     survives([UnitDone { answer: b"\0answer"[..].into() }]);
     survives([None, Some(key())].map(|to| WatchEntries {

@@ -14,6 +14,7 @@ mod watching;
 
 use std::{net::SocketAddr, sync::Arc, sync::atomic::Ordering::Relaxed};
 
+use bytes::BytesMut;
 use tokio::time::{Duration, Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -23,7 +24,7 @@ use crate::{
     tree::ClientIdentities,
     watches::{EventOutbox, WatcherId},
     wire::{ClientRequest, ErrorCode, JuteWriter, RequestHeader, WriteOperation},
-    writes::{WriteContext, WriteOutcome, execute},
+    writes::{WriteContext, WriteOutcome, execute, execute_each},
 };
 pub(crate) use handshake::{Greeting, greet};
 
@@ -114,7 +115,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
 
     /// Answers a frame: appends the events that come before the reply, and the reply. Dropping the future abandons a request: what it
     /// does may still take effect.
-    pub(crate) async fn answer(&mut self, frame: &[u8], out: &mut Vec<u8>) -> Result<(), ClosingReason> {
+    async fn answer(&mut self, frame: &[u8], out: &mut Vec<u8>) -> Result<(), ClosingReason> {
         let began = Instant::now();
         self.node.stats.received.fetch_add(1, Relaxed);
         self.outbox.received.fetch_add(1, Relaxed);
@@ -127,6 +128,61 @@ impl<S: ZookeeperStore> ClientSession<S> {
             Err(_) => self.refusal(ErrorCode::Marshalling),
         };
 
+        self.put_answer(header, answer, began, out).await
+    }
+
+    /// Answers the first of some requests that have arrived together, or as many writes as can be under way at the same time. Returns how
+    /// many; otherwise as [`Self::answer`].
+    pub(crate) async fn answer_some(&mut self, frames: &[BytesMut], out: &mut Vec<u8>) -> Result<usize, ClosingReason> {
+        let Some(first) = frames.first() else { return Ok(0) };
+        match self.read_writes(frames) {
+            Some(writes) if writes.len() > 1 => self.answer_together(writes, out).await,
+            Some(_) | None => self.answer(first, out).await.map(|()| 1),
+        }
+    }
+
+    /// The first of these frames, as far as they are writes that the client may ask for. `None` if it may ask for nothing now.
+    fn read_writes(&self, frames: &[BytesMut]) -> Option<Vec<(RequestHeader, WriteOperation)>> {
+        if self.outbox.is_over() || self.identity.is_none() && self.node.store.needs_identity() {
+            return None;
+        }
+        let write = |frame: &BytesMut| match RequestHeader::read(frame) {
+            Ok((header, Ok(ClientRequest::Write(write)))) => Some((header, write)),
+            Ok(_) | Err(_) => None,
+        };
+        Some(frames.iter().map_while(write).collect())
+    }
+
+    /// Answers as many of these writes as can be under way together. Returns how many.
+    async fn answer_together(
+        &mut self,
+        writes: Vec<(RequestHeader, WriteOperation)>,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, ClosingReason> {
+        let began = Instant::now();
+        self.node.store.note_alive(self.attached);
+        let (headers, writes): (Vec<_>, Vec<_>) = writes.into_iter().unzip();
+        let requester = self.requester();
+        let outcomes = execute_each(&self.context(&requester), &writes).await;
+
+        let answered = outcomes.len();
+        for ((header, write), outcome) in headers.into_iter().zip(&writes).zip(outcomes) {
+            self.node.stats.received.fetch_add(1, Relaxed);
+            self.outbox.received.fetch_add(1, Relaxed);
+            let answer = self.write_answer(outcome, std::slice::from_ref(write), false)?;
+            self.put_answer(header, answer, began, out).await?;
+        }
+        Ok(answered)
+    }
+
+    /// Appends the events that come before the reply, and the reply.
+    async fn put_answer(
+        &mut self,
+        header: RequestHeader,
+        answer: RequestAnswer,
+        began: Instant,
+        out: &mut Vec<u8>,
+    ) -> Result<(), ClosingReason> {
         let zxid = match answer.revision {
             Some(revision) => self.tell_until(revision, out).await?,
             None => 0,
@@ -135,6 +191,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         if !answer.is_last && !self.node.store.vouches_for(self.attached) {
             return Err(ClosingReason::AtOnce);
         }
+
         let result = answer.result.as_deref().map_err(|code| *code);
         JuteWriter::put_reply(out, header.xid, i64::try_from(zxid).unwrap_or(i64::MAX), result);
         self.count_sent(1);
@@ -223,14 +280,27 @@ impl<S: ZookeeperStore> ClientSession<S> {
             return Ok(replies::answer(outcome, requests, is_multi));
         }
 
-        let context = WriteContext {
+        let outcome = execute(&self.context(&requester), requests).await;
+        self.write_answer(outcome, requests, is_multi)
+    }
+
+    fn context<'a>(&'a self, requester: &'a ZnodeRequester) -> WriteContext<'a, S> {
+        WriteContext {
             store: &self.node.store,
-            requester: &requester,
+            requester,
             attached: self.attached,
             identities: &self.identities,
             wall_ms: (self.node.options.wall_ms)(),
-        };
-        match execute(&context, requests).await {
+        }
+    }
+
+    fn write_answer(
+        &self,
+        outcome: Result<WriteOutcome, ZookeeperFailure>,
+        requests: &[WriteOperation],
+        is_multi: bool,
+    ) -> Result<RequestAnswer, ClosingReason> {
+        match outcome {
             Ok(outcome) => Ok(replies::answer(outcome, requests, is_multi)),
             Err(failure) => {
                 // Where it is not known what happened, only the client can find out; it does when the connection is closed.

@@ -128,6 +128,13 @@ impl Client {
 
     /// Sends a request. Returns its xid.
     pub(super) async fn send(&mut self, opcode: Opcode, body: impl FnOnce(&mut JuteWriter)) -> i32 {
+        let (xid, bytes) = self.request(opcode, body);
+        self.send_raw(&bytes).await;
+        xid
+    }
+
+    /// A request that is to be sent: its xid, and its bytes.
+    pub(super) fn request(&mut self, opcode: Opcode, body: impl FnOnce(&mut JuteWriter)) -> (i32, Vec<u8>) {
         self.xid += 1;
         let xid = match opcode {
             Opcode::PING => -2,
@@ -139,8 +146,7 @@ impl Client {
             out.int(xid).int(opcode.0);
             body(out);
         });
-        self.send_raw(&bytes).await;
-        xid
+        (xid, bytes)
     }
 
     /// The next frame; `None` when the connection is closed.

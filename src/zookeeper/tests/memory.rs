@@ -68,6 +68,8 @@ struct MemoryAll {
     refuses_early: bool,
     /// Happens before the next commits.
     intruders: Vec<ZnodeTxn>,
+    /// The largest number of transactions that were committed together.
+    together: usize,
     users: BTreeMap<String, String>,
     /// The open connections of each identity, and how many it may have.
     open: BTreeMap<String, Vec<Weak<()>>>,
@@ -101,6 +103,7 @@ impl MemoryCluster {
             loses_answer: false,
             refuses_early: false,
             intruders: Vec::new(),
+            together: 0,
             users: BTreeMap::new(),
             open: BTreeMap::new(),
             connections_max: usize::MAX,
@@ -227,6 +230,10 @@ impl MemoryCluster {
 
     pub(super) fn forbid(&self, part: &str) {
         self.all().forbidden_part = Some(part.to_owned());
+    }
+
+    pub(super) fn together(&self) -> usize {
+        self.all().together
     }
 
     pub(super) fn commits(&self) -> u64 {
@@ -541,6 +548,24 @@ impl ZookeeperStore for MemoryNode {
         };
         self.applied_steps(steps).await?;
         if is_lost { Err(ZookeeperFailure::Unknown("no answer in time".to_owned())) } else { Ok(verdict) }
+    }
+
+    async fn commit_each(
+        &self,
+        requester: &ZnodeRequester,
+        attached: NumberedSession,
+        txns: Vec<ZnodeTxn>,
+    ) -> Vec<Result<TxnVerdict, ZookeeperFailure>> {
+        let together = self.cluster.all().together.max(txns.len());
+        self.cluster.all().together = together;
+        let mut verdicts = Vec::new();
+        for txn in txns {
+            verdicts.push(self.commit(requester, Some(attached), txn).await);
+            if matches!(verdicts.last(), Some(Err(_))) {
+                break;
+            }
+        }
+        verdicts
     }
 
     async fn feed(&self) -> Result<AppliedFeed, ZookeeperFailure> {

@@ -7,6 +7,7 @@ mod memory;
 mod multis;
 mod operations;
 mod order;
+mod pipeline;
 mod sessions;
 mod sweeps;
 mod tree;

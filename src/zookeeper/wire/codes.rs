@@ -34,6 +34,26 @@ impl Opcode {
     pub(crate) const ADD_WATCH: Self = Self(106);
     pub(crate) const WHO_AM_I: Self = Self(107);
     pub(crate) const CLOSE: Self = Self(-11);
+    /// What a frame asks for.
+    pub(crate) fn from_frame(frame: &[u8]) -> Option<Self> {
+        let opcode = frame.get(4..)?.first_chunk()?;
+        Some(Self(i32::from_be_bytes(*opcode)))
+    }
+
+    /// Whether it is a write that stands by itself.
+    pub(crate) fn is_single_write(self) -> bool {
+        [
+            Self::CREATE,
+            Self::CREATE_WITH_STAT,
+            Self::CREATE_CONTAINER,
+            Self::CREATE_TTL,
+            Self::DELETE,
+            Self::SET_DATA,
+            Self::SET_ACL,
+        ]
+        .contains(&self)
+    }
+
     /// In a multi: a result that is an error, and its end.
     pub(crate) const NONE: Self = Self(-1);
 

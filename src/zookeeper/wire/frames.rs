@@ -3,6 +3,8 @@
 use bytes::{Buf as _, BytesMut};
 use thiserror::Error;
 
+use super::Opcode;
+
 /// Why a connection ends: its frame can never be whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum FrameError {
@@ -27,6 +29,14 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
+    /// What the next frame asks for, if it has arrived completely.
+    pub(crate) fn next_opcode(&self, input: &[u8]) -> Option<Opcode> {
+        let (length, rest) = input.split_first_chunk()?;
+        let length = usize::try_from(i32::from_be_bytes(*length)).ok()?;
+        let frame = rest.get(..length).filter(|_| length <= self.length_max)?;
+        Opcode::from_frame(frame)
+    }
+
     /// Takes a whole frame from the front of the buffer, without its length. `None` means that it has not arrived completely; no memory is
     /// taken for what is missing.
     pub(crate) fn read(&self, input: &mut BytesMut) -> Result<Option<BytesMut>, FrameError> {

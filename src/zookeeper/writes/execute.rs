@@ -31,6 +31,12 @@ pub(crate) struct WriteContext<'a, S> {
     pub(crate) wall_ms: i64,
 }
 
+impl<S> WriteContext<'_, S> {
+    pub(super) fn planner(&self) -> Planner<'_> {
+        Planner { identities: self.identities, session: self.attached.session, wall_ms: self.wall_ms }
+    }
+}
+
 /// What became of requests.
 #[derive(Debug)]
 pub(crate) enum WriteOutcome {
@@ -64,8 +70,7 @@ pub(crate) async fn execute<S: ZookeeperStore>(
     context: &WriteContext<'_, S>,
     requests: &[WriteOperation],
 ) -> Result<WriteOutcome, ZookeeperFailure> {
-    let planner =
-        Planner { identities: context.identities, session: context.attached.session, wall_ms: context.wall_ms };
+    let planner = context.planner();
     // What a refusal has shown is newer than what this node has applied.
     let mut shown: HashMap<Vec<u8>, Option<StoredZnode>> = HashMap::new();
     let mut pause = Duration::from_millis(1);
@@ -96,13 +101,13 @@ pub(crate) async fn execute<S: ZookeeperStore>(
 }
 
 /// What a verdict means for a plan.
-enum PlanJudgement {
+pub(super) enum PlanJudgement {
     Ended(WriteOutcome),
     /// The plan was made for another state; these are the entries that it has read, as they are now.
     Again(Vec<Option<StoredZnode>>),
 }
 
-fn judge(plan: WritePlan, verdict: TxnVerdict) -> PlanJudgement {
+pub(super) fn judge(plan: WritePlan, verdict: TxnVerdict) -> PlanJudgement {
     let TxnVerdict { revision, created, refusal, found } = verdict;
     let failed = |operation, code| PlanJudgement::Ended(WriteOutcome::Failed { revision, operation, code });
 

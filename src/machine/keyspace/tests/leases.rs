@@ -24,6 +24,37 @@ fn the_end_of_a_lease_is_spread_over_batches() {
     }
 }
 
+/// Who opens a session in the place of another one waits until that one's entries are gone, and not for sessions that end later.
+#[test]
+fn the_first_session_that_is_not_cleared_away_is_known() {
+    const ENTRIES: usize = 200;
+    const LIMITS: Limits = Limits { work: 20, ..Limits::NONE };
+    let mut machine = with_entries(ENTRIES, leased(AtLeaseEnd::Delete));
+    let bob = SessionId(ANN.0 + 1);
+    let lease = Some(Lease { session: bob, at_end: AtLeaseEnd::Delete });
+    let mut then = vec![open_for_entries(bob)];
+    then.extend((0..ENTRIES).map(|number| put(&format!("bob-{number}"), 1, lease)));
+    assert!(matches!(run(&mut machine, txn(then)), Reply::Committed(_)));
+    let first = |machine: &Machine| machine.first_uncleared(|_| true);
+    let shown = |machine: &Machine, name| machine.stored_entry(&key(name)).is_some();
+    assert_eq!(first(&machine), None);
+
+    // Both have the same time to live; the end of one comes before its own deadline is handled.
+    apply(&mut machine, LIMITS, 990, Command::Close { session: bob, by: None, reason: None });
+    assert_eq!(first(&machine), Some(Stamp(990)));
+    assert_eq!(machine.first_uncleared(|id| id == ANN), None);
+    let mut seen = Vec::new();
+    while machine.has_work() || seen.is_empty() {
+        apply(&mut machine, LIMITS, 1000, Command::Tick);
+        let first = first(&machine);
+        assert_eq!(first.is_some_and(|at| at <= Stamp(990)), shown(&machine, "bob-99"));
+        assert_eq!(first.is_some_and(|at| at <= Stamp(1000)), machine.has_work());
+        seen.push(first.map(|at| at.0));
+    }
+    seen.dedup();
+    assert_eq!(seen, [Some(990), Some(1000), None]);
+}
+
 #[test]
 fn entries_of_a_lease_are_found_by_it() {
     let lease = leased(AtLeaseEnd::Delete);

@@ -2,7 +2,9 @@
 //!
 //! A client's read must show what the client was told of, and an event must come before the read that shows its change. So reads do not
 //! look at the table, which may be ahead of what was told: they look at the state that was published last ([`NodeCopy::state`]), and the
-//! step to a state follows its publication. A state is a clone of the machine, which costs some reference counts.
+//! step to a state follows its publication. A state is a clone of the machine, which costs some reference counts, and what is applied
+//! while there is one copies each part of the table that it changes. So a node to which no client is connected, and for which nobody waits,
+//! publishes a state at each look alone.
 //!
 //! **A state is what the log says.** An entry whose session is over shows until the log has ended it, since there is no event of it before
 //! ([`lockkeeper_machine::Machine::stored_entry`]).
@@ -14,16 +16,16 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
     time::{Instant, MissedTickBehavior, interval, timeout_at},
 };
 
-use lockkeeper_machine::{Entry, EntryEvent, Key, KeyRange, Machine, Revision, RevisionError, SessionId};
+use lockkeeper_machine::{Entry, EntryEvent, Key, KeyRange, Machine, Revision, RevisionError, SessionId, Stamp};
 use lockkeeper_table::Table;
 use lockkeeper_zookeeper::{
     AppliedFeed, AppliedStep, AppliedZnodes, ChildCounts, NumberedSession, StoredZnode, ZnodeChange, ZnodeChangeKind,
@@ -47,6 +49,8 @@ pub(super) struct CopyState {
     index: u64,
     /// How often a snapshot took the place of entries.
     restored: u64,
+    /// See [`Machine::first_uncleared`]; once somebody has asked.
+    first_uncleared: OnceLock<Option<Stamp>>,
 }
 
 /// The states, one after the other.
@@ -57,13 +61,21 @@ pub(super) struct NodeCopy {
     state: Arc<watch::Sender<Arc<CopyState>>>,
     /// The end of the feed, while there is one. Its lock is held while a state is published and its step sent.
     feed: Arc<Mutex<Option<mpsc::Sender<AppliedStep>>>>,
+    /// Somebody has begun to wait for a state while no client is connected.
+    is_awaited: Arc<Notify>,
 }
 
 impl NodeCopy {
     /// The copy of a table. It stands still until [`Self::follow`] runs.
     pub(super) fn new(table: Arc<Table>, leases: SessionLeases) -> Self {
         let state = CopyState::new(&table);
-        Self { table, leases, state: Arc::new(watch::Sender::new(Arc::new(state))), feed: Arc::default() }
+        Self {
+            table,
+            leases,
+            state: Arc::new(watch::Sender::new(Arc::new(state))),
+            feed: Arc::default(),
+            is_awaited: Arc::default(),
+        }
     }
 
     /// The state that was published last.
@@ -78,6 +90,10 @@ impl NodeCopy {
         is_there: impl Fn(&CopyState) -> bool,
     ) -> Option<Arc<CopyState>> {
         let mut states = self.state.subscribe();
+        if self.leases.is_empty() {
+            // Without it, the next state would be published at the next look.
+            self.is_awaited.notify_one();
+        }
         let found = timeout_at(deadline, states.wait_for(|state| is_there(state))).await;
         found.ok()?.ok().map(|state| Arc::clone(&state))
     }
@@ -103,13 +119,22 @@ impl NodeCopy {
                         // The node ends.
                         return std::future::pending().await;
                     }
+                    if !self.is_followed() {
+                        continue;
+                    }
                     false
                 }
+                () = self.is_awaited.notified() => false,
                 _ = look.tick() => true,
             };
             progress.borrow_and_update();
             self.publish(is_due);
         }
+    }
+
+    /// Whether a client is connected, or somebody waits for a state.
+    fn is_followed(&self) -> bool {
+        self.state.receiver_count() > 0 || !self.leases.is_empty()
     }
 
     /// Publishes the present state, and sends the step to it. With `looks_at_all`, all sessions are looked at.
@@ -138,7 +163,12 @@ impl NodeCopy {
 impl CopyState {
     fn new(table: &Table) -> Self {
         let restored = table.progress().borrow().restored;
-        table.read(|applied| Self { machine: applied.machine.clone(), index: applied.index(), restored })
+        table.read(|applied| Self {
+            machine: applied.machine.clone(),
+            index: applied.index(),
+            restored,
+            first_uncleared: OnceLock::new(),
+        })
     }
 
     /// The last entry of the log that is applied in it.
@@ -151,9 +181,18 @@ impl CopyState {
         self.machine.attached(session).is_some()
     }
 
-    /// Whether sessions are over that have not been cleared away: their entries still show.
-    pub(super) fn is_clearing(&self) -> bool {
-        self.machine.is_clearing()
+    /// The cluster time of this state.
+    pub(super) fn now(&self) -> Stamp {
+        self.machine.now()
+    }
+
+    /// Whether every session of this protocol that was over by this time is cleared away: none of its entries shows.
+    pub(super) fn has_cleared(&self, by: Stamp) -> bool {
+        let first = self.first_uncleared.get_or_init(|| {
+            let is_asked = |session| names::session_number(session).is_some();
+            self.machine.first_uncleared(is_asked)
+        });
+        first.is_none_or(|first| first > by)
     }
 
     /// The number of the session's last attachment, if it lives.

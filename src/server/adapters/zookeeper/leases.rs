@@ -159,6 +159,11 @@ impl SessionLeases {
         session.is_some_and(|session| session.is_trusted(Instant::now()))
     }
 
+    /// Whether no connection of this node has a session.
+    pub(super) fn is_empty(&self) -> bool {
+        self.shared.sessions().is_empty()
+    }
+
     /// All sessions, by the numbers that connections of this node have.
     pub(super) fn all(&self) -> Vec<NumberedSession> {
         let sessions = self.shared.sessions();

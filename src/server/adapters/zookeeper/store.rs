@@ -81,8 +81,9 @@ impl ZookeeperStore for ZookeeperKeyspace {
         let sent = Instant::now();
         self.call(requester, &caller, request).await?;
         // A client whose session is over may open this one in its place, and must see nothing of the one before. Where many sessions end at
-        // once, or one with very many nodes, their entries go over several entries of the log.
-        let state = self.applied_here(requester, |state| state.has_session(id) && !state.is_clearing()).await?;
+        // once, or one with very many nodes, their entries go over several entries of the log. Those that end later are no concern of it.
+        let opened = self.applied_here(requester, |state| state.has_session(id)).await?.now();
+        let state = self.applied_here(requester, |state| state.has_cleared(opened)).await?;
         Ok(self.begin(NumberedSession { session, number: 0 }, sent, ttl, &state))
     }
 
@@ -155,25 +156,37 @@ impl ZookeeperStore for ZookeeperKeyspace {
     ) -> Result<TxnVerdict, ZookeeperFailure> {
         let compiled = compile(requester, attached, &txn)?;
         let caller = self.caller(requester);
-        match self.client_call(requester, &caller, compiled).await {
-            Ok(committed) => {
-                let revision = committed.revision;
-                self.applied_here(requester, |state| copy::has_reached(state, revision)).await?;
-                Ok(verdict(&txn, committed))
+        let answer = self.client_call(requester, &caller, compiled).await;
+        self.verdict(requester, attached, &txn, answer).await
+    }
+
+    async fn commit_each(
+        &self,
+        requester: &ZnodeRequester,
+        attached: NumberedSession,
+        txns: Vec<ZnodeTxn>,
+    ) -> Vec<Result<TxnVerdict, ZookeeperFailure>> {
+        let attached = Some(attached);
+        if txns.len() > 1 {
+            let compiled = txns.iter().map(|txn| compile(requester, attached, txn)).map_while(Result::ok).collect();
+            let answers = self.client.commit_each(&self.caller(requester), requester.deadline, compiled).await;
+            let mut verdicts = Vec::with_capacity(answers.len());
+            for (txn, answer) in txns.iter().zip(answers) {
+                verdicts.push(self.verdict(requester, attached, txn, answer).await);
             }
-            Err(error) if error.is_session_moved() => {
-                let revision = self.copy.state().revision();
-                Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionMoved), ..TxnVerdict::default() })
+            if !verdicts.is_empty() {
+                return verdicts;
             }
-            Err(error) => match attached {
-                // Its client is told that it is over: nothing of it may be seen here by then.
-                Some(NumberedSession { session, .. }) if is_session_over(&error) => {
-                    let revision = self.gone_here(requester, session).await?;
-                    Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionOver), ..TxnVerdict::default() })
-                }
-                Some(_) | None => Err(failed(&error)),
-            },
         }
+
+        let mut verdicts = Vec::with_capacity(txns.len());
+        for txn in txns {
+            verdicts.push(self.commit(requester, attached, txn).await);
+            if matches!(verdicts.last(), Some(Err(_))) {
+                break;
+            }
+        }
+        verdicts
     }
 
     async fn feed(&self) -> Result<AppliedFeed, ZookeeperFailure> {
@@ -238,6 +251,35 @@ impl ZookeeperKeyspace {
         let deadline = Some(Deadline::at(requester.deadline));
         let identity = requester.identity.as_deref().and_then(|name| Identity::new(name).ok());
         Caller { remote: Some(requester.address.into()), identity, deadline, ..Caller::default() }
+    }
+
+    /// What became of a transaction, once it is applied at this node.
+    async fn verdict(
+        &self,
+        requester: &ZnodeRequester,
+        attached: Option<NumberedSession>,
+        txn: &ZnodeTxn,
+        answer: Result<Committed, Error>,
+    ) -> Result<TxnVerdict, ZookeeperFailure> {
+        match answer {
+            Ok(committed) => {
+                let revision = committed.revision;
+                self.applied_here(requester, |state| copy::has_reached(state, revision)).await?;
+                Ok(verdict(txn, committed))
+            }
+            Err(error) if error.is_session_moved() => {
+                let revision = self.copy.state().revision();
+                Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionMoved), ..TxnVerdict::default() })
+            }
+            Err(error) => match attached {
+                // Its client is told that it is over: nothing of it may be seen here by then.
+                Some(NumberedSession { session, .. }) if is_session_over(&error) => {
+                    let revision = self.gone_here(requester, session).await?;
+                    Ok(TxnVerdict { revision, refusal: Some(TxnRefusal::SessionOver), ..TxnVerdict::default() })
+                }
+                Some(_) | None => Err(failed(&error)),
+            },
+        }
     }
 
     fn begin(&self, attached: NumberedSession, sent: Instant, ttl: Ttl, state: &CopyState) -> SessionStart {

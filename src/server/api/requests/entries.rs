@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use lockkeeper_machine::{Entry, EntryEvent, Key, KeyRange, Revision, Select, Selected, SessionId, Stamp};
+use crate::api::Error;
+use lockkeeper_machine::{
+    Committed, Entry, EntryEvent, Key, KeyRange, Revision, Select, Selected, SessionId, Stamp, Txn,
+};
 
 /// Shows entries of the keyspace, all as of one moment. Linearizable. A revision of the past fails with
 /// [`FailureReason::RevisionCompacted`](crate::api::FailureReason::RevisionCompacted) if its state is forgotten, and one that is not
@@ -94,6 +97,23 @@ pub(crate) struct CompactEntries {
 pub(crate) struct EntriesCompacted {
     /// The revision of the last event that was forgotten. Watches begin after it.
     pub(crate) revision: Revision,
+}
+
+/// Runs transactions one after the other, each by itself, at the node that executes the request. They are in its queue for the log, in
+/// their order, before one is answered, and all belong to one term: where one of them has had no effect, none behind it has one, but for
+/// those that their own conditions refused. The first one that is refused at once is the last that is begun.
+///
+/// Fails with [`FailureReason::ClusterVersion`](crate::api::FailureReason::ClusterVersion) if the node is from before it.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct CommitEach {
+    pub(crate) txns: Vec<Txn>,
+}
+
+/// What became of transactions, in their order; those without an outcome were not begun. Where the results of some that were refused are
+/// too much for one answer, they are left out.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct EachCommitted {
+    pub(crate) outcomes: Vec<Result<Committed, Error>>,
 }
 
 /// Runs a unit of work of an adapter at the node that executes the request. It reads and writes by requests of its own, with the rights of

@@ -1,0 +1,120 @@
+//! Commands of plain locks that have arrived together: each is one transaction, and all of them are under way at the same time.
+//!
+//! Libraries that share one connection among all tasks of a program send the commands of many locks behind each other. If each waited for
+//! the answer to the one before, the connection would be as slow as the log is for one. They take effect in the order in which they came
+//! ([`RedisStore::commit_each`]).
+
+use std::collections::VecDeque;
+
+use super::{
+    RedisSession, TOGETHER_BYTES_MAX, TOGETHER_MAX,
+    answer::{Closes, failure_reply},
+};
+use crate::{
+    EntryTxn, RedisReply, RedisStore, StoreFailure, TxnOutcome,
+    commands::{self, CommandRunner, CommandSpec, Flag},
+    fast::FastTxn,
+    resp::RequestWords,
+};
+
+/// A request that is one transaction.
+pub(super) struct FastRequest {
+    request: RequestWords,
+    command: &'static CommandSpec,
+    fast: FastTxn,
+}
+
+impl<S: RedisStore> RedisSession<S> {
+    /// Takes the first requests that are one transaction each.
+    pub(super) async fn take_fast(&self, requests: &mut VecDeque<RequestWords>) -> Vec<FastRequest> {
+        let mut taken = Vec::new();
+        let mut left = TOGETHER_BYTES_MAX;
+        while taken.len() < TOGETHER_MAX
+            && let Some(request) = requests.front()
+            && let Some((command, fast)) = self.as_fast(request).await
+        {
+            let bytes = bytes_of(request);
+            if bytes > left && !taken.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(bytes);
+
+            let Some(request) = requests.pop_front() else { break };
+            taken.push(FastRequest { request, command, fast });
+        }
+        taken
+    }
+
+    /// A request as one transaction, if it is as much.
+    async fn as_fast(&self, request: &RequestWords) -> Option<(&'static CommandSpec, FastTxn)> {
+        if self.transaction.is_some() || !self.is_known() || self.is_subscriber_only() {
+            return None;
+        }
+
+        let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
+        let command = commands::find_checked(&arguments).ok()?;
+        let now_ms = self.node.engine.moment().wall_ms();
+        let fast = match command.run {
+            CommandRunner::Data(_) => FastTxn::from_command(&arguments, self.database, &self.client().label(), now_ms)?,
+            CommandRunner::Script if !command.has(Flag::ReadOnly) => {
+                let script = if command.name == "evalsha" {
+                    self.node.find_remembered_script(&self.requester(), arguments[1]).await?
+                } else {
+                    self.node.remember_script(arguments[1])
+                };
+                let (keys, given) = super::scripts::split_keys(&arguments).ok()?;
+                FastTxn::from_shape(script.shape.as_ref()?, keys, given, self.database, now_ms)?
+            }
+            CommandRunner::Script | CommandRunner::Connection | CommandRunner::Local => return None,
+        };
+        Some((command, fast))
+    }
+
+    /// Commits the transactions, and writes the replies in the order of the requests.
+    pub(super) async fn run_fast(&mut self, requests: Vec<FastRequest>, out: &mut Vec<u8>) -> Result<(), Closes> {
+        self.node.clients.note_commands(self.client(), requests.len());
+        if let Some(last) = requests.last() {
+            self.note_command(last.command);
+        }
+
+        let mut requests = VecDeque::from(requests);
+        while !requests.is_empty() {
+            let txns: Vec<EntryTxn> = requests.iter().map(|request| request.fast.txn().clone()).collect();
+            let outcomes = self.node.store().commit_each(&self.requester(), txns).await;
+            for outcome in outcomes {
+                let Some(FastRequest { request, command, fast }) = requests.pop_front() else { break };
+                let reply = match self.fast_reply(fast, outcome).await? {
+                    Some(reply) => reply,
+                    None => self.run_slowly(request, command).await?,
+                };
+                self.write(&reply, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// The reply to a command that was one transaction. `None` means that nothing was done, and the command has to be run.
+    async fn fast_reply(
+        &self,
+        fast: FastTxn,
+        outcome: Result<TxnOutcome, StoreFailure>,
+    ) -> Result<Option<RedisReply>, Closes> {
+        let failure = match outcome {
+            Ok(outcome) => return Ok(fast.reply(&outcome)),
+            Err(failure) => failure,
+        };
+
+        let is_unknown = matches!(failure, StoreFailure::Unknown(_));
+        if let Some(repeated) = fast.repeated().filter(|_| is_unknown)
+            && let Some(is_held) = self.repeat(&self.requester(), repeated).await
+        {
+            return Ok(fast.reply(&TxnOutcome { succeeded: is_held, ..TxnOutcome::default() }));
+        }
+        failure_reply(failure).map(Some)
+    }
+}
+
+/// Number of bytes of a request, as far as it is counted here.
+pub(super) fn bytes_of(request: &RequestWords) -> usize {
+    request.iter().map(|argument| argument.len() + 1).sum()
+}
