@@ -370,6 +370,10 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
     /// second. A node that cannot vouch for a session closes its connection, since clients trust its pings.
     fn vouches_for(&self, attached: NumberedSession) -> bool;
 
+    /// Waits until an answer may be given for a session: until it cannot end elsewhere for as long as a client trusts its session after an
+    /// answer, two thirds of its time. Returns `false` if the node cannot vouch for it any more.
+    fn vouch(&self, attached: NumberedSession) -> impl Future<Output = bool> + Send;
+
     /// Shows the entries as this node has applied them. `look` is short, since applying may wait for it, and it calls nothing else of the
     /// store, so a lock may be held meanwhile.
     fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T;

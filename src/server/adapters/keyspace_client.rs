@@ -4,9 +4,12 @@
 //! tens of milliseconds, and an election may take longer. So an adapter waits for the leader in its client's place, until the deadline of
 //! the call.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout_at},
+};
 
 use crate::{
     api::{
@@ -22,15 +25,20 @@ use lockkeeper_planted::Planted;
 /// Pause between two attempts while no leader is known.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Transactions of this node that are under way by [`KeyspaceClient::commit_each`], at the most. Those of all nodes must leave room in the
+/// leader's queue: a client that waits its turn is better off than one that is refused since the queue is full.
+const TOGETHER_MAX: usize = 1024;
+
 /// The service, as adapters call it.
 #[derive(Clone, Debug)]
 pub(super) struct KeyspaceClient {
     service: Service,
+    together: Arc<Semaphore>,
 }
 
 impl KeyspaceClient {
     pub(super) fn new(service: Service) -> Self {
-        Self { service }
+        Self { service, together: Arc::new(Semaphore::new(TOGETHER_MAX)) }
     }
 
     pub(super) fn service(&self) -> &Service {
@@ -45,17 +53,25 @@ impl KeyspaceClient {
         with_leader(caller.deadline, call).await.and_then(Form::typed)
     }
 
-    /// Commits transactions one after the other, each by itself: see [`CommitEach`]. Where none was begun, since there is no leader or it
-    /// is from before this request, there are no outcomes; none is tried again here, since it would come after those that follow it.
+    /// Commits the first of some transactions one after the other, each by itself: see [`CommitEach`]. Where none was begun, since there is
+    /// no leader, it is from before this request, or too many are under way, there are no outcomes; none is tried again here, since it
+    /// would come after those that follow it.
     ///
     /// Dropping the future breaks off all that have no answer yet.
     pub(super) async fn commit_each(
         &self,
         caller: &Caller,
         deadline: Instant,
-        txns: Vec<Txn>,
+        mut txns: Vec<Txn>,
     ) -> Vec<Result<Committed, Error>> {
+        txns.truncate(self.together.available_permits());
         let count = txns.len();
+        let permits = u32::try_from(count).unwrap_or(u32::MAX);
+        let Ok(_under_way) = self.together.try_acquire_many(permits) else { return Vec::new() };
+        if count == 0 {
+            return Vec::new();
+        }
+
         let call = self.service.call(caller, Form::Typed(CommitEach { txns }));
         let answer = timeout_at(deadline, call).await;
         let answer = answer.unwrap_or_else(|_| Err(Error::deadline_passed(true)));

@@ -188,7 +188,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
             None => 0,
         };
         // Clients take each answer for a sign that their session lives. The port closes such connections by itself, a moment later.
-        if !answer.is_last && !self.node.store.vouches_for(self.attached) {
+        if !answer.is_last && !self.node.store.vouch(self.attached).await {
             return Err(ClosingReason::AtOnce);
         }
 

@@ -489,6 +489,10 @@ impl ZookeeperStore for MemoryNode {
         !member.is_cut_off && known.is_none_or(|session| session.number <= attached.number)
     }
 
+    async fn vouch(&self, attached: NumberedSession) -> bool {
+        self.vouches_for(attached)
+    }
+
     fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T {
         let all = self.cluster.all();
         look(&MemoryView(&all.steps[all.members[self.index].applied - 1].0))

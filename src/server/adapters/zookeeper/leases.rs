@@ -8,9 +8,11 @@
 //! be as late as it likes.
 //!
 //! **A frozen node** answers nothing and closes nothing, and its client waits in silence for two thirds of the timeout before it leaves.
-//! So an answer is safe if the last renewal was sent a third of the TTL before it, or later. After a frame the session is renewed: at once
-//! if its last renewal is a sixth of the TTL old, otherwise when it is, or earlier if no further frame follows
-//! ([`SessionLeases::renew_heard`]). So at the next frame, a third later at the most, there was a renewal after this one.
+//! The same is true for a client that is cut off from its node as that node was cut off from the leader before. So an answer is safe if
+//! the last renewal that was acknowledged was sent a third of the TTL before it, or later. Any other answer waits for such a renewal, or
+//! for the end of the connection ([`SessionLeases::vouch`]); that is rare. After a frame the session is renewed: at once if its last
+//! renewal is a sixth of the TTL old, otherwise when it is, or earlier if no further frame follows ([`SessionLeases::renew_heard`]). So
+//! at the next frame, a third later at the most, there was a renewal after this one.
 //!
 //! **No session ends early**: each renewal is sent after the frames that it is for, the log stamps it later still, and the session lives
 //! for its whole time after that stamp.
@@ -24,14 +26,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::{
-    sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    sync::{Notify, mpsc},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout_at},
 };
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -55,6 +58,8 @@ const MARGIN_MIN: Duration = Duration::from_millis(10);
 const CLOSED_WITHIN: Duration = Duration::from_millis(110);
 /// A session is renewed when its client is heard of, this part of its TTL after the last renewal was sent.
 const RENEWED_AFTER_PART: u32 = 6;
+/// An answer is given for this part of the TTL after the sending of a renewal that was acknowledged.
+const FRESH_FOR_PART: u32 = 3;
 /// Time without a further frame after which the last one is renewed by itself.
 const QUIET: Duration = Duration::from_millis(50);
 /// Time between two looks for such frames.
@@ -84,6 +89,8 @@ struct LeaseTable {
     sessions: Mutex<HashMap<u64, VouchedSession>>,
     /// The sessions to renew, for each stream.
     due: Vec<mpsc::UnboundedSender<u64>>,
+    /// Some renewal was acknowledged.
+    acknowledged: Notify,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +114,8 @@ pub(super) struct DueRenewals(Vec<mpsc::UnboundedReceiver<u64>>);
 impl SessionLeases {
     pub(super) fn new() -> (Self, DueRenewals) {
         let (senders, receivers) = (0..STREAMS).map(|_| mpsc::unbounded_channel()).unzip();
-        let table = LeaseTable { began: Instant::now(), sessions: Mutex::default(), due: senders };
+        let table =
+            LeaseTable { began: Instant::now(), sessions: Mutex::default(), due: senders, acknowledged: Notify::new() };
         (Self { shared: Arc::new(table) }, DueRenewals(receivers))
     }
 
@@ -162,6 +170,25 @@ impl SessionLeases {
     /// Whether no connection of this node has a session.
     pub(super) fn is_empty(&self) -> bool {
         self.shared.sessions().is_empty()
+    }
+
+    /// Waits until an answer may be given for a session. Returns `false` once the session is not vouched for any more.
+    pub(super) async fn vouch(&self, attached: NumberedSession) -> bool {
+        loop {
+            let mut acknowledged = pin!(self.shared.acknowledged.notified());
+            acknowledged.as_mut().enable();
+
+            let session = self.shared.sessions().get(&attached.session).copied();
+            let now = Instant::now();
+            let Some(session) = session.filter(|it| it.number == attached.number && it.is_trusted(now)) else {
+                return false;
+            };
+            if session.is_fresh(now) {
+                return true;
+            }
+            // Either way it is looked at again.
+            let _ = timeout_at(trusted_until(session.acknowledged, session.ttl), acknowledged).await;
+        }
     }
 
     /// All sessions, by the numbers that connections of this node have.
@@ -220,6 +247,7 @@ impl SessionLeases {
         if let Some(session) = self.shared.sessions().get_mut(&session) {
             session.acknowledged = session.acknowledged.max(sent);
         }
+        self.shared.acknowledged.notify_waiters();
     }
 
     /// The time since this table began: the sequence number of a renewal that is sent now.
@@ -268,6 +296,12 @@ impl VouchedSession {
             self.sent = now;
         }
         is_due
+    }
+
+    /// Whether its client may trust an answer for two thirds of the TTL. What is over is told, whatever was acknowledged.
+    fn is_fresh(&self, now: Instant) -> bool {
+        let is_fresh = self.over.is_some() || now <= self.acknowledged + self.ttl / FRESH_FOR_PART;
+        is_fresh || Planted::VouchesForEver.is_on()
     }
 
     fn is_trusted(&self, now: Instant) -> bool {
@@ -398,6 +432,28 @@ mod tests {
         }
         assert!(!leases.vouches_for(ANN), "nothing was acknowledged");
         assert_eq!(renewals(&mut due), 4, "one for each frame while it was vouched for");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_waits_for_a_renewal_of_the_last_third() {
+        let (leases, _due) = opened();
+        advance(TTL / 3).await;
+        assert!(leases.vouch(ANN).await, "just so");
+        advance(Duration::from_millis(1)).await;
+        let mut answer = pin!(leases.vouch(ANN));
+        assert!(futures::poll!(answer.as_mut()).is_pending());
+        // One that was sent before the last third, and one of another session.
+        leases.acknowledge(ANN.session, Instant::now() - TTL / 3 - Duration::from_millis(1));
+        leases.acknowledge(ANN.session + 1, Instant::now());
+        assert!(futures::poll!(answer.as_mut()).is_pending());
+        leases.acknowledge(ANN.session, Instant::now());
+        assert!(answer.await);
+
+        // Without one, it ends with the trust in the session.
+        let began = Instant::now();
+        advance(TTL / 2).await;
+        assert!(!leases.vouch(ANN).await);
+        assert_eq!(began.elapsed().as_millis() / 10, (trusted_until(began, TTL) - began).as_millis() / 10);
     }
 
     #[tokio::test(start_paused = true)]

@@ -136,6 +136,10 @@ impl ZookeeperStore for ZookeeperKeyspace {
         self.leases.vouches_for(attached)
     }
 
+    async fn vouch(&self, attached: NumberedSession) -> bool {
+        self.leases.vouch(attached).await
+    }
+
     fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T {
         look(&*self.copy.state())
     }
