@@ -31,6 +31,8 @@ const SMALL_SCRIPTS: usize = 20;
 const FULL_SCRIPTS: usize = 400;
 /// The port's budgets for requests that are not answered and for replies that are not read, together.
 const BUDGETS_MIB: u64 = 96;
+/// How long pipelines are sent whose replies nobody reads: without a limit, they would take some hundred MiB by then.
+const FLOOD: Duration = Duration::from_secs(4);
 /// Keys that a scan passes.
 const SMALL_KEYS: usize = 2_000;
 const FULL_KEYS: usize = 200_000;
@@ -108,7 +110,7 @@ async fn requests_that_are_none_or_do_not_end_harm_no_other_client() {
         let silent = join_all((0..sized(16, 200)).map(async |_| {
             let mut stream = TcpStream::connect(port).await.expect("it listens");
             let flood = async { while stream.write_all(echo.as_bytes()).await.is_ok() {} };
-            let _ = timeout(Duration::from_secs(1), flood).await;
+            let _ = timeout(FLOOD, flood).await;
             stream
         }));
         let silent = silent.await;
@@ -116,7 +118,8 @@ async fn requests_that_are_none_or_do_not_end_harm_no_other_client() {
         let leads = stage.cluster.node(leader(&stage.cluster).await);
         let while_unread = memory_mib(leads);
         println!("{} half requests, {} unread pipelines: {while_unread} MiB", crowd.len(), silent.len());
-        let allowed = before + BUDGETS_MIB + MEMORY_SLACK_MIB;
+        // A buffer that has grown has up to twice the bytes that count in it.
+        let allowed = before + 2 * BUDGETS_MIB + MEMORY_SLACK_MIB;
         assert!(while_unread <= allowed, "{before} MiB before, {while_unread} MiB while nobody reads");
         drop((silent, crowd));
     };
