@@ -36,7 +36,7 @@ sections=(
     'disks        a real ext4 that is shut down; processes that are killed while they write'
     'power        ten times as many simulated power failures, kills, faults and damages of a log as in the check'
     'cluster      nodes that are killed and paused under load; two faults at once around a command'
-    'bench        each benchmark, for a few seconds'
+    'bench        each benchmark, for a few seconds; the checker over a hundred thousand transactions'
     'fuzz         each parser for two minutes, guided by coverage'
 )
 
@@ -87,7 +87,10 @@ section() {
     disks) apt mkfs.ext4 e2fsprogs && ignored node power::ext4::a_real log_store::crash::acknowledged ;;
     power) LOCKKEEPER_CRASH_POINTS=10000 cargo test --locked --test node power:: -- --nocapture --test-threads 2 ;;
     cluster) ignored node cluster::kills cluster::pauses cluster::load cluster::wrapper ;;
-    bench) ignored node bench_program:: ;;
+    bench)
+        ignored node bench_program:: &&
+            cargo test --release --locked -p lockkeeper-checker --lib hundred_thousand -- --ignored --nocapture
+        ;;
     fuzz) scripts/fuzz.sh all 120 ;;
     *) return 2 ;;
     esac
