@@ -252,7 +252,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
     }
 
     /// Takes a request out of the bytes that have arrived, if none is ready; and the writes behind it if it is a write, too, since they may
-    /// be under way together. Returns whether one is ready. Fails at a frame that cannot be, once those before it are answered.
+    /// be under way together; to another node they go in one message, and they fit, since all of them were read into one buffer, which has
+    /// grown to twice the largest write at the most. Returns whether one is ready. Fails at a frame that cannot be, once those before it
+    /// are answered.
     fn take_requests(&mut self, frames: FrameReader) -> Result<bool, ClosingReason> {
         if self.ready.is_empty() {
             self.ready.extend(frames.read(&mut self.input).map_err(|_| ClosingReason::AfterReplies)?);
