@@ -82,6 +82,15 @@ impl Client {
         self.apply(Command::Session { session: self.session, request, operation })
     }
 
+    /// Commits operations, each in a transaction of its own, all in one batch.
+    fn commit(&mut self, operations: impl Iterator<Item = TxnOperation>) {
+        let txn = |operation| Command::Txn(Txn::new(vec![], vec![operation], vec![]).expect("one operation"));
+        let commands: Vec<_> = operations.map(txn).collect();
+        self.events.clear();
+        let replies = self.machine.apply_batch(Time::default(), Limits::NONE, commands, &mut self.events);
+        assert!(replies.iter().all(|reply| matches!(reply, Reply::Committed(_))), "{replies:?}");
+    }
+
     fn acquire(&mut self, name: &str) -> Token {
         let reply = self.ask(acquire(name));
         let Reply::Acquired(WaitEnd::Granted(grant)) = reply else { panic!("no other session wants it: {reply:?}") };
@@ -92,6 +101,10 @@ impl Client {
 fn name(number: u64) -> String {
     // A hash, so that names are not in the order of their numbers.
     format!("bench/{:016x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn key(number: u64) -> Key {
+    Key::new(name(number).as_bytes()).expect("a fine key")
 }
 
 fn acquire(name: &str) -> Operation {
@@ -141,6 +154,39 @@ fn apply(criterion: &mut Criterion) {
                 (0..times).map(once).sum()
             });
         });
+    }
+    group.finish();
+}
+
+/// Writes of the keyspace once its history is full: keys that are new are put and deleted, and a view of the table is kept after each
+/// batch, as a node publishes it.
+fn keyspace(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("keyspace");
+    for together in [4, 64] {
+        let mut client = Client::beside(1);
+        let mut number = 0;
+        let mut view = client.machine.clone();
+        let mut pairs = |client: &mut Client| {
+            let keys: Vec<_> = (0..together).map(|place| key(number + place)).collect();
+            let put = |key: &Key| {
+                let value = Value::new(b"host 1234").expect("it is short");
+                TxnOperation::Put(Put { key: key.clone(), value, lease: PutLease::default(), claims: None })
+            };
+            client.commit(keys.iter().map(put));
+            view = client.machine.clone();
+            client.commit(keys.into_iter().map(TxnOperation::Delete));
+            view = client.machine.clone();
+            number += together;
+        };
+
+        while client.machine.history().compacted() == Revision(0) {
+            pairs(&mut client);
+        }
+        group.throughput(Throughput::Elements(together));
+        group.bench_function(BenchmarkId::new("put and delete", together), |bencher| {
+            bencher.iter(|| pairs(&mut client));
+        });
+        drop(view);
     }
     group.finish();
 }
@@ -305,5 +351,5 @@ fn many_who_wait() -> Machine {
     client.machine
 }
 
-criterion_group!(machine, memory, apply, code, worst);
+criterion_group!(machine, memory, apply, keyspace, code, worst);
 criterion_main!(machine);

@@ -43,23 +43,14 @@ impl Machine {
         if revision == self.revision() {
             return Ok(self.entry(key));
         }
-        Ok(self.entry_before(key, self.entries.get(key), revision))
+        let event = self.history.first_of_key(key, revision);
+        Ok(as_it_was(self.entries.get(key), event))
     }
 
     /// The entries that a range had at a revision. Fails below the compacted revision, and above the present one.
     pub fn entries_at<'a>(&'a self, range: &KeyRange, revision: Revision) -> Result<PastEntries<'a>, RevisionError> {
         self.check_revision(revision)?;
         Ok(PastEntries { machine: self, range: range.clone(), revision })
-    }
-
-    /// The entry under a key at a revision that is not the present one; `now` is the present entry.
-    fn entry_before(&self, key: &Key, now: Option<&Arc<Entry>>, revision: Revision) -> Option<Arc<Entry>> {
-        let first = self.history.first_of_key(key, revision);
-        match first.filter(|_| !Planted::PastReadsPresent.is_on()) {
-            // The first event since tells what was there.
-            Some(event) => event.before.clone(),
-            None => now.map(as_written),
-        }
     }
 
     fn check_revision(&self, revision: Revision) -> Result<(), RevisionError> {
@@ -134,18 +125,14 @@ impl<'a> PastEntries<'a> {
     /// long counts these too.
     pub fn visits(&self, backwards: bool) -> impl Iterator<Item = Option<(&'a Key, Arc<Entry>)>> + use<'a> {
         let Self { machine, revision, .. } = *self;
-        let range = self.range.clone();
         // A lease that is over now is over in the present only.
         let is_present = revision == machine.revision();
-        let next_changed = move |last: Option<&Key>| {
-            let is_past = !is_present;
-            is_past.then(|| machine.history.next_key(&range, last, backwards)).flatten()
-        };
+        let events = (!is_present).then(|| machine.history.first_of_each(&self.range, revision, backwards));
+        let mut events = events.into_iter().flatten().peekable();
         let mut stored = directed(machine.entries.range(&self.range), backwards).peekable();
-        let mut changed = next_changed(None);
 
         from_fn(move || {
-            let key = match (stored.peek().map(|(key, _)| *key), changed) {
+            let key = match (stored.peek().map(|(key, _)| *key), events.peek().map(|event| &event.key)) {
                 (Some(one), Some(other)) => {
                     if backwards {
                         one.max(other)
@@ -156,16 +143,22 @@ impl<'a> PastEntries<'a> {
                 (one, other) => one.or(other)?,
             };
             let now = stored.next_if(|(stored, _)| *stored == key).map(|(_, entry)| entry);
-            if changed == Some(key) {
-                changed = next_changed(Some(key));
-            }
+            let event = events.next_if(|event| event.key == *key);
+
             let found = match now {
                 Some(entry) if is_present => machine.in_force(entry),
-                Some(entry) if entry.modified <= revision => Some(as_written(entry)),
-                now => machine.entry_before(key, now, revision),
+                now => as_it_was(now, event),
             };
             Some(found.map(|entry| (key, entry)))
         })
+    }
+}
+
+/// What was under a key at a revision of the past: what its first event since then tells; without one, what is there now.
+fn as_it_was(now: Option<&Arc<Entry>>, first_event: Option<&Arc<EntryEvent>>) -> Option<Arc<Entry>> {
+    match first_event.filter(|_| !Planted::PastReadsPresent.is_on()) {
+        Some(event) => event.before.clone(),
+        None => now.map(as_written),
     }
 }
 

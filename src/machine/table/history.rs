@@ -1,12 +1,12 @@
 //! The history of the keyspace: its latest events, in the order of their revisions.
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt, ops::Bound, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
 
-use imbl::{OrdMap, Vector};
+use imbl::Vector;
 
 use lockkeeper_planted::Planted;
 
-use super::{capacity::TableCapacity, entries::EntryTable, weights::event_bytes};
+use super::{capacity::TableCapacity, entries::EntryTable, key_index::KeyIndex, weights::event_bytes};
 use crate::types::*;
 
 /// The latest events of the keyspace. A clone is cheap.
@@ -15,7 +15,7 @@ pub struct EntryHistory {
     /// Ordered by revision, and within one by key. Each key is once in a revision.
     events: Vector<Arc<EntryEvent>>,
     /// The same events, by key.
-    by_key: OrdMap<(Key, Revision), Arc<EntryEvent>>,
+    index: KeyIndex,
     /// Events up to this revision are forgotten, though some may still be here.
     compacted: Revision,
     /// The sum of [`event_bytes`].
@@ -94,36 +94,29 @@ impl EntryHistory {
     /// Adds the latest event.
     pub(crate) fn push(&mut self, event: EntryEvent) {
         self.bytes += event_bytes(&event);
-        let event = Arc::new(event);
-        self.by_key.insert((event.key.clone(), event.revision), Arc::clone(&event));
-        self.events.push_back(event);
+        self.index.push(event.key.clone(), event.revision);
+        self.events.push_back(Arc::new(event));
     }
 
-    /// The first event of a key after a revision.
+    /// The first event of a key after a revision that is not compacted.
     pub(crate) fn first_of_key(&self, key: &Key, after: Revision) -> Option<&Arc<EntryEvent>> {
-        let from = Bound::Excluded((key.clone(), after));
-        let to = Bound::Included((key.clone(), Revision(u64::MAX)));
-        self.by_key.range((from, to)).next().map(|(_, event)| event)
+        let revision = self.index.first_change(key, after)?;
+        self.event(key, revision)
     }
 
-    /// The next key of a range that has an event; backwards, the one before. `last` is the one that was found last.
-    pub(crate) fn next_key(&self, range: &KeyRange, last: Option<&Key>, backwards: bool) -> Option<&Key> {
-        const ABOVE: Revision = Revision(u64::MAX);
-        if range.is_empty() {
-            return None;
-        }
+    /// The first event after a revision of each key of a range, in the order of the keys or backwards. The revision is not compacted.
+    pub(crate) fn first_of_each<'a>(
+        &'a self,
+        range: &KeyRange,
+        after: Revision,
+        is_backwards: bool,
+    ) -> impl Iterator<Item = &'a Arc<EntryEvent>> + use<'a> {
+        let changes = self.index.changes(range, after, is_backwards);
+        changes.filter_map(|(key, revision)| self.event(key, revision))
+    }
 
-        let bound = |key: &Option<Key>| key.clone().map(|key| (key, Revision(0)));
-        let mut from = bound(&range.from).map_or(Bound::Unbounded, Bound::Included);
-        let mut to = bound(&range.to).map_or(Bound::Unbounded, Bound::Excluded);
-        match (last.cloned(), backwards) {
-            (None, _) => {}
-            (Some(last), false) => from = Bound::Excluded((last, ABOVE)),
-            (Some(last), true) => to = Bound::Excluded((last, Revision(0))),
-        }
-
-        let mut keys = self.by_key.range((from, to)).map(|((key, _), _)| key);
-        if backwards { keys.next_back() } else { keys.next() }
+    fn event(&self, key: &Key, revision: Revision) -> Option<&Arc<EntryEvent>> {
+        self.events.get(self.first(|event| (event.revision, &event.key) >= (revision, key)))
     }
 
     /// Whether it has events to drop.
@@ -140,7 +133,6 @@ impl EntryHistory {
         while let Some(event) = self.events.front().filter(|event| event.revision == revision).cloned() {
             self.bytes -= event_bytes(&event);
             self.events.pop_front();
-            self.by_key.remove(&(event.key.clone(), revision));
             dropped += 1;
             let is_whole = self.events.front().is_none_or(|event| event.revision != revision);
             if Planted::HistorySplitsRevision.is_on() && !is_whole {
@@ -148,6 +140,7 @@ impl EntryHistory {
             }
         }
         self.compacted = self.compacted.max(revision);
+        self.index.forget(revision);
         dropped
     }
 
@@ -164,7 +157,6 @@ impl EntryHistory {
     pub(crate) fn link(&mut self, entries: &EntryTable) {
         let mut later: BTreeMap<Key, Option<Arc<Entry>>> = BTreeMap::new();
         let mut linked = Vector::new();
-        self.by_key.clear();
         while let Some(event) = self.events.pop_back() {
             let EntryEvent { revision, key, before, .. } = Arc::unwrap_or_clone(event);
             let after = match later.insert(key.clone(), before.clone()) {
@@ -172,9 +164,7 @@ impl EntryHistory {
                 None => entries.get(&key).map(as_written),
             };
 
-            let event = Arc::new(EntryEvent { revision, key, before, after });
-            self.by_key.insert((event.key.clone(), revision), Arc::clone(&event));
-            linked.push_front(event);
+            linked.push_front(Arc::new(EntryEvent { revision, key, before, after }));
         }
         self.events = linked;
     }

@@ -29,6 +29,7 @@ mod compact_sets;
 mod entries;
 mod grants;
 mod history;
+mod key_index;
 mod ledger;
 mod locks;
 mod numbers;

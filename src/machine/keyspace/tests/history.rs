@@ -1,6 +1,6 @@
 //! The events of the keyspace, its past, and compaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
@@ -127,6 +127,71 @@ fn the_past_is_readable_at_each_revision_that_is_not_compacted() {
     compact(&mut machine, present.0);
     check(&machine, present.0);
     assert_eq!((machine.history().len(), machine.history().bytes()), (0, 0));
+}
+
+/// Long enough for large runs of the index by key, and for many that are dropped. The table is held against all states that it had.
+#[test]
+fn the_past_is_readable_over_thousands_of_events() {
+    const WRITES: u64 = 20_000;
+    const EVENTS: usize = 6_000;
+    const KEYS: u64 = 300;
+    let capacity = TableCapacity { events: EVENTS, ..TableCapacity::default() };
+    let mut machine = Machine { capacity, ..Machine::default() };
+    let mut random = 1_u64;
+    let mut draw = |below: u64| {
+        // Knuth's multiplier and increment (The Art of Computer Programming, volume 2, 3.3.4).
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+
+    // For each key: when it changed, and the version since.
+    let mut changes: BTreeMap<Key, Vec<(u64, u64)>> = BTreeMap::new();
+    for write in 0..WRITES {
+        let names: BTreeSet<_> = (0..=draw(3)).map(|_| format!("{:03}", draw(KEYS))).collect();
+        let change = |name: String| if draw(3) == 0 { delete(&name) } else { put(&name, 1, None) };
+        let operations = names.into_iter().map(change).collect();
+        let before = machine.revision();
+        run(&mut machine, txn(operations));
+        for event in machine.history().after(before, None).expect("the latest") {
+            let version = event.after.as_ref().map_or(0, |entry| entry.version);
+            changes.entry(event.key.clone()).or_default().push((event.revision.0, version));
+        }
+        if write % 1_000 != 999 {
+            continue;
+        }
+
+        let restored = Machine::from_records(machine.records()).expect("sound");
+        let (compacted, present) = (machine.history().compacted().0, machine.revision().0);
+        assert!(machine.history().len() <= EVENTS);
+        for _ in 0..20 {
+            let revision = compacted + draw(present - compacted + 1);
+            let (one, other) = (draw(KEYS), draw(KEYS));
+            let name = |number: u64| key(&format!("{number:03}"));
+            let range = KeyRange { from: Some(name(one.min(other))), to: Some(name(one.max(other))) };
+            let version_at = |changes: &Vec<(u64, u64)>| {
+                changes.iter().rev().find(|(changed, _)| *changed <= revision).map_or(0, |(_, version)| *version)
+            };
+            let expected: Vec<_> = changes
+                .range::<Key, _>(range.bounds())
+                .map(|(key, changes)| (key.clone(), version_at(changes)))
+                .filter(|(_, version)| *version > 0)
+                .collect();
+
+            for machine in [&machine, &restored] {
+                let past = machine.entries_at(&range, Revision(revision)).expect("not compacted");
+                let shown = |backwards| -> Vec<_> {
+                    past.iter(backwards).map(|(key, entry)| (key.clone(), entry.version)).collect()
+                };
+                assert_eq!(shown(false), expected, "at {revision}");
+                assert!(shown(true).into_iter().rev().eq(expected.iter().cloned()), "backwards at {revision}");
+
+                let alone = machine.entry_at(&name(one), Revision(revision)).expect("not compacted");
+                let version = changes.get(&name(one)).map_or(0, version_at);
+                assert_eq!(alone.map_or(0, |entry| entry.version), version, "{one} at {revision}");
+            }
+        }
+    }
+    assert!(machine.history().compacted() > Revision(0));
 }
 
 #[test]
