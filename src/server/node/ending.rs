@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic_health::server::HealthReporter;
 
@@ -10,11 +10,16 @@ use super::NodeTasks;
 use crate::health;
 use lockkeeper_audit::Sink;
 use lockkeeper_environment::Blocking;
-use lockkeeper_raft::{Replica, elections::handover};
+use lockkeeper_raft::{
+    Replica,
+    elections::handover::{self, TransferError},
+};
 use lockkeeper_traces::Traces;
 
 /// How long a node that ends waits for the requests in flight, and before that for another leader.
 const DRAIN: Duration = Duration::from_secs(2);
+/// How often a node that waits for another leader looks whether there can be one.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a node needs to end in order.
 pub(super) struct NodeEnding {
@@ -54,8 +59,25 @@ async fn hand_over(replica: &Replica) {
     if !replica.leads() {
         return;
     }
-    if let Err(error) = handover::transfer(replica, None, DRAIN).await {
-        tracing::info!(%error, "leadership was not handed over; the other members elect a leader");
+
+    tokio::select! {
+        transferred = handover::transfer(replica, None, DRAIN) => if let Err(error) = transferred {
+            tracing::info!(%error, "leadership was not handed over; the other members elect a leader");
+        },
+        // All nodes of a cluster are often ended together.
+        error = no_voter_answers(replica) => {
+            tracing::info!(%error, "leadership was not handed over, since no other voter answers");
+        }
+    }
+}
+
+/// Returns once no other voter answers, with the reason why none can lead.
+async fn no_voter_answers(replica: &Replica) -> TransferError {
+    loop {
+        sleep(LOOK_INTERVAL).await;
+        if let Err(error @ TransferError::Unreachable { .. }) = handover::successor(replica, None) {
+            return error;
+        }
     }
 }
 
