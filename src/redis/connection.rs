@@ -18,6 +18,7 @@ use crate::{
     RedisReply, RedisStore,
     commands::{self, CommandSpec},
     node::RedisNode,
+    replies::ReplyQueue,
     resp::{Protocol, ProtocolError, RequestReader, RequestWords, write_reply},
     session::{Closes, RedisSession},
 };
@@ -54,10 +55,8 @@ pub(crate) struct ServedConnection<T, S> {
     ready: VecDeque<RequestWords>,
     /// What is wrong with the request after those that are ready.
     broken: Option<ProtocolError>,
-    /// Replies.
-    out: Vec<u8>,
-    /// Number of bytes of `out` that are written.
-    written: usize,
+    /// Replies that are not written.
+    replies: ReplyQueue,
     /// The share of this connection in the budget of requests.
     held_requests: ArrivingRequest,
     /// The share of this connection in the budget of replies.
@@ -99,8 +98,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             input: BytesMut::new(),
             ready: VecDeque::new(),
             broken: None,
-            out: Vec::new(),
-            written: 0,
+            replies: ReplyQueue::default(),
             held_requests: budgets.requests.request(address.ip()),
             held_replies: budgets.replies.request(address.ip()),
             due,
@@ -112,7 +110,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         let admitted = self.session.admit();
         let end = loop {
             if let Err(reply) = &admitted {
-                write_reply(reply, Protocol::Resp2, &mut self.out);
+                write_reply(reply, Protocol::Resp2, self.replies.open());
                 break ConnectionEnd::AfterReplies;
             }
             let step = self.step(&slot, &stopping).await;
@@ -122,8 +120,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         };
         if matches!(end, ConnectionEnd::AfterReplies) {
             // Somebody who is told why must not wait for another reason; the write deadline bounds this.
-            let rest = self.out.split_off(self.written);
-            let _ = self.writer.write_all(&rest).await;
+            while self.replies.unwritten() > 0 {
+                let next = self.replies.next();
+                if self.writer.write_all(next).await.is_err() {
+                    break;
+                }
+                self.replies.note_written(next.len());
+            }
             let _ = self.writer.shutdown().await;
         }
     }
@@ -132,8 +135,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
     async fn step(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
         self.take_requests()?;
         let bytes_max = self.node.options.connection_replies_bytes_max;
-        self.session.write_messages(&mut self.out, self.written + bytes_max);
-        let has_room = self.unwritten() < bytes_max;
+        let room = bytes_max.saturating_sub(self.replies.unwritten());
+        self.session.write_messages(self.replies.open(), room);
+        self.replies.close();
+        let has_room = self.replies.unwritten() < bytes_max;
         if has_room && !self.ready.is_empty() {
             self.write_at_once().await?;
             return self.run_requests(slot, stopping).await;
@@ -142,14 +147,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         let kill = self.session.client().kill.clone();
         let due = self.due.unwrap_or_else(|| Instant::now() + self.node.options.request_timeout);
         let is_reading = self.ready.is_empty();
-        let is_writing = self.unwritten() > 0;
+        let is_writing = self.replies.unwritten() > 0;
         tokio::select! {
             biased;
-            written = self.writer.write(&self.out[self.written..]), if is_writing => self.note_written(written),
+            written = self.writer.write(self.replies.next()), if is_writing => self.note_written(written),
             () = kill.cancelled() => Err(ConnectionEnd::AtOnce),
             message = self.session.next_message(), if has_room => {
-                self.session.write_message(&message, &mut self.out);
-                self.held_replies.hold(self.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
+                self.session.write_message(&message, self.replies.open());
+                self.replies.close();
+                self.held_replies.hold(self.replies.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
             }
             () = stopping.cancelled(), if !is_writing => Err(ConnectionEnd::AfterReplies),
             order = slot.ordered() => match order {
@@ -166,12 +172,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Writes what the socket takes without waiting: the next request may take its time, and these replies do not wait for it.
     async fn write_at_once(&mut self) -> Result<(), ConnectionEnd> {
-        if self.unwritten() == 0 {
+        if self.replies.unwritten() == 0 {
             return Ok(());
         }
         tokio::select! {
             biased;
-            written = self.writer.write(&self.out[self.written..]) => self.note_written(written),
+            written = self.writer.write(self.replies.next()) => self.note_written(written),
             () = std::future::ready(()) => Ok(()),
         }
     }
@@ -214,7 +220,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Tells the client what is wrong with its request, as Redis does before it closes.
     fn refuse(&mut self, error: &ProtocolError) -> ConnectionEnd {
-        write_reply(&RedisReply::error(format!("ERR {error}")), Protocol::Resp2, &mut self.out);
+        write_reply(&RedisReply::error(format!("ERR {error}")), Protocol::Resp2, self.replies.open());
         ConnectionEnd::AfterReplies
     }
 
@@ -225,7 +231,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         if self.held_requests.hold(bytes).is_err() {
             let text =
                 "ERR requests that are not answered take all memory for them: send again later, or send smaller ones";
-            write_reply(&RedisReply::error(text), Protocol::Resp2, &mut self.out);
+            write_reply(&RedisReply::error(text), Protocol::Resp2, self.replies.open());
             return Err(ConnectionEnd::AfterReplies);
         }
         Ok(())
@@ -241,7 +247,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
         let first = self.ready.front().and_then(|request| commands::find(&request[0]));
         let may_wait = first.is_some_and(CommandSpec::may_wait);
         let served = {
-            let serve = self.session.serve_next(&mut self.ready, &mut self.out);
+            let serve = self.session.serve_next(&mut self.ready, self.replies.open());
             tokio::pin!(serve);
             loop {
                 let reads_ahead = may_wait && self.input.len() < READ_BYTES;
@@ -258,6 +264,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                 }
             }
         };
+        self.replies.close();
         if served == Err(Closes) {
             return Err(ConnectionEnd::AfterReplies);
         }
@@ -268,7 +275,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             return Err(ConnectionEnd::AfterReplies);
         }
 
-        if self.held_replies.hold(self.unwritten()).is_err() {
+        if self.held_replies.hold(self.replies.unwritten()).is_err() {
             // A reply that cannot wait cannot be replaced, either: what it answers has happened.
             return Err(ConnectionEnd::AtOnce);
         }
@@ -285,32 +292,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
     fn begin_call(&mut self, slot: &Arc<Slot>) -> Result<OpenCall, ConnectionEnd> {
         slot.call().map_err(|_| {
             let text = "ERR max number of clients reached";
-            write_reply(&RedisReply::error(text), Protocol::Resp2, &mut self.out);
+            write_reply(&RedisReply::error(text), Protocol::Resp2, self.replies.open());
             ConnectionEnd::AfterReplies
         })
-    }
-
-    /// Number of bytes of replies that wait for room in the socket.
-    fn unwritten(&self) -> usize {
-        self.out.len() - self.written
     }
 
     /// Counts what the socket has taken.
     fn note_written(&mut self, written: std::io::Result<usize>) -> Result<(), ConnectionEnd> {
         match written {
-            Ok(bytes) if bytes > 0 => self.written += bytes,
+            Ok(bytes) if bytes > 0 => self.replies.note_written(bytes),
             Ok(_) | Err(_) => return Err(ConnectionEnd::Gone),
         }
-        if self.unwritten() == 0 {
-            // A large buffer is given back.
-            self.out = Vec::new();
-            self.written = 0;
-        } else if self.written >= self.unwritten() {
-            // Of a client that reads all the time, and is never done, what it has read would stay for ever. No byte is moved twice as
-            // often as it is written.
-            self.out.drain(..self.written);
-            self.written = 0;
-        }
-        self.held_replies.hold(self.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
+        self.held_replies.hold(self.replies.unwritten()).map_err(|_| ConnectionEnd::AtOnce)
     }
 }

@@ -38,6 +38,7 @@ mod node;
 mod number;
 mod options;
 mod port;
+mod replies;
 mod resp;
 mod script;
 mod session;

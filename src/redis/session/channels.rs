@@ -63,8 +63,9 @@ impl<S: RedisStore> RedisSession<S> {
         self.write(message, out);
     }
 
-    /// Writes messages that are there, up to a number of bytes.
-    pub(crate) fn write_messages(&mut self, out: &mut Vec<u8>, bytes_max: usize) {
+    /// Writes messages that are there, until there is no room: a number of bytes. The last one may exceed it.
+    pub(crate) fn write_messages(&mut self, out: &mut Vec<u8>, room: usize) {
+        let bytes_max = out.len() + room;
         while out.len() < bytes_max
             && let Some(message) = self.subscriptions.as_mut().and_then(|subscriptions| subscriptions.inbox.try_next())
         {
