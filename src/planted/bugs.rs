@@ -275,6 +275,12 @@ planted! {
         RedisValueUncompared = "redis-value-uncompared",
         /// What a transaction or a script of Redis' has read may have changed when it commits.
         RedisReadNotInCommit = "redis-read-not-in-commit",
+        /// Commands of one connection that were sent together take effect in another order.
+        SentTogetherSwapped = "sent-together-swapped",
+
+        // ZooKeeper's protocol.
+        /// A write of ZooKeeper's takes effect though one that was sent before it failed and is still to be done.
+        WriteOvertakesFailed = "write-overtakes-failed",
 
         // Membership, elections, disks, restores.
         /// The id of a removed member is given again.

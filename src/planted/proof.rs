@@ -31,7 +31,7 @@ const LAYERS: &[&str] = &[
 ];
 
 /// How many bugs no layer on record convicts yet: not run with them, or run without success. It only falls.
-const OPEN: usize = 1;
+const OPEN: usize = 0;
 
 /// The layers that make up what they try, by chance or by enumeration.
 const SEARCHES: &[&str] = &["parsers", "model", "power", "etcd", "dynamodb", "simulation"];

@@ -104,7 +104,14 @@ async fn take_turn(connection: &mut Connection, contender: &mut Contender, rando
             .contention()
             .complain(format!("{who} sent commands together, and a later one took effect before one of them"));
     }
-    let Some(mut held) = acquired else { return Some(()) };
+    let Some(mut held) = acquired else {
+        // As a client that believes in a lock which it never had.
+        if random.random_ratio(1, 3) && lock.release(random.random_range(0..3)).await? {
+            let LockClient { key, value, .. } = &lock;
+            contender.contention().complain(format!("{value} did not hold {key}, and was told that it released it"));
+        }
+        return Some(());
+    };
     for _ in 0..random.random_range(0..4) {
         sleep(pause(random)).await;
         let sent = system::elapsed();

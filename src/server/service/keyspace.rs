@@ -58,8 +58,13 @@ impl Serve for CommitEach {
         let term = node.replica.led().borrow().as_ref().map(|leadership| leadership.term);
         let caller = Caller { term: Some(term.ok_or_else(Error::no_leader)?), ..caller.clone() };
 
+        let mut txns = self.txns;
+        if Planted::SentTogetherSwapped.is_on() {
+            txns.reverse();
+        }
+
         let mut calls = FuturesOrdered::new();
-        for txn in self.txns {
+        for txn in txns {
             let mut call = Box::pin(node.call(&caller, Form::Typed(txn)));
             // Nothing is awaited before a command is in the queue.
             match futures::poll!(call.as_mut()) {
@@ -85,6 +90,9 @@ impl Serve for CommitEach {
                 committed
             });
             outcomes.push(outcome);
+        }
+        if Planted::SentTogetherSwapped.is_on() {
+            outcomes.reverse();
         }
         Ok(Form::Typed(EachCommitted { outcomes }))
     }
