@@ -40,7 +40,7 @@ with_results() {
 # The tests of the program `node`, in two processes side by side that take about as long: those that load the machine most one after the
 # other, and the others, which wait most of the time, some at a time.
 node() {
-    local heavy=(abuse:: chaos::all_holds)
+    local heavy=(abuse::)
     local skipped=("${heavy[@]/#/--skip=}")
     cargo test --locked --test node -- --test-threads 1 "${heavy[@]}" >"$notes/heavy" 2>&1 &
     local beside=$! failed=0

@@ -81,9 +81,11 @@ async fn each_closed_loop_has_figures_for_each_number_of_workers() {
         assert_eq!((&document["work"], &document["cluster"]["nodes"]), (&work.into(), &3.into()));
         let workers: Vec<_> = document["series"].as_array().unwrap().iter().map(|series| &series["workers"]).collect();
         assert_eq!(workers, [1, 4]);
-        for figure in ["per_second", "p50_us", "p99_us", "servers_cpu_us_per_operation", "generator_cpus"] {
+        for figure in ["per_second", "p50_us", "p99_us", "servers_cpu_us_per_operation"] {
             assert!(medians(&document, figure).iter().all(|&value| value > 0.0), "{work}: {figure}: {document}");
         }
+        // In such a short time one worker may take less than the kernel counts.
+        assert!(medians(&document, "generator_cpus").iter().any(|&value| value > 0.0), "{work}: {document}");
         assert_eq!(document["series"][0]["repetitions"].as_array().map(Vec::len), Some(2));
     }
 }

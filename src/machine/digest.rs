@@ -66,7 +66,7 @@ impl Digest for u8 {
         into.bytes(&[*self]);
     }
 
-    /// At once: values have many bytes, and a simulation asks for the hash after each entry of the log.
+    /// At once: values have many bytes, and a simulation asks for the hash again and again.
     fn digest_each(all: &[Self], into: &mut Fnv) {
         into.bytes(all);
     }

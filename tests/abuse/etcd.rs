@@ -26,6 +26,8 @@ use crate::support::{LONG, leader};
 const OF_A_STREAM: usize = 4_096;
 /// Watches that a node may have.
 const OF_A_NODE: usize = 131_072;
+/// Watches that are asked for before the first of them is answered.
+const ASKED_TOGETHER: usize = 64;
 
 async fn stage() -> Stage {
     Stage::open_with(Descriptors::AsTheyAre, |options| options.etcd = true).await
@@ -68,12 +70,16 @@ impl Watches {
     /// As many as a stream takes, of keys of their own. Returns those that there are.
     async fn fill(&mut self, of: usize) -> usize {
         let mut open = 0;
-        for number in 0..OF_A_STREAM {
-            self.create(format!("watched/{of}/{number}")).await;
-            let answer = self.next().await;
-            assert!(answer.created);
-            assert_eq!(answer.canceled, answer.cancel_reason.contains("131072 watches"), "{answer:?}");
-            open += usize::from(!answer.canceled);
+        for first in (0..OF_A_STREAM).step_by(ASKED_TOGETHER) {
+            for number in first..first + ASKED_TOGETHER {
+                self.create(format!("watched/{of}/{number}")).await;
+            }
+            for _ in 0..ASKED_TOGETHER {
+                let answer = self.next().await;
+                assert!(answer.created);
+                assert_eq!(answer.canceled, answer.cancel_reason.contains("131072 watches"), "{answer:?}");
+                open += usize::from(!answer.canceled);
+            }
         }
         open
     }

@@ -24,7 +24,7 @@ pub(crate) const JOURNAL_BYTES: u64 = 32 << 10;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Default number of simulated power failures.
-const POINTS: u64 = 1000;
+const POINTS: u64 = 400;
 
 /// Number of simulated power failures.
 pub(crate) fn points() -> u64 {

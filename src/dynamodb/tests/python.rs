@@ -29,7 +29,7 @@ async fn a_random_walk_has_the_answers_of_moto() {
     let stopping = CancellationToken::new();
     let served = tokio::spawn(serve(listener, Memory::default(), DynamoOptions::new(|| 0, 1), stopping.clone()));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/dynamodb/walk.py").display().to_string();
-    let ended = packages::run(packages::command(&python, &[&script, &endpoint, "3000", "1"])).await;
+    let ended = packages::run(packages::command(&python, &[&script, &endpoint, "1000", "1"])).await;
     stopping.cancel();
     served.await.unwrap();
     match ended {

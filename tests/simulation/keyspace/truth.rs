@@ -1,6 +1,6 @@
 //! What the keyspace really was: its events in the order of the log, as the first node that applied each entry had them.
 //!
-//! All nodes have equal tables after each entry, which the run checks elsewhere. So what a client is told of any node, in any reply and on
+//! All nodes have equal tables, which the run checks elsewhere. So what a client is told of any node, in any reply and on
 //! any watch, must be a part of this one history.
 
 use std::{collections::BTreeMap, sync::Arc};
