@@ -18,6 +18,7 @@
 #![warn(clippy::match_bool)]
 
 mod arriving;
+mod bounded_read;
 mod log_throttle;
 mod read_state;
 mod serve;
@@ -28,6 +29,7 @@ mod write_deadline;
 use std::{fmt, sync::Arc};
 
 pub use arriving::{ArrivingBytes, ArrivingRequest, FREE_BYTES, TooManyBytes};
+pub use bounded_read::read_at_most;
 pub use log_throttle::LogThrottle;
 pub use read_state::ReadState;
 pub use serve::{AcceptLimits, AcceptedConnection, ConnectionSource, serve_connections};

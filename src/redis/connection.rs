@@ -7,9 +7,9 @@
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
 use bytes::BytesMut;
-use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, OpenCall, Slot, TaskOrder, WriteDeadline};
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, OpenCall, Slot, TaskOrder, WriteDeadline, read_at_most};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,8 @@ use crate::{
 
 /// Number of bytes that are read at a time.
 const READ_BYTES: usize = 16 << 10;
+/// A buffer of so many bytes is given back once it is empty.
+const LARGE_INPUT_BYTES: usize = 4 * READ_BYTES;
 /// Number of requests that are taken out of the buffer before the first of them has run.
 const REQUESTS_MAX: usize = 128;
 
@@ -162,7 +164,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                 TaskOrder::Stay => Ok(()),
                 TaskOrder::Finish | TaskOrder::GiveWay => Err(ConnectionEnd::AtOnce),
             },
-            read = self.reader.read_buf(&mut self.input), if is_reading => match read {
+            read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if is_reading => match read {
                 Ok(bytes) if bytes > 0 => self.note_read(),
                 Ok(_) | Err(_) => Err(ConnectionEnd::Gone),
             },
@@ -196,6 +198,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             if !self.session.is_known() {
                 break;
             }
+        }
+
+        if self.input.is_empty() && self.input.capacity() > LARGE_INPUT_BYTES {
+            self.input = BytesMut::new();
         }
 
         if self.ready.is_empty()
@@ -256,7 +262,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
                     served = &mut serve => break served,
                     () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
                     () = stopping.cancelled(), if may_wait => return Err(ConnectionEnd::AtOnce),
-                    read = self.reader.read_buf(&mut self.input), if reads_ahead => {
+                    read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if reads_ahead => {
                         if !read.is_ok_and(|bytes| bytes > 0) {
                             return Err(ConnectionEnd::Gone);
                         }

@@ -15,9 +15,9 @@ use std::{
 };
 
 use bytes::BytesMut;
-use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, Slot, TaskOrder, WriteDeadline};
+use lockkeeper_accept::{ArrivingBytes, ArrivingRequest, Slot, TaskOrder, WriteDeadline, read_at_most};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split},
     time::{Duration, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -31,8 +31,10 @@ use crate::{
     writes::TOGETHER_MAX,
 };
 
-/// Number of bytes that are read at a time.
+/// Room that a buffer has at least before a read.
 const READ_BYTES: usize = 4 << 10;
+/// Number of bytes that are read at a time at the most.
+const READ_BYTES_MAX: usize = 16 << 10;
 /// Number of bytes that are read while a request is served.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 /// Maximum length of the first frame, in bytes.
@@ -141,7 +143,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
             let mut drained = 0;
             while drained < LINGER_BYTES_MAX {
                 self.input.clear();
-                match self.reader.read_buf(&mut self.input).await {
+                match read_at_most(&mut self.reader, &mut self.input, READ_BYTES_MAX).await {
                     Ok(bytes) if bytes > 0 => drained += bytes,
                     Ok(_) | Err(_) => break,
                 }
@@ -154,7 +156,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
     /// Reads more. Before a session exists, nothing else may happen on the connection.
     async fn read_more(&mut self) -> Result<(), ClosingReason> {
         self.input.reserve(READ_BYTES);
-        match self.reader.read_buf(&mut self.input).await {
+        match read_at_most(&mut self.reader, &mut self.input, READ_BYTES_MAX).await {
             Ok(bytes) if bytes > 0 => Ok(()),
             Ok(_) | Err(_) => Err(ClosingReason::Gone),
         }
@@ -239,7 +241,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                 TaskOrder::Stay => Ok(()),
                 TaskOrder::Finish | TaskOrder::GiveWay => Err(ClosingReason::AtOnce),
             },
-            read = self.reader.read_buf(&mut self.input), if has_room => match read {
+            read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES_MAX), if has_room => match read {
                 Ok(bytes) if bytes > 0 => {
                     self.held_requests.hold(self.input.len()).map_err(|_| ClosingReason::AfterReplies)
                 }
@@ -300,7 +302,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
                             self.written = 0;
                         }
                     }
-                    read = self.reader.read_buf(&mut self.input), if reads_ahead => {
+                    read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES_MAX), if reads_ahead => {
                         self.has_input_ended = !read.is_ok_and(|bytes| bytes > 0);
                         // What waits behind a slow request is memory, too.
                         has_room = self.held_requests.hold(ready_bytes + self.input.len()).is_ok();
