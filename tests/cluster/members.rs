@@ -40,7 +40,10 @@ async fn has_voters(cluster: &LocalCluster, voters: &[u64]) {
 async fn removed(admin: &Client, gone: u64) {
     until("the removal", async || match admin.remove_member(gone).await {
         Err(Error::Refused(refused)) if refused.reason == Refusal::MembershipChanging => None,
-        ended => Some(ended.expect("it may be removed")),
+        ended => {
+            ended.expect("it may be removed");
+            Some(())
+        }
     })
     .await;
 }
