@@ -27,7 +27,9 @@ mod tests {
         const READ_BYTES: usize = 1_000;
         let arrived = vec![7; 10_000_000];
         let mut reader = arrived.as_slice();
-        let (mut buffer, mut read) = (BytesMut::new(), 0);
+        let mut buffer = BytesMut::new();
+        let mut read = 0;
+
         loop {
             let bytes = read_at_most(&mut reader, &mut buffer, READ_BYTES).await.expect("a slice does not fail");
             if bytes == 0 {

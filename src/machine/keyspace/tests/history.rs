@@ -161,13 +161,17 @@ fn the_past_is_readable_over_thousands_of_events() {
         }
 
         let restored = Machine::from_records(machine.records()).expect("sound");
-        let (compacted, present) = (machine.history().compacted().0, machine.revision().0);
+        let compacted = machine.history().compacted().0;
+        let present = machine.revision().0;
         assert!(machine.history().len() <= EVENTS);
+
         for _ in 0..20 {
             let revision = compacted + draw(present - compacted + 1);
-            let (one, other) = (draw(KEYS), draw(KEYS));
+            let one = draw(KEYS);
+            let other = draw(KEYS);
             let name = |number: u64| key(&format!("{number:03}"));
             let range = KeyRange { from: Some(name(one.min(other))), to: Some(name(one.max(other))) };
+
             let version_at = |changes: &Vec<(u64, u64)>| {
                 changes.iter().rev().find(|(changed, _)| *changed <= revision).map_or(0, |(_, version)| *version)
             };
