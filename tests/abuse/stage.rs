@@ -202,19 +202,22 @@ fn pid(node: &LocalNode) -> u32 {
 /// Resident memory of a node's process, in MiB; 0 if it does not run.
 pub(crate) fn memory_mib(node: &LocalNode) -> u64 {
     let Some(pid) = node.pid() else { return 0 };
+    // The kernel tells no memory of a process that has exited.
     let kib = field(Path::new(&format!("/proc/{pid}/status")), "VmRSS:");
+    let kib = kib.unwrap_or_else(|| panic!("node {} exited: {}", node.id(), node.log_tail()));
     kib.parse::<u64>().expect("a number") / 1024
 }
 
 fn descriptors_max(node: &LocalNode) -> usize {
-    field(Path::new(&format!("/proc/{}/limits", pid(node))), "Max open files").parse().expect("a number")
+    let limit = field(Path::new(&format!("/proc/{}/limits", pid(node))), "Max open files");
+    limit.expect("the kernel writes it").parse().expect("a number")
 }
 
 /// The first word after a name.
-fn field(file: &Path, name: &str) -> String {
+fn field(file: &Path, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).expect("the process runs");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel writes this field");
-    line.split_whitespace().next().expect("a value").to_owned()
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next().map(str::to_owned)
 }
 
 /// Acquires and releases locks in a loop. Each pair is answered within [`LONG`].
