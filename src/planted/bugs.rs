@@ -216,6 +216,12 @@ planted! {
         RangeBeyondPrefix = "range-beyond-prefix",
         /// A rule for everybody with a name holds for anonymous callers, too.
         AnonymousIsAnybody = "anonymous-is-anybody",
+        /// A node that forwards a call does not say whose it is.
+        ForwardedAsAnonymous = "forwarded-as-anonymous",
+        /// Who knows the id of a session may use it, whoever owns it.
+        SessionOfAnybody = "session-of-anybody",
+        /// A token that no node knows is worth as much as none.
+        UnknownTokenIsAnonymous = "unknown-token-is-anonymous",
         /// A fence admits a sharer whose lock an exclusive holder had meanwhile.
         SharerAlwaysAdmitted = "sharer-always-admitted",
         /// A fence admits a token before its store has it.

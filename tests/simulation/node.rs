@@ -31,6 +31,7 @@ use crate::{
     network::{self, CLIENT_PORT, Gates, PEER_PORT},
     process::{Load, Longest, Machinery, Process, Sockets, sockets},
     protocols::ContendedProtocol,
+    rights,
     scarcity::Scarcity,
     system, trace,
 };
@@ -125,6 +126,7 @@ impl Site {
             etcd: EtcdConfig { advertise: advertised(ContendedProtocol::Etcd), ..EtcdConfig::default() },
             redis: RedisConfig { advertise: advertised(ContendedProtocol::Redis), ..RedisConfig::default() },
             zookeeper: ZookeeperConfig { session_timeout_ms_min: 1_000, ..ZookeeperConfig::default() },
+            auth: rights::write_files(&directory).expect("the directory of a run can be written"),
             ..Config::default()
         };
         let mut random = StdRng::seed_from_u64(seed);
@@ -426,7 +428,11 @@ impl Inspect for Inspector {
         // The tables of the others are equal.
         if is_first
             && is_looked_at
-            && let Err(broken) = applied.machine.check()
+            && let Err(broken) = applied
+                .machine
+                .check()
+                .map_err(|broken| broken.to_string())
+                .and_then(|()| rights::check(&applied.machine))
         {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
         }

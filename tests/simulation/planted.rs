@@ -71,7 +71,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 31] = [
+const CASES: [(Planted, Evidence); 34] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -101,6 +101,10 @@ const CASES: [(Planted, Evidence); 31] = [
     (Planted::PutHoldsNothing, Error("of dynamodb")),
     (Planted::VouchesForEver, ViolatedFor("zookeeper", Property::MutualExclusion)),
     (Planted::UnknownTriedAgain, Error("was told that it has no such node")),
+    // What clients with identities may do.
+    (Planted::ForwardedAsAnonymous, Error("and no rule allows it")),
+    (Planted::SessionOfAnybody, Error("and no rule allows it")),
+    (Planted::UnknownTokenIsAnonymous, Error("and no rule allows it")),
     // What an entry of the log is, and what it costs.
     (Planted::EntryCutShort, Violated(Property::Applicable)),
     (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),

@@ -61,7 +61,7 @@ impl Shape {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Reply {
+pub(crate) enum Reply {
     Line(String),
     Refusal(String),
     Number(i64),
@@ -253,10 +253,11 @@ impl Reply {
     }
 }
 
-struct Connection(BufStream<TcpStream>);
+/// A connection of a client to the port of a node.
+pub(crate) struct Connection(BufStream<TcpStream>);
 
 impl Connection {
-    async fn open(seat: u64) -> io::Result<Self> {
+    pub(crate) async fn open(seat: u64) -> io::Result<Self> {
         Ok(Self(BufStream::new(network::open(&ContendedProtocol::Redis.seat_address(seat)).await?)))
     }
 
@@ -265,7 +266,8 @@ impl Connection {
         self.ask(&words).await
     }
 
-    async fn ask(&mut self, words: &[&str]) -> Option<Reply> {
+    /// Sends one command. `None`: it was not answered in time.
+    pub(crate) async fn ask(&mut self, words: &[&str]) -> Option<Reply> {
         self.pipeline(&[words]).await?.pop()
     }
 

@@ -46,6 +46,7 @@ use crate::{
     process::Process,
     protocols::{ContendedProtocol, ContendingProcess},
     requests::RequestsClientProcess,
+    rights::{RightsClientProcess, RightsJudge},
     system,
     tally::{self, Tally},
     trace,
@@ -141,6 +142,7 @@ struct Stage {
     registers: Arc<Registers>,
     keyspace: Arc<Judge>,
     contention: Arc<Contention>,
+    rights: Arc<RightsJudge>,
 }
 
 impl Stage {
@@ -173,6 +175,7 @@ impl Stage {
             registers: Arc::new(Registers::new()?),
             gates: Gates::default(),
             keyspace: Arc::default(),
+            rights: Arc::default(),
             plan,
         };
         stage.enter();
@@ -217,6 +220,15 @@ impl Stage {
             let process = Arc::new(process);
             self.sim.host(protocol.name(), move || Arc::clone(&process).work());
         }
+        let rights = RightsClientProcess {
+            seats: nodes,
+            seed: seed ^ 0x4197,
+            judge: Arc::clone(&self.rights),
+            finish: finish.clone(),
+            generation: AtomicU32::new(0),
+        };
+        let rights = Arc::new(rights);
+        self.sim.host(RightsClientProcess::HOST, move || Arc::clone(&rights).work());
         let hungry = watch::Sender::new(false);
         let greedy = Arc::new(GreedyClientProcess::new(nodes, seed ^ 0x96ee, finish, hungry.subscribe()));
         self.sim.host(GreedyClientProcess::HOST, move || Arc::clone(&greedy).work());
@@ -378,6 +390,7 @@ impl Stage {
         let mut troubles = self.troubles.take();
         troubles.extend(self.ledger.troubles());
         troubles.extend(self.contention.complaints());
+        troubles.extend(self.rights.complaints());
         troubles.extend(self.keyspace.complaints(&self.ledger.truth()));
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
@@ -388,6 +401,7 @@ impl Stage {
         let told = Told::of(&history, About::default(), Vec::new()).map_err(std::io::Error::other)?;
         let summary = told.summary().clone();
         let mut missing = missing(&summary, &findings);
+        missing.extend(self.rights.missing());
         let changes = self.changes.borrow();
         if changes.is_empty() {
             missing.push("no change of the membership".to_owned());
@@ -413,7 +427,8 @@ impl Stage {
             .into_iter()
             .chain(changes)
             .map(|(what, count)| (what.to_owned(), count))
-            .chain(self.contention.counts());
+            .chain(self.contention.counts())
+            .chain(self.rights.counts());
         let words = self.keyspace.words();
         let words = words.counts().map(|(word, count)| (format!("{}{word}", tally::WORD), count));
         let tally = self.tally();

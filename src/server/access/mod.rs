@@ -34,7 +34,9 @@ use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 
 use lockkeeper_config::AuthConfig;
+use lockkeeper_environment::Blocking;
 use lockkeeper_machine::Identity;
+use lockkeeper_planted::Planted;
 use lockkeeper_policy::{IdentityLimits, Policy, PolicyFileError, RequestSubject, Right, TokenHash, Tokens};
 use lockkeeper_transport::{LogThrottle, Remote, tls::Subject};
 
@@ -209,20 +211,21 @@ impl Access {
     }
 
     /// Reads the files again and again. Returns at once if none are configured.
-    pub(crate) async fn watch_files(self: Arc<Self>) {
+    pub(crate) async fn watch_files(self: Arc<Self>, blocking: Blocking) {
         while self.tokens.file.is_some() || self.policy.file.is_some() {
             tokio::time::sleep(REREAD).await;
             let this = Arc::clone(&self);
 
             // A panic in this task would be a bug in parsing. The next turn tries again, with the text as it is then.
-            let _ = tokio::task::spawn_blocking(move || {
+            let read = move || {
                 let tokens = this.tokens.refresh();
                 let policy = this.policy.refresh();
                 if tokens || policy {
                     this.changes.send_replace(());
                 }
-            })
-            .await;
+                Ok(())
+            };
+            let _ = blocking.run(read).await;
         }
     }
 
@@ -235,7 +238,10 @@ impl Access {
             value.to_str().ok().and_then(|value| value.strip_prefix(BEARER)).filter(|_| values.next().is_none());
 
         // A value of another form counts as the empty token, which no identity has.
-        self.token(token.unwrap_or_default()).map(Some)
+        match self.token(token.unwrap_or_default()) {
+            Err(_) if Planted::UnknownTokenIsAnonymous.is_on() => Ok(None),
+            identity => identity.map(Some),
+        }
     }
 
     /// Returns the identity that a token shows, and the token's hash. The message of a refusal does not repeat the token.
@@ -385,7 +391,7 @@ impl Access {
     /// Whether a session is the caller's own: opened by its identity, or without one where such callers are served.
     pub(crate) fn owns(&self, caller: &Caller, owner: Option<&Identity>) -> bool {
         match owner {
-            Some(_) => owner == caller.identity.as_ref(),
+            Some(_) => owner == caller.identity.as_ref() || Planted::SessionOfAnybody.is_on(),
             None => self.serves_anonymous(),
         }
     }

@@ -106,7 +106,7 @@ impl<C: Connector> RunningNode<C> {
             adapters.spawn(background, adapters_pulse.beat("adapters"));
         }
 
-        clients.spawn(background, Arc::clone(&services.local.access).watch_files());
+        clients.spawn(background, Arc::clone(&services.local.access).watch_files(base.environment.blocking));
         clients.spawn(background, services.unread.clone().watch_over());
         adapters.spawn(background, services.adapters_unread.clone().watch_over());
         clients.spawn(background, health::report(services.cluster.clone(), reporter));

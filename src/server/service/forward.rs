@@ -232,7 +232,8 @@ fn name_caller(metadata: &mut MetadataMap, caller: &Caller) {
     if let Some(address) = caller.remote.and_then(|remote| remote.to_string().parse().ok()) {
         metadata.insert(CALLER_KEY, address);
     }
-    let identity = caller.identity.as_ref().map_or(Identity::ANONYMOUS, Identity::as_str);
+    let named = caller.identity.as_ref().filter(|_| !Planted::ForwardedAsAnonymous.is_on());
+    let identity = named.map_or(Identity::ANONYMOUS, Identity::as_str);
     metadata.insert(IDENTITY_KEY, identity.parse().expect("an identity is printable ASCII"));
 }
 

@@ -1,0 +1,576 @@
+//! Clients with identities in a simulated run: the policy decides at every node and at two ports, and nobody uses what is another's.
+//!
+//! All other clients are anonymous, and may do everything. Those here may do what [`RULES`] say, and ask for more. What is judged is each
+//! answer, and the table: sessions of an identity hold nothing that its rules do not name.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs, io,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lockkeeper::{
+    config::AuthConfig,
+    machine::{Identity, Machine, Token},
+    proto::v1::{
+        AcquireRequest, AcquireResponse, CheckRequest, CloseSessionRequest, ForceReleaseRequest, GetRequest,
+        ListRequest, ListSessionsRequest, OpenSessionRequest, ReleaseRequest, RenewSessionRequest,
+        TransferLeaderRequest, UpdateRequest, Want, WatchRequest, acquire_response, cluster_client::ClusterClient,
+        locks_client::LocksClient, release_request::Target, sessions_client::SessionsClient,
+    },
+};
+use lockkeeper_policy::{BearerToken, Right};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Response, Status, transport::Channel};
+
+use crate::{
+    clients, network,
+    redis::{Connection, Reply},
+};
+
+const LIMIT: Duration = Duration::from_millis(900);
+const PAUSE_MS: std::ops::Range<u64> = 20..200;
+/// The TTL of sessions: longer than a run, so that a session which is over was closed.
+const TTL_MS: u32 = 600_000;
+/// Sessions that are remembered, of each client.
+const SESSIONS_MAX: usize = 1;
+const PREFIX: &str = "rights/";
+/// The keys of this port are under this prefix.
+const REDIS: &str = "redis/0/";
+/// It writes one key, and reads another.
+const SCRIPT: &str = "redis.call('set', KEYS[1], ARGV[1], 'PX', 1500) return redis.call('get', KEYS[2])";
+
+/// A client, by the token that it sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Who {
+    Ann,
+    Ben,
+    /// It has a token and no right.
+    Eve,
+    /// Its token is none of the nodes'.
+    Forger,
+}
+
+/// The rules of the policy, beside the one that lets anonymous callers do everything.
+const RULES: [(Who, &[Right], &str); 6] = [
+    (Who::Ann, &[Right::Acquire, Right::Read, Right::Watch], "rights/ann/"),
+    (Who::Ann, &[Right::Acquire, Right::Read], "redis/0/rights/ann/"),
+    (Who::Ann, &[Right::Read], "rights/be"),
+    (Who::Ben, &[Right::Acquire, Right::ForceRelease], "rights/ben/"),
+    (Who::Ben, &[Right::Watch, Right::Read], "rights/"),
+    (Who::Ben, &[Right::Acquire, Right::Read], "redis/0/rights/ben/"),
+];
+
+impl Who {
+    const ALL: [Self; 4] = [Self::Ann, Self::Ben, Self::Eve, Self::Forger];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ann => "ann",
+            Self::Ben => "ben",
+            Self::Eve => "eve",
+            Self::Forger => "forger",
+        }
+    }
+
+    fn token(self) -> BearerToken {
+        BearerToken::from_random([self as u8; 32])
+    }
+
+    /// Whether a rule gives the right to all that begins with this.
+    fn may(self, right: Right, beginning: &str) -> bool {
+        RULES
+            .iter()
+            .any(|(who, rights, prefix)| *who == self && rights.contains(&right) && beginning.starts_with(prefix))
+    }
+
+    /// Whether a rule gives the right to anything.
+    fn may_somewhere(self, right: Right) -> bool {
+        RULES.iter().any(|(who, rights, _)| *who == self && rights.contains(&right))
+    }
+}
+
+/// Writes a node's files of tokens and rules beside its directory.
+pub(crate) fn write_files(directory: &Path) -> io::Result<AuthConfig> {
+    let mut tokens = String::new();
+    for who in [Who::Ann, Who::Ben, Who::Eve] {
+        tokens += &who.token().entry(&Identity::new(who.name()).expect("it is one"));
+    }
+    let mut policy = String::from(
+        "[[rule]]\nwho = [\"anonymous\"]\nmay = [\"acquire\", \"read\", \"watch\", \"force-release\", \"administer\"]\n",
+    );
+    for (who, rights, prefix) in RULES {
+        let rights: Vec<_> = rights.iter().map(|right| right.as_str()).collect();
+        let _ = writeln!(policy, "[[rule]]\nwho = [{:?}]\nmay = {rights:?}\nprefix = {prefix:?}", who.name());
+    }
+
+    let auth = directory.with_extension("auth");
+    fs::create_dir_all(&auth)?;
+    let config =
+        AuthConfig { tokens: auth.join("tokens.toml"), policy: auth.join("policy.toml"), ..AuthConfig::default() };
+    fs::write(&config.tokens, tokens)?;
+    fs::write(&config.policy, policy)?;
+    Ok(config)
+}
+
+/// What is wrong in a table: a session of an identity holds a lock that its rules do not let it acquire.
+pub(crate) fn check(machine: &Machine) -> Result<(), String> {
+    for session in machine.sessions(None) {
+        let Some(owner) = session.owner else { continue };
+        let who = Who::ALL.into_iter().find(|who| who.name() == owner.as_str());
+        let mut names = machine.grants_of(session.session, Token(0)).flat_map(|grant| grant.names);
+
+        let is_wrong = |name: &str| who.is_none_or(|who| !who.may(Right::Acquire, name));
+        if let Some(name) = names.find(|name| is_wrong(name.as_str())) {
+            return Err(format!("{owner} holds {name}, which no rule allows"));
+        }
+    }
+    Ok(())
+}
+
+/// What the clients with identities saw.
+#[derive(Default)]
+pub(crate) struct RightsJudge(Mutex<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    counts: BTreeMap<String, u64>,
+    complaints: Vec<String>,
+}
+
+impl RightsJudge {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().expect("nothing panics while it has this")
+    }
+
+    /// What cannot have been.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        self.seen().complaints.clone()
+    }
+
+    /// Answers by kind.
+    pub(crate) fn counts(&self) -> Vec<(String, u64)> {
+        self.seen().counts.clone().into_iter().collect()
+    }
+
+    /// What a run needs and this one lacks.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let seen = self.seen();
+        let has = |outcome: &str| seen.counts.keys().any(|count| count.ends_with(outcome));
+        let is_complete = has(" served") && has(" refused");
+        (!is_complete).then(|| "no client with an identity was served, or none was refused".to_owned())
+    }
+
+    /// Judges an answer to what a client asked for, which it may have or not.
+    fn judge(&self, who: Who, asked: &str, is_allowed: bool, outcome: Outcome) {
+        let mut seen = self.seen();
+        *seen.counts.entry(format!("rights: {} {outcome}", who.name())).or_default() += 1;
+        let name = who.name();
+        match outcome {
+            Outcome::Served if !is_allowed => {
+                seen.complaints.push(format!("{name} was served, and no rule allows it: {asked}"));
+            }
+            Outcome::Refused if is_allowed => {
+                seen.complaints.push(format!("{name} was refused, and a rule allows it: {asked}"));
+            }
+            Outcome::Served | Outcome::Refused | Outcome::Failed => {}
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Served,
+    /// For want of an identity or a right.
+    Refused,
+    /// For another reason, or it is not known.
+    Failed,
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Served => "served",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// The client processes of a run, in one host.
+pub(crate) struct RightsClientProcess {
+    pub(crate) seats: u64,
+    pub(crate) seed: u64,
+    pub(crate) judge: Arc<RightsJudge>,
+    pub(crate) finish: CancellationToken,
+    /// The number of its starts.
+    pub(crate) generation: AtomicU32,
+}
+
+impl RightsClientProcess {
+    /// The name of its host.
+    pub(crate) const HOST: &'static str = "rights";
+
+    /// Asks until the run is over.
+    pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed);
+        let mut callers = Callers {
+            seats: self.seats,
+            channels: (1..=self.seats).map(|seat| clients::channel(&network::seat_address(seat))).collect(),
+            judge: Arc::clone(&self.judge),
+            random: StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20)),
+            sessions: BTreeMap::new(),
+            grants: Vec::new(),
+        };
+        while !self.finish.is_cancelled() {
+            let who = *Who::ALL.choose(&mut callers.random).expect("it is not empty");
+            let ask = *Ask::ALL.choose(&mut callers.random).expect("it is not empty");
+            callers.ask(who, ask).await;
+            let pause = callers.random.random_range(PAUSE_MS);
+            sleep(Duration::from_millis(pause)).await;
+        }
+        Ok(())
+    }
+}
+
+/// What a client may ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ask {
+    Open,
+    ListSessions,
+    Session(SessionUse),
+    Grant(GrantUse),
+    Name(NameUse),
+    Key(KeyUse),
+}
+
+/// What needs a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SessionUse {
+    Renew,
+    Close,
+    Acquire,
+}
+
+/// What needs a session that holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GrantUse {
+    Release,
+    Update,
+}
+
+/// What needs a right alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NameUse {
+    Check,
+    Get,
+    List,
+    Watch,
+    ForceRelease,
+    TransferLeader,
+}
+
+/// Commands of Redis'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum KeyUse {
+    Set,
+    Get,
+    Script,
+    Keys,
+}
+
+impl Ask {
+    const ALL: [Self; 17] = [
+        Self::Open,
+        Self::ListSessions,
+        Self::Session(SessionUse::Renew),
+        Self::Session(SessionUse::Close),
+        Self::Session(SessionUse::Acquire),
+        Self::Grant(GrantUse::Release),
+        Self::Grant(GrantUse::Update),
+        Self::Name(NameUse::Check),
+        Self::Name(NameUse::Get),
+        Self::Name(NameUse::List),
+        Self::Name(NameUse::Watch),
+        Self::Name(NameUse::ForceRelease),
+        Self::Name(NameUse::TransferLeader),
+        Self::Key(KeyUse::Set),
+        Self::Key(KeyUse::Get),
+        Self::Key(KeyUse::Script),
+        Self::Key(KeyUse::Keys),
+    ];
+}
+
+impl NameUse {
+    fn right(self) -> Right {
+        match self {
+            Self::Check | Self::Get | Self::List => Right::Read,
+            Self::Watch => Right::Watch,
+            Self::ForceRelease => Right::ForceRelease,
+            Self::TransferLeader => Right::Administer,
+        }
+    }
+}
+
+/// A session, and whose it is.
+#[derive(Clone, Debug)]
+struct OwnedSession {
+    owner: Who,
+    id: String,
+}
+
+struct Callers {
+    seats: u64,
+    channels: Vec<Channel>,
+    judge: Arc<RightsJudge>,
+    random: StdRng,
+    sessions: BTreeMap<Who, Vec<String>>,
+    /// Grants that were told, of sessions that were not closed: with their tokens and the first of their names.
+    grants: Vec<(OwnedSession, u64, String)>,
+}
+
+impl Callers {
+    fn percent(&mut self, of_hundred: u32) -> bool {
+        self.random.random_range(0..100) < of_hundred
+    }
+
+    fn channel(&mut self) -> Channel {
+        self.channels.choose(&mut self.random).expect("there is a node").clone()
+    }
+
+    fn locks(&mut self) -> LocksClient<Channel> {
+        LocksClient::new(self.channel())
+    }
+
+    /// The name of a lock, or of a key: of one's own, of another's, and at the edges of prefixes.
+    fn name(&mut self) -> String {
+        let names = ["ann/1", "ann/2", "ann/", "ann", "an", "ann0", "ben/1", "ben/2", "ben", "be", "eve/1", "x"];
+        format!("{PREFIX}{}", names.choose(&mut self.random).expect("it is not empty"))
+    }
+
+    /// A session that was opened: mostly one's own.
+    fn session(&mut self, who: Who) -> Option<OwnedSession> {
+        let others = *[Who::Ann, Who::Ben].choose(&mut self.random).expect("it is not empty");
+        let owner = if self.percent(60) && self.sessions.contains_key(&who) { who } else { others };
+        let id = self.sessions.get(&owner)?.choose(&mut self.random)?.clone();
+        Some(OwnedSession { owner, id })
+    }
+
+    async fn ask(&mut self, who: Who, ask: Ask) {
+        match ask {
+            Ask::Open => self.open(who).await,
+            Ask::ListSessions => self.list_sessions(who).await,
+            Ask::Session(what) => self.use_session(who, what).await,
+            Ask::Grant(what) => self.use_grant(who, what).await,
+            Ask::Name(what) => self.use_name(who, what).await,
+            Ask::Key(what) => self.use_key(who, what).await,
+        }
+    }
+
+    async fn open(&mut self, who: Who) {
+        if self.sessions.get(&who).is_some_and(|sessions| sessions.len() >= SESSIONS_MAX) {
+            return;
+        }
+        let message = OpenSessionRequest { session_id: String::new(), ttl_ms: TTL_MS, label: String::new() };
+        let opened = timed(SessionsClient::new(self.channel()).open(with_token(who, message))).await;
+        self.judge.judge(who, "to open a session", who.may_somewhere(Right::Acquire), outcome(&opened));
+        if let Ok(opened) = opened {
+            self.sessions.entry(who).or_default().push(opened.session_id);
+        }
+    }
+
+    /// Uses a session, its own or another's.
+    async fn use_session(&mut self, who: Who, what: SessionUse) {
+        let Some(session) = self.session(who) else { return };
+        let channel = self.channel();
+        let mut sessions = SessionsClient::new(channel.clone());
+        let mut locks = LocksClient::new(channel);
+
+        let OwnedSession { owner, id } = session.clone();
+        let mut is_allowed = owner == who;
+        let asked;
+        let outcome = match what {
+            SessionUse::Renew => {
+                asked = format!("to renew the session of {owner:?}");
+                outcome(&timed(sessions.renew(with_token(who, RenewSessionRequest { session_id: id }))).await)
+            }
+            SessionUse::Close => {
+                asked = format!("to close the session of {owner:?}");
+                if is_allowed {
+                    // Whether it will be closed or not: it is used no more.
+                    self.forget(&session);
+                }
+                let message = CloseSessionRequest { session_id: id, reason: String::new() };
+                outcome(&timed(sessions.close_session(with_token(who, message))).await)
+            }
+            SessionUse::Acquire => {
+                let names: Vec<_> = (0..self.random.random_range(1..=2)).map(|_| self.name()).collect();
+                asked = format!("to acquire {names:?} with the session of {owner:?}");
+                is_allowed = is_allowed && names.iter().all(|name| who.may(Right::Acquire, name));
+
+                let locks_wanted = names.iter().map(|name| Want { name: name.clone(), ..Want::default() }).collect();
+                let message = AcquireRequest { session_id: id, locks: locks_wanted, ..AcquireRequest::default() };
+                let answer = timed(locks.acquire(with_token(who, message))).await;
+                if let Ok(AcquireResponse { outcome: Some(acquire_response::Outcome::Granted(grant)) }) = &answer {
+                    self.grants.push((session, grant.token, names[0].clone()));
+                }
+                outcome(&answer)
+            }
+        };
+        self.judge.judge(who, &asked, is_allowed, outcome);
+    }
+
+    /// Releases or changes what it holds, or another does.
+    async fn use_grant(&mut self, who: Who, what: GrantUse) {
+        let Some((session, token, name)) = self.grants.choose(&mut self.random).cloned() else { return };
+        let OwnedSession { owner, id } = session;
+        let mut locks = self.locks();
+
+        let outcome = match what {
+            GrantUse::Release => {
+                let message = ReleaseRequest { session_id: id, request: None, target: Some(Target::Token(token)) };
+                outcome(&timed(locks.release(with_token(who, message))).await)
+            }
+            GrantUse::Update => {
+                let message = UpdateRequest {
+                    session_id: id,
+                    token,
+                    name: name.clone(),
+                    data: Some(vec![7]),
+                    ..UpdateRequest::default()
+                };
+                outcome(&timed(locks.update(with_token(who, message))).await)
+            }
+        };
+        let is_allowed = owner == who && (what == GrantUse::Release || who.may(Right::Acquire, &name));
+        self.judge.judge(who, &format!("{what:?} of {name}, which {owner:?} had"), is_allowed, outcome);
+    }
+
+    fn forget(&mut self, session: &OwnedSession) {
+        if let Some(sessions) = self.sessions.get_mut(&session.owner) {
+            sessions.retain(|id| *id != session.id);
+        }
+        self.grants.retain(|(held_by, _, _)| held_by.id != session.id);
+    }
+
+    /// A list of sessions has one's own alone.
+    async fn list_sessions(&mut self, who: Who) {
+        let message = ListSessionsRequest { page_size: 1_000, page_token: String::new(), stale: self.percent(50) };
+        let listed = timed(SessionsClient::new(self.channel()).list(with_token(who, message))).await;
+        let shown = listed.as_ref().map(|listed| &listed.sessions[..]).unwrap_or_default();
+        let sees_others = shown.iter().any(|session| session.owner != who.name());
+        let is_allowed = who.may_somewhere(Right::Read) && !sees_others;
+        self.judge.judge(who, "to list sessions", is_allowed, outcome(&listed));
+    }
+
+    /// Looks at a name, or does what operators do.
+    async fn use_name(&mut self, who: Who, what: NameUse) {
+        let name = self.name();
+        let asked = format!("{what:?} {name}");
+        let stale = self.percent(50);
+        let mut locks = self.locks();
+
+        let outcome = match what {
+            NameUse::Check => {
+                let message = CheckRequest { name: name.clone(), token: 1 };
+                outcome(&timed(locks.check(with_token(who, message))).await)
+            }
+            NameUse::Get => {
+                let message = GetRequest { name: name.clone(), stale, ..GetRequest::default() };
+                outcome(&timed(locks.get(with_token(who, message))).await)
+            }
+            NameUse::List => {
+                let message = ListRequest { prefix: name.clone(), stale, ..ListRequest::default() };
+                outcome(&timed(locks.list(with_token(who, message))).await)
+            }
+            NameUse::Watch => {
+                let message = WatchRequest { prefix: name.clone(), after_index: 0 };
+                let mut locks = locks.clone();
+                let first = async { locks.watch(with_token(who, message)).await?.into_inner().message().await };
+                outcome(&timeout(LIMIT, first).await.unwrap_or_else(|_| Err(too_late())))
+            }
+            NameUse::ForceRelease => {
+                let message = ForceReleaseRequest { name: name.clone(), now: true, ..ForceReleaseRequest::default() };
+                outcome(&timed(locks.force_release(with_token(who, message))).await)
+            }
+            NameUse::TransferLeader => {
+                let message = TransferLeaderRequest { to_node_id: 1 };
+                outcome(&timed(ClusterClient::new(self.channel()).transfer_leader(with_token(who, message))).await)
+            }
+        };
+        self.judge.judge(who, &asked, who.may(what.right(), &name), outcome);
+    }
+
+    /// Sends a command of Redis', on a connection of its own.
+    async fn use_key(&mut self, who: Who, what: KeyUse) {
+        let seat = self.random.random_range(1..=self.seats);
+        let Ok(Ok(mut connection)) = timeout(LIMIT, Connection::open(seat)).await else { return };
+        let auth = connection.ask(&["AUTH", who.name(), who.token().reveal()]).await;
+        let is_known = replied(auth.as_ref());
+        self.judge.judge(who, "to authenticate itself to Redis' port", who != Who::Forger, is_known);
+        if is_known != Outcome::Served {
+            return;
+        }
+
+        let key = self.name();
+        let other = self.name();
+        let beginning = if self.percent(80) { self.name() } else { String::new() };
+        let pattern = format!("{beginning}*");
+        let may = |key: &str| {
+            who.may(Right::Acquire, &format!("{REDIS}{key}")) && who.may(Right::Read, &format!("{REDIS}{key}"))
+        };
+        let (command, is_allowed): (&[&str], bool) = match what {
+            KeyUse::Set => (&["SET", &key, who.name(), "NX", "PX", "1500"], may(&key)),
+            KeyUse::Get => (&["GET", &key], may(&key)),
+            KeyUse::Script => (&["EVAL", SCRIPT, "2", &key, &other, who.name()], may(&key) && may(&other)),
+            // It concerns all keys that begin as the pattern does.
+            KeyUse::Keys => (&["KEYS", &pattern], who.may(Right::Read, &format!("{REDIS}{beginning}"))),
+        };
+        let reply = connection.ask(command).await;
+        self.judge.judge(who, &format!("{command:?} at Redis' port"), is_allowed, replied(reply.as_ref()));
+    }
+}
+
+fn with_token<T>(who: Who, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let value = format!("Bearer {}", who.token().reveal()).parse().expect("it is text");
+    request.metadata_mut().insert("authorization", value);
+    request
+}
+
+async fn timed<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
+    timeout(LIMIT, call).await.unwrap_or_else(|_| Err(too_late())).map(Response::into_inner)
+}
+
+fn too_late() -> Status {
+    Status::deadline_exceeded("no answer in time")
+}
+
+fn outcome<T>(answer: &Result<T, Status>) -> Outcome {
+    match answer.as_ref().map_err(Status::code) {
+        Ok(_) => Outcome::Served,
+        Err(Code::PermissionDenied | Code::Unauthenticated) => Outcome::Refused,
+        Err(_) => Outcome::Failed,
+    }
+}
+
+/// The outcome by a reply of Redis' port.
+fn replied(reply: Option<&Reply>) -> Outcome {
+    match reply {
+        None => Outcome::Failed,
+        Some(Reply::Refusal(why)) => {
+            let is_about_rights = ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|word| why.starts_with(word));
+            if is_about_rights { Outcome::Refused } else { Outcome::Failed }
+        }
+        Some(_) => Outcome::Served,
+    }
+}
