@@ -1,6 +1,8 @@
 //! MULTI, EXEC, WATCH.
 
-use std::mem;
+use std::{mem, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{
     RedisSession,
@@ -10,7 +12,7 @@ use crate::{
     RedisReply, RedisStore,
     commands::{Arguments, CommandRunner, CommandSpec, Flag},
     key::store_key,
-    unit::{CommandUnit, UnitCall, UnitOutcome},
+    unit::{CommandUnit, REPLY_BYTES_MAX, UnitCall, UnitOutcome},
     view::Stop,
 };
 
@@ -42,6 +44,33 @@ enum QueuedCommand {
     Answered(RedisReply),
 }
 
+/// What the commands of a transaction may cost that this node answers. The unit has happened by then, so each of them that costs too much
+/// has an error of its own.
+struct LocalBounds {
+    /// Number of bytes of the replies so far.
+    bytes: usize,
+    time_max: Duration,
+    until: Instant,
+}
+
+impl LocalBounds {
+    /// Fails if no further command may run.
+    fn check(&self) -> Result<(), Stop> {
+        if self.bytes > REPLY_BYTES_MAX {
+            return Err(Stop::Refused(format!(
+                "ERR the command was not run: the replies of the transaction have more than {REPLY_BYTES_MAX} bytes; ask for less at a time"
+            )));
+        }
+        if Instant::now() >= self.until {
+            let time_ms = self.time_max.as_millis();
+            return Err(Stop::Refused(format!(
+                "ERR the command was not run: the commands before it took more than {time_ms} ms; make several transactions of it"
+            )));
+        }
+        Ok(())
+    }
+}
+
 impl QueuedTransaction {
     /// Number of bytes of the queued commands.
     pub(super) fn bytes(&self) -> usize {
@@ -53,7 +82,8 @@ impl<S: RedisStore> RedisSession<S> {
     /// Makes the reply of a refused request. A transaction that is being queued is broken by it.
     pub(super) fn refuse_queued(&mut self, stop: Stop) -> RedisReply {
         if let Some(transaction) = &mut self.transaction {
-            transaction.is_broken = true;
+            // EXEC will run nothing of it.
+            *transaction = QueuedTransaction { is_broken: true, ..QueuedTransaction::default() };
         }
         reply_to_one(Err(stop))
     }
@@ -61,12 +91,17 @@ impl<S: RedisStore> RedisSession<S> {
     /// Queues a command.
     pub(super) fn queue(&mut self, command: &'static CommandSpec, arguments: &Arguments<'_>) -> RedisReply {
         let Some(transaction) = &mut self.transaction else { return RedisReply::error("ERR EXEC without MULTI") };
-        transaction.bytes += arguments.iter().map(|argument| argument.len() + mem::size_of::<Vec<u8>>()).sum::<usize>();
-        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes > QUEUED_BYTES_MAX {
+        if transaction.is_broken {
+            return RedisReply::Status(b"QUEUED".to_vec());
+        }
+
+        let bytes: usize = arguments.iter().map(|argument| argument.len() + mem::size_of::<Vec<u8>>()).sum();
+        if transaction.queued.len() >= QUEUED_MAX || transaction.bytes + bytes > QUEUED_BYTES_MAX {
             return self.refuse_queued(Stop::Refused(format!(
                 "ERR a transaction has at most {QUEUED_MAX} commands and {QUEUED_BYTES_MAX} bytes: make several of it"
             )));
         }
+        transaction.bytes += bytes;
         let arguments = arguments.iter().map(|argument| argument.to_vec()).collect();
         transaction.queued.push((command, arguments));
         RedisReply::Status(b"QUEUED".to_vec())
@@ -176,6 +211,11 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Brings the replies of a unit and those of this node into the order of the commands.
     async fn merge(&mut self, queued: Vec<QueuedCommand>, replies: Vec<RedisReply>) -> Result<Vec<RedisReply>, Closes> {
+        let mut bounds = LocalBounds {
+            bytes: replies.iter().map(RedisReply::bytes).sum(),
+            time_max: self.node.options.command_timeout,
+            until: Instant::now() + self.node.options.command_timeout,
+        };
         let mut replies = replies.into_iter();
         let mut merged = Vec::with_capacity(queued.len());
 
@@ -186,7 +226,13 @@ impl<S: RedisStore> RedisSession<S> {
                 QueuedCommand::Local(command, arguments) => {
                     let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
                     debug_assert!(!command.has(Flag::Write), "this node answers only what writes nothing");
-                    reply_to_one(self.run_local(command.name, &arguments).await?)
+                    let result = match bounds.check() {
+                        Ok(()) => self.run_local(command.name, &arguments).await?,
+                        Err(stop) => Err(stop),
+                    };
+                    let reply = reply_to_one(result);
+                    bounds.bytes += reply.bytes();
+                    reply
                 }
             });
         }

@@ -181,3 +181,35 @@ async fn units_go_to_the_leader_and_reads_of_keys_do_not() {
 fn done(number: i64) -> UnitOutcome {
     UnitOutcome::Done { replies: vec![RedisReply::Integer(number)], database: 0 }
 }
+
+#[tokio::test(start_paused = true)]
+async fn replies_of_this_node_in_a_transaction_are_bounded() {
+    let mut api = Api::new();
+    let documents = api.call("COMMAND DOCS").await;
+    let mut transaction = vec!["MULTI"];
+    transaction.extend(["COMMAND DOCS"; 1_000]);
+    transaction.extend(["SET a 1", "EXEC"]);
+    let replies = api.pipeline(lines(&transaction)).await.expect("an answer");
+
+    let documented = replies.matches(&documents).count();
+    assert!((1..500).contains(&documented), "{documented}");
+    let refused =
+        replies.matches("-ERR the command was not run: the replies of the transaction have more than").count();
+    assert_eq!(documented + refused, 1_000);
+    // The unit has happened.
+    assert!(replies.ends_with("+OK|"), "the last reply");
+    assert_eq!(api.call("GET a").await, "$1|1|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_is_refused_keeps_nothing() {
+    let mut api = Api::new();
+    api.expect(&[("MULTI", "+OK|"), ("SET a 1", "+QUEUED|")]).await;
+    assert!(api.session.queued_bytes() > 0);
+    assert!(api.call("NONE").await.starts_with("-ERR unknown command"));
+    for _ in 0..10 {
+        assert_eq!(api.call("SET a 1").await, "+QUEUED|");
+        assert_eq!(api.session.queued_bytes(), 0);
+    }
+    api.expect(&[("EXEC", "-EXECABORT Transaction discarded because of previous errors.|"), ("GET a", "$-1|")]).await;
+}

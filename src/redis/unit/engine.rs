@@ -36,7 +36,7 @@ const SCRIPTS_MAX: usize = 16;
 /// Number of units that read ranges at the same time: each may have some megabytes of keys in memory.
 const RANGES_MAX: usize = 8;
 /// Maximum number of bytes of the replies of a unit.
-const REPLY_BYTES_MAX: usize = 8 << 20;
+pub(crate) const REPLY_BYTES_MAX: usize = 8 << 20;
 /// Number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 1000;
 /// Number of keys that one transaction removes when a database is emptied.

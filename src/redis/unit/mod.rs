@@ -9,7 +9,7 @@ mod wire;
 
 use crate::{RedisReply, StoreFailure};
 
-pub(crate) use engine::{Engine, EngineParts};
+pub(crate) use engine::{Engine, EngineParts, REPLY_BYTES_MAX};
 use wire::{WireReader, WireWriter};
 
 /// The version of the bytes of units and outcomes.
