@@ -406,9 +406,18 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(Err(stop));
         }
         let databases = if name == "flushall" { 0..crate::key::DATABASES } else { self.database..self.database + 1 };
+        let mut has_begun = false;
         for database in databases {
-            if let Err(failure) = self.node.engine.flush(&self.requester(), database).await {
-                return failure_reply(failure).map(Ok);
+            match self.node.engine.flush(|| self.requester(), database, &mut has_begun).await {
+                Ok(()) => {}
+                // No text may say that nothing was done.
+                Err(failure) if has_begun && !matches!(failure, StoreFailure::Unknown(_)) => {
+                    let name = name.to_ascii_uppercase();
+                    let text =
+                        format!("ERR {name} did not end, and a part of the keys is gone: {failure}; send it again");
+                    return Ok(Err(Stop::Refused(text)));
+                }
+                Err(failure) => return failure_reply(failure).map(Ok),
             }
         }
         Ok(Ok(RedisReply::ok()))

@@ -3,11 +3,12 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
 };
 
 use tokio::{
     sync::{mpsc, watch},
-    time::Instant,
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::redis::{
@@ -48,6 +49,10 @@ struct State {
     loses_answer: bool,
     /// The next commit does not happen, and nobody is told so.
     loses_request: bool,
+    /// How long a commit takes.
+    commit_takes: Duration,
+    /// From this number of commits on, each fails so.
+    failure_from: Option<(u64, StoreFailure)>,
     /// Happens before the next commits, so many times.
     intruder: Option<(EntryTxn, usize)>,
     /// Units that were given to the leader, if this node does not lead.
@@ -76,6 +81,8 @@ impl Default for Memory {
             failure: None,
             loses_answer: false,
             loses_request: false,
+            commit_takes: Duration::ZERO,
+            failure_from: None,
             intruder: None,
             is_follower: false,
             given: Vec::new(),
@@ -114,6 +121,17 @@ impl Memory {
 
     pub(super) fn fail(&self, failure: Option<StoreFailure>) {
         self.state().failure = failure;
+    }
+
+    /// From now on each commit takes so long.
+    pub(super) fn slow_down(&self, commit_takes: Duration) {
+        self.state().commit_takes = commit_takes;
+    }
+
+    /// Has commits fail after so many that do not.
+    pub(super) fn fail_after(&self, commits: u64, failure: StoreFailure) {
+        let mut state = self.state();
+        state.failure_from = Some((state.commits + commits, failure));
     }
 
     pub(super) fn lose_the_next_answer(&self) {
@@ -191,6 +209,11 @@ impl Memory {
         let mut state = self.state();
         if let Some(failure) = state.failure.clone() {
             return Err(failure);
+        }
+        if let Some((from, failure)) = &state.failure_from
+            && state.commits >= *from
+        {
+            return Err(failure.clone());
         }
         if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX {
             return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
@@ -421,7 +444,11 @@ impl RedisStore for Memory {
         Ok(state.entries.range(from..to).count() as u64)
     }
 
-    async fn commit(&self, _requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+    async fn commit(&self, requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+        let takes = self.state().commit_takes;
+        if !takes.is_zero() && timeout_at(requester.deadline, sleep(takes)).await.is_err() {
+            return Err(StoreFailure::Unavailable("the deadline passed".to_owned()));
+        }
         let outcome = self.commit_now(txn);
         // The answer takes a while, in which its client may go away.
         tokio::task::yield_now().await;

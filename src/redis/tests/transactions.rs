@@ -213,3 +213,23 @@ async fn a_transaction_that_is_refused_keeps_nothing() {
     }
     api.expect(&[("EXEC", "-EXECABORT Transaction discarded because of previous errors.|"), ("GET a", "$-1|")]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_database_of_very_many_keys_is_emptied_however_long_it_takes() {
+    let mut api = Api::new();
+    let store = api.store.clone();
+    let fill = || (0..2_000).for_each(|number| store.put(&format!("redis/0/{number:05}"), b"sx"));
+    fill();
+    api.store.slow_down(Duration::from_secs(1));
+    assert_eq!(api.call("FLUSHDB").await, "+OK|");
+    assert_eq!(api.call("DBSIZE").await, ":0|");
+
+    // What has happened is not denied.
+    api.store.slow_down(Duration::ZERO);
+    fill();
+    api.store.fail_after(3, StoreFailure::Unavailable("no leader".to_owned()));
+    let text = api.call("FLUSHDB").await;
+    assert_eq!(text, "-ERR FLUSHDB did not end, and a part of the keys is gone: no leader; send it again|");
+    api.store.fail_after(u64::MAX / 2, StoreFailure::Unavailable(String::new()));
+    assert_ne!(api.call("DBSIZE").await, ":2000|");
+}

@@ -149,22 +149,36 @@ impl<S: RedisStore> Engine<S> {
         ran.unwrap_or_else(|_| StoreFailure::Unknown("no answer in time".to_owned()).into())
     }
 
-    /// Removes all keys of a database: in one transaction, or in several if they are too many for one.
-    pub(crate) async fn flush(&self, requester: &Requester, database: u8) -> Result<(), StoreFailure> {
-        let from = database_start(database);
+    /// Removes all keys of a database: in one transaction, or in several if they are too many for one. Each has a requester, and so a
+    /// deadline, of its own: very many keys take longer than a command may. `has_begun` tells whether some were removed if it fails.
+    pub(crate) async fn flush(
+        &self,
+        requester: impl Fn() -> Requester,
+        database: u8,
+        has_begun: &mut bool,
+    ) -> Result<(), StoreFailure> {
+        let mut from = database_start(database);
         let to = database_end(database);
         let writes = vec![EntryWrite::DeleteRange { from: from.clone(), to: to.clone() }];
-        match self.store.commit(requester, EntryTxn { writes, ..EntryTxn::default() }).await {
-            Ok(_) => return Ok(()),
+        match self.store.commit(&requester(), EntryTxn { writes, ..EntryTxn::default() }).await {
+            Ok(_) => {
+                *has_begun = true;
+                return Ok(());
+            }
             Err(StoreFailure::TooLarge(_)) => {}
             Err(failure) => return Err(failure),
         }
 
         loop {
-            let page = self.store.range(requester, from.clone(), to.clone(), FLUSHED_TOGETHER).await?;
+            let page = self.store.range(&requester(), from.clone(), to.clone(), FLUSHED_TOGETHER).await?;
+            // From key to key, and not from the beginning each time: others that write meanwhile must not keep it from its end.
+            if let Some((last, _)) = page.entries.last() {
+                from = [&last[..], &[0]].concat();
+            }
             let writes: Vec<_> = page.entries.into_iter().map(|(key, _)| EntryWrite::Delete { key }).collect();
             if !writes.is_empty() {
-                self.store.commit(requester, EntryTxn { writes, ..EntryTxn::default() }).await?;
+                self.store.commit(&requester(), EntryTxn { writes, ..EntryTxn::default() }).await?;
+                *has_begun = true;
             }
             if !page.more {
                 return Ok(());
