@@ -152,14 +152,14 @@ impl<S: RedisStore> RedisSession<S> {
     async fn unsubscribe(&mut self, command: &str, arguments: &Arguments<'_>, out: &mut Vec<u8>) {
         let is_pattern = command == "punsubscribe";
         let subscribed = self.subscriptions.as_ref().map(|subscriptions| &subscriptions.topics);
-        let own = || subscribed.into_iter().flatten().filter(|topic| topic.is_pattern == is_pattern).cloned();
         let topics: Vec<_> = if arguments.len() == 1 {
-            own().collect()
+            subscribed.into_iter().flatten().filter(|topic| topic.is_pattern == is_pattern).cloned().collect()
         } else {
             arguments[1..].iter().map(|name| Topic { is_pattern, name: name.to_vec() }).collect()
         };
 
-        let left: Vec<_> = topics.iter().filter(|topic| own().any(|own| own == **topic)).cloned().collect();
+        let is_own = |topic: &&Topic| subscribed.is_some_and(|subscribed| subscribed.contains(topic));
+        let left: Vec<_> = topics.iter().filter(is_own).cloned().collect();
         let client = self.client().id;
         let deadline = self.requester().deadline;
         if let Err(failure) = self.node.signals.unsubscribe(&left, client, deadline).await {
