@@ -27,6 +27,8 @@ use crate::{
 const READ_BYTES: usize = 16 << 10;
 /// A buffer of so many bytes is given back once it is empty.
 const LARGE_INPUT_BYTES: usize = 4 * READ_BYTES;
+/// Number of bytes that a client may send behind a command that waits for an item.
+const AHEAD_BYTES_MAX: usize = 1 << 20;
 /// Number of requests that are taken out of the buffer before the first of them has run.
 const REQUESTS_MAX: usize = 128;
 
@@ -256,15 +258,20 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             let serve = self.session.serve_next(&mut self.ready, self.replies.open());
             tokio::pin!(serve);
             loop {
-                let reads_ahead = may_wait && self.input.len() < READ_BYTES;
                 tokio::select! {
                     biased;
                     served = &mut serve => break served,
                     () = kill.cancelled() => return Err(ConnectionEnd::AtOnce),
                     () = stopping.cancelled(), if may_wait => return Err(ConnectionEnd::AtOnce),
-                    read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if reads_ahead => {
+                    // All that it sends is read: behind bytes that are left in the socket, nobody sees that it has gone.
+                    read = read_at_most(&mut self.reader, &mut self.input, READ_BYTES), if may_wait => {
                         if !read.is_ok_and(|bytes| bytes > 0) {
                             return Err(ConnectionEnd::Gone);
+                        }
+                        let bytes = self.input.len() + self.requests.held_bytes();
+                        if self.input.len() > AHEAD_BYTES_MAX || self.held_requests.hold(bytes).is_err() {
+                            tracing::debug!(bytes, "a client that waits is disconnected, since it has sent too much meanwhile");
+                            return Err(ConnectionEnd::AtOnce);
                         }
                     }
                 }

@@ -333,6 +333,24 @@ async fn a_client_that_closes_its_connection_while_it_waits_gets_nothing() {
 }
 
 #[tokio::test]
+async fn a_client_that_goes_away_behind_many_requests_gets_nothing() {
+    let port = Port::open(options()).await;
+    let mut gone = port.connect().await;
+    gone.send(b"BLPOP queue 0\r\n").await;
+    until_waiting(&port.store, 1).await;
+    gone.send(&b"PING\r\n".repeat(20_000)).await;
+    drop(gone);
+    until_waiting(&port.store, 0).await;
+
+    // One that sends without end while it waits is ended, too.
+    let mut endless = port.connect().await;
+    endless.send(b"BLPOP queue 0\r\n").await;
+    let flood = async { while endless.0.write_all(&[b'x'; 10_000]).await.is_ok() {} };
+    timeout(PATIENCE, flood).await.expect("in time");
+    until_waiting(&port.store, 0).await;
+}
+
+#[tokio::test]
 async fn messages_reach_a_connection_that_sends_nothing() {
     let port = Port::open(options()).await;
     let mut subscriber = port.connect().await;
