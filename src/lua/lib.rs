@@ -88,6 +88,7 @@ impl Interpreter for LuaInterpreter {
         host: &mut dyn ScriptHost,
         limits: ScriptLimits,
     ) -> Result<RedisReply, ScriptFailure> {
-        run::run(&ScriptCall { source, sha1, keys, arguments }, host, limits, self.time_max)
+        let time_max = self.time_max.min(limits.time_max);
+        run::run(&ScriptCall { source, sha1, keys, arguments }, host, limits, time_max)
     }
 }

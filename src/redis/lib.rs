@@ -54,7 +54,7 @@ pub use key::{is_key_of_client, is_lock_of_key};
 pub use libraries::LibraryUse;
 pub use listen::ClientListener;
 pub use lockkeeper_accept::{ConnectionSource, Refusals};
-pub use options::Options;
+pub use options::{Options, RunApart};
 pub use port::Redis;
 pub use resp::{RedisReply, RequestLimits};
 pub use script::{CallAborted, Interpreter, ScriptFailure, ScriptHost, ScriptLimits};

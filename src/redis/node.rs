@@ -44,6 +44,8 @@ impl<S: RedisStore> RedisNode<S> {
             script_limits: options.script_limits,
             wall_us: Arc::clone(&options.wall_us),
             seed: options.seed,
+            scripts_max: options.scripts_max,
+            run_apart: Arc::clone(&options.run_apart),
             scripts_in_place: options.scripts_in_place,
         };
 

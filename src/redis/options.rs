@@ -1,6 +1,8 @@
 //! The settings of the port.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, thread, time::Duration};
+
+use tokio::task::spawn_blocking;
 
 use crate::{RequestLimits, ScriptLimits};
 
@@ -33,9 +35,16 @@ pub struct Options {
     pub connections_max: usize,
     /// Bytes of the scripts that this node remembers.
     pub script_cache_bytes_max: usize,
+    /// Number of scripts that run at the same time, and of long ones beside them.
+    pub scripts_max: usize,
+    /// Runs work on a thread that may be busy for long. At a low priority, so that long scripts take no processor from what is urgent.
+    pub run_apart: RunApart,
     /// Runs scripts on the thread of the connection instead of one of their own: a simulation has no other.
     pub scripts_in_place: bool,
 }
+
+/// Runs work on another thread. Work that is dropped is noticed.
+pub type RunApart = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 impl Options {
     /// Makes options with the usual limits.
@@ -56,6 +65,9 @@ impl Options {
             command_timeout: Duration::from_secs(4),
             connections_max: 1024,
             script_cache_bytes_max: 4 << 20,
+            // More would only take the processors from each other, and from the rest of the node.
+            scripts_max: thread::available_parallelism().map_or(2, usize::from).clamp(2, 16),
+            run_apart: Arc::new(|work| drop(spawn_blocking(work))),
             scripts_in_place: false,
         }
     }

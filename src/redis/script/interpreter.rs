@@ -1,5 +1,7 @@
 //! The interpreter of scripts: a parameter.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use crate::RedisReply;
@@ -9,6 +11,8 @@ use crate::RedisReply;
 pub struct ScriptLimits {
     /// Instructions of the interpreter.
     pub instructions_max: u64,
+    /// Time, for what takes long in few instructions. The scripts of a transaction share it.
+    pub time_max: Duration,
     /// Bytes of memory, including the interpreter's own state.
     pub memory_bytes_max: usize,
     /// Bytes of its result, all parts together.
@@ -18,7 +22,12 @@ pub struct ScriptLimits {
 impl Default for ScriptLimits {
     /// Far more than scripts of lock clients take, and less than a second.
     fn default() -> Self {
-        Self { instructions_max: 10_000_000, memory_bytes_max: 16 << 20, result_bytes_max: 4 << 20 }
+        Self {
+            instructions_max: 10_000_000,
+            time_max: Duration::from_secs(2),
+            memory_bytes_max: 16 << 20,
+            result_bytes_max: 4 << 20,
+        }
     }
 }
 

@@ -1,10 +1,20 @@
 //! Scripts: how they are found, and how they meet the keyspace.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc, Condvar, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 
-use super::{Api, memory::Memory, words};
+use super::{Api, memory::Memory, options, words};
+use crate::{Interpreter, Options, RedisReply, ScriptFailure, ScriptHost, ScriptLimits, node::RedisNode};
+
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn script(command: &str, source: &str, rest: &str) -> Vec<Vec<u8>> {
     let mut request = vec![command.as_bytes().to_vec(), source.as_bytes().to_vec()];
@@ -117,4 +127,95 @@ async fn a_script_sees_forms_of_the_second_version_and_its_own_database() {
     assert_eq!(api.call("GET k").await, "_|");
     api.call("SELECT 2").await;
     assert_eq!(api.call("GET k").await, "$3|two|");
+}
+
+/// An interpreter whose scripts take long: `held` until they are released, `nap` for some milliseconds.
+#[derive(Default)]
+struct Busy {
+    held: AtomicUsize,
+    is_released: Mutex<bool>,
+    released: Condvar,
+}
+
+impl Busy {
+    fn release(&self) {
+        *self.is_released.lock().unwrap() = true;
+        self.released.notify_all();
+    }
+}
+
+impl Interpreter for Busy {
+    fn check(&self, _source: &[u8]) -> Result<(), ScriptFailure> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        source: &[u8],
+        _sha1: &str,
+        _keys: &[Vec<u8>],
+        _arguments: &[Vec<u8>],
+        _host: &mut dyn ScriptHost,
+        limits: ScriptLimits,
+    ) -> Result<RedisReply, ScriptFailure> {
+        if source == b"nap" {
+            let waited = self.released.wait_timeout(self.is_released.lock().unwrap(), Duration::from_millis(5));
+            drop(waited);
+        }
+        if source == b"held" {
+            if limits.instructions_max < ScriptLimits::default().instructions_max {
+                return Err(ScriptFailure::OverLimit("too long".to_owned()));
+            }
+            self.held.fetch_add(1, Ordering::SeqCst);
+            let is_released = self.is_released.lock().unwrap();
+            let released = self.released.wait_timeout_while(is_released, PATIENCE, |is_released| !*is_released);
+            drop(released);
+        }
+        Ok(RedisReply::Integer(1))
+    }
+}
+
+#[tokio::test]
+async fn short_scripts_do_not_wait_for_long_ones() {
+    let busy = Arc::new(Busy::default());
+    let store = Memory::default();
+    let options = Options { scripts_max: 2, ..options() };
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::clone(&busy) as Arc<dyn Interpreter>, options));
+    let held: Vec<_> = (0..20)
+        .map(|_| {
+            let mut client = Api::at(store.clone(), Arc::clone(&node));
+            tokio::spawn(async move { client.request(script("EVAL", "held", "0")).await })
+        })
+        .collect();
+    let begun = timeout(PATIENCE, async {
+        while busy.held.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+    });
+    begun.await.expect("as many begin as there are places");
+
+    let mut client = Api::at(store, node);
+    assert_eq!(client.request(script("EVAL", "short", "0")).await, ":1|");
+    assert_eq!(busy.held.load(Ordering::SeqCst), 2, "the others have no place yet");
+    busy.release();
+    for held in held {
+        assert_eq!(held.await.expect("no panic"), ":1|");
+    }
+}
+
+#[tokio::test]
+async fn the_scripts_of_a_transaction_share_their_time() {
+    let store = Memory::default();
+    let script_limits = ScriptLimits { time_max: Duration::from_millis(30), ..ScriptLimits::default() };
+    let options = Options { script_limits, ..options() };
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::new(Busy::default()), options));
+    let mut client = Api::at(store, node);
+
+    let mut transaction = vec![words("MULTI"), words("SET a 1")];
+    transaction.extend((0..200).map(|_| script("EVAL", "nap", "0")));
+    transaction.push(words("EXEC"));
+    let replies = client.pipeline(transaction).await.expect("an answer");
+    let text = "-ERR the scripts of a transaction ran longer than 30 ms together: make several of it|";
+    assert!(replies.ends_with(text), "{replies}");
+    assert_eq!(client.call("GET a").await, "$-1|");
 }

@@ -9,14 +9,15 @@ use std::{
 };
 
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot},
     task::{spawn_blocking, yield_now},
-    time::{sleep, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{CommandUnit, ScriptInvocation, UnitCall, UnitOutcome, turns::UnitTurns};
 use crate::{
-    EntryTxn, EntryWrite, Interpreter, RedisReply, RedisStore, Requester, ScriptFailure, ScriptLimits, StoreFailure,
+    EntryTxn, EntryWrite, Interpreter, RedisReply, RedisStore, Requester, RunApart, ScriptFailure, ScriptLimits,
+    StoreFailure,
     commands::{self, Flag},
     data::DatumKind,
     key::{database_end, database_start, store_key, token_key},
@@ -31,8 +32,10 @@ const TRIES_MAX: usize = 64;
 const LOADS_MAX: usize = 256;
 /// Maximum number of keys that a unit names.
 const KEYS_MAX: usize = 20_000;
-/// Number of scripts that run at the same time.
-const SCRIPTS_MAX: usize = 16;
+/// What the scripts of a unit may cost in a quick place. It is enough for those of lock clients.
+const QUICK_INSTRUCTIONS_MAX: u64 = 50_000;
+/// Their time.
+const QUICK_TIME_MAX: Duration = Duration::from_millis(20);
 /// Number of units that read ranges at the same time: each may have some megabytes of keys in memory.
 const RANGES_MAX: usize = 8;
 /// Maximum number of bytes of the replies of a unit.
@@ -60,6 +63,10 @@ pub(crate) struct EngineParts<S> {
     pub(crate) wall_us: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// A seed of random numbers.
     pub(crate) seed: u64,
+    /// Number of scripts that run at the same time, and of long ones beside them.
+    pub(crate) scripts_max: usize,
+    /// Runs long scripts.
+    pub(crate) run_apart: RunApart,
     /// Whether scripts run on the thread that asks for them.
     pub(crate) scripts_in_place: bool,
 }
@@ -81,8 +88,12 @@ pub(crate) struct Engine<S> {
     cursors: Arc<Cursors>,
     /// Who writes which keys.
     turns: UnitTurns,
-    /// Places for scripts that run.
-    scripts: Arc<Semaphore>,
+    /// Places for scripts that begin. Nobody has one for long.
+    quick_scripts: Arc<Semaphore>,
+    /// Places for those that were not over soon.
+    long_scripts: Arc<Semaphore>,
+    /// Runs these.
+    run_apart: RunApart,
     /// Places for units that read ranges.
     ranges: Semaphore,
     /// Whether they run on the thread that asks for them.
@@ -95,7 +106,8 @@ type Ran = (Result<Vec<RedisReply>, Stop>, UnitView);
 impl<S: RedisStore> Engine<S> {
     /// Makes an engine that has run nothing yet.
     pub(crate) fn new(parts: EngineParts<S>) -> Self {
-        let EngineParts { store, interpreter, script_limits, wall_us, seed, scripts_in_place } = parts;
+        let EngineParts { store, interpreter, script_limits, wall_us, seed, scripts_max, run_apart, scripts_in_place } =
+            parts;
         Self {
             store,
             interpreter,
@@ -105,7 +117,9 @@ impl<S: RedisStore> Engine<S> {
             seeds: AtomicU64::new(seed),
             cursors: Arc::new(Cursors::new(seed)),
             turns: UnitTurns::default(),
-            scripts: Arc::new(Semaphore::new(SCRIPTS_MAX)),
+            quick_scripts: Arc::new(Semaphore::new(scripts_max)),
+            long_scripts: Arc::new(Semaphore::new(scripts_max)),
+            run_apart,
             ranges: Semaphore::new(RANGES_MAX),
             scripts_in_place,
         }
@@ -275,7 +289,7 @@ impl<S: RedisStore> Engine<S> {
 
             let mut view = UnitView::new(Arc::new(loaded), Arc::clone(&self.cursors), moment, unit.database);
             view.watch(&unit.watched);
-            let (result, view) = self.run_calls(unit, view).await;
+            let (result, view) = self.run_calls(requester, unit, view).await;
             match result {
                 Ok(replies) => return Ok(LoadedRun { replies, view, is_of_one_moment, place }),
                 Err(Stop::Refused(text) | Stop::Over(text)) => return Err(UnitOutcome::Refused(text)),
@@ -354,29 +368,118 @@ impl<S: RedisStore> Engine<S> {
         Ok(pages)
     }
 
-    /// Runs the calls of a unit over a view. Scripts run on a thread that may be busy for a while.
-    async fn run_calls(&self, unit: &CommandUnit, view: UnitView) -> Ran {
+    /// Runs the calls of a unit over a view.
+    ///
+    /// Scripts run on a thread that may be busy: first in a place that all leave soon. What is not over by then begins again in one of the
+    /// places for long scripts. So scripts that do not end take the time of each other, and not that of short ones.
+    async fn run_calls(&self, requester: &Requester, unit: &CommandUnit, view: UnitView) -> Ran {
         let has_script = unit.calls.iter().any(|call| matches!(call, UnitCall::Script(_)));
         if !has_script || self.scripts_in_place {
             let mut view = view;
-            let result = run_all(&unit.calls, &mut view, &*self.interpreter, self.script_limits);
-            return (result, view);
+            let bounds = ScriptBounds { limits: self.script_limits, is_quick: false };
+            let result = run_all(&unit.calls, &mut view, &*self.interpreter, bounds);
+            return (result.map_err(Stop::from), view);
         }
 
-        let Ok(permit) = Arc::clone(&self.scripts).acquire_owned().await else {
-            return (Err(Stop::Over("ERR scripts are not run any more".to_owned())), view);
-        };
-        let interpreter = Arc::clone(&self.interpreter);
         let limits = self.script_limits;
-        let calls = unit.calls.clone();
+        let quick = ScriptLimits {
+            instructions_max: limits.instructions_max.min(QUICK_INSTRUCTIONS_MAX),
+            time_max: limits.time_max.min(QUICK_TIME_MAX),
+            ..limits
+        };
+        let calls: Arc<[UnitCall]> = unit.calls.clone().into();
+        let bounds = ScriptBounds { limits: quick, is_quick: true };
+        let (result, ran) = self.run_scripts(requester, &calls, view.clone(), bounds).await;
+        match result {
+            Ok(replies) => (Ok(replies), ran),
+            Err(RunStop::Stopped(stop)) => (Err(stop), ran),
+            Err(RunStop::TooLong) => {
+                let bounds = ScriptBounds { limits, is_quick: false };
+                let (result, ran) = self.run_scripts(requester, &calls, view, bounds).await;
+                (result.map_err(Stop::from), ran)
+            }
+        }
+    }
+
+    /// Runs calls on another thread once there is a place.
+    async fn run_scripts(
+        &self,
+        requester: &Requester,
+        calls: &Arc<[UnitCall]>,
+        view: UnitView,
+        bounds: ScriptBounds,
+    ) -> (Result<Vec<RedisReply>, RunStop>, UnitView) {
+        let places = if bounds.is_quick { &self.quick_scripts } else { &self.long_scripts };
+        let place = timeout_at(requester.deadline, Arc::clone(places).acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            let text = "ERR Lockkeeper is overloaded, and nothing was done: other scripts took all the time".to_owned();
+            return (Err(Stop::Over(text).into()), view);
+        };
+
+        let (done, ran) = oneshot::channel();
         let spare = view.clone();
-        let ran = spawn_blocking(move || {
-            let _permit = permit;
+        let calls = Arc::clone(calls);
+        let interpreter = Arc::clone(&self.interpreter);
+        let work = move || {
+            let _place: OwnedSemaphorePermit = place;
             let mut view = view;
-            let result = run_all(&calls, &mut view, &*interpreter, limits);
-            (result, view)
-        });
-        ran.await.unwrap_or_else(|_| (Err(Stop::Over("ERR the script ended without a result".to_owned())), spare))
+            let result = run_all(&calls, &mut view, &*interpreter, bounds);
+            // The caller may have stopped waiting.
+            let _ = done.send((result, view));
+        };
+        if bounds.is_quick {
+            spawn_blocking(work);
+        } else {
+            (self.run_apart)(Box::new(work));
+        }
+
+        let lost = |_| (Err(Stop::Over("ERR the script ended without a result".to_owned()).into()), spare);
+        ran.await.unwrap_or_else(lost)
+    }
+}
+
+/// What the scripts of one run may cost.
+#[derive(Clone, Copy)]
+struct ScriptBounds {
+    /// The time is that of all of them together.
+    limits: ScriptLimits,
+    /// Whether the run can begin again with more.
+    is_quick: bool,
+}
+
+/// Why a run has no replies.
+enum RunStop {
+    /// The unit is over, or something is missing.
+    Stopped(Stop),
+    /// It takes more than a quick run may.
+    TooLong,
+}
+
+impl ScriptBounds {
+    /// The end of a run whose scripts have taken all the time that they have together.
+    fn out_of_time(self) -> RunStop {
+        if self.is_quick {
+            return RunStop::TooLong;
+        }
+        let time_ms = self.limits.time_max.as_millis();
+        let text =
+            format!("ERR the scripts of a transaction ran longer than {time_ms} ms together: make several of it");
+        Stop::Over(text).into()
+    }
+}
+
+impl From<Stop> for RunStop {
+    fn from(stop: Stop) -> Self {
+        Self::Stopped(stop)
+    }
+}
+
+impl From<RunStop> for Stop {
+    fn from(stop: RunStop) -> Self {
+        match stop {
+            RunStop::Stopped(stop) => stop,
+            RunStop::TooLong => Self::Over("ERR the scripts take too long: make them shorter".to_owned()),
+        }
     }
 }
 
@@ -453,28 +556,40 @@ fn run_all(
     calls: &[UnitCall],
     view: &mut UnitView,
     interpreter: &dyn Interpreter,
-    limits: ScriptLimits,
-) -> Result<Vec<RedisReply>, Stop> {
+    bounds: ScriptBounds,
+) -> Result<Vec<RedisReply>, RunStop> {
+    let until = Instant::now() + bounds.limits.time_max;
+    let mut scripts = 0;
     let mut bytes = 0;
     let mut replies = Vec::with_capacity(calls.len());
     for call in calls {
         let result = match call {
             UnitCall::Command(arguments) => {
                 let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-                commands::run(view, &arguments)
+                commands::run(view, &arguments).map_err(RunStop::Stopped)
             }
-            UnitCall::Script(script) => run_script(script, view, interpreter, limits),
+            UnitCall::Script(script) => {
+                // Without a bound on all of them, thousands of scripts that do not end would have a place for hours.
+                let left = if scripts == 0 { bounds.limits.time_max } else { until - Instant::now() };
+                if left.is_zero() {
+                    return Err(bounds.out_of_time());
+                }
+                scripts += 1;
+                let limits = ScriptLimits { time_max: left, ..bounds.limits };
+                run_script(script, view, interpreter, ScriptBounds { limits, ..bounds })
+            }
         };
         let reply = match result {
-            Err(Stop::Refused(text)) => RedisReply::error(text),
+            Err(RunStop::Stopped(Stop::Refused(text))) => RedisReply::error(text),
             other => other?,
         };
 
         bytes += reply.bytes();
         if bytes > REPLY_BYTES_MAX {
-            return Err(Stop::Over(format!(
+            let text = format!(
                 "ERR the replies have more than {REPLY_BYTES_MAX} bytes, the limit of a transaction: read less at a time"
-            )));
+            );
+            return Err(Stop::Over(text).into());
         }
         replies.push(reply);
     }
@@ -486,14 +601,14 @@ fn run_script(
     script: &ScriptInvocation,
     view: &mut UnitView,
     interpreter: &dyn Interpreter,
-    limits: ScriptLimits,
-) -> Result<RedisReply, Stop> {
+    bounds: ScriptBounds,
+) -> Result<RedisReply, RunStop> {
     let before = view.clone();
     let ScriptInvocation { source, sha1, keys, arguments, is_read_only } = script;
     let mut host = ViewHost::new(view, *is_read_only);
-    let result = interpreter.run(source, sha1, keys, arguments, &mut host, limits);
+    let result = interpreter.run(source, sha1, keys, arguments, &mut host, bounds.limits);
     if let Some(stop) = host.finish() {
-        return Err(stop);
+        return Err(stop.into());
     }
     // A selected database lasts as long as the script.
     view.database = before.database;
@@ -504,6 +619,7 @@ fn run_script(
             RedisReply::error(format!("ERR Error compiling script (new function): {text}"))
         }
         Err(ScriptFailure::Raised(text)) => RedisReply::Error(text),
+        Err(ScriptFailure::OverLimit(_)) if bounds.is_quick => return Err(RunStop::TooLong),
         Err(ScriptFailure::OverLimit(text)) => RedisReply::error(format!("ERR {text}")),
         Err(ScriptFailure::Aborted) => RedisReply::error("ERR the script ended without a result"),
     };

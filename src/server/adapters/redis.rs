@@ -90,7 +90,17 @@ impl RedisDoor {
         let seed = environment.random.bits() as u64;
         let wall_us = move || clock.wall_ms().saturating_mul(1000);
         let scripts_in_place = environment.blocking == Blocking::Here;
-        let options = Options { connections_max, scripts_in_place, ..Options::new(wall_us, seed) };
+        let blocking = environment.blocking;
+        // Long scripts run at a low priority: those of strangers could otherwise take the processors that heartbeats need.
+        let run_apart = move |work: Box<dyn FnOnce() + Send>| {
+            let done = blocking.run_in_background("redis-script", move || {
+                work();
+                Ok(())
+            });
+            tokio::spawn(done.map(drop));
+        };
+        let run_apart = Arc::new(run_apart);
+        let options = Options { connections_max, scripts_in_place, run_apart, ..Options::new(wall_us, seed) };
 
         let store =
             RedisKeyspace { client: KeyspaceClient::new(service), address: address.into(), addresses: Arc::default() };
