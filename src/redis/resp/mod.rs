@@ -7,4 +7,4 @@ mod writer;
 pub use reply::RedisReply;
 pub use request::RequestLimits;
 pub(crate) use request::{ProtocolError, RequestReader, RequestWords};
-pub(crate) use writer::{Protocol, write_reply};
+pub(crate) use writer::{Protocol, write_push, write_reply};

@@ -69,6 +69,14 @@ pub(crate) fn write_reply(reply: &RedisReply, protocol: Protocol, out: &mut Vec<
     }
 }
 
+/// Writes strings that no command asked for.
+pub(crate) fn write_push(strings: &[&[u8]], protocol: Protocol, out: &mut Vec<u8>) {
+    write_length(if protocol.is_resp3() { b'>' } else { b'*' }, strings.len(), out);
+    for string in strings {
+        write_bulk(b'$', string, out);
+    }
+}
+
 /// Writes pairs one after the other, without a length.
 fn write_pairs(pairs: &[(RedisReply, RedisReply)], protocol: Protocol, out: &mut Vec<u8>) {
     for (first, second) in pairs {

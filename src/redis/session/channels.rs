@@ -12,7 +12,7 @@ use crate::{
     commands::{Arguments, CommandSpec, glob, wrong_number},
     key::WAITED_BYTES_MAX,
     resp::Protocol,
-    signals::{self, Inbox, Outbox, Topic},
+    signals::{self, ChannelMessage, Inbox, Outbox, Topic},
     view::Stop,
 };
 
@@ -51,7 +51,7 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// The next message for this connection. Dropping the future loses none.
-    pub(crate) async fn next_message(&mut self) -> RedisReply {
+    pub(crate) async fn next_message(&mut self) -> ChannelMessage {
         match &mut self.subscriptions {
             Some(subscriptions) => subscriptions.inbox.next().await,
             None => std::future::pending().await,
@@ -59,8 +59,8 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// Writes a message.
-    pub(crate) fn write_message(&self, message: &RedisReply, out: &mut Vec<u8>) {
-        self.write(message, out);
+    pub(crate) fn write_message(&self, message: &ChannelMessage, out: &mut Vec<u8>) {
+        message.write(self.protocol, out);
     }
 
     /// Writes messages that are there, until there is no room: a number of bytes. The last one may exceed it.
@@ -69,7 +69,7 @@ impl<S: RedisStore> RedisSession<S> {
         while out.len() < bytes_max
             && let Some(message) = self.subscriptions.as_mut().and_then(|subscriptions| subscriptions.inbox.try_next())
         {
-            self.write(&message, out);
+            self.write_message(&message, out);
         }
     }
 

@@ -54,7 +54,7 @@ use feed::WriteFeed;
 use leases::Leases;
 pub(crate) use places::{LocalPlace, WaiterStanding};
 pub(crate) use publish::{count_receivers, count_subscribers, list_topics, publish};
-pub(crate) use topics::{Inbox, Outbox, Topic};
+pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
 use {places::LocalPlaces, topics::Topics};
 
 /// Time limit of a call of the store that the port makes for itself.

@@ -10,7 +10,12 @@ use std::{
 
 use tokio::sync::mpsc;
 
-use crate::{RedisReply, StoreFailure, clients::ListedClient, commands::glob};
+use crate::{
+    StoreFailure,
+    clients::ListedClient,
+    commands::glob,
+    resp::{Protocol, write_push},
+};
 
 /// Messages that wait for a client to read them, and their bytes.
 const WAITING_MAX: usize = 1024;
@@ -33,14 +38,40 @@ pub(super) struct Topics(Mutex<BTreeMap<Topic, BTreeMap<u64, Outbox>>>);
 #[derive(Clone)]
 pub(crate) struct Outbox {
     client: Arc<ListedClient>,
-    sender: mpsc::Sender<RedisReply>,
+    sender: mpsc::Sender<ChannelMessage>,
     bytes: Arc<AtomicUsize>,
 }
 
 /// The end of that way.
 pub(crate) struct Inbox {
-    receiver: mpsc::Receiver<RedisReply>,
+    receiver: mpsc::Receiver<ChannelMessage>,
     bytes: Arc<AtomicUsize>,
+}
+
+/// A message on its way to a subscriber. All of them share its bytes: those of a thousand clients that do not read would take a thousand
+/// times as much memory.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelMessage {
+    /// The pattern by which the client gets it, unless it is by the channel itself.
+    pattern: Option<Arc<[u8]>>,
+    channel: Arc<[u8]>,
+    text: Arc<[u8]>,
+}
+
+impl ChannelMessage {
+    pub(crate) fn write(&self, protocol: Protocol, out: &mut Vec<u8>) {
+        let channel: &[u8] = &self.channel;
+        match &self.pattern {
+            Some(pattern) => write_push(&[b"pmessage", &**pattern, channel, &self.text], protocol, out),
+            None => write_push(&[b"message", channel, &self.text], protocol, out),
+        }
+    }
+
+    /// Number of bytes that a client has to read, about.
+    fn bytes(&self) -> usize {
+        let pattern = self.pattern.as_ref().map_or(0, |pattern| pattern.len());
+        size_of::<Self>() + pattern + self.channel.len() + self.text.len()
+    }
 }
 
 impl Topics {
@@ -82,13 +113,15 @@ impl Topics {
     pub(super) fn deliver(&self, channel: &[u8], message: &[u8]) {
         let topics = self.topics();
         let own = topics.get(&Topic { is_pattern: false, name: channel.to_vec() });
+        let message = ChannelMessage { pattern: None, channel: channel.into(), text: message.into() };
         for outbox in own.into_iter().flat_map(BTreeMap::values) {
-            outbox.send(&[b"message", channel, message]);
+            outbox.send(message.clone());
         }
 
         let patterns = Topic { is_pattern: true, name: Vec::new() }..;
         for (topic, subscribers) in topics.range(patterns).filter(|(topic, _)| glob::matches(&topic.name, channel)) {
-            subscribers.values().for_each(|outbox| outbox.send(&[b"pmessage", &topic.name, channel, message]));
+            let message = ChannelMessage { pattern: Some(topic.name.as_slice().into()), ..message.clone() };
+            subscribers.values().for_each(|outbox| outbox.send(message.clone()));
         }
     }
 
@@ -106,8 +139,7 @@ impl Outbox {
         (Self { client, sender, bytes: Arc::clone(&bytes) }, Inbox { receiver, bytes })
     }
 
-    fn send(&self, parts: &[&[u8]]) {
-        let message = RedisReply::Push(parts.iter().map(|part| RedisReply::Bulk(part.to_vec())).collect());
+    fn send(&self, message: ChannelMessage) {
         let bytes = message.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if waiting <= WAITING_BYTES_MAX && self.sender.try_send(message).is_ok() {
@@ -129,16 +161,46 @@ impl Outbox {
 
 impl Inbox {
     /// The next message. Dropping the future loses none.
-    pub(crate) async fn next(&mut self) -> RedisReply {
+    pub(crate) async fn next(&mut self) -> ChannelMessage {
         let Some(message) = self.receiver.recv().await else { return std::future::pending().await };
         self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
         message
     }
 
     /// The next message, if it is there.
-    pub(crate) fn try_next(&mut self) -> Option<RedisReply> {
+    pub(crate) fn try_next(&mut self) -> Option<ChannelMessage> {
         let message = self.receiver.try_recv().ok()?;
         self.bytes.fetch_sub(message.bytes(), Ordering::Relaxed);
         Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::clients::ClientList;
+
+    #[test]
+    fn all_subscribers_share_the_bytes_of_a_message() {
+        let clients = Arc::new(ClientList::new(1));
+        let topics = Topics::default();
+        let subscribe = |is_pattern, name: &[u8]| {
+            let guard = clients.enter(SocketAddr::from(([127, 0, 0, 1], 1)), None);
+            let (outbox, inbox) = Outbox::new(Arc::clone(&guard.client));
+            topics.add(&Topic { is_pattern, name: name.to_vec() }, &outbox);
+            (guard, inbox)
+        };
+        let mut subscribers = [subscribe(false, b"news"), subscribe(false, b"news"), subscribe(true, b"n*")];
+        topics.deliver(b"news", b"text");
+
+        let messages = subscribers.each_mut().map(|(_, inbox)| inbox.try_next().expect("a message"));
+        for message in &messages {
+            assert!(Arc::ptr_eq(&message.text, &messages[0].text));
+        }
+        let mut out = Vec::new();
+        messages[2].write(Protocol::Resp3, &mut out);
+        assert_eq!(out, b">4\r\n$8\r\npmessage\r\n$2\r\nn*\r\n$4\r\nnews\r\n$4\r\ntext\r\n");
     }
 }
