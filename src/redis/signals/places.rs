@@ -95,17 +95,23 @@ impl LocalPlace {
     }
 
     fn entry(&self, key: &[u8]) -> Vec<u8> {
-        names::waiter(key, &format!("{}-{}", self.node, self.id))
+        // Their names have the order of their arrival: it decides between clients whose places one transaction has made.
+        names::waiter(key, &format!("{}-{:016x}", self.node, self.id))
     }
 
     /// Looks for which keys the client is the first of all nodes.
     pub(super) async fn standing<S: RedisStore>(&self, store: &S) -> Result<WaiterStanding, StoreFailure> {
         let mut first_for = Vec::new();
         for (number, key) in self.keys.iter().enumerate() {
+            // A thousand clients that read a thousand places a second would leave no time for anything else.
+            if self.is_behind_another(number) {
+                continue;
+            }
             let own = self.entry(key);
             let waiters = waiters(store, key).await?;
             // Without an entry the lease has ended, and it is written anew with the next renewal: at the end of the queue.
             let Some(created) = waiters.iter().find(|(entry, _)| *entry == own).map(|(_, created)| *created) else {
+                self.note_place(number, u64::MAX);
                 continue;
             };
             self.note_place(number, created);
@@ -119,6 +125,14 @@ impl LocalPlace {
         Ok(WaiterStanding { first_for })
     }
 
+    /// Whether another client of this node is known to stand before this one. Only the first of a node can be the first of all.
+    fn is_behind_another(&self, number: usize) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner)[number];
+        let queues = self.shared.places.queues();
+        let first = queues.get(&self.keys[number]).and_then(|queue| queue.keys().next());
+        seen < u64::MAX && first.is_some_and(|first| *first < (seen, self.id))
+    }
+
     /// Gives the client its place among those of this node.
     fn note_place(&self, number: usize, created: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,6 +143,12 @@ impl LocalPlace {
             && let Some(client) = queue.remove(&(before, self.id))
         {
             queue.insert((created, self.id), client);
+            // If it has fallen behind, the one that is the first now has not looked yet.
+            if before < created
+                && let Some(first) = queue.values().next()
+            {
+                first.notify_one();
+            }
         }
     }
 }

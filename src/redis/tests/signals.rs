@@ -532,3 +532,33 @@ async fn a_node_keeps_a_bounded_number_of_waiting_clients() {
     subscribers[0].call("unsubscribe 0-0").await;
     assert_eq!(nodes.client(0).call("blpop queue 1").await, "*-1|");
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_many_clients_of_a_node_only_the_first_looks_and_all_are_served_at_once() {
+    let nodes = SeveralNodes::new(1);
+    // The node hears of writes from its first client on that waits.
+    nodes.client(0).call("blpop other 0.1").await;
+    nodes.until_count("redis/wait/", 0).await;
+    let waiting: Vec<_> = (0..50)
+        .map(|_| {
+            let mut client = nodes.client(0);
+            tokio::spawn(async move { client.call("blpop queue 0").await })
+        })
+        .collect();
+    nodes.until_count("redis/wait/", 50).await;
+    sleep(Duration::from_secs(2)).await;
+    let before = nodes.store.reads();
+    sleep(Duration::from_secs(10)).await;
+    let reads = nodes.store.reads() - before;
+    assert!(reads < 50, "{reads} reads in 10 s");
+
+    // One transaction has made all their places, and they still have the order in which they came.
+    let began = Instant::now();
+    let items: Vec<_> = (0..50).map(|number| number.to_string()).collect();
+    nodes.client(0).call(&format!("rpush queue {}", items.join(" "))).await;
+    for (waiting, item) in waiting.into_iter().zip(&items) {
+        let popped = timeout(PATIENCE, waiting).await.expect("in time").expect("no panic");
+        assert_eq!(popped, format!("*2|$5|queue|${}|{item}|", item.len()));
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
