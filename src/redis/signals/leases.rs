@@ -27,6 +27,14 @@ const HELD_MAX: usize = 16 << 10;
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What is to be done to an entry.
+struct UnwrittenEntry {
+    /// Its value; without one it is to be deleted.
+    value: Option<Vec<u8>>,
+    /// Whether the store may have the entry.
+    is_stored: bool,
+}
+
 /// An entry that is to be written, or without a value deleted.
 type LeaseChange = (Vec<u8>, Option<Vec<u8>>);
 
@@ -46,7 +54,7 @@ struct HeldEntries {
     /// The entries, with their values.
     held: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Those that are to be written, and those that are to be deleted.
-    unwritten: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    unwritten: BTreeMap<Vec<u8>, UnwrittenEntry>,
     /// Rises with each change.
     generation: u64,
 }
@@ -72,7 +80,8 @@ impl Leases {
     pub(super) fn ensure_room(&self, keys: impl Iterator<Item = Vec<u8>>) -> Result<(), StoreFailure> {
         let state = self.state();
         let new = keys.filter(|key| !state.held.contains_key(key)).count();
-        if state.held.len() + new > HELD_MAX {
+        // Those that have gone have a place until they are deleted: clients that come and go must not outrun the writes.
+        if state.held.len() + new > HELD_MAX || state.unwritten.len() + new > 2 * HELD_MAX {
             return Err(StoreFailure::TooLarge(format!(
                 "a node keeps {HELD_MAX} places of waiting clients and channels with subscribers, and no more: use fewer, or another node"
             )));
@@ -83,8 +92,9 @@ impl Leases {
     /// Has an entry written and kept. Returns the generation for [`Self::settled`].
     pub(super) fn hold(&self, key: Vec<u8>, value: Vec<u8>) -> u64 {
         self.change(|state| {
-            state.held.insert(key.clone(), value.clone());
-            state.unwritten.insert(key, Some(value));
+            let was_held = state.held.insert(key.clone(), value.clone()).is_some();
+            let is_stored = state.unwritten.get(&key).map_or(was_held, |before| before.is_stored);
+            state.unwritten.insert(key, UnwrittenEntry { value: Some(value), is_stored });
         })
     }
 
@@ -92,7 +102,11 @@ impl Leases {
     pub(super) fn release(&self, key: Vec<u8>) -> u64 {
         self.change(|state| {
             state.held.remove(&key);
-            state.unwritten.insert(key, None);
+            // One that the store has not seen is just forgotten.
+            let is_stored = state.unwritten.remove(&key).is_none_or(|before| before.is_stored);
+            if is_stored {
+                state.unwritten.insert(key, UnwrittenEntry { value: None, is_stored });
+            }
         })
     }
 
@@ -125,9 +139,9 @@ impl Leases {
         let mut state = self.state();
         let mut taken = Vec::new();
         while taken.len() < together_max
-            && let Some(change) = state.unwritten.pop_first()
+            && let Some((key, change)) = state.unwritten.pop_first()
         {
-            taken.push(change);
+            taken.push((key, change.value));
         }
         let settled = if state.unwritten.is_empty() { state.generation } else { 0 };
         (taken, settled)
@@ -147,7 +161,9 @@ impl Leases {
             *together_max = 1;
         }
         for (key, value) in changes {
-            state.unwritten.entry(key).or_insert(value);
+            // It is not always known whether the write has failed.
+            let change = UnwrittenEntry { value, is_stored: true };
+            state.unwritten.entry(key).and_modify(|newer| newer.is_stored = true).or_insert(change);
         }
     }
 
@@ -155,7 +171,7 @@ impl Leases {
         let mut state = self.state();
         let held = state.held.clone();
         for (key, value) in held {
-            state.unwritten.entry(key).or_insert(Some(value));
+            state.unwritten.entry(key).or_insert(UnwrittenEntry { value: Some(value), is_stored: true });
         }
     }
 }
@@ -199,5 +215,54 @@ async fn write_all<S: RedisStore>(store: &S, leases: &Leases) {
             leases.settled.send_if_modified(|before| std::mem::replace(before, (*before).max(settled)) < settled);
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_that_come_and_go_leave_nothing_to_write() {
+        let leases = Leases::default();
+        leases.hold(b"stays".to_vec(), Vec::new());
+        for number in 0..10 {
+            let key = format!("goes-{number}").into_bytes();
+            leases.hold(key.clone(), b"1".to_vec());
+            leases.hold(key.clone(), b"2".to_vec());
+            leases.release(key);
+        }
+        assert_eq!(leases.take(TOGETHER_MAX).0, [(b"stays".to_vec(), Some(Vec::new()))]);
+
+        // From now on the store has it, or will have it: also if its write seems to have failed, and while it is renewed.
+        leases.release(b"stays".to_vec());
+        let deleted = vec![(b"stays".to_vec(), None)];
+        assert_eq!(leases.take(TOGETHER_MAX).0, deleted);
+        leases.hold(b"stays".to_vec(), Vec::new());
+        leases.put_back(deleted.clone(), &mut 1, &StoreFailure::Unknown(String::new()));
+        leases.release(b"stays".to_vec());
+        assert_eq!(leases.take(TOGETHER_MAX).0, deleted);
+    }
+
+    #[test]
+    fn entries_have_their_places_until_they_are_deleted() {
+        let leases = Leases::default();
+        // What comes is written before what has gone is deleted.
+        for round in [1, 0] {
+            let keys = (0..HELD_MAX).map(|number| format!("{round}-{number}").into_bytes());
+            assert_eq!(leases.ensure_room(keys.clone()), Ok(()), "round {round}");
+            for key in keys.clone() {
+                leases.hold(key, Vec::new());
+            }
+            leases.take(HELD_MAX);
+            for key in keys {
+                leases.release(key);
+            }
+        }
+
+        let next = || std::iter::once(b"next".to_vec());
+        assert!(matches!(leases.ensure_room(next()), Err(StoreFailure::TooLarge(_))));
+        leases.take(TOGETHER_MAX);
+        assert_eq!(leases.ensure_room(next()), Ok(()));
     }
 }
