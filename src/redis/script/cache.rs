@@ -6,8 +6,11 @@ use std::{
 };
 
 use super::shape::ScriptShape;
-use crate::sha1;
+use crate::{sha1, view::Stop};
 
+/// Maximum number of bytes of a script's text. The compiler of Lua takes the square of some of them, such as of 10,000 times `a or`, and
+/// cannot be interrupted.
+pub(crate) const SOURCE_BYTES_MAX: usize = 64 << 10;
 /// Bytes that a script takes beyond its own.
 const SCRIPT_COST: usize = 256;
 
@@ -23,6 +26,17 @@ pub(crate) struct CachedScript {
 }
 
 impl CachedScript {
+    /// Fails on a text that is too long.
+    pub(crate) fn check_length(source: &[u8]) -> Result<(), Stop> {
+        if source.len() <= SOURCE_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Stop::Refused(format!(
+            "ERR the script has {} bytes, and the limit is {SOURCE_BYTES_MAX}: make several scripts of it",
+            source.len()
+        )))
+    }
+
     /// Hashes a script and looks for its shape. That is done once for each.
     pub(crate) fn new(source: &[u8]) -> Self {
         Self { source: source.to_vec(), sha1: sha1::hexadecimal(source), shape: ScriptShape::recognize(source) }

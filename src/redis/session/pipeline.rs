@@ -15,6 +15,7 @@ use crate::{
     commands::{self, CommandRunner, CommandSpec, Flag},
     fast::FastTxn,
     resp::RequestWords,
+    script::CachedScript,
 };
 
 /// A request that is one transaction.
@@ -60,6 +61,7 @@ impl<S: RedisStore> RedisSession<S> {
                 let script = if command.name == "evalsha" {
                     self.node.find_remembered_script(&self.requester(), arguments[1]).await?
                 } else {
+                    CachedScript::check_length(arguments[1]).ok()?;
                     self.node.remember_script(arguments[1])
                 };
                 let (keys, given) = super::scripts::split_keys(&arguments).ok()?;

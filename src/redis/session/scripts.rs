@@ -6,10 +6,11 @@ use super::{
     clients::unknown_subcommand,
 };
 use crate::{
-    EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, RedisStore, Requester, ScriptFailure, StoreFailure,
+    EntryTxn, EntryWrite, Expiry, LockClaim, RedisReply, RedisStore, Requester, StoreFailure,
     commands::{Arguments, CommandSpec, Flag, wrong_number},
     key::{FLUSHED, script_key, script_range},
     number::parse_integer,
+    script::CachedScript,
     sha1,
     unit::{CommandUnit, ScriptInvocation, UnitCall},
     view::Stop,
@@ -47,6 +48,7 @@ impl<S: RedisStore> RedisSession<S> {
             let found = self.node.find_script(&self.requester(), arguments[1]).await;
             found.ok_or_else(|| Stop::refused("NOSCRIPT No matching script. Please use EVAL."))?
         } else {
+            CachedScript::check_length(arguments[1])?;
             self.node.remember_script(arguments[1])
         };
 
@@ -94,8 +96,11 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Serves `SCRIPT LOAD source`: the hash. The script is known to all nodes then.
     async fn load_script(&self, source: &[u8]) -> Result<Result<RedisReply, Stop>, Closes> {
-        if let Err(ScriptFailure::Compile(text)) = self.node.engine.check(source) {
-            return Ok(Err(Stop::Refused(format!("ERR Error compiling script (new function): {text}"))));
+        if let Err(stop) = CachedScript::check_length(source) {
+            return Ok(Err(stop));
+        }
+        if let Err(stop) = self.node.engine.check(&self.requester(), source).await {
+            return Ok(Err(stop));
         }
         match self.store_script(source).await {
             Ok(()) => {

@@ -129,6 +129,9 @@ async fn a_script_sees_forms_of_the_second_version_and_its_own_database() {
     assert_eq!(api.call("GET k").await, "$3|two|");
 }
 
+/// The begin of scripts that are compiled until they are released.
+const COMPILED_FOR_LONG: &str = "compiled for long";
+
 /// An interpreter whose scripts take long: `held` until they are released, `nap` for some milliseconds.
 #[derive(Default)]
 struct Busy {
@@ -138,6 +141,13 @@ struct Busy {
 }
 
 impl Busy {
+    fn hold(&self) {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        let is_released = self.is_released.lock().unwrap();
+        let released = self.released.wait_timeout_while(is_released, PATIENCE, |is_released| !*is_released);
+        drop(released);
+    }
+
     fn release(&self) {
         *self.is_released.lock().unwrap() = true;
         self.released.notify_all();
@@ -145,7 +155,10 @@ impl Busy {
 }
 
 impl Interpreter for Busy {
-    fn check(&self, _source: &[u8]) -> Result<(), ScriptFailure> {
+    fn check(&self, source: &[u8]) -> Result<(), ScriptFailure> {
+        if source.starts_with(COMPILED_FOR_LONG.as_bytes()) {
+            self.hold();
+        }
         Ok(())
     }
 
@@ -158,6 +171,7 @@ impl Interpreter for Busy {
         _host: &mut dyn ScriptHost,
         limits: ScriptLimits,
     ) -> Result<RedisReply, ScriptFailure> {
+        self.check(source)?;
         if source == b"nap" {
             let waited = self.released.wait_timeout(self.is_released.lock().unwrap(), Duration::from_millis(5));
             drop(waited);
@@ -166,10 +180,7 @@ impl Interpreter for Busy {
             if limits.instructions_max < ScriptLimits::default().instructions_max {
                 return Err(ScriptFailure::OverLimit("too long".to_owned()));
             }
-            self.held.fetch_add(1, Ordering::SeqCst);
-            let is_released = self.is_released.lock().unwrap();
-            let released = self.released.wait_timeout_while(is_released, PATIENCE, |is_released| !*is_released);
-            drop(released);
+            self.hold();
         }
         Ok(RedisReply::Integer(1))
     }
@@ -218,4 +229,62 @@ async fn the_scripts_of_a_transaction_share_their_time() {
     let text = "-ERR the scripts of a transaction ran longer than 30 ms together: make several of it|";
     assert!(replies.ends_with(text), "{replies}");
     assert_eq!(client.call("GET a").await, "$-1|");
+}
+
+#[tokio::test]
+async fn a_script_that_would_take_long_to_compile_is_refused() {
+    let mut api = Api::new();
+    let longest = "#".repeat(64 << 10);
+    let text = "-ERR the script has 65537 bytes, and the limit is 65536: make several scripts of it|";
+    for command in ["SCRIPT LOAD", "EVAL"] {
+        let request = |source: &str| {
+            let source = source.as_bytes().to_vec();
+            words(command).into_iter().chain([source]).chain(words(if command == "EVAL" { "0" } else { "" })).collect()
+        };
+        assert!(!api.request(request(&longest)).await.contains("the limit is"), "{command}");
+        assert_eq!(api.request(request(&format!("{longest}#"))).await, text, "{command}");
+    }
+}
+
+#[tokio::test]
+async fn compiling_long_scripts_does_not_keep_short_ones_waiting() {
+    let busy = Arc::new(Busy::default());
+    let store = Memory::default();
+    let options = Options { scripts_max: 2, ..options() };
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::clone(&busy) as Arc<dyn Interpreter>, options));
+    let long = format!("{COMPILED_FOR_LONG}{}", " ".repeat(10_000));
+    let compiled: Vec<_> = ["EVAL", "SCRIPT LOAD"]
+        .map(|command| {
+            let mut client = Api::at(store.clone(), Arc::clone(&node));
+            let mut request = words(command);
+            request.push(long.clone().into_bytes());
+            request.extend(words(if command == "EVAL" { "0" } else { "" }));
+            tokio::spawn(async move { client.request(request).await })
+        })
+        .into();
+    let begun = timeout(PATIENCE, async {
+        while busy.held.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+    });
+    begun.await.expect("both are compiled");
+
+    // One thread serves all clients here: it is free.
+    let mut client = Api::at(store, node);
+    assert_eq!(client.request(script("EVAL", "short", "0")).await, ":1|");
+    busy.release();
+    for compiled in compiled {
+        let reply = compiled.await.expect("no panic");
+        assert!(!reply.starts_with('-'), "{reply}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn receivers_are_counted_once_for_each_channel_of_a_script() {
+    let mut api = Api::new();
+    let source: Vec<_> = (0..50).map(|number| format!("publish channel-{number} x")).collect();
+    let before = api.store.reads();
+    assert_eq!(api.request(script("EVAL", &source.join("\n"), "0")).await, ":0|");
+    let reads = api.store.reads() - before;
+    assert!(reads < 200, "{reads} reads");
 }

@@ -1,6 +1,7 @@
 //! Runs units: load, run, commit under what was read, or again.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -36,6 +37,8 @@ const KEYS_MAX: usize = 20_000;
 const QUICK_INSTRUCTIONS_MAX: u64 = 50_000;
 /// Their time.
 const QUICK_TIME_MAX: Duration = Duration::from_millis(20);
+/// Bytes of the text of each of them: compiling cannot be interrupted.
+const QUICK_SOURCE_BYTES_MAX: usize = 8 << 10;
 /// Number of units that read ranges at the same time: each may have some megabytes of keys in memory.
 const RANGES_MAX: usize = 8;
 /// Maximum number of bytes of the replies of a unit.
@@ -126,8 +129,19 @@ impl<S: RedisStore> Engine<S> {
     }
 
     /// Compiles a script, and runs nothing.
-    pub(crate) fn check(&self, source: &[u8]) -> Result<(), ScriptFailure> {
-        self.interpreter.check(source)
+    pub(crate) async fn check(&self, requester: &Requester, source: &[u8]) -> Result<(), Stop> {
+        let is_quick = source.len() <= QUICK_SOURCE_BYTES_MAX;
+        let interpreter = Arc::clone(&self.interpreter);
+        let owned = source.to_vec();
+        let checked = self.run_in_place(requester, is_quick, move || interpreter.check(&owned)).await?;
+
+        match checked {
+            Err(ScriptFailure::Compile(text)) => {
+                Err(Stop::Refused(format!("ERR Error compiling script (new function): {text}")))
+            }
+            // Its limits are those of a run.
+            Ok(()) | Err(ScriptFailure::Raised(_) | ScriptFailure::OverLimit(_) | ScriptFailure::Aborted) => Ok(()),
+        }
     }
 
     /// The time since 1970. It does not go back.
@@ -268,6 +282,7 @@ impl<S: RedisStore> Engine<S> {
         // it is run anew.
         let moment = self.moment();
         let mut place = None;
+        let mut receivers = BTreeMap::new();
         for _ in 0..LOADS_MAX {
             if place.is_none() && !needs.ranges.is_empty() {
                 let Ok(taken) = timeout_at(requester.deadline, self.ranges.acquire()).await else {
@@ -276,7 +291,14 @@ impl<S: RedisStore> Engine<S> {
                 };
                 place = taken.ok();
             }
-            let (loaded, is_of_one_moment) = self.load(requester, needs).await?;
+            // Once for each channel: a unit may ask for another one in each of its runs.
+            for channel in &needs.receivers {
+                if !receivers.contains_key(channel) {
+                    receivers.insert(channel.clone(), signals::count_receivers(&self.store, channel).await?);
+                }
+            }
+            let (mut loaded, is_of_one_moment) = self.load(requester, needs).await?;
+            loaded.receivers.clone_from(&receivers);
             let is_changed = |(key, revision): &(Vec<u8>, u64)| {
                 let entry = loaded.entries.get(key).and_then(Option::as_ref);
                 entry.map_or(0, |entry| entry.modified) != *revision
@@ -318,11 +340,6 @@ impl<S: RedisStore> Engine<S> {
             let to = database_end(*database);
             loaded.counts.insert(*database, self.store.count(requester, from, to).await?);
             calls += 1;
-        }
-
-        for channel in &needs.receivers {
-            let receivers = signals::count_receivers(&self.store, channel).await?;
-            loaded.receivers.insert(channel.clone(), receivers);
         }
 
         // Commands without keys, such as PING, are answered without a leader.
@@ -388,17 +405,21 @@ impl<S: RedisStore> Engine<S> {
             ..limits
         };
         let calls: Arc<[UnitCall]> = unit.calls.clone().into();
-        let bounds = ScriptBounds { limits: quick, is_quick: true };
-        let (result, ran) = self.run_scripts(requester, &calls, view.clone(), bounds).await;
-        match result {
-            Ok(replies) => (Ok(replies), ran),
-            Err(RunStop::Stopped(stop)) => (Err(stop), ran),
-            Err(RunStop::TooLong) => {
-                let bounds = ScriptBounds { limits, is_quick: false };
-                let (result, ran) = self.run_scripts(requester, &calls, view, bounds).await;
-                (result.map_err(Stop::from), ran)
+        let is_long =
+            |call: &UnitCall| matches!(call, UnitCall::Script(script) if script.source.len() > QUICK_SOURCE_BYTES_MAX);
+        if !calls.iter().any(is_long) {
+            let bounds = ScriptBounds { limits: quick, is_quick: true };
+            let (result, ran) = self.run_scripts(requester, &calls, view.clone(), bounds).await;
+            match result {
+                Ok(replies) => return (Ok(replies), ran),
+                Err(RunStop::Stopped(stop)) => return (Err(stop), ran),
+                Err(RunStop::TooLong) => {}
             }
         }
+
+        let bounds = ScriptBounds { limits, is_quick: false };
+        let (result, ran) = self.run_scripts(requester, &calls, view, bounds).await;
+        (result.map_err(Stop::from), ran)
     }
 
     /// Runs calls on another thread once there is a place.
@@ -409,32 +430,46 @@ impl<S: RedisStore> Engine<S> {
         view: UnitView,
         bounds: ScriptBounds,
     ) -> (Result<Vec<RedisReply>, RunStop>, UnitView) {
-        let places = if bounds.is_quick { &self.quick_scripts } else { &self.long_scripts };
-        let place = timeout_at(requester.deadline, Arc::clone(places).acquire_owned()).await;
-        let Ok(Ok(place)) = place else {
-            let text = "ERR Lockkeeper is overloaded, and nothing was done: other scripts took all the time".to_owned();
-            return (Err(Stop::Over(text).into()), view);
-        };
-
-        let (done, ran) = oneshot::channel();
         let spare = view.clone();
         let calls = Arc::clone(calls);
         let interpreter = Arc::clone(&self.interpreter);
-        let work = move || {
-            let _place: OwnedSemaphorePermit = place;
+        let run = move || {
             let mut view = view;
             let result = run_all(&calls, &mut view, &*interpreter, bounds);
-            // The caller may have stopped waiting.
-            let _ = done.send((result, view));
+            (result, view)
         };
-        if bounds.is_quick {
+        let ran = self.run_in_place(requester, bounds.is_quick, run).await;
+        ran.unwrap_or_else(|stop| (Err(stop.into()), spare))
+    }
+
+    /// Runs work of the interpreter on another thread once there is a place.
+    async fn run_in_place<T: Send + 'static>(
+        &self,
+        requester: &Requester,
+        is_quick: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Stop> {
+        if self.scripts_in_place {
+            return Ok(work());
+        }
+        let places = if is_quick { &self.quick_scripts } else { &self.long_scripts };
+        let Ok(Ok(place)) = timeout_at(requester.deadline, Arc::clone(places).acquire_owned()).await else {
+            let text = "ERR Lockkeeper is overloaded, and nothing was done: other scripts took all the time";
+            return Err(Stop::Over(text.to_owned()));
+        };
+
+        let (done, result) = oneshot::channel();
+        let work = move || {
+            let _place: OwnedSemaphorePermit = place;
+            // The caller may have stopped waiting.
+            let _ = done.send(work());
+        };
+        if is_quick {
             spawn_blocking(work);
         } else {
             (self.run_apart)(Box::new(work));
         }
-
-        let lost = |_| (Err(Stop::Over("ERR the script ended without a result".to_owned()).into()), spare);
-        ran.await.unwrap_or_else(lost)
+        result.await.map_err(|_| Stop::Over("ERR the script ended without a result".to_owned()))
     }
 }
 
