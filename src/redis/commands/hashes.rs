@@ -86,7 +86,7 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
     scan_cursor(arguments[2])?;
     let fields = view.read::<HashFields>(arguments[1])?;
     let options = ScanOptions::read_for_parts(&arguments[3..], fields.len())?;
-    view.spend(fields.len())?;
+    view.spend(fields.in_order().map(|(field, _)| options.work(field)).sum())?;
     let shown = fields.in_order().filter(|(field, _)| options.shows(field));
     let parts = RedisReply::bulks(shown.flat_map(|(field, value)| [field.clone(), value.clone()]));
     Ok(RedisReply::Array(vec![RedisReply::text("0"), parts]))

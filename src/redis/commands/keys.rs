@@ -206,7 +206,7 @@ pub(super) fn keys(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
             "ERR KEYS would read more than {KEYS_MAX} keys, the limit: use SCAN, or a longer prefix before the first wildcard"
         )));
     }
-    view.spend(seen.iter().map(|seen| 1 + seen.key.len() / 8).sum())?;
+    view.spend(seen.iter().map(|seen| glob::work(pattern, seen.key.len())).sum())?;
     let matching = seen.into_iter().map(|seen| seen.key).filter(|key| glob::matches(pattern, key));
     Ok(RedisReply::bulks(matching))
 }
@@ -227,7 +227,7 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
         _ => 0,
     };
 
-    view.spend(seen.iter().map(|seen| 1 + seen.key.len() / 8).sum())?;
+    view.spend(seen.iter().map(|seen| glob::work(pattern, seen.key.len())).sum())?;
     let is_shown = |kind: DatumKind| options.kind.is_none_or(|asked| is_word(asked, kind.name()));
     let shown = seen.into_iter().filter(|seen| is_shown(seen.kind) && glob::matches(pattern, &seen.key));
     let keys = RedisReply::bulks(shown.map(|seen| seen.key));
@@ -277,6 +277,11 @@ impl<'a> ScanOptions<'a> {
     /// Reads the options for the parts of a structure. Without the key, wrong options are no error.
     pub(super) fn read_for_parts(options: &[&'a [u8]], part_count: usize) -> Result<Self, Stop> {
         if part_count == 0 { Self::read(&[], false) } else { Self::read(options, false) }
+    }
+
+    /// Units of work that it takes to learn whether a field or member is shown.
+    pub(super) fn work(&self, name: &[u8]) -> usize {
+        self.pattern.map_or(1, |pattern| glob::work(pattern, name.len()))
     }
 
     /// Whether a field or member is shown.

@@ -102,6 +102,7 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
     scan_cursor(arguments[2])?;
     let all = all(view, arguments[1])?;
     let options = ScanOptions::read_for_parts(&arguments[3..], all.len())?;
+    view.spend(all.iter().map(|member| options.work(member)).sum())?;
     let shown = all.into_iter().filter(|member| options.shows(member));
     Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::bulks(shown)]))
 }

@@ -463,7 +463,7 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
     scan_cursor(arguments[2])?;
     let members = view.read::<SortedMembers>(arguments[1])?;
     let options = ScanOptions::read_for_parts(&arguments[3..], members.len())?;
-    view.spend(members.len())?;
+    view.spend(members.in_order().map(|(member, _)| options.work(member)).sum())?;
     let shown = members.in_order().filter(|(member, _)| options.shows(member));
     // The scores are strings in both versions of the protocol.
     let parts = shown.flat_map(|(member, score)| [member.clone(), format_double(score.number()).into_bytes()]);

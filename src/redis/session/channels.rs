@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use tokio::task::yield_now;
+
 use super::{
     RedisSession,
     answer::{Closes, failure_reply},
@@ -204,10 +206,11 @@ impl<S: RedisStore> RedisSession<S> {
     pub(super) async fn pubsub(&self, arguments: &Arguments<'_>) -> Result<Result<RedisReply, Stop>, Closes> {
         let store = self.node.store();
         let reply = match (arguments[1].to_ascii_lowercase().as_slice(), &arguments[2..]) {
-            (b"channels", patterns @ ([] | [_])) => signals::list_topics(store, false).await.map(|channels| {
-                let is_asked = |name: &Vec<u8>| patterns.first().is_none_or(|pattern| glob::matches(pattern, name));
-                RedisReply::bulks(channels.into_keys().filter(is_asked))
-            }),
+            (b"channels", [pattern]) if pattern.len() > WAITED_BYTES_MAX => return Ok(Ok(long_name(pattern))),
+            (b"channels", patterns @ ([] | [_])) => {
+                let pattern = patterns.first().copied().unwrap_or(b"*");
+                self.list_channels(pattern).await
+            }
             (b"numsub", channels) => self.count_subscribers(channels).await,
             (b"numpat", []) => {
                 signals::list_topics(store, true).await.map(|patterns| RedisReply::count(patterns.len()))
@@ -223,6 +226,20 @@ impl<S: RedisStore> RedisSession<S> {
             Ok(reply) => Ok(Ok(reply)),
             Err(failure) => failure_reply(failure).map(Ok),
         }
+    }
+
+    async fn list_channels(&self, pattern: &[u8]) -> Result<RedisReply, StoreFailure> {
+        let channels = signals::list_topics(self.node.store(), false).await?;
+        let mut asked = Vec::new();
+        for (number, channel) in channels.into_keys().enumerate() {
+            if number % signals::COMPARED_TOGETHER == 0 {
+                yield_now().await;
+            }
+            if glob::matches(pattern, &channel) {
+                asked.push(channel);
+            }
+        }
+        Ok(RedisReply::bulks(asked))
     }
 
     async fn count_subscribers(&self, channels: &[&[u8]]) -> Result<RedisReply, crate::StoreFailure> {

@@ -53,7 +53,7 @@ use crate::{RedisStore, Requester, StoreFailure};
 use feed::WriteFeed;
 use leases::Leases;
 pub(crate) use places::{LocalPlace, WaiterStanding};
-pub(crate) use publish::{count_receivers, count_subscribers, list_topics, publish};
+pub(crate) use publish::{COMPARED_TOGETHER, count_receivers, count_subscribers, list_topics, publish};
 pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
 use {places::LocalPlaces, topics::Topics};
 

@@ -22,6 +22,8 @@ const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Patterns with subscribers at a node. Each message is compared with all of them, at all nodes.
 const PATTERNS_MAX: usize = 1024;
+/// Their bytes: the time of a comparison is the product of both lengths.
+const PATTERNS_BYTES_MAX: usize = 32 << 10;
 
 /// A channel, or a pattern of channels.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,11 +89,14 @@ impl Topics {
     pub(super) fn ensure_room(&self, new: &[Topic]) -> Result<(), StoreFailure> {
         let topics = self.topics();
         let is_new = |topic: &&Topic| topic.is_pattern && !topics.contains_key(topic);
-        let new = new.iter().filter(is_new).count();
-        let present = topics.range(Topic { is_pattern: true, name: Vec::new() }..).count();
-        if new > 0 && present + new > PATTERNS_MAX {
+        let new: Vec<_> = new.iter().filter(is_new).collect();
+        let present = || topics.range(Topic { is_pattern: true, name: Vec::new() }..).map(|(topic, _)| topic);
+        let count = present().count() + new.len();
+        let bytes: usize = present().chain(new.iter().copied()).map(|topic| topic.name.len()).sum();
+        if !new.is_empty() && (count > PATTERNS_MAX || bytes > PATTERNS_BYTES_MAX) {
             return Err(StoreFailure::TooLarge(format!(
-                "a node keeps {PATTERNS_MAX} patterns with subscribers, and no more: subscribe to channels, or at another node"
+                "a node keeps {PATTERNS_MAX} patterns with subscribers and {PATTERNS_BYTES_MAX} bytes of them, and no more: subscribe to \
+                 channels, or at another node"
             )));
         }
         Ok(())

@@ -319,3 +319,22 @@ async fn a_scan_shows_each_key_once_and_ends() {
     let keys = api.call("KEYS key:00*").await;
     assert!(keys.starts_with("*10|") || keys.starts_with("*11|"), "{keys}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn patterns_that_take_long_are_refused() {
+    let mut api = Api::new();
+    let name = "a".repeat(20_000);
+    let pattern = format!("*{}b", "a".repeat(10_000));
+    api.call(&format!("HSET h {name} v")).await;
+    api.call(&format!("SADD s {name}")).await;
+    api.call(&format!("ZADD z 1 {name}")).await;
+    for number in 0..300 {
+        api.store.put(&format!("redis/0/{number}{}", &name[..1_000]), b"sx");
+    }
+    for command in ["HSCAN h 0 MATCH", "SSCAN s 0 MATCH", "ZSCAN z 0 MATCH", "KEYS", "SCAN 0 COUNT 1000 MATCH"] {
+        let reply = api.call(&format!("{command} {pattern}")).await;
+        assert!(reply.starts_with("-ERR the commands take more than 2097152 units of work"), "{command}: {reply}");
+        let reply = api.call(&format!("{command} *a")).await;
+        assert!(reply.contains(&name[..1_000]), "{command}: {reply}");
+    }
+}

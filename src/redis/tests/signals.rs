@@ -515,6 +515,15 @@ async fn a_node_keeps_a_bounded_number_of_patterns() {
     assert!(refused.starts_with("-ERR a node keeps 1024 patterns"), "{refused}");
     assert!(second.call("psubscribe 7-*").await.ends_with(":1|"), "others have it already");
     assert_eq!(nodes.client(0).call("publish 7-a hello").await, ":2|");
+
+    // Nor are they long.
+    first.call("reset").await;
+    second.call("reset").await;
+    let long = |number: usize| format!("*{number:0>1000}");
+    let patterns: Vec<_> = (0..32).map(long).collect();
+    assert!(first.call(&format!("psubscribe {}", patterns.join(" "))).await.ends_with(":32|"));
+    let refused = second.call(&format!("psubscribe {}", long(32))).await;
+    assert!(refused.contains("and 32768 bytes of them"), "{refused}");
 }
 
 /// Nor can clients that wait take all places of a node.
