@@ -22,7 +22,9 @@
 //! [`QUIET`] is renewed by itself. So the last renewal is sent at most [`QUIET`] and [`HEARD_LOOK`] after the last frame.
 //!
 //! **Renewals** go over keep-alive streams of the node itself, [`STREAMS`] of them, and share commands of the log at the leader. The
-//! sequence number of a renewal is the time of its sending. What a broken stream has not acknowledged is sent again on the next one.
+//! sequence number of a renewal is the time of its sending. What a broken stream has not acknowledged is sent again on the next one. A
+//! leader that does not know what became of a renewal says nothing, so one that is not acknowledged for a sixth of the TTL is sent again,
+//! too: its client may wait for an answer meanwhile, and send nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -64,6 +66,8 @@ const FRESH_FOR_PART: u32 = 3;
 const QUIET: Duration = Duration::from_millis(50);
 /// Time between two looks for such frames.
 const HEARD_LOOK: Duration = Duration::from_millis(25);
+/// Sequence numbers are coarser than moments: a renewal that is acknowledged may seem to be sent this much earlier than it was.
+const SEQUENCE_GRAIN: Duration = Duration::from_millis(1);
 /// Keep-alive streams. Each has a limit of sessions that it has seen; one that reaches it is begun anew.
 const STREAMS: usize = 8;
 /// Time that a session is remembered for that is over: its connection still tells its client so, and must not be closed before.
@@ -146,14 +150,18 @@ impl SessionLeases {
         }
     }
 
-    /// Renews the sessions of which something was heard since their last renewal, where that is old enough or nothing follows.
+    /// Renews the sessions of which something was heard since their last renewal, where that is old enough or nothing follows, and those
+    /// whose last renewal is old and was not acknowledged.
     fn renew_heard(&self) {
         let now = Instant::now();
         let mut sessions = self.shared.sessions();
         sessions.retain(|_, session| session.over.is_none_or(|since| now < since + OVER_KEPT));
         let is_due = |session: &mut VouchedSession| {
+            let is_old = session.is_old(now);
             let is_quiet = now >= session.heard + QUIET;
-            session.heard > session.sent && (is_quiet || session.is_old(now)) && session.take_due(now)
+            let has_news = session.heard > session.sent && (is_quiet || is_old);
+            let is_lost = session.is_unanswered() && is_old;
+            (has_news || is_lost) && session.take_due(now)
         };
         let due: Vec<_> = sessions.iter_mut().filter_map(|(number, it)| is_due(it).then_some(*number)).collect();
         drop(sessions);
@@ -286,6 +294,11 @@ impl VouchedSession {
     /// Whether its last renewal is so old that a further frame is one to renew it for.
     fn is_old(&self, now: Instant) -> bool {
         now >= self.sent + self.ttl / RENEWED_AFTER_PART
+    }
+
+    /// Whether its last renewal was not acknowledged.
+    fn is_unanswered(&self) -> bool {
+        self.sent > self.acknowledged + SEQUENCE_GRAIN
     }
 
     /// Whether it can be renewed now; then it counts as sent. A session that is not vouched for is not renewed: its connection is about
@@ -481,9 +494,33 @@ mod tests {
         leases.renew_heard();
         leases.renew_heard();
         assert_eq!(renewals(&mut due), 1, "the last one");
+        leases.acknowledge(ANN.session, Instant::now());
         advance(TTL / 6).await;
         leases.renew_heard();
         assert_eq!(renewals(&mut due), 0, "nothing was heard since");
+    }
+
+    /// The client has sent a request, whose answer waits for the renewal.
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_of_which_the_leader_says_nothing_is_sent_again() {
+        let (leases, mut due) = opened();
+        advance(TTL / 3 + Duration::from_millis(1)).await;
+        leases.note_alive(ANN);
+        let mut answer = pin!(leases.vouch(ANN));
+        assert!(futures::poll!(answer.as_mut()).is_pending());
+        assert_eq!(renewals(&mut due), 1);
+        advance(TTL / 6 - Duration::from_millis(1)).await;
+        leases.renew_heard();
+        assert_eq!(renewals(&mut due), 0, "its acknowledgement may be on its way");
+        advance(Duration::from_millis(1)).await;
+        leases.renew_heard();
+        assert_eq!(renewals(&mut due), 1, "it was lost");
+        leases.acknowledge(ANN.session, Instant::now() - Duration::from_micros(1));
+        assert!(answer.await);
+
+        advance(TTL / 6).await;
+        leases.renew_heard();
+        assert_eq!(renewals(&mut due), 0, "a client that is silent is not renewed for ever");
     }
 
     #[tokio::test(start_paused = true)]
