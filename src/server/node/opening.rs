@@ -1,11 +1,16 @@
 //! Opens what a node needs of a real machine: certificates, sockets, and the data directory.
 
 use std::{
+    io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use tokio::{net::TcpListener, task::spawn_blocking};
+use tokio::{
+    net::{TcpListener, TcpSocket, lookup_host},
+    task::spawn_blocking,
+};
 
 use lockkeeper_config::{Config, TlsConfig};
 use lockkeeper_environment::Environment;
@@ -21,6 +26,11 @@ use lockkeeper_storage::{
 use lockkeeper_transport::tls::{Subject, Tls, TlsError, TlsFiles};
 
 use super::{ServeError, stopped};
+
+/// Connections of a port that the operating system has made and that are not accepted yet. It takes fewer if its own limit is lower
+/// (`net.core.somaxconn`). The clients of a node that has died come to the others all at once, and one that finds the queue full is not
+/// told: its system tries again a second later, then three, then seven.
+const ACCEPT_QUEUE: u32 = 16_384;
 
 /// Reads the certificates, if the configuration names some.
 pub(super) async fn load_certificates(config: &Config) -> Result<Option<Tls>, ServeError> {
@@ -61,7 +71,27 @@ pub(super) fn check_subject(config: &Config, tls: &Tls) -> Result<(), ServeError
 
 /// Listens at the address that the configuration has under this key.
 pub(super) async fn listen(key: &'static str, address: &str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
+    bind(address).await.map_err(|source| ServeError::Listen { key, address: address.to_owned(), source })
+}
+
+/// Listens at the first address of these that can be had.
+async fn bind(address: &str) -> io::Result<TcpListener> {
+    let mut refused = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in lookup_host(address).await? {
+        match bind_one(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A node that starts again has its port though connections of the process before linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE)
 }
 
 /// Listens at the address under this key, unless it is empty: then the port is not served.
@@ -118,5 +148,33 @@ fn warn_of_other_users(config: &Config) {
     let named = optional.into_iter().map(PathBuf::as_path).filter(|path| !path.as_os_str().is_empty());
     for warning in [config.data_dir.as_path()].into_iter().chain(named).filter_map(files::warn_of_others) {
         tracing::warn!("{warning}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use tokio::{net::TcpStream, time::timeout};
+
+    use super::*;
+
+    /// More than the queue of a listener that asks for no length.
+    const CLIENTS: usize = 200;
+
+    #[tokio::test]
+    async fn clients_that_come_all_at_once_find_room_in_the_queue() {
+        let allowed = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
+        if allowed.trim().parse::<usize>().is_ok_and(|allowed| allowed < CLIENTS) {
+            return;
+        }
+
+        let listener = listen("client_listen", "127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound");
+        let mut clients = Vec::new();
+        for number in 0..CLIENTS {
+            let client = timeout(Duration::from_secs(10), TcpStream::connect(port)).await;
+            clients.push(client.unwrap_or_else(|_| panic!("the client {number} finds no room")).expect("it listens"));
+        }
     }
 }
