@@ -98,7 +98,10 @@ where
             biased;
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next() => continue,
-            accepted = source.accept() => accepted,
+            accepted = async {
+                slots.settle_arrivals().await;
+                source.accept().await
+            } => accepted,
         };
         let (handshake, client) = match accepted {
             Ok(accepted) => accepted,
@@ -129,4 +132,61 @@ where
 
     drop(source);
     let _ = timeout(CLOSING_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, future::pending};
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+        time::sleep,
+    };
+
+    use super::*;
+
+    /// Slots of arrivals: half of them all.
+    const ARRIVALS: usize = 8;
+    const LIMITS: AcceptLimits =
+        AcceptLimits { connections_max: 2 * ARRIVALS, handshake_timeout: Duration::from_secs(5), refuses: true };
+
+    /// Connections that wait to be accepted. Each takes some time before its first request is read.
+    struct Queue(VecDeque<DuplexStream>);
+
+    impl ConnectionSource for Queue {
+        type Stream = DuplexStream;
+
+        async fn accept(
+            &mut self,
+        ) -> io::Result<(impl Future<Output = io::Result<DuplexStream>> + Send + 'static, SocketAddr)> {
+            let Some(stream) = self.0.pop_front() else { return pending().await };
+            let handshake = async {
+                sleep(Duration::from_millis(10)).await;
+                Ok(stream)
+            };
+            Ok((handshake, ([10, 0, 0, 1], 1).into()))
+        }
+    }
+
+    /// As after the death of another node, whose clients come all at once.
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_come_together_do_not_displace_each_other() {
+        let (mut clients, queue): (Vec<_>, VecDeque<_>) = (0..ARRIVALS * 10).map(|_| duplex(1)).unzip();
+        let stopping = CancellationToken::new();
+        let echo = |AcceptedConnection { mut stream, slot, .. }: AcceptedConnection<DuplexStream>| async move {
+            let Ok(byte) = stream.read_u8().await else { return };
+            let _call = slot.call().expect("there is room");
+            let _ = stream.write_u8(byte).await;
+        };
+        let serving = tokio::spawn(serve_connections(Queue(queue), LIMITS, stopping.clone(), echo));
+
+        for client in &mut clients {
+            client.write_u8(7).await.expect("it is open");
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(client.read_u8().await.ok(), Some(7), "the client {number}");
+        }
+        stopping.cancel();
+        serving.await.expect("it ends");
+    }
 }

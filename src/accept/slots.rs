@@ -4,6 +4,9 @@
 //! It begins as an *arrival*, and is *established* by its first call. Each of the two kinds has its own slots, so
 //! connections that never call, however many, neither keep out nor displace connections that do.
 //!
+//! A port that can wait does not accept while all arrivals are so young that their first request may be on its way
+//! ([`Slots::settle_arrivals`]): the clients of a node that has died come to the others all at once, and none of them is idle.
+//!
 //! When slots are short, another connection is closed:
 //! * for an arrival: another arrival, of the address that has the most of them; those without a complete handshake first, then the
 //!   oldest.
@@ -17,13 +20,18 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, Ipv6Addr},
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{LogThrottle, ReadState, Refusals};
 use lockkeeper_planted::Planted;
@@ -32,6 +40,9 @@ use lockkeeper_planted::Planted;
 const ARRIVALS_PART: usize = 8;
 /// The number of connections from this machine that may be established beyond the limit.
 const OPERATORS: usize = 8;
+/// Time that the first request of an arrival may need, for [`Slots::settle_arrivals`]. A flood of connections without a request delays
+/// others by this time for each filling of the slots.
+const ARRIVAL_GRACE: Duration = Duration::from_millis(100);
 
 /// The slots of a port.
 #[derive(Clone, Debug)]
@@ -46,6 +57,8 @@ struct PortSlots {
     refuses: bool,
     began: Instant,
     registry: Mutex<SlotRegistry>,
+    /// The slot of an arrival is free.
+    arrival_left: Notify,
     failed_accepts: LogThrottle,
     gave_way: LogThrottle,
     refused: LogThrottle,
@@ -130,6 +143,7 @@ impl Slots {
             failed_accepts: LogThrottle::default(),
             began: Instant::now(),
             registry: Mutex::default(),
+            arrival_left: Notify::new(),
             gave_way: LogThrottle::default(),
             refused: LogThrottle::default(),
             refusals,
@@ -163,6 +177,19 @@ impl Slots {
         SlotGuard(slot)
     }
 
+    /// Waits while all slots of arrivals are taken and the oldest of them is younger than [`ARRIVAL_GRACE`]: to admit another one would
+    /// close one that is about to make its first call. Dropping the future changes nothing.
+    pub(crate) async fn settle_arrivals(&self) {
+        loop {
+            let mut left = pin!(self.shared.arrival_left.notified());
+            left.as_mut().enable();
+
+            let Some(until) = self.shared.arrivals_young_until() else { return };
+            // Either way it is looked at again.
+            let _ = timeout_at(until, left).await;
+        }
+    }
+
     pub(crate) fn failed_accepts(&self) -> &LogThrottle {
         &self.shared.failed_accepts
     }
@@ -189,6 +216,18 @@ impl PortSlots {
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// When the oldest arrival is young no more; `None` if it is not young, or a slot is free.
+    fn arrivals_young_until(&self) -> Option<Instant> {
+        let registry = self.registry();
+        if registry.arrivals.len() < self.arrivals_max {
+            return None;
+        }
+
+        let (_, oldest) = registry.arrivals.first_key_value()?;
+        let until = oldest.idle_since() + ARRIVAL_GRACE;
+        (Instant::now() < until).then_some(until)
     }
 
     fn gives_way(&self, slot: &Slot) {
@@ -305,6 +344,8 @@ impl Slot {
 
         self.is_established.store(YES, Relaxed);
         registry.established.insert(self.id, slot);
+        drop(registry);
+        shared.arrival_left.notify_waiters();
         Ok(())
     }
 
@@ -325,7 +366,7 @@ impl Slot {
 
     /// When the last call ended, or the connection arrived.
     pub fn idle_since(&self) -> Instant {
-        self.shared.began + std::time::Duration::from_millis(self.idle_since_ms.load(Relaxed))
+        self.shared.began + Duration::from_millis(self.idle_since_ms.load(Relaxed))
     }
 
     /// The connection is to end once its open calls have.
@@ -371,13 +412,13 @@ impl Drop for SlotGuard {
         let mut registry = self.0.shared.registry();
         registry.arrivals.remove(&self.0.id);
         registry.established.remove(&self.0.id);
+        drop(registry);
+        self.0.shared.arrival_left.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::FutureExt as _;
     use tokio::time::advance;
 
@@ -417,6 +458,25 @@ mod tests {
         flood.extend((0..100).map(|_| come(&slots, 2)));
         assert_eq!((order(&other), order(&established)), (TaskOrder::Stay, TaskOrder::Stay));
         let _call = call(&other);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_waits_while_all_arrivals_are_young() {
+        let slots = Slots::new(SLOTS, Refusals::default());
+        let first = come(&slots, 1);
+        assert!(slots.settle_arrivals().now_or_never().is_some(), "a slot is free");
+        let _second = come(&slots, 1);
+        let mut settled = pin!(slots.settle_arrivals());
+        assert!(futures::poll!(settled.as_mut()).is_pending());
+        let _call = call(&first);
+        assert!(settled.now_or_never().is_some(), "the first has made its call");
+
+        // Those that are idle hold nobody up.
+        let _third = come(&slots, 1);
+        let began = Instant::now();
+        slots.settle_arrivals().await;
+        assert!(began.elapsed().abs_diff(ARRIVAL_GRACE) <= Duration::from_millis(1), "{:?}", began.elapsed());
+        assert!(slots.settle_arrivals().now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
