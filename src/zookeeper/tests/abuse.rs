@@ -85,7 +85,7 @@ async fn records_that_cannot_be_are_refused_and_the_connection_stays() {
 async fn watches_are_bounded_and_a_bystander_goes_on() {
     let rig = Rig::with(1, |options| {
         options.connection_watches_max = 1_000;
-        options.watches_bytes_max = 400_000;
+        options.watches_bytes_max = 700_000;
     })
     .await;
     let mut greedy = rig.client().await;
