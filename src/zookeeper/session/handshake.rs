@@ -62,6 +62,10 @@ pub(crate) async fn greet<S: ZookeeperStore>(
             "the client has seen revision {}, and this cluster is at {}: it comes from another cluster; start it again",
             request.last_seen, start.revision
         );
+        // Such a client comes again and again, and knows of no session that it was given.
+        if request.session == 0 {
+            let _ = node.store.close(&requester, start.attached).await;
+        }
         return Err(ZookeeperFailure::NotExecuted(why));
     }
 
