@@ -40,9 +40,13 @@ use lockkeeper_planted::Planted;
 const ARRIVALS_PART: usize = 8;
 /// The number of connections from this machine that may be established beyond the limit.
 const OPERATORS: usize = 8;
-/// Time that the first request of an arrival may need, for [`Slots::settle_arrivals`]. A flood of connections without a request delays
-/// others by this time for each filling of the slots.
+/// Time that the first request of an arrival may need, for [`Slots::settle_arrivals`].
 const ARRIVAL_GRACE: Duration = Duration::from_millis(100);
+/// For how long arrivals are waited for. Under a flood of connections that request nothing, further ones would otherwise wait in the
+/// operating system's queue until it is full.
+const WAVE: Duration = Duration::from_secs(2);
+/// From the beginning of such a time to the next one.
+const WAVE_PERIOD: Duration = Duration::from_secs(10);
 
 /// The slots of a port.
 #[derive(Clone, Debug)]
@@ -69,6 +73,8 @@ struct PortSlots {
 struct SlotRegistry {
     /// Ids ascend in order of arrival.
     last_id: u64,
+    /// When arrivals were waited for, after a pause.
+    wave: Option<Instant>,
     arrivals: BTreeMap<u64, Arc<Slot>>,
     established: BTreeMap<u64, Arc<Slot>>,
 }
@@ -178,7 +184,8 @@ impl Slots {
     }
 
     /// Waits while all slots of arrivals are taken and the oldest of them is younger than [`ARRIVAL_GRACE`]: to admit another one would
-    /// close one that is about to make its first call. Dropping the future changes nothing.
+    /// close one that is about to make its first call. It does so for [`WAVE`] of each [`WAVE_PERIOD`]. Dropping the future changes
+    /// nothing.
     pub(crate) async fn settle_arrivals(&self) {
         loop {
             let mut left = pin!(self.shared.arrival_left.notified());
@@ -218,16 +225,24 @@ impl PortSlots {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// When the oldest arrival is young no more; `None` if it is not young, or a slot is free.
+    /// Until when the oldest arrival is waited for; `None` if it is not young, or a slot is free, or there was enough of waiting.
     fn arrivals_young_until(&self) -> Option<Instant> {
-        let registry = self.registry();
+        let mut registry = self.registry();
         if registry.arrivals.len() < self.arrivals_max {
             return None;
         }
 
+        let now = Instant::now();
         let (_, oldest) = registry.arrivals.first_key_value()?;
         let until = oldest.idle_since() + ARRIVAL_GRACE;
-        (Instant::now() < until).then_some(until)
+        if until <= now {
+            return None;
+        }
+
+        let last_wave = registry.wave.filter(|began| now < *began + WAVE_PERIOD);
+        let wave = *registry.wave.insert(last_wave.unwrap_or(now));
+        let until = until.min(wave + WAVE);
+        (now < until).then_some(until)
     }
 
     fn gives_way(&self, slot: &Slot) {
@@ -477,6 +492,22 @@ mod tests {
         slots.settle_arrivals().await;
         assert!(began.elapsed().abs_diff(ARRIVAL_GRACE) <= Duration::from_millis(1), "{:?}", began.elapsed());
         assert!(slots.settle_arrivals().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_arrivals_is_waited_for_a_part_of_the_time() {
+        let slots = Slots::new(SLOTS, Refusals::default());
+        let mut waited = Duration::ZERO;
+        let began = Instant::now();
+        let mut flood = Vec::new();
+        while began.elapsed() < 3 * WAVE_PERIOD {
+            let now = Instant::now();
+            slots.settle_arrivals().await;
+            waited += now.elapsed();
+            flood.push(come(&slots, 1));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!((2 * WAVE..=3 * WAVE).contains(&waited), "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]
