@@ -59,6 +59,9 @@ pub struct AcceptLimits {
     /// Whether a new connection is refused while all slots have a request under way and no address has more than half of them: see
     /// [`Slots::refusing_nobody`].
     pub refuses: bool,
+    /// Whether connections that come all at once wait for each other: see [`Slots::settle_arrivals`]. For clients that stay connected, and
+    /// come together when another node dies. Others, such as probes, wait for nobody.
+    pub settles_arrivals: bool,
 }
 
 /// An accepted connection whose handshake is complete.
@@ -84,7 +87,7 @@ where
     F: Fn(AcceptedConnection<L::Stream>) -> C + Clone + Send + 'static,
     C: Future<Output = ()> + Send + 'static,
 {
-    let AcceptLimits { connections_max, handshake_timeout, refuses } = limits;
+    let AcceptLimits { connections_max, handshake_timeout, refuses, settles_arrivals } = limits;
     let arrivals_max = (connections_max / 2).min(ARRIVALS_MAX);
     let slots = if refuses {
         Slots::with_arrivals(arrivals_max, connections_max, source.refusals())
@@ -99,7 +102,9 @@ where
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next() => continue,
             accepted = async {
-                slots.settle_arrivals().await;
+                if settles_arrivals {
+                    slots.settle_arrivals().await;
+                }
                 source.accept().await
             } => accepted,
         };
@@ -147,8 +152,12 @@ mod tests {
 
     /// Slots of arrivals: half of them all.
     const ARRIVALS: usize = 8;
-    const LIMITS: AcceptLimits =
-        AcceptLimits { connections_max: 2 * ARRIVALS, handshake_timeout: Duration::from_secs(5), refuses: true };
+    const LIMITS: AcceptLimits = AcceptLimits {
+        connections_max: 2 * ARRIVALS,
+        handshake_timeout: Duration::from_secs(5),
+        refuses: true,
+        settles_arrivals: true,
+    };
 
     /// Connections that wait to be accepted. Each takes some time before its first request is read.
     struct Queue(VecDeque<DuplexStream>);

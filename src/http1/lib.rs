@@ -87,6 +87,7 @@ where
         connections_max: limits.connections_max,
         handshake_timeout: limits.header_timeout,
         refuses: limits.refuses,
+        settles_arrivals: false,
     };
 
     let serve = move |accepted: AcceptedConnection<L::Stream>| {

@@ -65,6 +65,7 @@ impl<S: RedisStore> Redis<S> {
             connections_max: options.connections_max,
             handshake_timeout: options.arrival_timeout,
             refuses: true,
+            settles_arrivals: true,
         };
 
         let node = Arc::clone(&self.0);

@@ -67,6 +67,7 @@ impl<S: ZookeeperStore> Zookeeper<S> {
             connections_max: options.connections_max,
             handshake_timeout: options.arrival_timeout,
             refuses: true,
+            settles_arrivals: true,
         };
         // They end when this future does.
         let mut tasks = JoinSet::new();
