@@ -156,6 +156,8 @@ planted! {
         HistoryRepeatsEvent = "history-repeats-event",
         /// The history forgets a part of a revision.
         HistorySplitsRevision = "history-splits-revision",
+        /// A read of the past leaves out the oldest of the runs by which changes are found.
+        OldestRunUnread = "oldest-run-unread",
         /// A read of the past shows the present entry.
         PastReadsPresent = "past-reads-present",
         /// A transaction that renews or gives back counts as one that asks for more: it is refused first under pressure.

@@ -71,7 +71,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 34] = [
+const CASES: [(Planted, Evidence); 35] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -91,6 +91,7 @@ const CASES: [(Planted, Evidence); 34] = [
     (Planted::CreatedByEachPut, Error("the run broke off")),
     (Planted::CompareOfAbsentHolds, Error("a transaction of the keyspace")),
     (Planted::PastReadsPresent, Error("a read of the keyspace")),
+    (Planted::OldestRunUnread, Error("a read of the keyspace")),
     (Planted::DeletionWithoutEvent, Error("the run broke off")),
     (Planted::RangeWatchNotWoken, Error("the watch of")),
     // The holders of each protocol.

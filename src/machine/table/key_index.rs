@@ -16,6 +16,7 @@ use std::{
 };
 
 use imbl::Vector;
+use lockkeeper_planted::Planted;
 
 use crate::types::*;
 
@@ -129,6 +130,7 @@ impl KeyIndex {
     fn later_runs(&self, after: Revision) -> impl Iterator<Item = &[Place]> {
         let place = |run: &SortedRun| if run.last > after { Ordering::Greater } else { Ordering::Less };
         let first = self.runs.binary_search_by(place).unwrap_or_else(|first| first);
+        let first = if Planted::OldestRunUnread.is_on() { self.runs.len().min(first + 1) } else { first };
         let runs = self.runs.focus().narrow(first..).into_iter();
         runs.map(|run| &*run.places).chain(once(self.latest.as_slice()))
     }
