@@ -59,7 +59,7 @@ pub struct AcceptLimits {
     /// Whether a new connection is refused while all slots have a request under way and no address has more than half of them: see
     /// [`Slots::refusing_nobody`].
     pub refuses: bool,
-    /// Whether connections that come all at once wait for each other: see [`Slots::settle_arrivals`]. For clients that stay connected, and
+    /// Whether connections that come all at once wait for each other: see [`Slots`]. For clients that stay connected, and
     /// come together when another node dies. Others, such as probes, wait for nobody.
     pub settles_arrivals: bool,
 }
