@@ -94,7 +94,7 @@ impl Reservations {
                     return Ok(listener);
                 }
             }
-            if self.blocks.len() == BLOCKS_MAX || !self.reserve_any() {
+            if self.blocks.len() >= BLOCKS_MAX || !self.reserve_any() {
                 return self.give_again();
             }
         }
@@ -133,10 +133,15 @@ impl Reservations {
 
     /// Reserves the port of an address that was given in the past. Returns whether this process has it now: no other process reserved it.
     fn claim(&mut self, address: &str) -> bool {
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let block = port.and_then(|port: u16| port.checked_sub(RANGE.start)).map(|offset| offset / BLOCK_PORTS);
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0_u16);
+        let block = port.checked_sub(RANGE.start).map(|offset| offset / BLOCK_PORTS);
         // Nobody reserves other ports.
         let Some(block) = block.filter(|block| *block < BLOCKS) else { return true };
+
+        if self.fresh.contains(&port) {
+            self.given.extend(self.fresh.start..=port);
+            self.fresh.start = port + 1;
+        }
         self.blocks.contains_key(&block) || self.reserve(block)
     }
 }
@@ -189,6 +194,16 @@ mod tests {
 
         *first = Reservations::none();
         assert!(second.claim(&address), "a reservation ends with its process");
+    }
+
+    #[test]
+    fn a_port_that_was_claimed_is_given_to_nobody_else() {
+        let mut process = Reservations::none();
+        let given = process.give().unwrap().local_addr().unwrap().port();
+        assert!(process.claim(&format!("127.0.0.1:{}", given + 2)));
+
+        let next: Vec<_> = (0..3).map(|_| process.give().unwrap().local_addr().unwrap().port()).collect();
+        assert!(!next.contains(&(given + 2)), "{next:?}");
     }
 
     #[test]

@@ -14,7 +14,9 @@ use lockkeeper::{
         },
     },
     client::{self, Client},
+    proto::v1::locks_client::LocksClient,
 };
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
@@ -131,4 +133,36 @@ pub(crate) fn client(nodes: u64, seed: u64) -> Result<Client, client::Error> {
 pub(crate) fn channel(address: &str) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a simulated address makes a URL");
     network::dial(endpoint.connect_timeout(ATTEMPT_LIMIT))
+}
+
+/// True with this probability in percent.
+pub(crate) fn percent(random: &mut StdRng, of_hundred: u32) -> bool {
+    random.random_range(0..100) < of_hundred
+}
+
+/// What a client draws: its decisions, and the node for each of its calls.
+pub(crate) struct Draws {
+    pub(crate) random: StdRng,
+    channels: Vec<Channel>,
+}
+
+impl Draws {
+    /// Of a cluster with this number of nodes.
+    pub(crate) fn new(nodes: u64, seed: u64) -> Self {
+        let channels = (1..=nodes).map(|seat| channel(&network::seat_address(seat))).collect();
+        Self { random: StdRng::seed_from_u64(seed), channels }
+    }
+
+    /// True with this probability in percent.
+    pub(crate) fn percent(&mut self, of_hundred: u32) -> bool {
+        percent(&mut self.random, of_hundred)
+    }
+
+    pub(crate) fn channel(&mut self) -> Channel {
+        self.channels.choose(&mut self.random).expect("there is a node").clone()
+    }
+
+    pub(crate) fn locks(&mut self) -> LocksClient<Channel> {
+        LocksClient::new(self.channel())
+    }
 }

@@ -17,20 +17,19 @@ use lockkeeper::proto::v1::{
     GetRequest, LiftDelayRequest, ListRequest, ListSessionsRequest, Mode, OpenSessionRequest, ReleaseRequest,
     RemoveWaiterRequest, RenewSessionRequest, RequestId, ResizeRequest, UpdateRequest, Want, WatchRequest,
     acquire_request, acquire_response,
-    locks_client::LocksClient,
     mode::{Exclusive, Kind, Permit, Shared},
     release_request::Target,
     sessions_client::SessionsClient,
 };
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use rand::{Rng as _, seq::IndexedRandom as _};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{Response, Status, transport::Channel};
+use tonic::{Response, Status};
 
-use crate::{clients, keyspace::judge::Judge, network};
+use crate::{clients::Draws, keyspace::judge::Judge};
 
 /// The time of one request.
 const LIMIT: Duration = Duration::from_millis(900);
@@ -136,12 +135,9 @@ impl RequestsClientProcess {
     /// Sends requests until the run is over.
     pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-        let random = StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20));
-        let channels = (1..=self.seats).map(|seat| clients::channel(&network::seat_address(seat))).collect();
         let mut clerk = Clerk {
             judge: Arc::clone(&self.judge),
-            random,
-            channels,
+            draws: Draws::new(self.seats, self.seed ^ (u64::from(generation) << 20)),
             sessions: Vec::new(),
             grants: Vec::new(),
             request: 0,
@@ -149,7 +145,7 @@ impl RequestsClientProcess {
         };
         while !self.finish.is_cancelled() {
             clerk.ask().await;
-            let pause = clerk.random.random_range(PAUSE_MS);
+            let pause = clerk.draws.random.random_range(PAUSE_MS);
             sleep(Duration::from_millis(pause)).await;
         }
         Ok(())
@@ -166,8 +162,7 @@ struct Held {
 
 struct Clerk {
     judge: Arc<Judge>,
-    random: StdRng,
-    channels: Vec<Channel>,
+    draws: Draws,
     sessions: Vec<String>,
     grants: Vec<Held>,
     /// The last request id.
@@ -177,86 +172,76 @@ struct Clerk {
 }
 
 impl Clerk {
-    fn percent(&mut self, of_hundred: u32) -> bool {
-        self.random.random_range(0..100) < of_hundred
-    }
-
-    fn channel(&mut self) -> Channel {
-        self.channels.choose(&mut self.random).expect("there is a node").clone()
-    }
-
-    fn locks(&mut self) -> LocksClient<Channel> {
-        LocksClient::new(self.channel())
-    }
-
     fn name(&mut self) -> String {
-        match self.random.random_range(0..60) {
+        match self.draws.random.random_range(0..60) {
             0 => "n".repeat(lockkeeper::machine::NAME_BYTES_MAX),
             1 => "n".repeat(lockkeeper::machine::NAME_BYTES_MAX + 1),
             2 => String::new(),
-            _ => format!("spoken/{}", self.random.random_range(0..LOCKS)),
+            _ => format!("spoken/{}", self.draws.random.random_range(0..LOCKS)),
         }
     }
 
     /// A session that is open, or was, or never existed.
     fn session(&mut self) -> String {
-        let known = self.sessions.choose(&mut self.random).cloned();
-        known.filter(|_| self.percent(95)).unwrap_or_else(|| format!("{:032x}", self.random.random::<u128>()))
+        let known = self.sessions.choose(&mut self.draws.random).cloned();
+        known
+            .filter(|_| self.draws.percent(95))
+            .unwrap_or_else(|| format!("{:032x}", self.draws.random.random::<u128>()))
     }
 
     /// A grant that it holds, or held, or never got.
     fn held(&mut self) -> Held {
-        let known = self.grants.choose(&mut self.random).cloned();
-        known.filter(|_| self.percent(90)).unwrap_or_else(|| Held {
+        let known = self.grants.choose(&mut self.draws.random).cloned();
+        known.filter(|_| self.draws.percent(90)).unwrap_or_else(|| Held {
             session: self.session(),
-            token: self.random.random_range(0..1_000),
+            token: self.draws.random.random_range(0..1_000),
             name: self.name(),
         })
     }
 
     fn request(&mut self) -> Option<RequestId> {
-        if self.percent(30) {
+        if self.draws.percent(30) {
             return None;
         }
         self.request += 1;
-        let lowest = self.request.saturating_sub(self.random.random_range(0..20)).max(1);
-        let kept = if lowest > 3 && self.percent(20) { vec![1, lowest - 1] } else { Vec::new() };
+        let lowest = self.request.saturating_sub(self.draws.random.random_range(0..20)).max(1);
+        let kept = if lowest > 3 && self.draws.percent(20) { vec![1, lowest - 1] } else { Vec::new() };
         // At times one is used again.
-        let id = if self.percent(10) { self.random.random_range(1..=self.request) } else { self.request };
+        let id = if self.draws.percent(10) { self.draws.random.random_range(1..=self.request) } else { self.request };
         Some(RequestId { id, lowest, kept })
     }
 
     fn data(&mut self) -> Option<Vec<u8>> {
         let most = lockkeeper::machine::DATA_BYTES_MAX;
-        match self.random.random_range(0..40) {
+        match self.draws.random.random_range(0..40) {
             0 => Some(vec![1; most]),
             1 => Some(vec![1; most + 1]),
-            2..20 => Some(vec![2; self.random.random_range(0..300)]),
+            2..20 => Some(vec![2; self.draws.random.random_range(0..300)]),
             _ => None,
         }
     }
 
     fn want(&mut self) -> Want {
-        let kind = match self.random.random_range(0..5) {
+        let kind = match self.draws.random.random_range(0..5) {
             0 => Kind::Shared(Shared {}),
-            1 => Kind::Permit(Permit { limit: self.random.random_range(0..4) }),
+            1 => Kind::Permit(Permit { limit: self.draws.random.random_range(0..4) }),
             _ => Kind::Exclusive(Exclusive {}),
         };
         // Most semaphores have a name of their own: otherwise few of them would ever be in use.
         let is_permit = matches!(kind, Kind::Permit(_));
-        let name = if is_permit && self.percent(80) { SEMAPHORE.to_owned() } else { self.name() };
+        let name = if is_permit && self.draws.percent(80) { SEMAPHORE.to_owned() } else { self.name() };
         let kind = if name == SEMAPHORE { Kind::Permit(Permit { limit: 3 }) } else { kind };
         Want {
             name,
             mode: Some(Mode { kind: Some(kind) }),
             data: self.data(),
-            keep_data: self.percent(30),
-            must_exist: self.percent(5),
+            keep_data: self.draws.percent(30),
+            must_exist: self.draws.percent(5),
         }
     }
 
     fn page_size(&mut self) -> u32 {
-        *[0, 1, 2, 3, 1_000, u32::MAX].choose(&mut self.random).expect("it is not empty")
+        *[0, 1, 2, 3, 1_000, u32::MAX].choose(&mut self.draws.random).expect("it is not empty")
     }
 
     async fn ask(&mut self) {
@@ -264,8 +249,8 @@ impl Clerk {
             let held = waited.ok().flatten();
             held.into_iter().for_each(|held| self.remember(held));
         }
-        let ask = *Ask::ALL.choose(&mut self.random).expect("it is not empty");
-        let ask = if self.percent(50) && !ask.is_frequent() { Ask::Acquire } else { ask };
+        let ask = *Ask::ALL.choose(&mut self.draws.random).expect("it is not empty");
+        let ask = if self.draws.percent(50) && !ask.is_frequent() { Ask::Acquire } else { ask };
         let answer = timeout(LIMIT, self.send(ask)).await;
         if let Ok(Err(status)) = answer {
             self.judge.count(&format!("v1 {:?}", status.code()));
@@ -274,7 +259,7 @@ impl Clerk {
 
     fn remember(&mut self, held: Held) {
         if self.grants.len() >= KNOWN_MAX {
-            let place = self.random.random_range(0..self.grants.len());
+            let place = self.draws.random.random_range(0..self.grants.len());
             self.grants.swap_remove(place);
         }
         self.grants.push(held);
@@ -285,84 +270,86 @@ impl Clerk {
             Ask::Open => self.open().await,
             Ask::Renew => {
                 let message = RenewSessionRequest { session_id: self.session() };
-                done(SessionsClient::new(self.channel()).renew(message).await)
+                done(SessionsClient::new(self.draws.channel()).renew(message).await)
             }
             Ask::Close => {
-                let reason = if self.percent(30) { "the run closes it".to_owned() } else { String::new() };
+                let reason = if self.draws.percent(30) { "the run closes it".to_owned() } else { String::new() };
                 let message = CloseSessionRequest { session_id: self.session(), reason };
-                done(SessionsClient::new(self.channel()).close_session(message).await)
+                done(SessionsClient::new(self.draws.channel()).close_session(message).await)
             }
             Ask::ListSessions => {
                 let page_size = self.page_size();
-                let message = ListSessionsRequest { page_size, page_token: String::new(), stale: self.percent(50) };
-                done(SessionsClient::new(self.channel()).list(message).await)
+                let message =
+                    ListSessionsRequest { page_size, page_token: String::new(), stale: self.draws.percent(50) };
+                done(SessionsClient::new(self.draws.channel()).list(message).await)
             }
             Ask::Acquire => self.acquire(),
             Ask::Release => {
                 let held = self.held();
-                let target = match self.percent(80) {
+                let target = match self.draws.percent(80) {
                     true => Target::Token(held.token),
-                    false => Target::AcquireRequestId(self.random.random_range(1..=self.request + 3)),
+                    false => Target::AcquireRequestId(self.draws.random.random_range(1..=self.request + 3)),
                 };
                 let request = self.request();
                 let message = ReleaseRequest { session_id: held.session, request, target: Some(target) };
-                done(self.locks().release(message).await)
+                done(self.draws.locks().release(message).await)
             }
             Ask::Update => {
                 let Held { session, token, name } = self.held();
                 let data = self.data();
                 let request = self.request();
-                let keep_data = self.percent(50);
+                let keep_data = self.draws.percent(50);
                 let message = UpdateRequest { session_id: session, request, token, name, data, keep_data };
-                done(self.locks().update(message).await)
+                done(self.draws.locks().update(message).await)
             }
             Ask::Check => {
                 let Held { token, name, .. } = self.held();
-                done(self.locks().check(CheckRequest { name, token }).await)
+                done(self.draws.locks().check(CheckRequest { name, token }).await)
             }
             Ask::Get => self.get().await,
             Ask::List => {
                 let page_size = self.page_size();
                 let prefix = self.prefix();
-                let message = ListRequest { prefix, page_size, page_token: String::new(), stale: self.percent(50) };
-                done(self.locks().list(message).await)
+                let message =
+                    ListRequest { prefix, page_size, page_token: String::new(), stale: self.draws.percent(50) };
+                done(self.draws.locks().list(message).await)
             }
             Ask::Busiest => {
                 let message =
                     BusiestRequest { prefix: self.prefix(), size: self.page_size().min(1_000), after_index: 0 };
-                done(self.locks().busiest(message).await)
+                done(self.draws.locks().busiest(message).await)
             }
             Ask::ForceRelease => self.force_release().await,
             Ask::RemoveWaiter => self.remove_waiter().await,
             Ask::LiftDelay => {
                 let message = LiftDelayRequest { name: self.name() };
-                done(self.locks().lift_delay(message).await)
+                done(self.draws.locks().lift_delay(message).await)
             }
             Ask::DropData => {
-                let after = if self.percent(30) { self.name() } else { String::new() };
-                done(self.locks().drop_data(DropDataRequest { prefix: "spoken/".to_owned(), after }).await)
+                let after = if self.draws.percent(30) { self.name() } else { String::new() };
+                done(self.draws.locks().drop_data(DropDataRequest { prefix: "spoken/".to_owned(), after }).await)
             }
             Ask::Resize => {
-                let name = if self.percent(80) { SEMAPHORE.to_owned() } else { self.name() };
-                let message = ResizeRequest { name, permits: self.random.random_range(0..5) };
-                done(self.locks().resize(message).await)
+                let name = if self.draws.percent(80) { SEMAPHORE.to_owned() } else { self.name() };
+                let message = ResizeRequest { name, permits: self.draws.random.random_range(0..5) };
+                done(self.draws.locks().resize(message).await)
             }
             Ask::Watch => self.watch().await,
         }
     }
 
     fn prefix(&mut self) -> String {
-        (*["", "spoken/", "spoken/1", "x"].choose(&mut self.random).expect("it is not empty")).to_owned()
+        (*["", "spoken/", "spoken/1", "x"].choose(&mut self.draws.random).expect("it is not empty")).to_owned()
     }
 
     async fn open(&mut self) -> Result<(), Status> {
-        let ttl_ms = *[99, 100, 500, 1_500, 2_500].choose(&mut self.random).expect("it is not empty");
-        let session_id = if self.percent(30) { self.session() } else { String::new() };
-        let label = "l".repeat(self.random.random_range(0..=lockkeeper::machine::LABEL_BYTES_MAX + 1));
+        let ttl_ms = *[99, 100, 500, 1_500, 2_500].choose(&mut self.draws.random).expect("it is not empty");
+        let session_id = if self.draws.percent(30) { self.session() } else { String::new() };
+        let label = "l".repeat(self.draws.random.random_range(0..=lockkeeper::machine::LABEL_BYTES_MAX + 1));
         let message = OpenSessionRequest { session_id, ttl_ms, label };
-        let opened = SessionsClient::new(self.channel()).open(message).await?.into_inner();
+        let opened = SessionsClient::new(self.draws.channel()).open(message).await?.into_inner();
         if self.sessions.len() >= KNOWN_MAX {
-            let place = self.random.random_range(0..self.sessions.len());
+            let place = self.draws.random.random_range(0..self.sessions.len());
             self.sessions.swap_remove(place);
         }
         self.sessions.push(opened.session_id);
@@ -374,23 +361,23 @@ impl Clerk {
         if self.waiting.len() >= WAITING_MAX {
             return Ok(());
         }
-        let count = if self.percent(75) { 1 } else { self.random.random_range(0..4) };
+        let count = if self.draws.percent(75) { 1 } else { self.draws.random.random_range(0..4) };
         let wants: Vec<_> = (0..count).map(|_| self.want()).collect();
-        let wait = match self.random.random_range(0..4) {
+        let wait = match self.draws.random.random_range(0..4) {
             0 => None,
             1 => Some(acquire_request::Wait::WaitForever(true)),
-            _ => Some(acquire_request::Wait::WaitMs(self.random.random_range(0..2_000))),
+            _ => Some(acquire_request::Wait::WaitMs(self.draws.random.random_range(0..2_000))),
         };
         let message = AcquireRequest {
             session_id: self.session(),
             request: self.request(),
             locks: wants,
             wait,
-            lock_delay_ms: if self.percent(20) { self.random.random_range(0..800) } else { 0 },
+            lock_delay_ms: if self.draws.percent(20) { self.draws.random.random_range(0..800) } else { 0 },
         };
-        let mut locks = self.locks();
+        let mut locks = self.draws.locks();
         let judge = Arc::clone(&self.judge);
-        let patience = Duration::from_millis(self.random.random_range(200..5_000));
+        let patience = Duration::from_millis(self.draws.random.random_range(200..5_000));
         self.waiting.spawn(async move {
             // At the end of its patience the call breaks off.
             let answer = timeout(patience, locks.acquire(message)).await.ok()?;
@@ -406,39 +393,40 @@ impl Clerk {
         let message = GetRequest {
             name: self.name(),
             page_size: self.page_size(),
-            holders_after: if self.percent(20) { self.held().token } else { 0 },
-            waiters_after: if self.percent(20) { self.random.random_range(0..100) } else { 0 },
-            stale: self.percent(50),
+            holders_after: if self.draws.percent(20) { self.held().token } else { 0 },
+            waiters_after: if self.draws.percent(20) { self.draws.random.random_range(0..100) } else { 0 },
+            stale: self.draws.percent(50),
         };
-        done(self.locks().get(message).await)
+        done(self.draws.locks().get(message).await)
     }
 
     async fn force_release(&mut self) -> Result<(), Status> {
         let Held { token, name, .. } = self.held();
         let message = ForceReleaseRequest {
             name,
-            token: if self.percent(60) { token } else { 0 },
-            reason: "r".repeat(self.random.random_range(0..=lockkeeper::machine::REASON_BYTES_MAX + 1)),
-            now: self.percent(50),
-            after_token: if self.percent(20) { token } else { 0 },
-            up_to_token: if self.percent(20) { token } else { 0 },
+            token: if self.draws.percent(60) { token } else { 0 },
+            reason: "r".repeat(self.draws.random.random_range(0..=lockkeeper::machine::REASON_BYTES_MAX + 1)),
+            now: self.draws.percent(50),
+            after_token: if self.draws.percent(20) { token } else { 0 },
+            up_to_token: if self.draws.percent(20) { token } else { 0 },
         };
-        done(self.locks().force_release(message).await)
+        done(self.draws.locks().force_release(message).await)
     }
 
     async fn remove_waiter(&mut self) -> Result<(), Status> {
         let name = self.name();
-        let shown = self.locks().get(GetRequest { name: name.clone(), ..GetRequest::default() }).await?.into_inner();
+        let shown =
+            self.draws.locks().get(GetRequest { name: name.clone(), ..GetRequest::default() }).await?.into_inner();
         let waiters = shown.lock.map(|lock| lock.waiters).unwrap_or_default();
-        let ticket = waiters.choose(&mut self.random).map_or(7, |waiter| waiter.ticket);
-        done(self.locks().remove_waiter(RemoveWaiterRequest { name, ticket }).await)
+        let ticket = waiters.choose(&mut self.draws.random).map_or(7, |waiter| waiter.ticket);
+        done(self.draws.locks().remove_waiter(RemoveWaiterRequest { name, ticket }).await)
     }
 
     /// Looks at the beginning of a watch, and leaves it.
     async fn watch(&mut self) -> Result<(), Status> {
-        let message = WatchRequest { prefix: self.prefix(), after_index: self.random.random_range(0..3) };
-        let mut stream = self.locks().watch(message).await?.into_inner();
-        for _ in 0..self.random.random_range(1..8) {
+        let message = WatchRequest { prefix: self.prefix(), after_index: self.draws.random.random_range(0..3) };
+        let mut stream = self.draws.locks().watch(message).await?.into_inner();
+        for _ in 0..self.draws.random.random_range(1..8) {
             if stream.message().await?.is_none() {
                 return Ok(());
             }

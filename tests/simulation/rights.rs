@@ -26,13 +26,13 @@ use lockkeeper::{
     },
 };
 use lockkeeper_policy::{BearerToken, Right};
-use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use rand::{Rng as _, seq::IndexedRandom as _};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, Response, Status, transport::Channel};
+use tonic::{Code, Request, Response, Status};
 
 use crate::{
-    clients, network,
+    clients::Draws,
     redis::{Connection, Reply},
 };
 
@@ -225,17 +225,16 @@ impl RightsClientProcess {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
         let mut callers = Callers {
             seats: self.seats,
-            channels: (1..=self.seats).map(|seat| clients::channel(&network::seat_address(seat))).collect(),
             judge: Arc::clone(&self.judge),
-            random: StdRng::seed_from_u64(self.seed ^ (u64::from(generation) << 20)),
+            draws: Draws::new(self.seats, self.seed ^ (u64::from(generation) << 20)),
             sessions: BTreeMap::new(),
             grants: Vec::new(),
         };
         while !self.finish.is_cancelled() {
-            let who = *Who::ALL.choose(&mut callers.random).expect("it is not empty");
-            let ask = *Ask::ALL.choose(&mut callers.random).expect("it is not empty");
+            let who = *Who::ALL.choose(&mut callers.draws.random).expect("it is not empty");
+            let ask = *Ask::ALL.choose(&mut callers.draws.random).expect("it is not empty");
             callers.ask(who, ask).await;
-            let pause = callers.random.random_range(PAUSE_MS);
+            let pause = callers.draws.random.random_range(PAUSE_MS);
             sleep(Duration::from_millis(pause)).await;
         }
         Ok(())
@@ -330,38 +329,25 @@ struct OwnedSession {
 
 struct Callers {
     seats: u64,
-    channels: Vec<Channel>,
     judge: Arc<RightsJudge>,
-    random: StdRng,
+    draws: Draws,
     sessions: BTreeMap<Who, Vec<String>>,
     /// Grants that were told, of sessions that were not closed: with their tokens and the first of their names.
     grants: Vec<(OwnedSession, u64, String)>,
 }
 
 impl Callers {
-    fn percent(&mut self, of_hundred: u32) -> bool {
-        self.random.random_range(0..100) < of_hundred
-    }
-
-    fn channel(&mut self) -> Channel {
-        self.channels.choose(&mut self.random).expect("there is a node").clone()
-    }
-
-    fn locks(&mut self) -> LocksClient<Channel> {
-        LocksClient::new(self.channel())
-    }
-
     /// The name of a lock, or of a key: of one's own, of another's, and at the edges of prefixes.
     fn name(&mut self) -> String {
         let names = ["ann/1", "ann/2", "ann/", "ann", "an", "ann0", "ben/1", "ben/2", "ben", "be", "eve/1", "x"];
-        format!("{PREFIX}{}", names.choose(&mut self.random).expect("it is not empty"))
+        format!("{PREFIX}{}", names.choose(&mut self.draws.random).expect("it is not empty"))
     }
 
     /// A session that was opened: mostly one's own.
     fn session(&mut self, who: Who) -> Option<OwnedSession> {
-        let others = *[Who::Ann, Who::Ben].choose(&mut self.random).expect("it is not empty");
-        let owner = if self.percent(60) && self.sessions.contains_key(&who) { who } else { others };
-        let id = self.sessions.get(&owner)?.choose(&mut self.random)?.clone();
+        let others = *[Who::Ann, Who::Ben].choose(&mut self.draws.random).expect("it is not empty");
+        let owner = if self.draws.percent(60) && self.sessions.contains_key(&who) { who } else { others };
+        let id = self.sessions.get(&owner)?.choose(&mut self.draws.random)?.clone();
         Some(OwnedSession { owner, id })
     }
 
@@ -381,7 +367,7 @@ impl Callers {
             return;
         }
         let message = OpenSessionRequest { session_id: String::new(), ttl_ms: TTL_MS, label: String::new() };
-        let opened = timed(SessionsClient::new(self.channel()).open(with_token(who, message))).await;
+        let opened = timed(SessionsClient::new(self.draws.channel()).open(with_token(who, message))).await;
         self.judge.judge(who, "to open a session", who.may_somewhere(Right::Acquire), outcome(&opened));
         if let Ok(opened) = opened {
             self.sessions.entry(who).or_default().push(opened.session_id);
@@ -391,7 +377,7 @@ impl Callers {
     /// Uses a session, its own or another's.
     async fn use_session(&mut self, who: Who, what: SessionUse) {
         let Some(session) = self.session(who) else { return };
-        let channel = self.channel();
+        let channel = self.draws.channel();
         let mut sessions = SessionsClient::new(channel.clone());
         let mut locks = LocksClient::new(channel);
 
@@ -413,7 +399,7 @@ impl Callers {
                 outcome(&timed(sessions.close_session(with_token(who, message))).await)
             }
             SessionUse::Acquire => {
-                let names: Vec<_> = (0..self.random.random_range(1..=2)).map(|_| self.name()).collect();
+                let names: Vec<_> = (0..self.draws.random.random_range(1..=2)).map(|_| self.name()).collect();
                 asked = format!("to acquire {names:?} with the session of {owner:?}");
                 is_allowed = is_allowed && names.iter().all(|name| who.may(Right::Acquire, name));
 
@@ -431,9 +417,9 @@ impl Callers {
 
     /// Releases or changes what it holds, or another does.
     async fn use_grant(&mut self, who: Who, what: GrantUse) {
-        let Some((session, token, name)) = self.grants.choose(&mut self.random).cloned() else { return };
+        let Some((session, token, name)) = self.grants.choose(&mut self.draws.random).cloned() else { return };
         let OwnedSession { owner, id } = session;
-        let mut locks = self.locks();
+        let mut locks = self.draws.locks();
 
         let outcome = match what {
             GrantUse::Release => {
@@ -464,8 +450,9 @@ impl Callers {
 
     /// A list of sessions has one's own alone.
     async fn list_sessions(&mut self, who: Who) {
-        let message = ListSessionsRequest { page_size: 1_000, page_token: String::new(), stale: self.percent(50) };
-        let listed = timed(SessionsClient::new(self.channel()).list(with_token(who, message))).await;
+        let message =
+            ListSessionsRequest { page_size: 1_000, page_token: String::new(), stale: self.draws.percent(50) };
+        let listed = timed(SessionsClient::new(self.draws.channel()).list(with_token(who, message))).await;
         let shown = listed.as_ref().map(|listed| &listed.sessions[..]).unwrap_or_default();
         let sees_others = shown.iter().any(|session| session.owner != who.name());
         let is_allowed = who.may_somewhere(Right::Read) && !sees_others;
@@ -476,8 +463,8 @@ impl Callers {
     async fn use_name(&mut self, who: Who, what: NameUse) {
         let name = self.name();
         let asked = format!("{what:?} {name}");
-        let stale = self.percent(50);
-        let mut locks = self.locks();
+        let stale = self.draws.percent(50);
+        let mut locks = self.draws.locks();
 
         let outcome = match what {
             NameUse::Check => {
@@ -504,7 +491,9 @@ impl Callers {
             }
             NameUse::TransferLeader => {
                 let message = TransferLeaderRequest { to_node_id: 1 };
-                outcome(&timed(ClusterClient::new(self.channel()).transfer_leader(with_token(who, message))).await)
+                outcome(
+                    &timed(ClusterClient::new(self.draws.channel()).transfer_leader(with_token(who, message))).await,
+                )
             }
         };
         self.judge.judge(who, &asked, who.may(what.right(), &name), outcome);
@@ -512,7 +501,7 @@ impl Callers {
 
     /// Sends a command of Redis', on a connection of its own.
     async fn use_key(&mut self, who: Who, what: KeyUse) {
-        let seat = self.random.random_range(1..=self.seats);
+        let seat = self.draws.random.random_range(1..=self.seats);
         let Ok(Ok(mut connection)) = timeout(LIMIT, Connection::open(seat)).await else { return };
         let auth = connection.ask(&["AUTH", who.name(), who.token().reveal()]).await;
         let is_known = replied(auth.as_ref());
@@ -523,7 +512,7 @@ impl Callers {
 
         let key = self.name();
         let other = self.name();
-        let beginning = if self.percent(80) { self.name() } else { String::new() };
+        let beginning = if self.draws.percent(80) { self.name() } else { String::new() };
         let pattern = format!("{beginning}*");
         let may = |key: &str| {
             who.may(Right::Acquire, &format!("{REDIS}{key}")) && who.may(Right::Read, &format!("{REDIS}{key}"))

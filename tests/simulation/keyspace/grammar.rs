@@ -12,6 +12,8 @@ use lockkeeper::machine::{
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 
+use crate::clients::percent;
+
 /// The keys of most requests.
 const KEYS: u32 = 12;
 /// The locks that entries claim.
@@ -51,7 +53,7 @@ impl Grammar {
 
     /// True with this probability in percent.
     pub(crate) fn percent(&mut self, of_hundred: u32) -> bool {
-        self.random.random_range(0..100) < of_hundred
+        percent(&mut self.random, of_hundred)
     }
 
     pub(crate) fn hear_session(&mut self, session: SessionId) {
