@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tokio::task::yield_now;
+use tokio::{task::yield_now, time::timeout_at};
 
 use super::{
     RedisSession,
@@ -211,7 +211,13 @@ impl<S: RedisStore> RedisSession<S> {
                 let pattern = patterns.first().copied().unwrap_or(b"*");
                 self.list_channels(pattern).await
             }
-            (b"numsub", channels) => self.count_subscribers(channels).await,
+            (b"numsub", channels) => {
+                let counted = timeout_at(self.requester().deadline, self.count_subscribers(channels)).await;
+                counted.unwrap_or_else(|_| {
+                    let text = format!("{} channels could not be counted in time: ask for fewer", channels.len());
+                    Err(StoreFailure::TooLarge(text))
+                })
+            }
             (b"numpat", []) => {
                 signals::list_topics(store, true).await.map(|patterns| RedisReply::count(patterns.len()))
             }

@@ -1,15 +1,16 @@
 //! Entries that live as long as this node holds them: it renews them, and they end soon after it has stopped.
 //!
-//! One task writes them, several in a transaction, so that a thousand waiting clients cost a few transactions a second.
+//! One task writes them, several in a transaction, so that a thousand waiting clients cost a few transactions a second. Calls take turns in
+//! it: one that changes a single entry does not wait for those before it that change thousands.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, oneshot},
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 
@@ -21,6 +22,10 @@ const LIFE_MS: u64 = 5000;
 const RENEWAL: Duration = Duration::from_millis(1500);
 /// Number of entries that one transaction writes.
 const TOGETHER_MAX: usize = 200;
+/// Those of them that are renewals while calls wait. Most of them: an entry that is not renewed in time ends.
+const RENEWED_TOGETHER_MAX: usize = 150;
+/// Number of entries that a call has written before the next one has its turn: as many as most calls have.
+const TURN_ENTRIES: usize = 16;
 /// Maximum number of entries that a node holds. All of them are renewed all the time, so without a bound a few clients could have the
 /// cluster do nothing else.
 const HELD_MAX: usize = 16 << 10;
@@ -35,8 +40,8 @@ struct UnwrittenEntry {
     is_stored: bool,
 }
 
-/// An entry that is to be written, or without a value deleted.
-type LeaseChange = (Vec<u8>, Option<Vec<u8>>);
+/// Entries that are to be written, or without a value deleted.
+pub(super) type LeaseChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// The entries that a node holds.
 pub(super) struct Leases {
@@ -45,28 +50,48 @@ pub(super) struct Leases {
     turns: Mutex<()>,
     /// Something is to be written.
     changed: Notify,
-    /// The last generation of which everything is written.
-    settled: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct HeldEntries {
     /// The entries, with their values.
     held: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Those that are to be written, and those that are to be deleted.
+    /// Those that are to be written, and those that are to be deleted. What is renewed is not among them.
     unwritten: BTreeMap<Vec<u8>, UnwrittenEntry>,
-    /// Rises with each change.
-    generation: u64,
+    /// The calls whose entries are to be written, in the order of their turns.
+    calls: VecDeque<LeaseCall>,
+    /// Those whose last entries are being written.
+    ending: Vec<oneshot::Sender<()>>,
+    /// Entries that could not be written. They are tried again before all others.
+    failed: VecDeque<Vec<u8>>,
+    /// Entries that are to be renewed.
+    due: VecDeque<Vec<u8>>,
+}
+
+/// A call that has changed entries.
+struct LeaseCall {
+    /// Those of them that have not had their turn yet. What another call has had written meanwhile is not written again.
+    keys: VecDeque<Vec<u8>>,
+    done: oneshot::Sender<()>,
+}
+
+/// Says when all entries of a call are committed.
+pub(super) struct LeasesWritten(oneshot::Receiver<()>);
+
+impl LeasesWritten {
+    pub(super) async fn by(self, deadline: Instant) -> Result<(), StoreFailure> {
+        match timeout_at(deadline, self.0).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                Err(StoreFailure::Unavailable("the client's place could not be noted in time".to_owned()))
+            }
+        }
+    }
 }
 
 impl Default for Leases {
     fn default() -> Self {
-        Self {
-            state: Mutex::default(),
-            turns: Mutex::default(),
-            changed: Notify::new(),
-            settled: watch::Sender::new(0),
-        }
+        Self { state: Mutex::default(), turns: Mutex::default(), changed: Notify::new() }
     }
 }
 
@@ -89,89 +114,128 @@ impl Leases {
         Ok(())
     }
 
-    /// Has an entry written and kept. Returns the generation for [`Self::settled`].
-    pub(super) fn hold(&self, key: Vec<u8>, value: Vec<u8>) -> u64 {
-        self.change(|state| {
-            let was_held = state.held.insert(key.clone(), value.clone()).is_some();
-            let is_stored = state.unwritten.get(&key).map_or(was_held, |before| before.is_stored);
-            state.unwritten.insert(key, UnwrittenEntry { value: Some(value), is_stored });
-        })
-    }
-
-    /// Has an entry deleted.
-    pub(super) fn release(&self, key: Vec<u8>) -> u64 {
-        self.change(|state| {
-            state.held.remove(&key);
-            // One that the store has not seen is just forgotten.
-            let is_stored = state.unwritten.remove(&key).is_none_or(|before| before.is_stored);
-            if is_stored {
-                state.unwritten.insert(key, UnwrittenEntry { value: None, is_stored });
-            }
-        })
-    }
-
-    /// Waits until everything up to a generation is committed.
-    pub(super) async fn settled(&self, generation: u64, deadline: Instant) -> Result<(), StoreFailure> {
-        let mut settled = self.settled.subscribe();
-        match timeout_at(deadline, settled.wait_for(|settled| *settled >= generation)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => {
-                Err(StoreFailure::Unavailable("the client's place could not be noted in time".to_owned()))
+    /// Has entries written and kept, or deleted.
+    pub(super) fn change(&self, changes: LeaseChanges) -> LeasesWritten {
+        let (done, written) = oneshot::channel();
+        let mut state = self.state();
+        let keys = changes.keys().cloned().collect();
+        for (key, value) in changes {
+            match value {
+                Some(value) => state.hold(key, value),
+                None => state.release(key),
             }
         }
-    }
+        state.calls.push_back(LeaseCall { keys, done });
+        drop(state);
 
-    fn change(&self, change: impl FnOnce(&mut HeldEntries)) -> u64 {
-        let mut state = self.state();
-        change(&mut state);
-        state.generation += 1;
         self.changed.notify_one();
-        state.generation
+        LeasesWritten(written)
     }
 
     /// The state. No code panics while it holds the lock.
     fn state(&self) -> MutexGuard<'_, HeldEntries> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Some of what is to be written, and the generation that is settled after it.
-    fn take(&self, together_max: usize) -> (Vec<LeaseChange>, u64) {
-        let mut state = self.state();
-        let mut taken = Vec::new();
-        while taken.len() < together_max
-            && let Some((key, change)) = state.unwritten.pop_first()
-        {
-            taken.push((key, change.value));
+impl HeldEntries {
+    fn hold(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        let was_held = self.held.insert(key.clone(), value.clone()).is_some();
+        let is_stored = self.unwritten.get(&key).map_or(was_held, |before| before.is_stored);
+        self.unwritten.insert(key, UnwrittenEntry { value: Some(value), is_stored });
+    }
+
+    fn release(&mut self, key: Vec<u8>) {
+        self.held.remove(&key);
+        // One that the store has not seen is just forgotten.
+        let is_stored = self.unwritten.remove(&key).is_none_or(|before| before.is_stored);
+        if is_stored {
+            self.unwritten.insert(key, UnwrittenEntry { value: None, is_stored });
         }
-        let settled = if state.unwritten.is_empty() { state.generation } else { 0 };
-        (taken, settled)
+    }
+
+    /// Some of what is to be written.
+    fn take(&mut self, together_max: usize) -> LeaseChanges {
+        let mut taken = LeaseChanges::new();
+        while taken.len() < together_max
+            && let Some(key) = self.failed.pop_front()
+        {
+            self.take_unwritten(key, &mut taken);
+        }
+
+        let renewed_max = if self.calls.is_empty() { together_max } else { together_max.min(RENEWED_TOGETHER_MAX) };
+        while taken.len() < renewed_max
+            && let Some(key) = self.due.pop_front()
+        {
+            let value = self.held.get(&key).cloned();
+            if !self.take_unwritten(key.clone(), &mut taken) && value.is_some() {
+                taken.insert(key, value);
+            }
+        }
+
+        while taken.len() < together_max
+            && let Some(mut call) = self.calls.pop_front()
+        {
+            let turn_max = together_max.min(taken.len() + TURN_ENTRIES);
+            while taken.len() < turn_max
+                && let Some(key) = call.keys.pop_front()
+            {
+                self.take_unwritten(key, &mut taken);
+            }
+            if call.keys.is_empty() {
+                self.ending.push(call.done);
+            } else {
+                self.calls.push_back(call);
+            }
+        }
+        taken
+    }
+
+    /// Returns whether there was something to write.
+    fn take_unwritten(&mut self, key: Vec<u8>, taken: &mut LeaseChanges) -> bool {
+        let Some(change) = self.unwritten.remove(&key) else { return false };
+        taken.insert(key, change.value);
+        true
+    }
+
+    /// Tells the calls whose last entries were taken that all of theirs are committed, if no write failed that was not made up for.
+    fn written(&mut self) {
+        if self.failed.is_empty() {
+            for done in self.ending.drain(..) {
+                // Nobody waits for it any more.
+                let _ = done.send(());
+            }
+        }
     }
 
     /// Takes back what could not be written. Changes that came meanwhile stay. If the store will never take one of them, they are tried one
     /// by one, and that one is given up.
-    fn put_back(&self, changes: Vec<LeaseChange>, together_max: &mut usize, failure: &StoreFailure) {
+    fn put_back(&mut self, changes: LeaseChanges, together_max: &mut usize, failure: &StoreFailure) {
         let is_final = matches!(failure, StoreFailure::TooLarge(_) | StoreFailure::Denied(_));
-        let mut state = self.state();
-        if is_final && let [(key, _)] = &changes[..] {
+        if is_final
+            && changes.len() == 1
+            && let Some(key) = changes.keys().next()
+        {
             tracing::warn!(%failure, "a waiting client or a subscription is given up");
-            state.held.remove(key);
+            self.held.remove(key);
             return;
         }
+
         if is_final {
             *together_max = 1;
         }
         for (key, value) in changes {
+            self.failed.push_back(key.clone());
             // It is not always known whether the write has failed.
             let change = UnwrittenEntry { value, is_stored: true };
-            state.unwritten.entry(key).and_modify(|newer| newer.is_stored = true).or_insert(change);
+            self.unwritten.entry(key).and_modify(|newer| newer.is_stored = true).or_insert(change);
         }
     }
 
-    fn renew_all(&self) {
-        let mut state = self.state();
-        let held = state.held.clone();
-        for (key, value) in held {
-            state.unwritten.entry(key).or_insert(UnwrittenEntry { value: Some(value), is_stored: true });
+    /// Has all entries renewed, unless that is still under way.
+    fn renew_all(&mut self) {
+        if self.due.is_empty() {
+            self.due = self.held.keys().cloned().collect();
         }
     }
 }
@@ -180,89 +244,168 @@ impl Leases {
 pub(super) async fn keep<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
     let leases = &shared.leases;
     let mut renewal = Instant::now() + RENEWAL;
+    let mut together_max = TOGETHER_MAX;
     loop {
+        if renewal <= Instant::now() {
+            renewal = Instant::now() + RENEWAL;
+            leases.state().renew_all();
+        }
+        if write_some(&store, leases, &mut together_max).await {
+            continue;
+        }
         tokio::select! {
             () = leases.changed.notified() => {}
-            () = sleep_until(renewal) => {
-                renewal = Instant::now() + RENEWAL;
-                leases.renew_all();
-            }
+            () = sleep_until(renewal) => {}
         }
-        write_all(&store, leases).await;
     }
 }
 
-async fn write_all<S: RedisStore>(store: &S, leases: &Leases) {
-    let mut together_max = TOGETHER_MAX;
-    loop {
-        let (changes, settled) = leases.take(together_max);
-        if !changes.is_empty() {
-            let writes = changes.iter().cloned().map(|(key, value)| match value {
-                Some(value) => EntryWrite::Put { key, value, expiry: Expiry::AfterMs(LIFE_MS), claim: LockClaim::None },
-                None => EntryWrite::Delete { key },
-            });
-            let txn = EntryTxn { writes: writes.collect(), ..EntryTxn::default() };
+/// Writes some entries. Returns whether there were any.
+async fn write_some<S: RedisStore>(store: &S, leases: &Leases, together_max: &mut usize) -> bool {
+    let changes = leases.state().take(*together_max);
+    if changes.is_empty() {
+        leases.state().written();
+        return false;
+    }
 
-            if let Err(failure) = store.commit(&port(), txn).await {
-                tracing::debug!(%failure, "waiting clients could not be noted");
-                leases.put_back(changes, &mut together_max, &failure);
-                sleep(PAUSE).await;
-                continue;
-            }
-            together_max = TOGETHER_MAX;
+    let writes = changes.iter().map(|(key, value)| match value.clone() {
+        Some(value) => {
+            EntryWrite::Put { key: key.clone(), value, expiry: Expiry::AfterMs(LIFE_MS), claim: LockClaim::None }
         }
-        if settled > 0 {
-            leases.settled.send_if_modified(|before| std::mem::replace(before, (*before).max(settled)) < settled);
-            return;
+        None => EntryWrite::Delete { key: key.clone() },
+    });
+    let txn = EntryTxn { writes: writes.collect(), ..EntryTxn::default() };
+    match store.commit(&port(), txn).await {
+        Ok(_) => {
+            let mut state = leases.state();
+            state.written();
+            if state.failed.is_empty() {
+                *together_max = TOGETHER_MAX;
+            }
+        }
+        Err(failure) => {
+            tracing::debug!(%failure, "waiting clients could not be noted");
+            leases.state().put_back(changes, together_max, &failure);
+            sleep(PAUSE).await;
         }
     }
+    true
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn change<const N: usize>(leases: &Leases, changes: [(&str, Option<&[u8]>); N]) -> LeasesWritten {
+        let owned = |(key, value): (&str, Option<&[u8]>)| (key.as_bytes().to_vec(), value.map(<[u8]>::to_vec));
+        leases.change(changes.into_iter().map(owned).collect())
+    }
+
+    fn changes<const N: usize>(changes: [(&str, Option<&[u8]>); N]) -> LeaseChanges {
+        changes.into_iter().map(|(key, value)| (key.as_bytes().to_vec(), value.map(<[u8]>::to_vec))).collect()
+    }
+
+    /// Whether a call was told that its entries are committed.
+    fn is_told(call: &mut LeasesWritten) -> bool {
+        call.0.try_recv().is_ok()
+    }
+
     #[test]
     fn entries_that_come_and_go_leave_nothing_to_write() {
         let leases = Leases::default();
-        leases.hold(b"stays".to_vec(), Vec::new());
+        change(&leases, [("stays", Some(b""))]);
         for number in 0..10 {
-            let key = format!("goes-{number}").into_bytes();
-            leases.hold(key.clone(), b"1".to_vec());
-            leases.hold(key.clone(), b"2".to_vec());
-            leases.release(key);
+            let key = format!("goes-{number}");
+            change(&leases, [(&key, Some(b"1"))]);
+            change(&leases, [(&key, Some(b"2"))]);
+            change(&leases, [(&key, None)]);
         }
-        assert_eq!(leases.take(TOGETHER_MAX).0, [(b"stays".to_vec(), Some(Vec::new()))]);
+        assert_eq!(leases.state().take(TOGETHER_MAX), changes([("stays", Some(b""))]));
 
         // From now on the store has it, or will have it: also if its write seems to have failed, and while it is renewed.
-        leases.release(b"stays".to_vec());
-        let deleted = vec![(b"stays".to_vec(), None)];
-        assert_eq!(leases.take(TOGETHER_MAX).0, deleted);
-        leases.hold(b"stays".to_vec(), Vec::new());
-        leases.put_back(deleted.clone(), &mut 1, &StoreFailure::Unknown(String::new()));
-        leases.release(b"stays".to_vec());
-        assert_eq!(leases.take(TOGETHER_MAX).0, deleted);
+        change(&leases, [("stays", None)]);
+        let deleted = changes([("stays", None)]);
+        assert_eq!(leases.state().take(TOGETHER_MAX), deleted);
+        change(&leases, [("stays", Some(b""))]);
+        leases.state().put_back(deleted.clone(), &mut 1, &StoreFailure::Unknown(String::new()));
+        change(&leases, [("stays", None)]);
+        assert_eq!(leases.state().take(TOGETHER_MAX), deleted);
+        assert_eq!(leases.state().take(TOGETHER_MAX), changes([]));
     }
 
     #[test]
     fn entries_have_their_places_until_they_are_deleted() {
         let leases = Leases::default();
-        // What comes is written before what has gone is deleted.
+        // Whether a write that failed has reached the store is not known.
         for round in [1, 0] {
             let keys = (0..HELD_MAX).map(|number| format!("{round}-{number}").into_bytes());
             assert_eq!(leases.ensure_room(keys.clone()), Ok(()), "round {round}");
-            for key in keys.clone() {
-                leases.hold(key, Vec::new());
-            }
-            leases.take(HELD_MAX);
-            for key in keys {
-                leases.release(key);
-            }
+            leases.change(keys.clone().map(|key| (key, Some(Vec::new()))).collect());
+            let taken = leases.state().take(2 * HELD_MAX);
+            leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &StoreFailure::Unknown(String::new()));
+            leases.change(keys.map(|key| (key, None)).collect());
         }
 
         let next = || std::iter::once(b"next".to_vec());
         assert!(matches!(leases.ensure_room(next()), Err(StoreFailure::TooLarge(_))));
-        leases.take(TOGETHER_MAX);
+        leases.state().take(TOGETHER_MAX);
         assert_eq!(leases.ensure_room(next()), Ok(()));
+    }
+
+    #[test]
+    fn a_call_for_one_entry_does_not_wait_for_those_of_thousands() {
+        let leases = Leases::default();
+        let thousands = (0..5000).map(|number| (format!("many-{number}").into_bytes(), Some(Vec::new())));
+        let mut first = leases.change(thousands.collect());
+        let mut second = change(&leases, [("one", Some(b""))]);
+
+        let taken = leases.state().take(TOGETHER_MAX);
+        assert_eq!(taken.len(), TOGETHER_MAX);
+        assert!(taken.contains_key(&b"one"[..]));
+        assert!(!is_told(&mut second), "it is not committed yet");
+        leases.state().written();
+        assert!(is_told(&mut second) && !is_told(&mut first));
+
+        while !leases.state().take(TOGETHER_MAX).is_empty() {
+            leases.state().written();
+        }
+        leases.state().written();
+        assert!(is_told(&mut first));
+    }
+
+    #[test]
+    fn a_call_whose_entry_could_not_be_written_waits_for_it() {
+        let leases = Leases::default();
+        let mut call = change(&leases, [("a", Some(b"1"))]);
+        let taken = leases.state().take(TOGETHER_MAX);
+        leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &StoreFailure::Unavailable(String::new()));
+        leases.state().written();
+        assert!(!is_told(&mut call));
+
+        // Another call changes it meanwhile: the newer value is written, once.
+        let mut newer = change(&leases, [("a", Some(b"2"))]);
+        assert_eq!(leases.state().take(TOGETHER_MAX), changes([("a", Some(b"2"))]));
+        leases.state().written();
+        assert!(is_told(&mut call) && is_told(&mut newer));
+        assert_eq!(leases.state().take(TOGETHER_MAX), changes([]));
+    }
+
+    #[test]
+    fn entries_are_renewed_however_many_calls_wait() {
+        let leases = Leases::default();
+        change(&leases, [("held", Some(b"1")), ("changed", Some(b"1")), ("goes", Some(b"1"))]);
+        leases.state().take(TOGETHER_MAX);
+        leases.state().written();
+
+        let many = (0..5000).map(|number| (format!("many-{number}").into_bytes(), Some(Vec::new())));
+        leases.change(many.collect());
+        change(&leases, [("changed", Some(b"2")), ("goes", None)]);
+        leases.state().renew_all();
+
+        let taken = leases.state().take(TOGETHER_MAX);
+        let value = |key: &str| taken.get(key.as_bytes());
+        assert_eq!(value("held"), Some(&Some(b"1".to_vec())));
+        assert_eq!(value("changed"), Some(&Some(b"2".to_vec())));
+        assert_eq!(value("goes"), Some(&None));
     }
 }

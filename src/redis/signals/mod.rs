@@ -51,7 +51,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{RedisStore, Requester, StoreFailure};
 use feed::WriteFeed;
-use leases::Leases;
+use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
 pub(crate) use publish::{COMPARED_TOGETHER, count_receivers, count_subscribers, list_topics, publish};
 pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
@@ -110,12 +110,12 @@ impl<S: RedisStore> NodeSignals<S> {
     /// too many clients of this node wait.
     pub(crate) async fn enter(&self, keys: &[Vec<u8>], deadline: Instant) -> Result<LocalPlace, StoreFailure> {
         self.listen(deadline).await?;
-        let place = {
+        let (place, written) = {
             let _turn = self.shared.leases.take_turn();
             self.shared.leases.ensure_room(keys.iter().cloned())?;
             LocalPlace::enter(&self.shared, &self.node, keys)
         };
-        self.shared.leases.settled(place.generation(), deadline).await?;
+        written.by(deadline).await?;
         Ok(place)
     }
 
@@ -148,19 +148,15 @@ impl<S: RedisStore> NodeSignals<S> {
         deadline: Instant,
     ) -> Result<(), StoreFailure> {
         self.listen(deadline).await?;
-        let generation = {
+        let written = {
             let _turn = self.shared.leases.take_turn();
             self.shared.topics.ensure_room(topics)?;
             self.shared.leases.ensure_room(topics.iter().map(|topic| names::receiver(topic, &self.node)))?;
 
-            let mut generation = 0;
-            for topic in topics {
-                let count = self.shared.topics.add(topic, outbox);
-                generation = self.note_count(topic, count);
-            }
-            generation
+            let counts = topics.iter().map(|topic| (topic, self.shared.topics.add(topic, outbox)));
+            self.note_counts(counts)
         };
-        self.shared.leases.settled(generation, deadline).await
+        written.by(deadline).await
     }
 
     /// Removes a subscriber. Returns after no node counts it any more.
@@ -170,8 +166,7 @@ impl<S: RedisStore> NodeSignals<S> {
         client: u64,
         deadline: Instant,
     ) -> Result<(), StoreFailure> {
-        let generation = self.drop_subscriptions(topics, client);
-        self.shared.leases.settled(generation, deadline).await
+        self.end_subscriptions(topics, client).by(deadline).await
     }
 }
 
@@ -183,22 +178,22 @@ impl<S> NodeSignals<S> {
     }
 
     /// Removes a subscriber, and has it no longer counted soon.
-    pub(crate) fn drop_subscriptions(&self, topics: &[Topic], client: u64) -> u64 {
-        let mut generation = 0;
-        for topic in topics {
-            let count = self.shared.topics.remove(topic, client);
-            generation = self.note_count(topic, count);
-        }
-        generation
+    pub(crate) fn drop_subscriptions(&self, topics: &[Topic], client: u64) {
+        drop(self.end_subscriptions(topics, client));
     }
 
-    fn note_count(&self, topic: &Topic, count: usize) -> u64 {
-        let key = names::receiver(topic, &self.node);
-        if count == 0 {
-            self.shared.leases.release(key)
-        } else {
-            self.shared.leases.hold(key, count.to_string().into_bytes())
-        }
+    fn end_subscriptions(&self, topics: &[Topic], client: u64) -> LeasesWritten {
+        // Without the turn, the number of those that are left could be noted after a greater one of a subscriber that comes now.
+        let _turn = self.shared.leases.take_turn();
+        let counts = topics.iter().map(|topic| (topic, self.shared.topics.remove(topic, client)));
+        self.note_counts(counts)
+    }
+
+    /// Has the numbers of this node's subscribers written.
+    fn note_counts<'a>(&self, counts: impl Iterator<Item = (&'a Topic, usize)>) -> LeasesWritten {
+        let noted = |count: usize| (count > 0).then(|| count.to_string().into_bytes());
+        let changes = counts.map(|(topic, count)| (names::receiver(topic, &self.node), noted(count)));
+        self.shared.leases.change(changes.collect::<LeaseChanges>())
     }
 }
 

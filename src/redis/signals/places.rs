@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{SharedSignals, names, port};
+use super::{SharedSignals, leases::LeasesWritten, names, port};
 use crate::{RedisStore, StoreFailure};
 
 /// Maximum number of clients that wait for a key.
@@ -58,35 +58,30 @@ pub(crate) struct LocalPlace {
     id: u64,
     node: String,
     woken: Arc<Notify>,
-    generation: u64,
     /// The places that it has seen, by the numbers of the keys.
     seen: Mutex<Vec<u64>>,
 }
 
 impl LocalPlace {
-    pub(super) fn enter(shared: &Arc<SharedSignals>, node: &str, keys: &[Vec<u8>]) -> Self {
+    /// A client that waits for these keys. It has its places when the leases are written.
+    pub(super) fn enter(shared: &Arc<SharedSignals>, node: &str, keys: &[Vec<u8>]) -> (Self, LeasesWritten) {
         let id = shared.places.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let woken = Arc::new(Notify::new());
-        let mut place = Self {
+        let place = Self {
             shared: Arc::clone(shared),
             keys: keys.to_vec(),
             id,
             node: node.to_owned(),
             woken: Arc::clone(&woken),
-            generation: 0,
             seen: Mutex::new(vec![u64::MAX; keys.len()]),
         };
 
         for key in keys {
             shared.places.queues().entry(key.clone()).or_default().insert((u64::MAX, id), Arc::clone(&woken));
-            place.generation = shared.leases.hold(place.entry(key), Vec::new());
         }
-        place
-    }
-
-    /// When this generation of leases is settled, the client has its places.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
+        let entries = keys.iter().map(|key| (place.entry(key), Some(Vec::new())));
+        let written = shared.leases.change(entries.collect());
+        (place, written)
     }
 
     /// Waits until it may be the client's turn. A turn that came since the last call is not missed.
@@ -164,11 +159,11 @@ impl Drop for LocalPlace {
                     queues.remove(key);
                 }
             }
-            drop(queues);
-
-            // The others hear by the feed that it has left.
-            self.shared.leases.release(self.entry(key));
         }
+
+        // The others hear by the feed that it has left.
+        let entries = self.keys.iter().map(|key| (self.entry(key), None));
+        self.shared.leases.change(entries.collect());
     }
 }
 
