@@ -224,6 +224,10 @@ planted! {
         SessionOfAnybody = "session-of-anybody",
         /// A token that no node knows is worth as much as none.
         UnknownTokenIsAnonymous = "unknown-token-is-anonymous",
+        /// The policy is read when a node starts, and never again.
+        PolicyReadOnce = "policy-read-once",
+        /// The file of tokens is read when a node starts, and never again: a token cannot be withdrawn.
+        TokensReadOnce = "tokens-read-once",
         /// A fence admits a sharer whose lock an exclusive holder had meanwhile.
         SharerAlwaysAdmitted = "sharer-always-admitted",
         /// A fence admits a token before its store has it.

@@ -114,7 +114,9 @@ fn run_one() {
     end_on_panic();
     // Created before the simulation starts: retries on names in use would draw random numbers from its seed.
     let files = tempfile::tempdir_in(fast_directory()).expect("a temporary directory");
-    let place = files.path().to_owned();
+    // The nodes name their files in log lines, which a trace has: two runs of a seed must not differ by a directory's name.
+    env::set_current_dir(files.path()).expect("it was just made");
+    let place = PathBuf::from(".");
     // A fresh thread: this one has already drawn random numbers.
     let simulate = move || simulate(seed, &place, &directory, asked);
     let simulation = thread::Builder::new().stack_size(STACK_BYTES).spawn(simulate);

@@ -126,7 +126,7 @@ impl Site {
             etcd: EtcdConfig { advertise: advertised(ContendedProtocol::Etcd), ..EtcdConfig::default() },
             redis: RedisConfig { advertise: advertised(ContendedProtocol::Redis), ..RedisConfig::default() },
             zookeeper: ZookeeperConfig { session_timeout_ms_min: 1_000, ..ZookeeperConfig::default() },
-            auth: rights::write_files(&directory).expect("the directory of a run can be written"),
+            auth: rights::config(directory.parent().expect("it is in the directory of the run")),
             ..Config::default()
         };
         let mut random = StdRng::seed_from_u64(seed);

@@ -71,7 +71,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 35] = [
+const CASES: [(Planted, Evidence); 37] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -103,9 +103,11 @@ const CASES: [(Planted, Evidence); 35] = [
     (Planted::VouchesForEver, ViolatedFor("zookeeper", Property::MutualExclusion)),
     (Planted::UnknownTriedAgain, Error("was told that it has no such node")),
     // What clients with identities may do.
-    (Planted::ForwardedAsAnonymous, Error("and no rule allows it")),
-    (Planted::SessionOfAnybody, Error("and no rule allows it")),
-    (Planted::UnknownTokenIsAnonymous, Error("and no rule allows it")),
+    (Planted::ForwardedAsAnonymous, Error("no rule allows it")),
+    (Planted::SessionOfAnybody, Error("no rule allows it")),
+    (Planted::UnknownTokenIsAnonymous, Error("no rule allows it")),
+    (Planted::PolicyReadOnce, Error("rule allows it")),
+    (Planted::TokensReadOnce, Error("no rule allows it")),
     // What an entry of the log is, and what it costs.
     (Planted::EntryCutShort, Violated(Property::Applicable)),
     (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),

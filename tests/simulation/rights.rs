@@ -1,7 +1,8 @@
 //! Clients with identities in a simulated run: the policy decides at every node and at two ports, and nobody uses what is another's.
 //!
-//! All other clients are anonymous, and may do everything. Those here may do what [`RULES`] say, and ask for more. What is judged is each
-//! answer, and the table: sessions of an identity hold nothing that its rules do not name.
+//! All other clients are anonymous, and may do everything. Those here may do what an [`Edition`] of the files says, and ask for more; a run
+//! changes between two editions. What is judged is each answer, and the table: sessions of an identity hold nothing that no
+//! edition names.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +28,7 @@ use lockkeeper::{
 };
 use lockkeeper_policy::{BearerToken, Right};
 use rand::{Rng as _, seq::IndexedRandom as _};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 
@@ -40,6 +41,10 @@ const LIMIT: Duration = Duration::from_millis(900);
 const PAUSE_MS: std::ops::Range<u64> = 20..200;
 /// The TTL of sessions: longer than a run, so that a session which is over was closed.
 const TTL_MS: u32 = 600_000;
+/// From a change of the files until all nodes have read them, and until answers by the old ones have come: nodes read them each second.
+const SETTLED: Duration = Duration::from_secs(4);
+/// Of this number of requests, one is preceded by a change of the files.
+const REQUESTS_PER_CHANGE: u32 = 20;
 /// Sessions that are remembered, of each client.
 const SESSIONS_MAX: usize = 1;
 const PREFIX: &str = "rights/";
@@ -59,15 +64,84 @@ enum Who {
     Forger,
 }
 
-/// The rules of the policy, beside the one that lets anonymous callers do everything.
-const RULES: [(Who, &[Right], &str); 6] = [
-    (Who::Ann, &[Right::Acquire, Right::Read, Right::Watch], "rights/ann/"),
-    (Who::Ann, &[Right::Acquire, Right::Read], "redis/0/rights/ann/"),
-    (Who::Ann, &[Right::Read], "rights/be"),
-    (Who::Ben, &[Right::Acquire, Right::ForceRelease], "rights/ben/"),
-    (Who::Ben, &[Right::Watch, Right::Read], "rights/"),
-    (Who::Ben, &[Right::Acquire, Right::Read], "redis/0/rights/ben/"),
-];
+/// A rule: who may do what, with which names.
+type Rule = (Who, &'static [Right], &'static str);
+
+/// The files of tokens and rules: a run changes between these.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+enum Edition {
+    #[default]
+    First,
+    /// Ann's rules are narrower and wider, and Ben's token is withdrawn.
+    Second,
+}
+
+impl Edition {
+    const ALL: [Self; 2] = [Self::First, Self::Second];
+
+    /// The rules, beside the one that lets anonymous callers do everything.
+    fn rules(self) -> &'static [Rule] {
+        match self {
+            Self::First => &[
+                (Who::Ann, &[Right::Acquire, Right::Read, Right::Watch], "rights/ann/"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "redis/0/rights/ann/"),
+                (Who::Ann, &[Right::Read], "rights/be"),
+                (Who::Ben, &[Right::Acquire, Right::ForceRelease], "rights/ben/"),
+                (Who::Ben, &[Right::Watch, Right::Read], "rights/"),
+                (Who::Ben, &[Right::Acquire, Right::Read], "redis/0/rights/ben/"),
+            ],
+            Self::Second => &[
+                (Who::Ann, &[Right::Read], "rights/ann/"),
+                (Who::Ann, &[Right::Acquire, Right::ForceRelease], "rights/ann/2"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "redis/0/rights/"),
+                (Who::Ann, &[Right::Watch], "rights/"),
+                (Who::Ben, &[Right::Acquire, Right::Read, Right::Watch], "rights/"),
+            ],
+        }
+    }
+
+    /// Those whose tokens the nodes know.
+    fn known(self) -> &'static [Who] {
+        match self {
+            Self::First => &[Who::Ann, Who::Ben, Who::Eve],
+            Self::Second => &[Who::Ann, Who::Eve],
+        }
+    }
+
+    fn knows(self, who: Who) -> bool {
+        self.known().contains(&who)
+    }
+
+    /// Whether a rule gives the right to all that begins with this.
+    fn lets(self, who: Who, right: Right, beginning: &str) -> bool {
+        let gives =
+            |(other, rights, prefix): &Rule| *other == who && rights.contains(&right) && beginning.starts_with(prefix);
+        self.knows(who) && self.rules().iter().any(gives)
+    }
+
+    /// Whether a rule gives the right to anything.
+    fn lets_somewhere(self, who: Who, right: Right) -> bool {
+        self.knows(who) && self.rules().iter().any(|(other, rights, _)| *other == who && rights.contains(&right))
+    }
+
+    /// Writes the files, which all nodes read.
+    fn write(self, config: &AuthConfig) -> io::Result<()> {
+        let mut tokens = String::new();
+        for who in self.known() {
+            tokens += &who.token().entry(&Identity::new(who.name()).expect("it is one"));
+        }
+        let mut policy = String::from(
+            "[[rule]]\nwho = [\"anonymous\"]\nmay = [\"acquire\", \"read\", \"watch\", \"force-release\", \"administer\"]\n",
+        );
+        for (who, rights, prefix) in self.rules() {
+            let rights: Vec<_> = rights.iter().map(|right| right.as_str()).collect();
+            let _ = writeln!(policy, "[[rule]]\nwho = [{:?}]\nmay = {rights:?}\nprefix = {prefix:?}", who.name());
+        }
+
+        fs::write(&config.tokens, tokens)?;
+        fs::write(&config.policy, policy)
+    }
+}
 
 impl Who {
     const ALL: [Self; 4] = [Self::Ann, Self::Ben, Self::Eve, Self::Forger];
@@ -84,51 +158,23 @@ impl Who {
     fn token(self) -> BearerToken {
         BearerToken::from_random([self as u8; 32])
     }
-
-    /// Whether a rule gives the right to all that begins with this.
-    fn may(self, right: Right, beginning: &str) -> bool {
-        RULES
-            .iter()
-            .any(|(who, rights, prefix)| *who == self && rights.contains(&right) && beginning.starts_with(prefix))
-    }
-
-    /// Whether a rule gives the right to anything.
-    fn may_somewhere(self, right: Right) -> bool {
-        RULES.iter().any(|(who, rights, _)| *who == self && rights.contains(&right))
-    }
 }
 
-/// Writes a node's files of tokens and rules beside its directory.
-pub(crate) fn write_files(directory: &Path) -> io::Result<AuthConfig> {
-    let mut tokens = String::new();
-    for who in [Who::Ann, Who::Ben, Who::Eve] {
-        tokens += &who.token().entry(&Identity::new(who.name()).expect("it is one"));
-    }
-    let mut policy = String::from(
-        "[[rule]]\nwho = [\"anonymous\"]\nmay = [\"acquire\", \"read\", \"watch\", \"force-release\", \"administer\"]\n",
-    );
-    for (who, rights, prefix) in RULES {
-        let rights: Vec<_> = rights.iter().map(|right| right.as_str()).collect();
-        let _ = writeln!(policy, "[[rule]]\nwho = [{:?}]\nmay = {rights:?}\nprefix = {prefix:?}", who.name());
-    }
-
-    let auth = directory.with_extension("auth");
-    fs::create_dir_all(&auth)?;
-    let config =
-        AuthConfig { tokens: auth.join("tokens.toml"), policy: auth.join("policy.toml"), ..AuthConfig::default() };
-    fs::write(&config.tokens, tokens)?;
-    fs::write(&config.policy, policy)?;
-    Ok(config)
+/// The files of tokens and rules of a run, in its directory.
+pub(crate) fn config(directory: &Path) -> AuthConfig {
+    AuthConfig { tokens: directory.join("tokens.toml"), policy: directory.join("policy.toml"), ..AuthConfig::default() }
 }
 
-/// What is wrong in a table: a session of an identity holds a lock that its rules do not let it acquire.
+/// What is wrong in a table: a session of an identity holds a lock that its rules have never let it acquire.
 pub(crate) fn check(machine: &Machine) -> Result<(), String> {
     for session in machine.sessions(None) {
         let Some(owner) = session.owner else { continue };
         let who = Who::ALL.into_iter().find(|who| who.name() == owner.as_str());
         let mut names = machine.grants_of(session.session, Token(0)).flat_map(|grant| grant.names);
 
-        let is_wrong = |name: &str| who.is_none_or(|who| !who.may(Right::Acquire, name));
+        let is_wrong = |name: &str| {
+            who.is_none_or(|who| Edition::ALL.iter().all(|edition| !edition.lets(who, Right::Acquire, name)))
+        };
         if let Some(name) = names.find(|name| is_wrong(name.as_str())) {
             return Err(format!("{owner} holds {name}, which no rule allows"));
         }
@@ -137,18 +183,30 @@ pub(crate) fn check(machine: &Machine) -> Result<(), String> {
 }
 
 /// What the clients with identities saw.
-#[derive(Default)]
-pub(crate) struct RightsJudge(Mutex<Seen>);
+pub(crate) struct RightsJudge {
+    files: AuthConfig,
+    seen: Mutex<Seen>,
+}
 
 #[derive(Default)]
 struct Seen {
+    edition: Edition,
+    /// When the files were changed last.
+    changed: Option<Instant>,
     counts: BTreeMap<String, u64>,
     complaints: Vec<String>,
 }
 
 impl RightsJudge {
+    /// Writes the files of a run.
+    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
+        let files = config(directory);
+        Edition::First.write(&files)?;
+        Ok(Self { files, seen: Mutex::default() })
+    }
+
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().expect("nothing panics while it has this")
+        self.seen.lock().expect("nothing panics while it has this")
     }
 
     /// What cannot have been.
@@ -165,21 +223,46 @@ impl RightsJudge {
     pub(crate) fn missing(&self) -> Option<String> {
         let seen = self.seen();
         let has = |outcome: &str| seen.counts.keys().any(|count| count.ends_with(outcome));
-        let is_complete = has(" served") && has(" refused");
-        (!is_complete).then(|| "no client with an identity was served, or none was refused".to_owned())
+        let is_complete = has(" served") && has(" refused") && has(" changed");
+        (!is_complete).then(|| {
+            "no client with an identity was served, or none was refused, or the files of rules did not change"
+                .to_owned()
+        })
     }
 
-    /// Judges an answer to what a client asked for, which it may have or not.
-    fn judge(&self, who: Who, asked: &str, is_allowed: bool, outcome: Outcome) {
+    /// Changes the files, if that was not done just now.
+    fn change_files(&self) -> io::Result<()> {
+        let mut seen = self.seen();
+        if seen.changed.is_some_and(|changed| changed.elapsed() < 2 * SETTLED) {
+            return Ok(());
+        }
+
+        seen.edition = match seen.edition {
+            Edition::First => Edition::Second,
+            Edition::Second => Edition::First,
+        };
+        seen.changed = Some(Instant::now());
+        *seen.counts.entry("rights: files changed".to_owned()).or_default() += 1;
+        seen.edition.write(&self.files)
+    }
+
+    /// Judges an answer to what a client asked for. While some nodes may not have read the files again, it is good if it is so by either
+    /// edition.
+    fn judge(&self, who: Who, asked: &str, is_allowed: impl Fn(Edition) -> bool, outcome: Outcome) {
         let mut seen = self.seen();
         *seen.counts.entry(format!("rights: {} {outcome}", who.name())).or_default() += 1;
+
+        let is_settled = seen.changed.is_none_or(|changed| changed.elapsed() > SETTLED);
+        let edition = seen.edition;
+        let in_force = |other: &Edition| !is_settled || *other == edition;
+        let mut editions = Edition::ALL.into_iter().filter(in_force);
         let name = who.name();
         match outcome {
-            Outcome::Served if !is_allowed => {
-                seen.complaints.push(format!("{name} was served, and no rule allows it: {asked}"));
+            Outcome::Served if !editions.any(&is_allowed) => {
+                seen.complaints.push(format!("{name} was served, and no rule allows it ({edition:?}): {asked}"));
             }
-            Outcome::Refused if is_allowed => {
-                seen.complaints.push(format!("{name} was refused, and a rule allows it: {asked}"));
+            Outcome::Refused if editions.all(&is_allowed) => {
+                seen.complaints.push(format!("{name} was refused, and a rule allows it ({edition:?}): {asked}"));
             }
             Outcome::Served | Outcome::Refused | Outcome::Failed => {}
         }
@@ -231,6 +314,9 @@ impl RightsClientProcess {
             grants: Vec::new(),
         };
         while !self.finish.is_cancelled() {
+            if callers.draws.random.random_ratio(1, REQUESTS_PER_CHANGE) {
+                self.judge.change_files()?;
+            }
             let who = *Who::ALL.choose(&mut callers.draws.random).expect("it is not empty");
             let ask = *Ask::ALL.choose(&mut callers.draws.random).expect("it is not empty");
             callers.ask(who, ask).await;
@@ -368,7 +454,8 @@ impl Callers {
         }
         let message = OpenSessionRequest { session_id: String::new(), ttl_ms: TTL_MS, label: String::new() };
         let opened = timed(SessionsClient::new(self.draws.channel()).open(with_token(who, message))).await;
-        self.judge.judge(who, "to open a session", who.may_somewhere(Right::Acquire), outcome(&opened));
+        let is_allowed = |edition: Edition| edition.lets_somewhere(who, Right::Acquire);
+        self.judge.judge(who, "to open a session", is_allowed, outcome(&opened));
         if let Ok(opened) = opened {
             self.sessions.entry(who).or_default().push(opened.session_id);
         }
@@ -382,7 +469,8 @@ impl Callers {
         let mut locks = LocksClient::new(channel);
 
         let OwnedSession { owner, id } = session.clone();
-        let mut is_allowed = owner == who;
+        let is_own = owner == who;
+        let mut names = Vec::new();
         let asked;
         let outcome = match what {
             SessionUse::Renew => {
@@ -391,7 +479,7 @@ impl Callers {
             }
             SessionUse::Close => {
                 asked = format!("to close the session of {owner:?}");
-                if is_allowed {
+                if is_own {
                     // Whether it will be closed or not: it is used no more.
                     self.forget(&session);
                 }
@@ -399,9 +487,8 @@ impl Callers {
                 outcome(&timed(sessions.close_session(with_token(who, message))).await)
             }
             SessionUse::Acquire => {
-                let names: Vec<_> = (0..self.draws.random.random_range(1..=2)).map(|_| self.name()).collect();
+                names = (0..self.draws.random.random_range(1..=2)).map(|_| self.name()).collect();
                 asked = format!("to acquire {names:?} with the session of {owner:?}");
-                is_allowed = is_allowed && names.iter().all(|name| who.may(Right::Acquire, name));
 
                 let locks_wanted = names.iter().map(|name| Want { name: name.clone(), ..Want::default() }).collect();
                 let message = AcquireRequest { session_id: id, locks: locks_wanted, ..AcquireRequest::default() };
@@ -411,6 +498,9 @@ impl Callers {
                 }
                 outcome(&answer)
             }
+        };
+        let is_allowed = |edition: Edition| {
+            is_own && edition.knows(who) && names.iter().all(|name| edition.lets(who, Right::Acquire, name))
         };
         self.judge.judge(who, &asked, is_allowed, outcome);
     }
@@ -437,7 +527,10 @@ impl Callers {
                 outcome(&timed(locks.update(with_token(who, message))).await)
             }
         };
-        let is_allowed = owner == who && (what == GrantUse::Release || who.may(Right::Acquire, &name));
+        let is_allowed = |edition: Edition| {
+            let may_change = what == GrantUse::Release || edition.lets(who, Right::Acquire, &name);
+            owner == who && edition.knows(who) && may_change
+        };
         self.judge.judge(who, &format!("{what:?} of {name}, which {owner:?} had"), is_allowed, outcome);
     }
 
@@ -455,7 +548,7 @@ impl Callers {
         let listed = timed(SessionsClient::new(self.draws.channel()).list(with_token(who, message))).await;
         let shown = listed.as_ref().map(|listed| &listed.sessions[..]).unwrap_or_default();
         let sees_others = shown.iter().any(|session| session.owner != who.name());
-        let is_allowed = who.may_somewhere(Right::Read) && !sees_others;
+        let is_allowed = |edition: Edition| edition.lets_somewhere(who, Right::Read) && !sees_others;
         self.judge.judge(who, "to list sessions", is_allowed, outcome(&listed));
     }
 
@@ -496,7 +589,7 @@ impl Callers {
                 )
             }
         };
-        self.judge.judge(who, &asked, who.may(what.right(), &name), outcome);
+        self.judge.judge(who, &asked, |edition| edition.lets(who, what.right(), &name), outcome);
     }
 
     /// Sends a command of Redis', on a connection of its own.
@@ -505,7 +598,7 @@ impl Callers {
         let Ok(Ok(mut connection)) = timeout(LIMIT, Connection::open(seat)).await else { return };
         let auth = connection.ask(&["AUTH", who.name(), who.token().reveal()]).await;
         let is_known = replied(auth.as_ref());
-        self.judge.judge(who, "to authenticate itself to Redis' port", who != Who::Forger, is_known);
+        self.judge.judge(who, "to authenticate itself to Redis' port", |edition| edition.knows(who), is_known);
         if is_known != Outcome::Served {
             return;
         }
@@ -514,15 +607,21 @@ impl Callers {
         let other = self.name();
         let beginning = if self.draws.percent(80) { self.name() } else { String::new() };
         let pattern = format!("{beginning}*");
-        let may = |key: &str| {
-            who.may(Right::Acquire, &format!("{REDIS}{key}")) && who.may(Right::Read, &format!("{REDIS}{key}"))
+        let command: &[&str] = match what {
+            KeyUse::Set => &["SET", &key, who.name(), "NX", "PX", "1500"],
+            KeyUse::Get => &["GET", &key],
+            KeyUse::Script => &["EVAL", SCRIPT, "2", &key, &other, who.name()],
+            KeyUse::Keys => &["KEYS", &pattern],
         };
-        let (command, is_allowed): (&[&str], bool) = match what {
-            KeyUse::Set => (&["SET", &key, who.name(), "NX", "PX", "1500"], may(&key)),
-            KeyUse::Get => (&["GET", &key], may(&key)),
-            KeyUse::Script => (&["EVAL", SCRIPT, "2", &key, &other, who.name()], may(&key) && may(&other)),
-            // It concerns all keys that begin as the pattern does.
-            KeyUse::Keys => (&["KEYS", &pattern], who.may(Right::Read, &format!("{REDIS}{beginning}"))),
+        let is_allowed = |edition: Edition| {
+            let reads = |key: &str| edition.lets(who, Right::Read, &format!("{REDIS}{key}"));
+            let may = |key: &str| edition.lets(who, Right::Acquire, &format!("{REDIS}{key}")) && reads(key);
+            match what {
+                KeyUse::Set | KeyUse::Get => may(&key),
+                KeyUse::Script => may(&key) && may(&other),
+                // It concerns all keys that begin as the pattern does.
+                KeyUse::Keys => reads(&beginning),
+            }
         };
         let reply = connection.ask(command).await;
         self.judge.judge(who, &format!("{command:?} at Redis' port"), is_allowed, replied(reply.as_ref()));

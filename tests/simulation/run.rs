@@ -175,7 +175,7 @@ impl Stage {
             registers: Arc::new(Registers::new()?),
             gates: Gates::default(),
             keyspace: Arc::default(),
-            rights: Arc::default(),
+            rights: Arc::new(RightsJudge::new(directory)?),
             plan,
         };
         stage.enter();

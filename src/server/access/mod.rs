@@ -218,8 +218,8 @@ impl Access {
 
             // A panic in this task would be a bug in parsing. The next turn tries again, with the text as it is then.
             let read = move || {
-                let tokens = this.tokens.refresh();
-                let policy = this.policy.refresh();
+                let tokens = !Planted::TokensReadOnce.is_on() && this.tokens.refresh();
+                let policy = !Planted::PolicyReadOnce.is_on() && this.policy.refresh();
                 if tokens || policy {
                     this.changes.send_replace(());
                 }
