@@ -179,6 +179,18 @@ async fn a_lock_of_redis_is_one_of_the_cluster() {
     assert_eq!(nodes[2].ask(&["EVAL", RELEASE, "1", "jobs", "secret"]).await, Reply::Number(1));
     assert_eq!(nodes[1].ask(&["GET", "jobs"]).await, Reply::Nil);
 
+    // Whoever takes over a lock in place has another token.
+    let mut tokens = Vec::new();
+    for hand_over in
+        ["redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', 60000)", "redis.call('set', KEYS[1], ARGV[1], 'keepttl')"]
+    {
+        let holder = tokens.len().to_string();
+        nodes[0].ask(&["EVAL", hand_over, "1", "passed-on", &holder]).await;
+        let Reply::Text(token) = nodes[1].ask(&["GET", "lockkeeper:token:passed-on"]).await else { panic!("no token") };
+        tokens.push(token.parse::<u64>().expect("a number"));
+    }
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+
     // An operator takes one back: what its owner does by its value finds it gone.
     assert_eq!(nodes[1].ask(&["SET", "jobs", "second", "NX", "PX", "60000"]).await, ok());
     operator(&cluster, &["force-release", "redis/0/jobs", "--reason", "stuck"]).await;

@@ -71,11 +71,20 @@ async fn a_token_rises_with_each_holder_and_not_with_an_extension() {
     }
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 
-    // One that is handed over in place has another token, too.
+    // One that is handed over in place has another token, too, however that is said.
     api.call("SET lock a NX PX 1000").await;
-    let before = api.call("GET lockkeeper:token:lock").await;
-    api.call("SET lock b XX PX 1000").await;
-    assert!(api.call("GET lockkeeper:token:lock").await > before);
+    let mut before = api.call("GET lockkeeper:token:lock").await;
+    for hand_over in ["SET lock b XX PX 1000", "SET lock c XX KEEPTTL", "MULTI|DEL lock|SET lock c NX PX 1000|EXEC"] {
+        for line in hand_over.split('|') {
+            api.call(line).await;
+        }
+        let after = api.call("GET lockkeeper:token:lock").await;
+        assert!(after > before, "{hand_over}: {after} after {before}");
+        before = after;
+
+        let left = api.call("PTTL lock").await;
+        assert!(left.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap() > 500, "{hand_over}: {left}");
+    }
     assert_eq!(api.call("KEYS *").await, "*1|$4|lock|");
 }
 

@@ -343,7 +343,11 @@ impl State {
                     LockClaim::Kept => {
                         before.map_or((None, LockClaim::None), |(entry, claim)| (entry.token, claim.clone()))
                     }
-                    new @ LockClaim::New { .. } => (Some(modified), new),
+                    new @ LockClaim::New { .. } => match before {
+                        // As in the table: an entry that is put again for the same lock keeps its claim.
+                        Some((entry, claim @ LockClaim::New { .. })) => (entry.token, claim.clone()),
+                        Some(_) | None => (Some(modified), new),
+                    },
                 };
                 let holder = match &claim {
                     LockClaim::New { holder, .. } => Some(holder.clone()),

@@ -454,7 +454,7 @@ impl UnitView {
             if !slot.is_flushed {
                 self.seen.insert((key.clone(), slot.revision()));
             }
-            txn.writes.extend(slot.into_write(key, holder));
+            txn.writes.extend(slot.into_writes(key, holder));
         }
 
         let unwritten = |(from, to, revision)| EntryCondition::RangeUnwritten { from, to, revision };

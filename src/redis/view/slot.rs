@@ -214,17 +214,27 @@ impl KeySlot {
         }
     }
 
-    /// The write that makes the store as this key is now, if it differs.
-    pub(super) fn into_write(self, key: Vec<u8>, holder: &str) -> Option<EntryWrite> {
+    /// The writes that make the store as this key is now, if it differs.
+    pub(super) fn into_writes(self, key: Vec<u8>, holder: &str) -> Vec<EntryWrite> {
         match self.change {
-            SlotChange::None => None,
-            SlotChange::Delete => Some(EntryWrite::Delete { key }),
-            SlotChange::Expire => Some(EntryWrite::Expire { key, expiry: self.expiry }),
+            SlotChange::None => Vec::new(),
+            SlotChange::Delete => vec![EntryWrite::Delete { key }],
+            SlotChange::Expire => vec![EntryWrite::Expire { key, expiry: self.expiry }],
             SlotChange::Put => {
-                let SlotValue::Known(datum) = &self.current else { return None };
+                let SlotValue::Known(datum) = &self.current else { return Vec::new() };
                 let value = datum.encode();
                 let claim = self.claim(&key, &value, holder);
-                Some(EntryWrite::Put { key, value, expiry: self.expiry, claim })
+
+                // An entry that is written again for the same lock keeps its claim, and with it the token of the holder before.
+                let begins_anew = matches!(claim, LockClaim::New { .. }) && self.was_present();
+                if begins_anew {
+                    let expiry = self.expiry();
+                    return vec![
+                        EntryWrite::Delete { key: key.clone() },
+                        EntryWrite::Put { key, value, expiry, claim },
+                    ];
+                }
+                vec![EntryWrite::Put { key, value, expiry: self.expiry, claim }]
             }
         }
     }
