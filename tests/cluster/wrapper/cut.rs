@@ -10,7 +10,7 @@ use std::{
 };
 
 use lockkeeper::{
-    local::{ClusterOptions, LocalCluster},
+    local::{ClusterOptions, LocalCluster, free_port},
     proto::v1::{
         AcquireRequest, OpenSessionRequest, Want, acquire_request::Wait, acquire_response::Outcome,
         locks_client::LocksClient, sessions_client::SessionsClient,
@@ -90,17 +90,14 @@ async fn a_partitioned_command_is_dead_before_another_holder_enters() {
     assert!(stderr.contains("no contact with the cluster"), "{stderr}");
 }
 
-/// Addresses of the node and of the proxy: the same port of two loopback addresses. The port is below the ephemeral range, so that no
-/// outgoing connection gets it by chance.
+/// Addresses of the node and of the proxy: the same port of two loopback addresses, which no other process gives.
 fn addresses() -> (SocketAddr, SocketAddr) {
-    let free = |port: u16| {
-        let direct = SocketAddr::from(([127, 0, 0, 1], port));
-        let through = SocketAddr::from(([127, 0, 0, 2], port));
-        let free = [direct, through].iter().all(|address| Std::bind(address).is_ok());
-        free.then_some((direct, through))
+    let next = || {
+        let direct = free_port().expect("a free port").local_addr().expect("it listens");
+        (direct, SocketAddr::from(([127, 0, 0, 2], direct.port())))
     };
-    let mut draws = std::iter::repeat_with(|| free(rand::random_range(15_000..32_000)));
-    draws.by_ref().take(1_000).flatten().next().expect("a free port")
+    let mut draws = std::iter::repeat_with(next).take(1_000);
+    draws.find(|(_, through)| Std::bind(through).is_ok()).expect("a port that is free at both")
 }
 
 /// Writes the configuration of a cluster of one node that announces the proxy's address.
