@@ -287,6 +287,8 @@ planted! {
         RedisValueUncompared = "redis-value-uncompared",
         /// What a transaction or a script of Redis' has read may have changed when it commits.
         RedisReadNotInCommit = "redis-read-not-in-commit",
+        /// Who gets a lock of Redis' from its holder, by another value in the same key, has the token of the one before.
+        RedisHandOverKeepsToken = "redis-hand-over-keeps-token",
         /// Commands of one connection that were sent together take effect in another order.
         SentTogetherSwapped = "sent-together-swapped",
 

@@ -1,7 +1,8 @@
 //! Redis' clients in a simulated run: contenders for locks by the shapes of Redis' lock libraries, at the nodes' real port for it.
 //!
 //! A lock is a string that `SET … NX PX` creates, also within `MULTI`, after `WATCH`, or by a script; or a hash, as Redisson's are. It is
-//! extended and released by scripts that compare, by one that a node knows by its shape and one that it must run, or by `WATCH`.
+//! extended and released by scripts that compare, by one that a node knows by its shape and one that it must run, or by `WATCH`. Some
+//! holders of a string hand it over in place: they give it the value of the next holder, and no other client can come between.
 
 use std::{io, time::Duration};
 
@@ -38,6 +39,8 @@ const RELEASE: [&str; 2] = [
     "local seen = redis.call('get', KEYS[1]) for i = 1, 3 do if seen ~= ARGV[1] then return 0 end end \
      redis.call('del', KEYS[1]) return 1 - redis.call('exists', KEYS[1])",
 ];
+const HAND_OVER: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('set', KEYS[1], ARGV[2], 'XX', 'PX', ARGV[3]) return 1 end \
+     return 0";
 /// Redisson's.
 const HASH_ACQUIRE: &str = "if (redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[1]) == 1) then \
      redis.call('hincrby', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], ARGV[2]); return 1; end; return 0;";
@@ -121,6 +124,11 @@ async fn take_turn(connection: &mut Connection, contender: &mut Contender, rando
         }
         held.renewed(sent);
     }
+    if shape != Shape::Hash && random.random_ratio(1, 3) {
+        let next = contender.ask(&format!("redis/0/{}", lock.key)).recorded();
+        let Some(handed_over) = lock.hand_over(held, next, random.random()).await? else { return Some(()) };
+        held = handed_over;
+    }
 
     // Some holders fall silent: their locks pass on when their leases end.
     if random.random_range(0..100) < 70 {
@@ -201,13 +209,49 @@ impl LockClient<'_> {
             return Some(Some(attempt.granted(None)));
         }
 
-        // The token, as long as the lock has this value.
-        let told = format!("lockkeeper:token:{key}");
-        let replies = self.connection.pipeline(&[&["MULTI"], &["GET", &key], &["GET", &told], &["EXEC"]]).await?;
+        self.told_token(attempt).await
+    }
+
+    /// Reads the token of a lock that this client has. `None`: it has another value by now, or no answer came.
+    async fn told_token(&mut self, attempt: Attempt) -> Option<Option<HeldLock>> {
+        let (key, told) = (&self.key, format!("lockkeeper:token:{}", self.key));
+        let replies = self.connection.pipeline(&[&["MULTI"], &["GET", key], &["GET", &told], &["EXEC"]]).await?;
         let Reply::Array(Some(found)) = replies.last()? else { return None };
         let [Reply::Bulk(Some(seen)), Reply::Bulk(Some(token))] = &found[..] else { return None };
-        let token = token.parse().ok().filter(|_| *seen == value)?;
+
+        let token = token.parse().ok().filter(|_| *seen == self.value)?;
         Some(Some(attempt.granted(Some(token))))
+    }
+
+    /// Makes another one the holder, who has a token of its own.
+    async fn hand_over(&mut self, held: HeldLock, next: Attempt, is_watched: bool) -> Option<Option<HeldLock>> {
+        let ms = TTL.as_millis().to_string();
+        let key = self.key.clone();
+        let value = std::mem::replace(&mut self.value, next.who().to_owned());
+        let releasing = held.release();
+        let is_handed_over = if is_watched {
+            let seen = self.connection.pipeline(&[&["WATCH", &key], &["GET", &key]]).await?;
+            if seen.last() == Some(&Reply::Bulk(Some(value))) {
+                let set: &[&str] = &["SET", &key, &self.value, "XX", "PX", &ms];
+                let replies = self.connection.pipeline(&[&["MULTI"], set, &["EXEC"]]).await?;
+                // Without a list the key has changed: by its own deadline, as far as this client knows.
+                let Reply::Array(Some(done)) = replies.last()? else { return None };
+                done[..] == [Reply::Line("OK".to_owned())]
+            } else {
+                self.connection.ask(&["UNWATCH"]).await?;
+                false
+            }
+        } else {
+            self.connection.eval(HAND_OVER, &key, &[&value, &self.value, &ms]).await?.compared()?
+        };
+
+        if !is_handed_over {
+            releasing.was_lost();
+            next.busy();
+            return Some(None);
+        }
+        releasing.done();
+        self.told_token(next).await
     }
 
     /// Whether the lock was still its own.

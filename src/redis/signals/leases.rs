@@ -1,10 +1,12 @@
 //! Entries that live as long as this node holds them: it renews them, and they end soon after it has stopped.
 //!
-//! One task writes them, several in a transaction, so that a thousand waiting clients cost a few transactions a second. Calls take turns in
-//! it: one that changes a single entry does not wait for those before it that change thousands.
+//! One task writes them, several in a transaction, so that a thousand waiting clients cost a few transactions a second. Calls take turns:
+//! one that changes a single entry does not wait for those before it that change thousands. For that, each entry is queued for a *round*:
+//! a call has some of its entries in the next round, as many in the one after it, and so on. An entry is queued once, however many calls
+//! change it, so the queue is as long as what is to be written.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -24,8 +26,12 @@ const RENEWAL: Duration = Duration::from_millis(1500);
 const TOGETHER_MAX: usize = 200;
 /// Those of them that are renewals while calls wait. Most of them: an entry that is not renewed in time ends.
 const RENEWED_TOGETHER_MAX: usize = 150;
-/// Number of entries that a call has written before the next one has its turn: as many as most calls have.
-const TURN_ENTRIES: usize = 16;
+/// Number of entries that a call has in a round: as many as most calls change.
+const ROUND_ENTRIES: usize = 16;
+/// The round of entries whose write has failed: they come before all others.
+const FAILED_ROUND: u64 = 0;
+/// Number of waiting calls from which on those are looked for that nobody waits for any more.
+const WAITING_MIN: usize = 1024;
 /// Maximum number of entries that a node holds. All of them are renewed all the time, so without a bound a few clients could have the
 /// cluster do nothing else.
 const HELD_MAX: usize = 16 << 10;
@@ -38,6 +44,8 @@ struct UnwrittenEntry {
     value: Option<Vec<u8>>,
     /// Whether the store may have the entry.
     is_stored: bool,
+    /// Where it stands in the queue.
+    round: u64,
 }
 
 /// Entries that are to be written, or without a value deleted.
@@ -58,21 +66,18 @@ struct HeldEntries {
     held: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Those that are to be written, and those that are to be deleted. What is renewed is not among them.
     unwritten: BTreeMap<Vec<u8>, UnwrittenEntry>,
-    /// The calls whose entries are to be written, in the order of their turns.
-    calls: VecDeque<LeaseCall>,
-    /// Those whose last entries are being written.
-    ending: Vec<oneshot::Sender<()>>,
-    /// Entries that could not be written. They are tried again before all others.
-    failed: VecDeque<Vec<u8>>,
+    /// The same ones by their rounds.
+    queue: BTreeSet<(u64, Vec<u8>)>,
+    /// The last round of which an entry was taken.
+    round: u64,
+    /// The calls whose entries are not committed yet, by the last rounds of these.
+    waiting: BTreeMap<(u64, u64), oneshot::Sender<()>>,
+    /// Number of calls up to now.
+    calls: u64,
+    /// Number of waiting calls at which the next search for abandoned ones begins.
+    sweep_at: usize,
     /// Entries that are to be renewed.
     due: VecDeque<Vec<u8>>,
-}
-
-/// A call that has changed entries.
-struct LeaseCall {
-    /// Those of them that have not had their turn yet. What another call has had written meanwhile is not written again.
-    keys: VecDeque<Vec<u8>>,
-    done: oneshot::Sender<()>,
 }
 
 /// Says when all entries of a call are committed.
@@ -118,14 +123,16 @@ impl Leases {
     pub(super) fn change(&self, changes: LeaseChanges) -> LeasesWritten {
         let (done, written) = oneshot::channel();
         let mut state = self.state();
-        let keys = changes.keys().cloned().collect();
-        for (key, value) in changes {
+        let first = state.round + 1;
+        let mut last = first;
+        for ((key, value), round) in changes.into_iter().zip((first..).flat_map(|round| [round; ROUND_ENTRIES])) {
+            last = round;
             match value {
-                Some(value) => state.hold(key, value),
-                None => state.release(key),
+                Some(value) => state.hold(key, value, round),
+                None => state.release(key, round),
             }
         }
-        state.calls.push_back(LeaseCall { keys, done });
+        state.wait_for(last, done);
         drop(state);
 
         self.changed.notify_one();
@@ -139,73 +146,93 @@ impl Leases {
 }
 
 impl HeldEntries {
-    fn hold(&mut self, key: Vec<u8>, value: Vec<u8>) {
+    fn hold(&mut self, key: Vec<u8>, value: Vec<u8>, round: u64) {
         let was_held = self.held.insert(key.clone(), value.clone()).is_some();
-        let is_stored = self.unwritten.get(&key).map_or(was_held, |before| before.is_stored);
-        self.unwritten.insert(key, UnwrittenEntry { value: Some(value), is_stored });
+        let before = self.forget_unwritten(&key);
+        let is_stored = before.as_ref().map_or(was_held, |before| before.is_stored);
+        let round = before.map_or(round, |before| before.round.min(round));
+        self.queue_entry(key, UnwrittenEntry { value: Some(value), is_stored, round });
     }
 
-    fn release(&mut self, key: Vec<u8>) {
+    fn release(&mut self, key: Vec<u8>, round: u64) {
         self.held.remove(&key);
+        let before = self.forget_unwritten(&key);
+        let round = before.as_ref().map_or(round, |before| before.round.min(round));
         // One that the store has not seen is just forgotten.
-        let is_stored = self.unwritten.remove(&key).is_none_or(|before| before.is_stored);
-        if is_stored {
-            self.unwritten.insert(key, UnwrittenEntry { value: None, is_stored });
+        if before.is_none_or(|before| before.is_stored) {
+            self.queue_entry(key, UnwrittenEntry { value: None, is_stored: true, round });
+        }
+    }
+
+    fn queue_entry(&mut self, key: Vec<u8>, entry: UnwrittenEntry) {
+        self.queue.insert((entry.round, key.clone()));
+        self.unwritten.insert(key, entry);
+    }
+
+    fn forget_unwritten(&mut self, key: &[u8]) -> Option<UnwrittenEntry> {
+        let (key, entry) = self.unwritten.remove_entry(key)?;
+        self.queue.remove(&(entry.round, key));
+        Some(entry)
+    }
+
+    /// Notes a call that waits for all entries up to a round.
+    fn wait_for(&mut self, round: u64, done: oneshot::Sender<()>) {
+        self.calls += 1;
+        self.waiting.insert((round, self.calls), done);
+
+        // While no leader writes anything, clients may come and leave as often as they like.
+        if self.waiting.len() > self.sweep_at.max(WAITING_MIN) {
+            self.waiting.retain(|_, done| !done.is_closed());
+            self.sweep_at = 2 * self.waiting.len();
         }
     }
 
     /// Some of what is to be written.
     fn take(&mut self, together_max: usize) -> LeaseChanges {
         let mut taken = LeaseChanges::new();
-        while taken.len() < together_max
-            && let Some(key) = self.failed.pop_front()
-        {
-            self.take_unwritten(key, &mut taken);
+        while taken.len() < together_max && self.has_failed() {
+            self.take_first(&mut taken);
         }
 
-        let renewed_max = if self.calls.is_empty() { together_max } else { together_max.min(RENEWED_TOGETHER_MAX) };
+        let renewed_max = if self.queue.is_empty() { together_max } else { together_max.min(RENEWED_TOGETHER_MAX) };
         while taken.len() < renewed_max
             && let Some(key) = self.due.pop_front()
         {
-            let value = self.held.get(&key).cloned();
-            if !self.take_unwritten(key.clone(), &mut taken) && value.is_some() {
-                taken.insert(key, value);
+            // What changes is written here as well, and not a second time soon after.
+            if let Some(change) = self.forget_unwritten(&key) {
+                taken.insert(key, change.value);
+            } else if let Some(value) = self.held.get(&key).cloned() {
+                taken.insert(key, Some(value));
             }
         }
 
-        while taken.len() < together_max
-            && let Some(mut call) = self.calls.pop_front()
-        {
-            let turn_max = together_max.min(taken.len() + TURN_ENTRIES);
-            while taken.len() < turn_max
-                && let Some(key) = call.keys.pop_front()
-            {
-                self.take_unwritten(key, &mut taken);
-            }
-            if call.keys.is_empty() {
-                self.ending.push(call.done);
-            } else {
-                self.calls.push_back(call);
-            }
+        while taken.len() < together_max && !self.queue.is_empty() {
+            self.take_first(&mut taken);
         }
         taken
     }
 
-    /// Returns whether there was something to write.
-    fn take_unwritten(&mut self, key: Vec<u8>, taken: &mut LeaseChanges) -> bool {
-        let Some(change) = self.unwritten.remove(&key) else { return false };
-        taken.insert(key, change.value);
-        true
+    fn take_first(&mut self, taken: &mut LeaseChanges) {
+        let Some((round, key)) = self.queue.pop_first() else { return };
+        self.round = self.round.max(round);
+        if let Some(change) = self.unwritten.remove(&key) {
+            taken.insert(key, change.value);
+        }
     }
 
-    /// Tells the calls whose last entries were taken that all of theirs are committed, if no write failed that was not made up for.
+    /// Tells the calls of which nothing is left in the queue that all of theirs is committed. After a write that has failed there are none
+    /// until it is made up for.
     fn written(&mut self) {
-        if self.failed.is_empty() {
-            for done in self.ending.drain(..) {
-                // Nobody waits for it any more.
-                let _ = done.send(());
-            }
+        let unwritten_from = self.queue.first().map_or(u64::MAX, |(round, _)| *round);
+        let still_waiting = self.waiting.split_off(&(unwritten_from, 0));
+        for (_, done) in std::mem::replace(&mut self.waiting, still_waiting) {
+            // The caller may have stopped waiting.
+            let _ = done.send(());
         }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.queue.first().is_some_and(|(round, _)| *round == FAILED_ROUND)
     }
 
     /// Takes back what could not be written. Changes that came meanwhile stay. If the store will never take one of them, they are tried one
@@ -217,7 +244,9 @@ impl HeldEntries {
             && let Some(key) = changes.keys().next()
         {
             tracing::warn!(%failure, "a waiting client or a subscription is given up");
-            self.held.remove(key);
+            if !self.unwritten.contains_key(key) {
+                self.held.remove(key);
+            }
             return;
         }
 
@@ -225,10 +254,10 @@ impl HeldEntries {
             *together_max = 1;
         }
         for (key, value) in changes {
-            self.failed.push_back(key.clone());
+            let newer = self.forget_unwritten(&key);
+            let value = newer.map_or(value, |newer| newer.value);
             // It is not always known whether the write has failed.
-            let change = UnwrittenEntry { value, is_stored: true };
-            self.unwritten.entry(key).and_modify(|newer| newer.is_stored = true).or_insert(change);
+            self.queue_entry(key, UnwrittenEntry { value, is_stored: true, round: FAILED_ROUND });
         }
     }
 
@@ -279,7 +308,7 @@ async fn write_some<S: RedisStore>(store: &S, leases: &Leases, together_max: &mu
         Ok(_) => {
             let mut state = leases.state();
             state.written();
-            if state.failed.is_empty() {
+            if !state.has_failed() {
                 *together_max = TOGETHER_MAX;
             }
         }
@@ -350,6 +379,55 @@ mod tests {
         assert!(matches!(leases.ensure_room(next()), Err(StoreFailure::TooLarge(_))));
         leases.state().take(TOGETHER_MAX);
         assert_eq!(leases.ensure_room(next()), Ok(()));
+    }
+
+    #[test]
+    fn clients_that_come_and_leave_during_an_outage_leave_nothing_behind() {
+        let leases = Leases::default();
+        change(&leases, [("held", Some(b"1"))]);
+        let taken = leases.state().take(TOGETHER_MAX);
+        leases.state().put_back(taken, &mut TOGETHER_MAX.clone(), &StoreFailure::Unavailable(String::new()));
+        let mut waits = change(&leases, [("waits", Some(b"1"))]);
+
+        for client in 0..20_000 {
+            let keys = || (0..20).map(move |number| format!("{client}-{number}").into_bytes());
+            drop(leases.change(keys().map(|key| (key, Some(Vec::new()))).collect()));
+            drop(leases.change(keys().map(|key| (key, None)).collect()));
+        }
+        {
+            let state = leases.state();
+            assert_eq!((state.held.len(), state.unwritten.len(), state.queue.len()), (2, 2, 2));
+            assert!(state.waiting.len() <= WAITING_MIN + 1, "{} calls", state.waiting.len());
+        }
+
+        assert_eq!(leases.state().take(TOGETHER_MAX), changes([("held", Some(b"1")), ("waits", Some(b"1"))]));
+        leases.state().written();
+        assert!(is_told(&mut waits));
+        assert!(leases.state().waiting.is_empty());
+    }
+
+    #[test]
+    fn calls_that_change_thousands_take_turns() {
+        let leases = Leases::default();
+        let keys =
+            |call: usize| (0..5000).map(move |number| (format!("{call}-{number}").into_bytes(), Some(Vec::new())));
+        let mut calls = [0, 1].map(|call| leases.change(keys(call).collect()));
+        for _ in 0..10 {
+            let taken = leases.state().take(10 * ROUND_ENTRIES);
+            assert_eq!(taken.keys().filter(|key| key.starts_with(b"0-")).count(), 5 * ROUND_ENTRIES);
+            leases.state().written();
+        }
+
+        // What one of them has changed, a third call changes again. It stays where it stands, or comes earlier.
+        let mut third = leases.change(keys(0).skip(4999).collect());
+        leases.state().take(10 * ROUND_ENTRIES);
+        leases.state().written();
+        assert!(is_told(&mut third) && calls.iter_mut().all(|call| !is_told(call)));
+
+        while !leases.state().take(TOGETHER_MAX).is_empty() {
+            leases.state().written();
+        }
+        assert!(calls.iter_mut().all(is_told));
     }
 
     #[test]

@@ -215,6 +215,23 @@ async fn short_scripts_do_not_wait_for_long_ones() {
 }
 
 #[tokio::test]
+async fn a_script_that_is_not_over_by_the_deadline_costs_its_client_an_error_and_no_more() {
+    let busy = Arc::new(Busy::default());
+    let store = Memory::default();
+    let options = Options { command_timeout: Duration::from_millis(100), ..options() };
+    let node = Arc::new(RedisNode::new(store.clone(), Arc::clone(&busy) as Arc<dyn Interpreter>, options));
+    let mut client = Api::at(store, node);
+
+    let late = "-ERR the script did not end in time, and nothing was done|";
+    assert_eq!(client.request(script("EVAL", "held", "0")).await, late);
+    let compiled = format!("{COMPILED_FOR_LONG}{}", " ".repeat(10 << 10));
+    let load = vec![b"SCRIPT".to_vec(), b"LOAD".to_vec(), compiled.into_bytes()];
+    assert_eq!(client.request(load).await, late);
+    busy.release();
+    assert_eq!(client.request(script("EVAL", "held", "0")).await, ":1|");
+}
+
+#[tokio::test]
 async fn the_scripts_of_a_transaction_share_their_time() {
     let store = Memory::default();
     let script_limits = ScriptLimits { time_max: Duration::from_millis(30), ..ScriptLimits::default() };

@@ -469,7 +469,12 @@ impl<S: RedisStore> Engine<S> {
         } else {
             (self.run_apart)(Box::new(work));
         }
-        result.await.map_err(|_| Stop::Over("ERR the script ended without a result".to_owned()))
+        // What runs on is ended by its own limit of time. Its writes are only in its view.
+        match timeout_at(requester.deadline, result).await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(_)) => Err(Stop::Over("ERR the script ended without a result".to_owned())),
+            Err(_) => Err(Stop::Over("ERR the script did not end in time, and nothing was done".to_owned())),
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use lockkeeper_planted::Planted;
+
 use super::Stop;
 use crate::{
     EntryWrite, Expiry, LockClaim, StoredEntry,
@@ -227,7 +229,7 @@ impl KeySlot {
 
                 // An entry that is written again for the same lock keeps its claim, and with it the token of the holder before.
                 let begins_anew = matches!(claim, LockClaim::New { .. }) && self.was_present();
-                if begins_anew {
+                if begins_anew && !Planted::RedisHandOverKeepsToken.is_on() {
                     let expiry = self.expiry();
                     return vec![
                         EntryWrite::Delete { key: key.clone() },
