@@ -390,8 +390,8 @@ impl Hurried {
     fn check(&self, model: &Model) {
         assert_eq!(self.machine.hash(), self.replica.hash());
         let lives = |view: SessionView| is_of_client(view.session).then_some((view.session, view.remaining_ms));
-        let sessions = model.sessions.keys().filter_map(|id| model.session(*id));
-        assert!(self.machine.sessions(None).filter_map(lives).eq(sessions.filter_map(lives)));
+        let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).filter_map(lives).collect();
+        assert_eq!(self.machine.sessions(None).filter_map(lives).collect::<Vec<_>>(), sessions);
         let is_over =
             |id| if is_of_client(id) { !model.sessions.contains_key(&id) } else { self.machine.session(id).is_none() };
         for (key, entry) in self.machine.entries(&KeyRange::default()) {

@@ -123,8 +123,8 @@ impl<S: RedisStore> RedisSession<S> {
         subscriptions.topics.extend(new.iter().cloned());
         let outbox = subscriptions.outbox.clone();
         let deadline = self.requester().deadline;
-        let new: Vec<_> = new.into_iter().collect();
-        let subscribed = self.node.signals.subscribe(&new, &outbox, deadline).await;
+        let added: Vec<_> = new.iter().cloned().collect();
+        let subscribed = self.node.signals.subscribe(&added, &outbox, deadline).await;
         if let Err(failure @ StoreFailure::TooLarge(_)) = subscribed {
             // Nothing was done.
             if let Some(subscriptions) = &mut self.subscriptions {

@@ -155,11 +155,11 @@ impl HeldEntries {
     }
 
     fn release(&mut self, key: Vec<u8>, round: u64) {
-        self.held.remove(&key);
+        let was_held = self.held.remove(&key).is_some();
         let before = self.forget_unwritten(&key);
         let round = before.as_ref().map_or(round, |before| before.round.min(round));
-        // One that the store has not seen is just forgotten.
-        if before.is_none_or(|before| before.is_stored) {
+        // One that the store has not seen is just forgotten. A client may also leave before its entries were noted.
+        if before.map_or(was_held, |before| before.is_stored) {
             self.queue_entry(key, UnwrittenEntry { value: None, is_stored: true, round });
         }
     }
@@ -393,6 +393,8 @@ mod tests {
             let keys = || (0..20).map(move |number| format!("{client}-{number}").into_bytes());
             drop(leases.change(keys().map(|key| (key, Some(Vec::new()))).collect()));
             drop(leases.change(keys().map(|key| (key, None)).collect()));
+            // This one leaves before there was anything to write.
+            change(&leases, [(&format!("never-{client}"), None)]);
         }
         {
             let state = leases.state();
