@@ -323,6 +323,8 @@ struct Hurried {
     machine: Machine,
     replica: Machine,
     watcher: Watcher,
+    /// Sessions that a transaction was to close. Whether it did depends on revisions, which are others here than in the model.
+    perhaps_closed: BTreeSet<SessionId>,
 }
 
 impl Hurried {
@@ -330,17 +332,20 @@ impl Hurried {
 
     fn step(&mut self, model: &Model, command: &Command) {
         let wanted = model.reply.as_ref().unwrap();
+        if let Command::Txn(txn) = command {
+            self.perhaps_closed.extend(txn.attached().filter(|_| txn.closes()).map(|attached| attached.session));
+        }
         let reply = self.apply(time(model.now), command);
         match (command, &reply, wanted) {
             (Command::Renew { sessions }, Reply::Renewed(renewals), Reply::Renewed(wanted)) => {
                 let ends = |renewals: &[Renewal]| {
                     let end = |renewal: &Renewal| if let Renewal::Ended(end) = renewal { Some(*end) } else { None };
-                    let of_clients = sessions.iter().zip(renewals).filter(|(id, _)| is_of_client(**id));
+                    let of_clients = sessions.iter().zip(renewals).filter(|(id, _)| self.is_as_modelled(**id));
                     of_clients.map(|(_, renewal)| end(renewal)).collect::<Vec<_>>()
                 };
                 assert_eq!(ends(renewals), ends(wanted));
             }
-            (Command::Open { session, .. } | Command::Close { session, .. }, ..) if is_of_client(*session) => {
+            (Command::Open { session, .. } | Command::Close { session, .. }, ..) if self.is_as_modelled(*session) => {
                 assert_eq!(&reply, wanted);
             }
             _ => {}
@@ -389,11 +394,12 @@ impl Hurried {
 
     fn check(&self, model: &Model) {
         assert_eq!(self.machine.hash(), self.replica.hash());
-        let lives = |view: SessionView| is_of_client(view.session).then_some((view.session, view.remaining_ms));
+        let lives = |view: SessionView| self.is_as_modelled(view.session).then_some((view.session, view.remaining_ms));
         let sessions: Vec<_> = model.sessions.keys().filter_map(|id| model.session(*id)).filter_map(lives).collect();
         assert_eq!(self.machine.sessions(None).filter_map(lives).collect::<Vec<_>>(), sessions);
-        let is_over =
-            |id| if is_of_client(id) { !model.sessions.contains_key(&id) } else { self.machine.session(id).is_none() };
+        let is_over = |id| {
+            if self.is_as_modelled(id) { !model.sessions.contains_key(&id) } else { self.machine.session(id).is_none() }
+        };
         for (key, entry) in self.machine.entries(&KeyRange::default()) {
             assert!(!entry.lease.is_some_and(|lease| is_over(lease.session)), "{key:?} has a lease that is over");
         }
@@ -406,6 +412,11 @@ impl Hurried {
         }
     }
 
+    /// Whether a session must be as in the model.
+    fn is_as_modelled(&self, session: SessionId) -> bool {
+        is_of_client(session) && !self.perhaps_closed.contains(&session)
+    }
+
     /// With ticks alone, at the same stamp, the backlog empties.
     fn finish(mut self, model: &Model) {
         let most = 10 * self.machine.records().count();
@@ -415,14 +426,14 @@ impl Hurried {
         assert!(!self.machine.has_work(), "after {most} ticks");
         for name in all_names() {
             for HolderView { session, .. } in whole_view(&self.machine, &name).holders {
-                let is_alive = !is_of_client(session) || model.sessions.contains_key(&session);
+                let is_alive = !self.is_as_modelled(session) || model.sessions.contains_key(&session);
                 assert!(is_alive, "{name} is held by a session that is over");
             }
         }
     }
 }
 
-/// Whether a client opened the session. Those of entries end with them, and revisions differ here: so other branches run.
+/// Whether a client opened the session. Those of entries end with them, and revisions differ in a hurried machine: so other branches run.
 fn is_of_client(session: SessionId) -> bool {
     session != SessionId::NONE && session.0 < OF_ENTRIES
 }

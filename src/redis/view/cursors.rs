@@ -6,11 +6,14 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Number of positions that are remembered.
-const POSITIONS_MAX: usize = 4096;
+/// Number of positions that are remembered. Whoever scans gives one with each page: others must not make so many between two pages of a
+/// client that its scan begins again and again.
+const POSITIONS_MAX: usize = 64 << 10;
+/// Their bytes. They are keys, and some are long.
+const POSITION_BYTES_MAX: usize = 8 << 20;
 /// Cursors are below 2^53, since some clients read them as doubles. Their lower bits tell nodes and runs apart.
 const EPOCH_BITS: u32 = 14;
 
@@ -27,9 +30,11 @@ pub(crate) struct Cursors {
 #[derive(Debug, Default)]
 struct Positions {
     /// The position of each cursor.
-    by_cursor: BTreeMap<u64, Vec<u8>>,
+    by_cursor: BTreeMap<u64, Arc<[u8]>>,
     /// The cursor of each position.
-    by_key: BTreeMap<Vec<u8>, u64>,
+    by_key: BTreeMap<Arc<[u8]>, u64>,
+    /// Bytes of all positions.
+    bytes: usize,
     /// The cursors in the order in which they were given.
     order: VecDeque<u64>,
     /// The number of the last cursor.
@@ -44,7 +49,7 @@ impl Cursors {
 
     /// The position of a cursor; none if it is not known.
     pub(crate) fn position(&self, cursor: u64) -> Option<Vec<u8>> {
-        self.positions().by_cursor.get(&cursor).cloned()
+        self.positions().by_cursor.get(&cursor).map(|position| position.to_vec())
     }
 
     /// The cursor of a position: the same as long as it is remembered.
@@ -56,14 +61,13 @@ impl Cursors {
 
         positions.last += 1;
         let cursor = (positions.last << EPOCH_BITS) | self.epoch;
-        positions.by_cursor.insert(cursor, position.to_vec());
-        positions.by_key.insert(position.to_vec(), cursor);
+        let position: Arc<[u8]> = position.into();
+        positions.bytes += position.len();
+        positions.by_cursor.insert(cursor, Arc::clone(&position));
+        positions.by_key.insert(position, cursor);
         positions.order.push_back(cursor);
-        if positions.order.len() > POSITIONS_MAX
-            && let Some(oldest) = positions.order.pop_front()
-            && let Some(position) = positions.by_cursor.remove(&oldest)
-        {
-            positions.by_key.remove(&position);
+        while positions.order.len() > POSITIONS_MAX || positions.bytes > POSITION_BYTES_MAX {
+            positions.forget_oldest();
         }
         cursor
     }
@@ -71,6 +75,16 @@ impl Cursors {
     /// The positions. No code panics while it holds the lock.
     fn positions(&self) -> MutexGuard<'_, Positions> {
         self.positions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Positions {
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_front() else { return };
+        if let Some(position) = self.by_cursor.remove(&oldest) {
+            self.bytes -= position.len();
+            self.by_key.remove(&position);
+        }
     }
 }
 
@@ -89,5 +103,19 @@ mod tests {
         }
         assert_eq!(cursors.position(first), None);
         assert_eq!(cursors.positions().by_key.len(), POSITIONS_MAX);
+        let bytes = |cursors: &Cursors| cursors.positions().by_key.keys().map(|key| key.len()).sum::<usize>();
+        let counted = bytes(&cursors);
+        assert_eq!(cursors.positions().bytes, counted);
+
+        // Long ones: fewer of them.
+        let long = |number: usize| format!("{number:0>32768}").into_bytes();
+        let first = cursors.cursor(&long(0));
+        for number in 1..POSITION_BYTES_MAX / (32 << 10) {
+            cursors.cursor(&long(number));
+        }
+        assert!(cursors.position(first).is_some());
+        cursors.cursor(&long(usize::MAX));
+        assert_eq!(cursors.position(first), None);
+        assert_eq!(bytes(&cursors), POSITION_BYTES_MAX);
     }
 }
