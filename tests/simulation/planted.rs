@@ -71,7 +71,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 38] = [
+const CASES: [(Planted, Evidence); 39] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -107,6 +107,7 @@ const CASES: [(Planted, Evidence); 38] = [
     (Planted::ForwardedAsAnonymous, Error("no rule allows it")),
     (Planted::SessionOfAnybody, Error("no rule allows it")),
     (Planted::UnknownTokenIsAnonymous, Error("no rule allows it")),
+    (Planted::RangeBeyondPrefix, Error("no rule allows it")),
     (Planted::PolicyReadOnce, Error("rule allows it")),
     (Planted::TokensReadOnce, Error("no rule allows it")),
     // What an entry of the log is, and what it costs.

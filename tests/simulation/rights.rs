@@ -1,8 +1,10 @@
-//! Clients with identities in a simulated run: the policy decides at every node and at two ports, and nobody uses what is another's.
+//! Clients with identities in a simulated run: the policy decides at every node and at four ports, and nobody uses what is another's.
 //!
 //! All other clients are anonymous, and may do everything. Those here may do what an [`Edition`] of the files says, and ask for more; a run
 //! changes between two editions. What is judged is each answer, and the table: sessions of an identity hold nothing that no
 //! edition names.
+
+mod ports;
 
 use std::{
     collections::BTreeMap,
@@ -32,10 +34,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 
-use crate::{
-    clients::Draws,
-    redis::{Connection, Reply},
-};
+use crate::{clients::Draws, contenders::Contention};
+use ports::{EtcdUse, RedisUse, ZnodeUse};
 
 const LIMIT: Duration = Duration::from_millis(900);
 const PAUSE_MS: std::ops::Range<u64> = 20..200;
@@ -48,10 +48,6 @@ const REQUESTS_PER_CHANGE: u32 = 20;
 /// Sessions that are remembered, of each client.
 const SESSIONS_MAX: usize = 1;
 const PREFIX: &str = "rights/";
-/// The keys of this port are under this prefix.
-const REDIS: &str = "redis/0/";
-/// It writes one key, and reads another.
-const SCRIPT: &str = "redis.call('set', KEYS[1], ARGV[1], 'PX', 1500) return redis.call('get', KEYS[2])";
 
 /// A client, by the token that it sends.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -89,6 +85,12 @@ impl Edition {
                 (Who::Ben, &[Right::Acquire, Right::ForceRelease], "rights/ben/"),
                 (Who::Ben, &[Right::Watch, Right::Read], "rights/"),
                 (Who::Ben, &[Right::Acquire, Right::Read], "redis/0/rights/ben/"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "etcd/rights/ann/"),
+                (Who::Ben, &[Right::Read], "etcd/rights/"),
+                (Who::Ben, &[Right::Acquire], "etcd/rights/ben/"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "zookeeper/rights/ann"),
+                (Who::Ben, &[Right::Read], "zookeeper/rights/"),
+                (Who::Ben, &[Right::Acquire, Right::Read], "zookeeper/rights/ben"),
             ],
             Self::Second => &[
                 (Who::Ann, &[Right::Read], "rights/ann/"),
@@ -96,6 +98,11 @@ impl Edition {
                 (Who::Ann, &[Right::Acquire, Right::Read], "redis/0/rights/"),
                 (Who::Ann, &[Right::Watch], "rights/"),
                 (Who::Ben, &[Right::Acquire, Right::Read, Right::Watch], "rights/"),
+                (Who::Ann, &[Right::Read], "etcd/rights/ann/"),
+                (Who::Ann, &[Right::Acquire], "etcd/rights/ann/2"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "etcd/rights/be"),
+                (Who::Ann, &[Right::Read], "zookeeper/rights/"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "zookeeper/rights/ben/"),
             ],
         }
     }
@@ -223,11 +230,12 @@ impl RightsJudge {
     pub(crate) fn missing(&self) -> Option<String> {
         let seen = self.seen();
         let has = |outcome: &str| seen.counts.keys().any(|count| count.ends_with(outcome));
-        let is_complete = has(" served") && has(" refused") && has(" changed");
-        (!is_complete).then(|| {
-            "no client with an identity was served, or none was refused, or the files of rules did not change"
-                .to_owned()
-        })
+        let ports = ["redis", "etcd", "zookeeper"]
+            .into_iter()
+            .flat_map(|port| ["served", "refused"].map(|outcome| format!("{port} {outcome}")));
+        let missing =
+            ports.chain(["served", "refused", "changed"].map(str::to_owned)).find(|what| !has(&format!(" {what}")));
+        missing.map(|what| format!("of the clients with identities: nothing was {what}"))
     }
 
     /// Changes the files, if that was not done just now.
@@ -244,6 +252,10 @@ impl RightsJudge {
         seen.changed = Some(Instant::now());
         *seen.counts.entry("rights: files changed".to_owned()).or_default() += 1;
         seen.edition.write(&self.files)
+    }
+
+    fn count(&self, what: &str) {
+        *self.seen().counts.entry(format!("rights: {what}")).or_default() += 1;
     }
 
     /// Judges an answer to what a client asked for. While some nodes may not have read the files again, it is good if it is so by either
@@ -294,6 +306,8 @@ pub(crate) struct RightsClientProcess {
     pub(crate) seats: u64,
     pub(crate) seed: u64,
     pub(crate) judge: Arc<RightsJudge>,
+    /// What ZooKeeper's sessions complain to.
+    pub(crate) contention: Arc<Contention>,
     pub(crate) finish: CancellationToken,
     /// The number of its starts.
     pub(crate) generation: AtomicU32,
@@ -309,6 +323,7 @@ impl RightsClientProcess {
         let mut callers = Callers {
             seats: self.seats,
             judge: Arc::clone(&self.judge),
+            contention: Arc::clone(&self.contention),
             draws: Draws::new(self.seats, self.seed ^ (u64::from(generation) << 20)),
             sessions: BTreeMap::new(),
             grants: Vec::new(),
@@ -335,7 +350,9 @@ enum Ask {
     Session(SessionUse),
     Grant(GrantUse),
     Name(NameUse),
-    Key(KeyUse),
+    Redis(RedisUse),
+    Etcd(EtcdUse),
+    Znode(ZnodeUse),
 }
 
 /// What needs a session.
@@ -364,17 +381,8 @@ enum NameUse {
     TransferLeader,
 }
 
-/// Commands of Redis'.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum KeyUse {
-    Set,
-    Get,
-    Script,
-    Keys,
-}
-
 impl Ask {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 27] = [
         Self::Open,
         Self::ListSessions,
         Self::Session(SessionUse::Renew),
@@ -388,10 +396,20 @@ impl Ask {
         Self::Name(NameUse::Watch),
         Self::Name(NameUse::ForceRelease),
         Self::Name(NameUse::TransferLeader),
-        Self::Key(KeyUse::Set),
-        Self::Key(KeyUse::Get),
-        Self::Key(KeyUse::Script),
-        Self::Key(KeyUse::Keys),
+        Self::Redis(RedisUse::Set),
+        Self::Redis(RedisUse::Get),
+        Self::Redis(RedisUse::Script),
+        Self::Redis(RedisUse::Keys),
+        Self::Etcd(EtcdUse::Put),
+        Self::Etcd(EtcdUse::Get),
+        Self::Etcd(EtcdUse::List),
+        Self::Etcd(EtcdUse::Range),
+        Self::Etcd(EtcdUse::Delete),
+        Self::Etcd(EtcdUse::Txn),
+        Self::Znode(ZnodeUse::Get),
+        Self::Znode(ZnodeUse::Create),
+        Self::Znode(ZnodeUse::Set),
+        Self::Znode(ZnodeUse::Delete),
     ];
 }
 
@@ -416,6 +434,7 @@ struct OwnedSession {
 struct Callers {
     seats: u64,
     judge: Arc<RightsJudge>,
+    contention: Arc<Contention>,
     draws: Draws,
     sessions: BTreeMap<Who, Vec<String>>,
     /// Grants that were told, of sessions that were not closed: with their tokens and the first of their names.
@@ -444,7 +463,9 @@ impl Callers {
             Ask::Session(what) => self.use_session(who, what).await,
             Ask::Grant(what) => self.use_grant(who, what).await,
             Ask::Name(what) => self.use_name(who, what).await,
-            Ask::Key(what) => self.use_key(who, what).await,
+            Ask::Redis(what) => self.use_redis(who, what).await,
+            Ask::Etcd(what) => self.use_etcd(who, what).await,
+            Ask::Znode(what) => self.use_znode(who, what).await,
         }
     }
 
@@ -591,41 +612,6 @@ impl Callers {
         };
         self.judge.judge(who, &asked, |edition| edition.lets(who, what.right(), &name), outcome);
     }
-
-    /// Sends a command of Redis', on a connection of its own.
-    async fn use_key(&mut self, who: Who, what: KeyUse) {
-        let seat = self.draws.random.random_range(1..=self.seats);
-        let Ok(Ok(mut connection)) = timeout(LIMIT, Connection::open(seat)).await else { return };
-        let auth = connection.ask(&["AUTH", who.name(), who.token().reveal()]).await;
-        let is_known = replied(auth.as_ref());
-        self.judge.judge(who, "to authenticate itself to Redis' port", |edition| edition.knows(who), is_known);
-        if is_known != Outcome::Served {
-            return;
-        }
-
-        let key = self.name();
-        let other = self.name();
-        let beginning = if self.draws.percent(80) { self.name() } else { String::new() };
-        let pattern = format!("{beginning}*");
-        let command: &[&str] = match what {
-            KeyUse::Set => &["SET", &key, who.name(), "NX", "PX", "1500"],
-            KeyUse::Get => &["GET", &key],
-            KeyUse::Script => &["EVAL", SCRIPT, "2", &key, &other, who.name()],
-            KeyUse::Keys => &["KEYS", &pattern],
-        };
-        let is_allowed = |edition: Edition| {
-            let reads = |key: &str| edition.lets(who, Right::Read, &format!("{REDIS}{key}"));
-            let may = |key: &str| edition.lets(who, Right::Acquire, &format!("{REDIS}{key}")) && reads(key);
-            match what {
-                KeyUse::Set | KeyUse::Get => may(&key),
-                KeyUse::Script => may(&key) && may(&other),
-                // It concerns all keys that begin as the pattern does.
-                KeyUse::Keys => reads(&beginning),
-            }
-        };
-        let reply = connection.ask(command).await;
-        self.judge.judge(who, &format!("{command:?} at Redis' port"), is_allowed, replied(reply.as_ref()));
-    }
 }
 
 fn with_token<T>(who: Who, message: T) -> Request<T> {
@@ -648,17 +634,5 @@ fn outcome<T>(answer: &Result<T, Status>) -> Outcome {
         Ok(_) => Outcome::Served,
         Err(Code::PermissionDenied | Code::Unauthenticated) => Outcome::Refused,
         Err(_) => Outcome::Failed,
-    }
-}
-
-/// The outcome by a reply of Redis' port.
-fn replied(reply: Option<&Reply>) -> Outcome {
-    match reply {
-        None => Outcome::Failed,
-        Some(Reply::Refusal(why)) => {
-            let is_about_rights = ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|word| why.starts_with(word));
-            if is_about_rights { Outcome::Refused } else { Outcome::Failed }
-        }
-        Some(_) => Outcome::Served,
     }
 }

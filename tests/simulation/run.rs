@@ -224,6 +224,7 @@ impl Stage {
             seats: nodes,
             seed: seed ^ 0x4197,
             judge: Arc::clone(&self.rights),
+            contention: Arc::clone(&self.contention),
             finish: finish.clone(),
             generation: AtomicU32::new(0),
         };
