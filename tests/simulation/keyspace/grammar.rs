@@ -233,7 +233,7 @@ impl Grammar {
             _ => PutLease::Until(self.deadline()),
         };
         let is_leased = matches!(lease, PutLease::Given(_) | PutLease::Until(_));
-        let put = Put { key, value: self.value(!matches!(lease, PutLease::Given(_))), lease, claims: None };
+        let put = Put { key, value: self.value(stays(lease)), lease, claims: None };
         let claims = is_leased && self.percent(30);
         if claims { Put { claims: Some(self.claimed()), ..put } } else { put }
     }
@@ -265,7 +265,7 @@ impl Grammar {
                 let new = NewSession { session, ttl: self.ttl(), label: self.label(), address: None, owner: None };
                 let lease = PutLease::Given(Lease { session, at_end: self.at_end() });
                 let claims = if self.percent(30) { Some(self.claimed()) } else { None };
-                let put = Put { key: self.key(), value: self.value(false), lease, claims };
+                let put = Put { key: self.key(), value: self.value(stays(lease)), lease, claims };
                 vec![TxnOperation::Open(new), TxnOperation::Put(put)]
             }
         }
@@ -309,6 +309,11 @@ impl Grammar {
             _ => (vec![self.compare()], Vec::new(), (0..count).map(|_| TxnOperation::Get(self.key())).collect()),
         }
     }
+}
+
+/// Whether an entry that is put with this lease may be there for the rest of the run.
+fn stays(lease: PutLease) -> bool {
+    !matches!(lease, PutLease::Given(Lease { at_end: AtLeaseEnd::Delete, .. }))
 }
 
 /// Adds to a list of a bounded length, in the place of some other one.
