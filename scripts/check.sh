@@ -37,6 +37,17 @@ with_results() {
     grep '^test result:' "$notes/output" >>"$results"
 }
 
+# The unit tests of all crates, one program after the other, and beside them those of the program `pure`, of which the longest takes one
+# processor.
+crates_and_pure() {
+    cargo test --locked --test pure >"$notes/pure" 2>&1 &
+    local beside=$! failed=0
+    cargo test --locked --workspace --lib || failed=1
+    wait "$beside" || failed=1
+    cat "$notes/pure"
+    return "$failed"
+}
+
 # The tests of the program `node`, in two processes side by side that take about as long: those that load the machine most one after the
 # other, and the others, which wait most of the time, some at a time.
 node() {
@@ -73,8 +84,7 @@ if has clippy clippy; then
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --workspace --no-deps
 step 'build of all tests' cargo test --locked --workspace --no-run
-tests 'tests of crates' cargo test --locked --workspace --lib
-tests 'pure: table, formats, parsers' cargo test --locked --test pure
+tests 'crates; table, formats' crates_and_pure
 if command -v python3 >/dev/null; then
     step 'planted bugs, quick' scripts/convict.py check
 else

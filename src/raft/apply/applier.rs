@@ -131,7 +131,8 @@ impl Applier {
         bytes > IN_PLACE_BYTES || waits_for_audit || self.target.table.has_work()
     }
 
-    /// Looks at no more entries of the keyspace than a group may visit in place.
+    /// Looks at no more entries of the keyspace than a group may visit in place. The table does not have those yet that the group itself
+    /// puts, and the ranges of later commands will visit them: at a restart, a group may fill an empty table and read all of it.
     fn is_much_work(&self, entries: &[ReadEntry]) -> bool {
         let batches = entries.iter().filter_map(|entry| match &entry.content {
             Ok(EntryContent::Batch(batch)) => Some(batch),
@@ -139,9 +140,13 @@ impl Applier {
         });
 
         let mut left = IN_PLACE_UNITS;
+        let mut growth = 0_usize;
         self.target.table.read(|applied| {
             batches.flat_map(|batch| &batch.commands).any(|command| {
-                let units = applied.machine.cost(command, left + 1);
+                let visits_later = command.ranges().saturating_mul(growth);
+                let units = applied.machine.cost(command, left + 1).saturating_add(visits_later);
+                growth = growth.saturating_add(command.growth());
+
                 let is_over = units > left;
                 left = left.saturating_sub(units);
                 is_over
@@ -268,17 +273,26 @@ mod tests {
             let content = Ok(EntryContent::Batch(batch(commands)));
             vec![ReadEntry { entry, content, responder: None }]
         };
+        let put = |number| Put { key: key(number), value: Value::default(), lease: PutLease::None, claims: None };
         assert!(!applier.is_much_work(&read(vec![txn(vec![select()])])));
         assert!(applier.is_much_work(&read((0..IN_PLACE_UNITS).map(|_| txn(vec![select()])).collect())));
 
         for index in 1..=(IN_PLACE_UNITS / 256 + 1) as u64 {
             let first = index as usize * 256;
-            let put = |number| Put { key: key(number), value: Value::default(), lease: PutLease::None, claims: None };
             let puts = (first..first + 256).map(|number| TxnOperation::Put(put(number))).collect();
             let log_id = EntryId { term: 1, index };
             table.apply(log_id, batch(vec![txn(puts)]), false);
         }
         assert!(applier.is_much_work(&read(vec![txn(vec![select()])])));
+
+        // What a group puts counts for the ranges behind it.
+        let empty = Arc::new(Table::new(None));
+        let applier = self::applier(&empty);
+        let puts = || txn((0..256).map(|number| TxnOperation::Put(put(number))).collect());
+        let selects = (0..IN_PLACE_UNITS / 256).map(|_| txn(vec![select()]));
+        assert!(!applier.is_much_work(&read(selects.clone().chain([puts()]).collect())));
+        assert!(applier.is_much_work(&read([puts()].into_iter().chain(selects).collect())));
+
         let other = TxnOperation::Get(key(0));
         assert!(!applier.is_much_work(&read((0..256).map(|_| txn(vec![other.clone()])).collect())));
     }
