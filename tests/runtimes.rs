@@ -48,7 +48,7 @@ impl Gate {
 }
 
 impl Inspect for Gate {
-    fn look(&self, applied: &Applied) {
+    fn look(&self, applied: &Applied, _units: usize) {
         let came = (applied.machine.last_token().0 > 0).then(|| self.came.lock().expect("no panic").take()).flatten();
         if let Some(came) = came {
             came.send(()).expect("the test receives");

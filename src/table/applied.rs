@@ -8,8 +8,8 @@ use lockkeeper_machine::{Counts, Limits, Machine, Token};
 
 /// Inspects the table after each applied entry and each restored snapshot. For simulations, which check it there.
 pub trait Inspect: Debug + Send + Sync + 'static {
-    /// Nothing is applied before it returns.
-    fn look(&self, applied: &Applied);
+    /// Nothing is applied before it returns. `units` is the work of the entry: none, if it has no commands.
+    fn look(&self, applied: &Applied, units: usize);
 
     /// Asked after each entry that was applied without a thread for it. In place, the runtime is as busy as the entry was work; otherwise a
     /// thread would have been, for as long as this returns: then the next entry waits, and other tasks do not.

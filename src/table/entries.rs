@@ -130,7 +130,7 @@ mod tests {
     struct Broken;
 
     impl Inspect for Broken {
-        fn look(&self, _: &Applied) {
+        fn look(&self, _: &Applied, _: usize) {
             panic!("the table contradicts itself");
         }
     }

@@ -277,7 +277,7 @@ impl Table {
             let before = applied.machine.history().place();
             let (replies, lines) = self.run(&mut applied, entry.index, batch, &mut events);
             applied.last_entry = Some(entry);
-            self.publish(&applied);
+            self.publish(&applied, applied.machine.work_done());
             (replies, lines, EntriesWritten::since(before, &applied.machine))
         };
 
@@ -352,7 +352,7 @@ impl Table {
             self.note_removed(&applied);
         }
 
-        self.publish(&applied);
+        self.publish(&applied, 0);
         self.note_notified(applied.index(), false);
         drop(applied);
         if let Some(lines) = written {
@@ -367,7 +367,7 @@ impl Table {
         let mut applied = self.write();
         let before = std::mem::replace(&mut *applied, restored);
         self.note_removed(&applied);
-        self.publish(&applied);
+        self.publish(&applied, 0);
         self.history.forget(applied.index());
         self.note_notified(applied.index(), true);
         self.notify_of_entries(EntriesWritten::all(&applied.machine));
@@ -412,11 +412,12 @@ impl Table {
         self.applied.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, applied: &Applied) {
+    /// Tells of the table after an entry, which was so many units of work, or after a snapshot.
+    fn publish(&self, applied: &Applied, units: usize) {
         let term = applied.last_entry.map_or(0, |entry| entry.term);
         self.term.send_if_modified(|known| std::mem::replace(known, term) != term);
         if let Some(inspector) = &self.inspector {
-            inspector.look(applied);
+            inspector.look(applied, units);
         }
         self.checkpoint.applied(applied.index(), &applied.machine);
         self.versions.note_applied(applied.machine.version());

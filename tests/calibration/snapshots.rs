@@ -91,7 +91,7 @@ struct Witness {
 }
 
 impl Inspect for Witness {
-    fn look(&self, applied: &Applied) {
+    fn look(&self, applied: &Applied, _units: usize) {
         let name = self.directory.join(format!("snapshot-{:020}", applied.index()));
         self.seen.lock().expect("nothing panics while it has it").push(name.exists());
     }

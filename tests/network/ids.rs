@@ -68,7 +68,7 @@ impl Gate {
 }
 
 impl Inspect for Gate {
-    fn look(&self, _applied: &Applied) {
+    fn look(&self, _applied: &Applied, _units: usize) {
         // The other tasks of this thread go on.
         block_in_place(|| self.wait());
     }

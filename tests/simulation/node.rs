@@ -408,7 +408,7 @@ impl Inspector {
 }
 
 impl Inspect for Inspector {
-    fn look(&self, applied: &Applied) {
+    fn look(&self, applied: &Applied, units: usize) {
         let index = applied.index();
         let is_looked_at = index.is_multiple_of(ENTRIES_PER_LOOK);
         let hash = if is_looked_at { applied.machine.hash() } else { 0 };
@@ -416,7 +416,7 @@ impl Inspect for Inspector {
         // The ends of the audit trails must agree as well, after each entry.
         let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let is_first = self.ledger.note(self.node, index, hash ^ trail);
-        self.load.apply(applied.machine.work_done() as u64, self.unit_ns);
+        self.load.apply(units as u64, self.unit_ns);
         let follows = self.ledger.truth().note(applied);
         if let Err(broken) = follows {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
