@@ -172,8 +172,20 @@ impl Guest {
             timeout(LIMIT, SessionsClient::new(self.channel(place)).close_session(message)).await
         });
         join_all(closed).await;
-        self.has_rushed =
-            self.has_rushed && self.commit(&txn(vec![TxnOperation::DeleteRange(under_i())])).await.is_err();
+        self.has_rushed = self.has_rushed && !self.end_rush().await;
+    }
+
+    /// Deletes what a rush has put. Returns whether nothing is left of it.
+    async fn end_rush(&self) -> bool {
+        for round in 0..RUSH_PUTS {
+            // A transaction deletes no more than one has put.
+            let [from, to] =
+                [round, round + 1].map(|round| Key::new(rush_key(round * TXN_OPERATIONS_MAX).as_bytes()).ok());
+            if self.commit(&txn(vec![TxnOperation::DeleteRange(KeyRange { from, to })])).await.is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     async fn open(&self, place: u64) -> Result<String, Status> {
@@ -268,9 +280,8 @@ impl Guest {
 
     /// Puts many entries, and at the same moment looks at all of them many times. All of it reaches the leader, in this order.
     async fn rush(&self) {
-        let key = |number: usize| format!("i/{number:04}");
         let put = |number| {
-            let put = Put { lease: PutLease::None, ..put(&key(number), 0, SessionId(0)) };
+            let put = Put { lease: PutLease::None, ..put(&rush_key(number), 0, SessionId(0)) };
             TxnOperation::Put(put)
         };
         let puts = (0..RUSH_PUTS).map(|round| {
@@ -381,6 +392,10 @@ fn put(key: &str, bytes: usize, session: SessionId) -> Put {
 fn under_h() -> KeyRange {
     let key = |key: &str| Some(Key::new(key.as_bytes()).expect("it is short"));
     KeyRange { from: key("h/"), to: key("h0") }
+}
+
+fn rush_key(number: usize) -> String {
+    format!("i/{number:04}")
 }
 
 /// The range of the entries of a rush.
