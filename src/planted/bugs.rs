@@ -289,6 +289,10 @@ planted! {
         RedisReadNotInCommit = "redis-read-not-in-commit",
         /// Who gets a lock of Redis' from its holder, by another value in the same key, has the token of the one before.
         RedisHandOverKeepsToken = "redis-hand-over-keeps-token",
+        /// Subscribers of Redis' stay connected though their node could not renew their subscription, and others count them no more.
+        RedisLapsedSubscriberKept = "redis-lapsed-subscriber-kept",
+        /// Subscribers of Redis' stay connected though their node has lost the feed of messages for a while.
+        RedisFeedGapUntold = "redis-feed-gap-untold",
         /// Commands of one connection that were sent together take effect in another order.
         SentTogetherSwapped = "sent-together-swapped",
 

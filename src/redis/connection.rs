@@ -137,6 +137,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Runs the requests that are there, or waits for what happens next.
     async fn step(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
+        let kill = self.session.client().kill.clone();
+        // Nothing more is answered: some libraries take a subscription for a lock that they hold while they are answered.
+        if kill.is_cancelled() {
+            return Err(ConnectionEnd::AtOnce);
+        }
         self.take_requests()?;
         let bytes_max = self.node.options.connection_replies_bytes_max;
         let room = bytes_max.saturating_sub(self.replies.unwritten());
@@ -148,7 +153,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
             return self.run_requests(slot, stopping).await;
         }
 
-        let kill = self.session.client().kill.clone();
         let due = self.due.unwrap_or_else(|| Instant::now() + self.node.options.request_timeout);
         let is_reading = self.ready.is_empty();
         let is_writing = self.replies.unwritten() > 0;

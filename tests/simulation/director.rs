@@ -22,7 +22,7 @@ use lockkeeper::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,7 @@ use crate::{
     faults::{Order, Sites, World},
     network,
     plan::Plan,
+    signals::SignalsJudge,
 };
 
 /// The name of its host.
@@ -43,6 +44,8 @@ const CALM: Duration = Duration::from_millis(2_000);
 const GREED: u32 = 80;
 /// Deadline for clients to finish.
 const FINISH: Duration = Duration::from_secs(30);
+/// Deadline for those that wait for items and messages: they look at everything for the last time.
+const CONCLUDED: Duration = Duration::from_secs(90);
 /// Time to find all nodes at one index: while clients work, and at the end, with no load.
 const COMPARE: Duration = Duration::from_millis(500);
 const COMPARE_AT_END: Duration = Duration::from_secs(10);
@@ -62,6 +65,8 @@ pub(crate) struct Director {
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
     /// Lets the greedy client take.
     pub(crate) hungry: watch::Sender<bool>,
+    /// The clients that wait.
+    pub(crate) signals: Arc<SignalsJudge>,
     /// Failures that are not in the history.
     pub(crate) troubles: Rc<RefCell<Vec<String>>>,
     pub(crate) nemesis: Recorder,
@@ -166,6 +171,8 @@ impl Director {
             sleep(Duration::from_millis(20)).await;
         }
         self.expect(finished(), "not all clients finished in time");
+        let concluded = timeout(CONCLUDED, self.signals.concluded()).await;
+        self.expect(concluded.is_ok(), "the clients that wait did not finish in time");
         let running = world.removed_have_ended(Instant::now() + LIVENESS_BOUND).await;
         self.expect(running.is_empty(), &format!("nodes {running:?} were removed and have not ended"));
         self.restart_at_rest(operator, world).await;

@@ -7,6 +7,7 @@
 //! * `contenders`: what holders are judged by; `protocols`: the client processes of `etcd`, `redis`, `dynamodb` and `zookeeper`, which
 //!   contend; `znode_session`: a session of ZooKeeper's;
 //! * `keyspace`, `requests`: clients that send everything else; `scarcity`, `greed`: small limits, and a client that reaches them;
+//! * `signals`: clients of Redis that wait, for items and for messages;
 //! * `rights`: clients with identities, and a policy that says what they may do;
 //! * `plan`, `faults`, `holders`, `changes`: the choices of a seed; `director`: the schedule;
 //! * `run`: one run, from set-up to verdict, by the same checker as real runs;
@@ -56,6 +57,7 @@ mod requests;
 mod rights;
 mod run;
 mod scarcity;
+mod signals;
 mod suite;
 mod system;
 mod tally;

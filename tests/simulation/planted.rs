@@ -71,7 +71,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 39] = [
+const CASES: [(Planted, Evidence); 40] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -100,6 +100,8 @@ const CASES: [(Planted, Evidence); 39] = [
     (Planted::RedisValueUncompared, ViolatedFor("redis", Property::MutualExclusion)),
     (Planted::RedisReadNotInCommit, ViolatedFor("redis", Property::MutualExclusion)),
     (Planted::RedisHandOverKeepsToken, Error("went from")),
+    // What whoever is connected must have received.
+    (Planted::RedisLapsedSubscriberKept, Error("has not received message")),
     (Planted::PutHoldsNothing, Error("of dynamodb")),
     (Planted::VouchesForEver, ViolatedFor("zookeeper", Property::MutualExclusion)),
     (Planted::UnknownTriedAgain, Error("was told that it has no such node")),

@@ -10,7 +10,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use rand::{Rng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
-    time::sleep,
+    time::{sleep, timeout},
 };
 use turmoil::net::TcpStream;
 
@@ -297,6 +297,13 @@ impl Reply {
     }
 }
 
+/// The bytes of a command.
+fn request(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    words.iter().for_each(|word| bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
+    bytes
+}
+
 /// A connection of a client to the port of a node.
 pub(crate) struct Connection(BufStream<TcpStream>);
 
@@ -315,13 +322,24 @@ impl Connection {
         self.pipeline(&[words]).await?.pop()
     }
 
+    /// Sends one command. `None`: it was not answered within this time.
+    pub(crate) async fn ask_within(&mut self, words: &[&str], limit: Duration) -> Option<Reply> {
+        let exchange = async {
+            self.send(words).await.ok()?;
+            self.reply().await.ok()
+        };
+        timeout(limit, exchange).await.ok().flatten()
+    }
+
+    /// Sends one command.
+    pub(crate) async fn send(&mut self, words: &[&str]) -> io::Result<()> {
+        self.0.write_all(&request(words)).await?;
+        self.0.flush().await
+    }
+
     /// Sends requests at once. `None`: not all were answered in time.
     async fn pipeline(&mut self, requests: &[&[&str]]) -> Option<Vec<Reply>> {
-        let mut bytes = Vec::new();
-        for words in requests {
-            bytes.extend(format!("*{}\r\n", words.len()).into_bytes());
-            words.iter().for_each(|word| bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes()));
-        }
+        let bytes: Vec<_> = requests.iter().flat_map(|words| request(words)).collect();
         let exchange = async {
             self.0.write_all(&bytes).await.ok()?;
             self.0.flush().await.ok()?;
@@ -334,7 +352,8 @@ impl Connection {
         in_time(exchange).await
     }
 
-    fn reply(&mut self) -> BoxFuture<'_, io::Result<Reply>> {
+    /// Reads the next reply, or the next message.
+    pub(crate) fn reply(&mut self) -> BoxFuture<'_, io::Result<Reply>> {
         async move {
             let mut line = String::new();
             (&mut self.0).take(REPLY_BYTES_MAX).read_line(&mut line).await?;

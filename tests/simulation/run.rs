@@ -47,6 +47,7 @@ use crate::{
     protocols::{ContendedProtocol, ContendingProcess},
     requests::RequestsClientProcess,
     rights::{RightsClientProcess, RightsJudge},
+    signals::{SignalsClientProcess, SignalsJudge},
     system,
     tally::{self, Tally},
     trace,
@@ -143,6 +144,7 @@ struct Stage {
     keyspace: Arc<Judge>,
     contention: Arc<Contention>,
     rights: Arc<RightsJudge>,
+    signals: Arc<SignalsJudge>,
 }
 
 impl Stage {
@@ -176,6 +178,7 @@ impl Stage {
             gates: Gates::default(),
             keyspace: Arc::default(),
             rights: Arc::new(RightsJudge::new(directory)?),
+            signals: Arc::default(),
             plan,
         };
         stage.enter();
@@ -230,6 +233,14 @@ impl Stage {
         };
         let rights = Arc::new(rights);
         self.sim.host(RightsClientProcess::HOST, move || Arc::clone(&rights).work());
+        let signals = SignalsClientProcess {
+            seats: nodes,
+            seed: seed ^ 0x51a1,
+            judge: Arc::clone(&self.signals),
+            finish: finish.clone(),
+        };
+        let signals = Arc::new(signals);
+        self.sim.host(SignalsClientProcess::HOST, move || Arc::clone(&signals).work());
         let hungry = watch::Sender::new(false);
         let greedy = Arc::new(GreedyClientProcess::new(nodes, seed ^ 0x96ee, finish, hungry.subscribe()));
         self.sim.host(GreedyClientProcess::HOST, move || Arc::clone(&greedy).work());
@@ -241,6 +252,7 @@ impl Stage {
             clients,
             orders: Rc::clone(&self.orders),
             hungry,
+            signals: Arc::clone(&self.signals),
             troubles: Rc::clone(&self.troubles),
             nemesis: self.book.recorder("nemesis"),
         };
@@ -392,6 +404,7 @@ impl Stage {
         troubles.extend(self.ledger.troubles());
         troubles.extend(self.contention.complaints());
         troubles.extend(self.rights.complaints());
+        troubles.extend(self.signals.complaints());
         troubles.extend(self.keyspace.complaints(&self.ledger.truth()));
         troubles.extend(ended.err().map(|error| error.to_string()));
         let history = History::read(&*lines).map_err(std::io::Error::other)?;
@@ -403,6 +416,7 @@ impl Stage {
         let summary = told.summary().clone();
         let mut missing = missing(&summary, &findings);
         missing.extend(self.rights.missing());
+        missing.extend(self.signals.missing());
         let changes = self.changes.borrow();
         if changes.is_empty() {
             missing.push("no change of the membership".to_owned());
@@ -429,7 +443,8 @@ impl Stage {
             .chain(changes)
             .map(|(what, count)| (what.to_owned(), count))
             .chain(self.contention.counts())
-            .chain(self.rights.counts());
+            .chain(self.rights.counts())
+            .chain(self.signals.counts());
         let words = self.keyspace.words();
         let words = words.counts().map(|(word, count)| (format!("{}{word}", tally::WORD), count));
         let tally = self.tally();

@@ -7,6 +7,8 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
+use lockkeeper_planted::Planted;
+
 use super::{
     SharedSignals,
     names::{self, FeedSubject},
@@ -17,41 +19,58 @@ use crate::{EntryChange, RedisStore, StoreFailure};
 /// Pause before the feed is asked for again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether the feed of a node runs.
-pub(super) struct WriteFeed(watch::Sender<bool>);
+/// The feed that a node has at present, if it has one.
+pub(super) struct WriteFeed(watch::Sender<Option<FeedNumber>>);
+
+/// Tells one feed from the next. What was written between the two is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FeedNumber(u64);
 
 impl Default for WriteFeed {
     fn default() -> Self {
-        Self(watch::Sender::new(false))
+        Self(watch::Sender::new(None))
     }
 }
 
 impl WriteFeed {
-    /// Waits until the feed runs.
-    pub(super) async fn live(&self, deadline: Instant) -> Result<(), StoreFailure> {
-        let mut live = self.0.subscribe();
-        match timeout_at(deadline, live.wait_for(|is_live| *is_live)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(StoreFailure::Unavailable("this node hears of no writes at present".to_owned())),
+    /// Waits until there is a feed.
+    pub(super) async fn live(&self, deadline: Instant) -> Result<FeedNumber, StoreFailure> {
+        let mut present = self.0.subscribe();
+        match timeout_at(deadline, present.wait_for(Option::is_some)).await {
+            Ok(Ok(feed)) => feed.ok_or_else(no_feed),
+            Ok(Err(_)) | Err(_) => Err(no_feed()),
         }
     }
+
+    /// Fails if this feed has ended.
+    pub(super) fn ensure_present(&self, feed: FeedNumber) -> Result<(), StoreFailure> {
+        if *self.0.borrow() == Some(feed) { Ok(()) } else { Err(no_feed()) }
+    }
+}
+
+fn no_feed() -> StoreFailure {
+    StoreFailure::Unavailable("this node hears of no writes at present".to_owned())
 }
 
 /// Passes on what waiting clients must hear of. Never returns.
 pub(super) async fn follow<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
+    let mut number = 0;
     loop {
         let (from, to) = names::all();
         match store.watch(&port(), from, to).await {
             Ok(mut changes) => {
-                shared.feed.0.send_replace(true);
+                number += 1;
+                shared.feed.0.send_replace(Some(FeedNumber(number)));
 
                 // What happened while there was no feed is found by another look.
                 shared.places.wake_all();
                 while let Some(changes) = changes.recv().await {
                     changes.iter().for_each(|change| pass_on(&shared, change));
                 }
-                shared.feed.0.send_replace(false);
-                tracing::debug!("the feed of writes has ended, and messages may be lost");
+                shared.feed.0.send_replace(None);
+                if !Planted::RedisFeedGapUntold.is_on() {
+                    shared.topics.disconnect_all("messages may be lost, since this node's feed of writes has ended");
+                }
             }
             Err(failure) => tracing::debug!(%failure, "there is no feed of writes"),
         }

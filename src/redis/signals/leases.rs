@@ -4,6 +4,14 @@
 //! one that changes a single entry does not wait for those before it that change thousands. For that, each entry is queued for a *round*:
 //! a call has some of its entries in the next round, as many in the one after it, and so on. An entry is queued once, however many calls
 //! change it, so the queue is as long as what is to be written.
+//!
+//! **Renewals** go by themselves, in turns with what changes: a store that is full refuses new entries, and must not refuse with them what
+//! it has already.
+//!
+//! **Lapses.** A node that cannot renew its entries, as one that is cut off from the others, must know before they can have ended for the
+//! others. The inequality is that of native clients: the log stamps a write after this node *sent* it, and ends the entry [`LIFE`] after
+//! that stamp. So until the sending of the last write that was acknowledged, plus the life, less a margin for the rates of the two clocks,
+//! nobody can have seen it end ([`Leases::take_lapsed`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,15 +25,19 @@ use tokio::{
 };
 
 use super::{SharedSignals, port};
-use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, StoreFailure};
+use crate::{EntryTxn, EntryWrite, Expiry, LockClaim, RedisStore, Requester, StoreFailure};
 
 /// How long an entry lives without a renewal.
-const LIFE_MS: u64 = 5000;
+const LIFE: Duration = Duration::from_secs(5);
 const RENEWAL: Duration = Duration::from_millis(1500);
+/// Time limit of a write. There are two more attempts before the entries lapse.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How much earlier than its life an entry lapses for its node.
+const MARGIN: Duration = Duration::from_millis(250);
+/// The longest pause between two looks for entries that lapse: none does so soon after it was written.
+const LAPSE_LOOK: Duration = Duration::from_secs(1);
 /// Number of entries that one transaction writes.
 const TOGETHER_MAX: usize = 200;
-/// Those of them that are renewals while calls wait. Most of them: an entry that is not renewed in time ends.
-const RENEWED_TOGETHER_MAX: usize = 150;
 /// Number of entries that a call has in a round: as many as most calls change.
 const ROUND_ENTRIES: usize = 16;
 /// The round of entries whose write has failed: they come before all others.
@@ -37,6 +49,15 @@ const WAITING_MIN: usize = 1024;
 const HELD_MAX: usize = 16 << 10;
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// An entry that a node holds.
+struct HeldEntry {
+    value: Vec<u8>,
+    /// The value that it was last written with.
+    written: Option<Vec<u8>>,
+    /// Until when it cannot have ended. It has no such time before it was written, and after it has lapsed.
+    sure_until: Option<Instant>,
+}
 
 /// What is to be done to an entry.
 struct UnwrittenEntry {
@@ -51,6 +72,14 @@ struct UnwrittenEntry {
 /// Entries that are to be written, or without a value deleted.
 pub(super) type LeaseChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+/// What one transaction writes.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LeaseWrite {
+    changes: LeaseChanges,
+    /// Whether nothing of it is new.
+    are_renewals: bool,
+}
+
 /// The entries that a node holds.
 pub(super) struct Leases {
     state: Mutex<HeldEntries>,
@@ -62,8 +91,7 @@ pub(super) struct Leases {
 
 #[derive(Default)]
 struct HeldEntries {
-    /// The entries, with their values.
-    held: BTreeMap<Vec<u8>, Vec<u8>>,
+    held: BTreeMap<Vec<u8>, HeldEntry>,
     /// Those that are to be written, and those that are to be deleted. What is renewed is not among them.
     unwritten: BTreeMap<Vec<u8>, UnwrittenEntry>,
     /// The same ones by their rounds.
@@ -78,6 +106,8 @@ struct HeldEntries {
     sweep_at: usize,
     /// Entries that are to be renewed.
     due: VecDeque<Vec<u8>>,
+    /// Whether the last transaction was one of renewals.
+    has_renewed: bool,
 }
 
 /// Says when all entries of a call are committed.
@@ -87,9 +117,8 @@ impl LeasesWritten {
     pub(super) async fn by(self, deadline: Instant) -> Result<(), StoreFailure> {
         match timeout_at(deadline, self.0).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => {
-                Err(StoreFailure::Unavailable("the client's place could not be noted in time".to_owned()))
-            }
+            Ok(Err(_)) => Err(StoreFailure::Full("there is no room for the client's place".to_owned())),
+            Err(_) => Err(StoreFailure::Unavailable("the client's place could not be noted in time".to_owned())),
         }
     }
 }
@@ -139,6 +168,22 @@ impl Leases {
         LeasesWritten(written)
     }
 
+    /// Takes the entries that may have ended for others, each once, and says when to look again.
+    pub(super) fn take_lapsed(&self, now: Instant) -> (Vec<Vec<u8>>, Instant) {
+        let mut lapsed = Vec::new();
+        let mut next = now + LAPSE_LOOK;
+        for (key, entry) in &mut self.state().held {
+            let Some(sure_until) = entry.sure_until else { continue };
+            if sure_until > now {
+                next = next.min(sure_until);
+            } else {
+                entry.sure_until = None;
+                lapsed.push(key.clone());
+            }
+        }
+        (lapsed, next)
+    }
+
     /// The state. No code panics while it holds the lock.
     fn state(&self) -> MutexGuard<'_, HeldEntries> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -147,7 +192,12 @@ impl Leases {
 
 impl HeldEntries {
     fn hold(&mut self, key: Vec<u8>, value: Vec<u8>, round: u64) {
-        let was_held = self.held.insert(key.clone(), value.clone()).is_some();
+        let held = self.held.remove(&key);
+        let was_held = held.is_some();
+        // Another value makes it live no longer.
+        let (written, sure_until) = held.map_or((None, None), |held| (held.written, held.sure_until));
+        self.held.insert(key.clone(), HeldEntry { value: value.clone(), written, sure_until });
+
         let before = self.forget_unwritten(&key);
         let is_stored = before.as_ref().map_or(was_held, |before| before.is_stored);
         let round = before.map_or(round, |before| before.round.min(round));
@@ -187,27 +237,34 @@ impl HeldEntries {
         }
     }
 
-    /// Some of what is to be written.
-    fn take(&mut self, together_max: usize) -> LeaseChanges {
-        let mut taken = LeaseChanges::new();
-        while taken.len() < together_max && self.has_failed() {
-            self.take_first(&mut taken);
-        }
-
-        let renewed_max = if self.queue.is_empty() { together_max } else { together_max.min(RENEWED_TOGETHER_MAX) };
-        while taken.len() < renewed_max
-            && let Some(key) = self.due.pop_front()
-        {
-            // What changes is written here as well, and not a second time soon after.
-            if let Some(change) = self.forget_unwritten(&key) {
-                taken.insert(key, change.value);
-            } else if let Some(value) = self.held.get(&key).cloned() {
-                taken.insert(key, Some(value));
+    /// Some of what is to be written: renewals, or some of what has changed.
+    fn take(&mut self, changed_max: usize) -> LeaseWrite {
+        self.has_renewed = !self.due.is_empty() && (!self.has_renewed || self.queue.is_empty());
+        if self.has_renewed {
+            let changes = self.take_due();
+            if !changes.is_empty() {
+                return LeaseWrite { changes, are_renewals: true };
             }
         }
 
-        while taken.len() < together_max && !self.queue.is_empty() {
-            self.take_first(&mut taken);
+        let mut changes = LeaseChanges::new();
+        while changes.len() < changed_max && !self.queue.is_empty() {
+            self.take_first(&mut changes);
+        }
+        LeaseWrite { changes, are_renewals: false }
+    }
+
+    fn take_due(&mut self) -> LeaseChanges {
+        let mut taken = LeaseChanges::new();
+        while taken.len() < TOGETHER_MAX
+            && let Some(key) = self.due.pop_front()
+        {
+            // What changes is in the queue.
+            if !self.unwritten.contains_key(&key)
+                && let Some(entry) = self.held.get(&key)
+            {
+                taken.insert(key, Some(entry.value.clone()));
+            }
         }
         taken
     }
@@ -217,6 +274,18 @@ impl HeldEntries {
         self.round = self.round.max(round);
         if let Some(change) = self.unwritten.remove(&key) {
             taken.insert(key, change.value);
+        }
+    }
+
+    /// Notes what was written by a transaction that was sent then.
+    fn note_written(&mut self, changes: LeaseChanges, sent: Instant) {
+        for (key, value) in changes {
+            if let Some(entry) = self.held.get_mut(&key)
+                && value.is_some()
+            {
+                entry.written = value;
+                entry.sure_until = Some(sent + LIFE.saturating_sub(MARGIN));
+            }
         }
     }
 
@@ -235,29 +304,47 @@ impl HeldEntries {
         self.queue.first().is_some_and(|(round, _)| *round == FAILED_ROUND)
     }
 
-    /// Takes back what could not be written. Changes that came meanwhile stay. If the store will never take one of them, they are tried one
+    /// Takes back what could not be written. Changes that came meanwhile stay. If the store does not take one of them, they are tried one
     /// by one, and that one is given up.
-    fn put_back(&mut self, changes: LeaseChanges, together_max: &mut usize, failure: &StoreFailure) {
+    fn put_back(&mut self, write: LeaseWrite, changed_max: &mut usize, failure: &StoreFailure) {
+        let LeaseWrite { changes, are_renewals } = write;
         let is_final = matches!(failure, StoreFailure::TooLarge(_) | StoreFailure::Denied(_));
-        if is_final
+        let is_full = matches!(failure, StoreFailure::Full(_));
+        if (is_final || is_full)
             && changes.len() == 1
             && let Some(key) = changes.keys().next()
         {
             tracing::warn!(%failure, "a waiting client or a subscription is given up");
             if !self.unwritten.contains_key(key) {
-                self.held.remove(key);
+                self.give_up(key);
+            }
+            if is_full {
+                // Others may wait for the same entry, and those that wait for another one hardly get it.
+                self.waiting.clear();
             }
             return;
         }
 
-        if is_final {
-            *together_max = 1;
+        if is_final || is_full {
+            *changed_max = 1;
+        } else if are_renewals {
+            changes.into_keys().rev().for_each(|key| self.due.push_front(key));
+            return;
         }
         for (key, value) in changes {
             let newer = self.forget_unwritten(&key);
             let value = newer.map_or(value, |newer| newer.value);
             // It is not always known whether the write has failed.
             self.queue_entry(key, UnwrittenEntry { value, is_stored: true, round: FAILED_ROUND });
+        }
+    }
+
+    /// Holds an entry as it was last written, if it was.
+    fn give_up(&mut self, key: &[u8]) {
+        let Some(entry) = self.held.get_mut(key) else { return };
+        match entry.written.clone() {
+            Some(written) => entry.value = written,
+            None => drop(self.held.remove(key)),
         }
     }
 
@@ -273,13 +360,13 @@ impl HeldEntries {
 pub(super) async fn keep<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
     let leases = &shared.leases;
     let mut renewal = Instant::now() + RENEWAL;
-    let mut together_max = TOGETHER_MAX;
+    let mut changed_max = TOGETHER_MAX;
     loop {
         if renewal <= Instant::now() {
             renewal = Instant::now() + RENEWAL;
             leases.state().renew_all();
         }
-        if write_some(&store, leases, &mut together_max).await {
+        if write_some(&store, leases, &mut changed_max).await {
             continue;
         }
         tokio::select! {
@@ -290,32 +377,42 @@ pub(super) async fn keep<S: RedisStore>(store: S, shared: Arc<SharedSignals>) {
 }
 
 /// Writes some entries. Returns whether there were any.
-async fn write_some<S: RedisStore>(store: &S, leases: &Leases, together_max: &mut usize) -> bool {
-    let changes = leases.state().take(*together_max);
-    if changes.is_empty() {
+async fn write_some<S: RedisStore>(store: &S, leases: &Leases, changed_max: &mut usize) -> bool {
+    let write = leases.state().take(*changed_max);
+    if write.changes.is_empty() {
         leases.state().written();
         return false;
     }
 
-    let writes = changes.iter().map(|(key, value)| match value.clone() {
+    #[expect(clippy::cast_possible_truncation, reason = "a life has some seconds")]
+    let life_ms = LIFE.as_millis() as u64;
+    let writes = write.changes.iter().map(|(key, value)| match value.clone() {
         Some(value) => {
-            EntryWrite::Put { key: key.clone(), value, expiry: Expiry::AfterMs(LIFE_MS), claim: LockClaim::None }
+            EntryWrite::Put { key: key.clone(), value, expiry: Expiry::AfterMs(life_ms), claim: LockClaim::None }
         }
         None => EntryWrite::Delete { key: key.clone() },
     });
     let txn = EntryTxn { writes: writes.collect(), ..EntryTxn::default() };
-    match store.commit(&port(), txn).await {
+
+    let sent = Instant::now();
+    let requester = Requester { deadline: sent + WRITE_TIMEOUT, ..port() };
+    match store.commit(&requester, txn).await {
         Ok(_) => {
             let mut state = leases.state();
+            state.note_written(write.changes, sent);
             state.written();
             if !state.has_failed() {
-                *together_max = TOGETHER_MAX;
+                *changed_max = TOGETHER_MAX;
             }
         }
         Err(failure) => {
             tracing::debug!(%failure, "waiting clients could not be noted");
-            leases.state().put_back(changes, together_max, &failure);
-            sleep(PAUSE).await;
+            let is_full = matches!(failure, StoreFailure::Full(_));
+            leases.state().put_back(write, changed_max, &failure);
+            // What it refuses is told at once.
+            if !is_full {
+                sleep(PAUSE).await;
+            }
         }
     }
     true
@@ -349,17 +446,18 @@ mod tests {
             change(&leases, [(&key, Some(b"2"))]);
             change(&leases, [(&key, None)]);
         }
-        assert_eq!(leases.state().take(TOGETHER_MAX), changes([("stays", Some(b""))]));
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([("stays", Some(b""))]));
 
         // From now on the store has it, or will have it: also if its write seems to have failed, and while it is renewed.
         change(&leases, [("stays", None)]);
         let deleted = changes([("stays", None)]);
-        assert_eq!(leases.state().take(TOGETHER_MAX), deleted);
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, deleted);
         change(&leases, [("stays", Some(b""))]);
-        leases.state().put_back(deleted.clone(), &mut 1, &StoreFailure::Unknown(String::new()));
+        let write = LeaseWrite { changes: deleted.clone(), are_renewals: false };
+        leases.state().put_back(write, &mut 1, &StoreFailure::Unknown(String::new()));
         change(&leases, [("stays", None)]);
-        assert_eq!(leases.state().take(TOGETHER_MAX), deleted);
-        assert_eq!(leases.state().take(TOGETHER_MAX), changes([]));
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, deleted);
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([]));
     }
 
     #[test]
@@ -402,7 +500,7 @@ mod tests {
             assert!(state.waiting.len() <= WAITING_MIN + 1, "{} calls", state.waiting.len());
         }
 
-        assert_eq!(leases.state().take(TOGETHER_MAX), changes([("held", Some(b"1")), ("waits", Some(b"1"))]));
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([("held", Some(b"1")), ("waits", Some(b"1"))]));
         leases.state().written();
         assert!(is_told(&mut waits));
         assert!(leases.state().waiting.is_empty());
@@ -415,7 +513,7 @@ mod tests {
             |call: usize| (0..5000).map(move |number| (format!("{call}-{number}").into_bytes(), Some(Vec::new())));
         let mut calls = [0, 1].map(|call| leases.change(keys(call).collect()));
         for _ in 0..10 {
-            let taken = leases.state().take(10 * ROUND_ENTRIES);
+            let taken = leases.state().take(10 * ROUND_ENTRIES).changes;
             assert_eq!(taken.keys().filter(|key| key.starts_with(b"0-")).count(), 5 * ROUND_ENTRIES);
             leases.state().written();
         }
@@ -426,7 +524,7 @@ mod tests {
         leases.state().written();
         assert!(is_told(&mut third) && calls.iter_mut().all(|call| !is_told(call)));
 
-        while !leases.state().take(TOGETHER_MAX).is_empty() {
+        while !leases.state().take(TOGETHER_MAX).changes.is_empty() {
             leases.state().written();
         }
         assert!(calls.iter_mut().all(is_told));
@@ -439,14 +537,14 @@ mod tests {
         let mut first = leases.change(thousands.collect());
         let mut second = change(&leases, [("one", Some(b""))]);
 
-        let taken = leases.state().take(TOGETHER_MAX);
+        let taken = leases.state().take(TOGETHER_MAX).changes;
         assert_eq!(taken.len(), TOGETHER_MAX);
         assert!(taken.contains_key(&b"one"[..]));
         assert!(!is_told(&mut second), "it is not committed yet");
         leases.state().written();
         assert!(is_told(&mut second) && !is_told(&mut first));
 
-        while !leases.state().take(TOGETHER_MAX).is_empty() {
+        while !leases.state().take(TOGETHER_MAX).changes.is_empty() {
             leases.state().written();
         }
         leases.state().written();
@@ -464,10 +562,10 @@ mod tests {
 
         // Another call changes it meanwhile: the newer value is written, once.
         let mut newer = change(&leases, [("a", Some(b"2"))]);
-        assert_eq!(leases.state().take(TOGETHER_MAX), changes([("a", Some(b"2"))]));
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([("a", Some(b"2"))]));
         leases.state().written();
         assert!(is_told(&mut call) && is_told(&mut newer));
-        assert_eq!(leases.state().take(TOGETHER_MAX), changes([]));
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([]));
     }
 
     #[test]
@@ -482,10 +580,48 @@ mod tests {
         change(&leases, [("changed", Some(b"2")), ("goes", None)]);
         leases.state().renew_all();
 
-        let taken = leases.state().take(TOGETHER_MAX);
+        let renewed = leases.state().take(TOGETHER_MAX);
+        assert_eq!(renewed, LeaseWrite { changes: changes([("held", Some(b"1"))]), are_renewals: true });
+        let taken = leases.state().take(TOGETHER_MAX).changes;
         let value = |key: &str| taken.get(key.as_bytes());
-        assert_eq!(value("held"), Some(&Some(b"1".to_vec())));
+        assert_eq!(taken.len(), TOGETHER_MAX, "what changes goes by itself");
         assert_eq!(value("changed"), Some(&Some(b"2".to_vec())));
         assert_eq!(value("goes"), Some(&None));
+    }
+    #[test]
+    fn a_renewal_that_failed_is_tried_again_before_what_is_not_so_old() {
+        let leases = Leases::default();
+        change(&leases, [("a", Some(b"1")), ("b", Some(b"1"))]);
+        leases.state().take(TOGETHER_MAX);
+        leases.state().renew_all();
+        let renewed = leases.state().take(TOGETHER_MAX);
+        change(&leases, [("b", None), ("c", Some(b"1"))]);
+        leases.state().put_back(renewed, &mut 1, &StoreFailure::Unavailable(String::new()));
+
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([("b", None), ("c", Some(b"1"))]));
+        let again = LeaseWrite { changes: changes([("a", Some(b"1"))]), are_renewals: true };
+        assert_eq!(leases.state().take(TOGETHER_MAX), again);
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([]));
+    }
+
+    #[test]
+    fn what_a_full_store_refuses_is_told_at_once_and_stays_as_it_was_written() {
+        let leases = Leases::default();
+        change(&leases, [("count", Some(b"9"))]);
+        let write = leases.state().take(TOGETHER_MAX);
+        leases.state().note_written(write.changes, Instant::now());
+        leases.state().written();
+
+        let mut calls = [change(&leases, [("count", Some(b"10"))]), change(&leases, [("new", Some(b"1"))])];
+        let full = StoreFailure::Full(String::new());
+        let mut changed_max = TOGETHER_MAX;
+        for together in [2, 1, 1] {
+            let write = leases.state().take(changed_max);
+            assert_eq!(write.changes.len(), together);
+            leases.state().put_back(write, &mut changed_max, &full);
+        }
+        assert!(calls.iter_mut().all(|call| call.0.try_recv() == Err(oneshot::error::TryRecvError::Closed)));
+        leases.state().renew_all();
+        assert_eq!(leases.state().take(TOGETHER_MAX).changes, changes([("count", Some(b"9"))]));
     }
 }

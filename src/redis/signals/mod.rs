@@ -23,8 +23,10 @@
 //! **Channels.** A node that has subscribers of a channel has an entry `redis/channel/LENGTH/NAME/NODE` with their number
 //! (`redis/pattern/…` for a pattern), and a subscription is acknowledged after that entry is committed. PUBLISH adds up the numbers, which
 //! are those of all nodes. If there are any, it writes the message as an entry that ends at once; each node finds it in its feed. So all
-//! subscribers get the messages in the order of the log, and a message that was published after an acknowledgement arrives. A node that
-//! loses its feed loses the messages of that time, as a client of Redis does that has to connect again.
+//! subscribers get the messages in the order of the log, and a message that was published after an acknowledgement arrives, unless the
+//! connection ends. A node that may miss messages ends the connections of its subscribers: all of them if it has lost its feed, and those
+//! of a topic before its own entry for the topic can have ended, since then nobody publishes for them. So whoever is still connected has
+//! missed nothing, and is still counted by all nodes: some libraries take a subscription for a lock.
 //!
 //! **Leases.** These entries end by themselves a few seconds after their node has stopped to renew them: waiters of a dead node hold up
 //! the others for that long, and its subscribers are counted for that long. During an election cluster time stands still, and they stay.
@@ -47,13 +49,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::JoinSet, time::Instant};
+use lockkeeper_planted::Planted;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 
 use crate::{RedisStore, Requester, StoreFailure};
-use feed::WriteFeed;
+use feed::{FeedNumber, WriteFeed};
 use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
-pub(crate) use publish::{COMPARED_TOGETHER, count_receivers, count_subscribers, list_topics, publish};
+pub(crate) use publish::{COMPARED_TOGETHER, count_receivers, count_subscribers, list_topics, message_write, publish};
 pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
 use {places::LocalPlaces, topics::Topics};
 
@@ -93,12 +99,13 @@ impl<S: RedisStore> NodeSignals<S> {
     }
 
     /// Waits until this node hears of all writes that are made from now on.
-    async fn listen(&self, deadline: Instant) -> Result<(), StoreFailure> {
+    async fn listen(&self, deadline: Instant) -> Result<FeedNumber, StoreFailure> {
         {
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
             if tasks.is_empty() {
                 tasks.spawn(feed::follow(self.store.clone(), Arc::clone(&self.shared)));
                 tasks.spawn(leases::keep(self.store.clone(), Arc::clone(&self.shared)));
+                tasks.spawn(end_lapsed_subscriptions(Arc::clone(&self.shared)));
                 let names = self.master_names.clone();
                 tasks.spawn(masters::follow(self.store.clone(), Arc::clone(&self.shared), names));
             }
@@ -147,7 +154,7 @@ impl<S: RedisStore> NodeSignals<S> {
         outbox: &Outbox,
         deadline: Instant,
     ) -> Result<(), StoreFailure> {
-        self.listen(deadline).await?;
+        let feed = self.listen(deadline).await?;
         let written = {
             let _turn = self.shared.leases.take_turn();
             self.shared.topics.ensure_room(topics)?;
@@ -156,7 +163,9 @@ impl<S: RedisStore> NodeSignals<S> {
             let counts = topics.iter().map(|topic| (topic, self.shared.topics.add(topic, outbox)));
             self.note_counts(counts)
         };
-        written.by(deadline).await
+        written.by(deadline).await?;
+        // If it ends later, it ends this connection.
+        self.shared.feed.ensure_present(feed)
     }
 
     /// Removes a subscriber. Returns after no node counts it any more.
@@ -194,6 +203,19 @@ impl<S> NodeSignals<S> {
         let noted = |count: usize| (count > 0).then(|| count.to_string().into_bytes());
         let changes = counts.map(|(topic, count)| (names::receiver(topic, &self.node), noted(count)));
         self.shared.leases.change(changes.collect::<LeaseChanges>())
+    }
+}
+
+/// Ends the connections of subscribers that others may not count any more. Never returns.
+async fn end_lapsed_subscriptions(shared: Arc<SharedSignals>) {
+    loop {
+        let (lapsed, next) = shared.leases.take_lapsed(Instant::now());
+        for topic in lapsed.iter().filter_map(|key| names::topic(key)) {
+            if !Planted::RedisLapsedSubscriberKept.is_on() {
+                shared.topics.disconnect(&topic, "this node could not have its subscription renewed in time");
+            }
+        }
+        sleep_until(next).await;
     }
 }
 

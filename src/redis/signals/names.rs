@@ -54,6 +54,12 @@ pub(super) fn topic_name(key: &[u8], is_pattern: bool) -> Option<&[u8]> {
     without_length(key.strip_prefix(start(is_pattern))?)
 }
 
+/// The topic of which an entry of this node says how many subscribers it has.
+pub(super) fn topic(key: &[u8]) -> Option<Topic> {
+    let topic = |is_pattern| Some(Topic { is_pattern, name: topic_name(key, is_pattern)?.to_vec() });
+    topic(false).or_else(|| topic(true))
+}
+
 pub(super) fn message(channel: &[u8]) -> Vec<u8> {
     [MESSAGES, channel].concat()
 }
@@ -109,6 +115,7 @@ mod tests {
         let topic = Topic { is_pattern: true, name: b"a/*".to_vec() };
         assert_eq!(topic_name(&receiver(&topic, "node"), true), Some(&b"a/*"[..]));
         assert_eq!(topic_name(&receiver(&topic, "node"), false), None);
+        assert_eq!(super::topic(&receiver(&topic, "node")), Some(topic));
         assert_eq!(subject(&message(b"news")), FeedSubject::Message(b"news"));
         assert_eq!(subject(b"redis/0/key"), FeedSubject::Key);
         assert_eq!(subject(b"redis/script/abc"), FeedSubject::Other);

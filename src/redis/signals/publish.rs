@@ -53,14 +53,18 @@ pub(crate) async fn list_topics<S: RedisStore>(
 
 /// Sends a message to the subscribers of all nodes.
 pub(crate) async fn publish<S: RedisStore>(store: &S, channel: &[u8], message: &[u8]) -> Result<(), StoreFailure> {
-    // The write is what the nodes hear of, and nobody reads the entry.
-    let write = EntryWrite::Put {
+    let writes = vec![message_write(channel, message)];
+    store.commit(&port(), EntryTxn { writes, ..EntryTxn::default() }).await.map(drop)
+}
+
+/// The write of a message. It is what the nodes hear of, and nobody reads the entry.
+pub(crate) fn message_write(channel: &[u8], message: &[u8]) -> EntryWrite {
+    EntryWrite::Put {
         key: names::message(channel),
         value: message.to_vec(),
         expiry: Expiry::AfterMs(1),
         claim: LockClaim::None,
-    };
-    store.commit(&port(), EntryTxn { writes: vec![write], ..EntryTxn::default() }).await.map(drop)
+    }
 }
 
 fn number(value: &[u8]) -> u64 {

@@ -130,6 +130,17 @@ impl Topics {
         }
     }
 
+    /// Ends the connections of all subscribers.
+    pub(super) fn disconnect_all(&self, reason: &str) {
+        self.topics().values().flat_map(BTreeMap::values).for_each(|outbox| outbox.disconnect(reason));
+    }
+
+    /// Ends the connections of the subscribers of one topic.
+    pub(super) fn disconnect(&self, topic: &Topic, reason: &str) {
+        let topics = self.topics();
+        topics.get(topic).into_iter().flat_map(BTreeMap::values).for_each(|outbox| outbox.disconnect(reason));
+    }
+
     /// The subscribers. No code panics while it holds the lock.
     fn topics(&self) -> MutexGuard<'_, BTreeMap<Topic, BTreeMap<u64, Outbox>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -152,13 +163,12 @@ impl Outbox {
         }
 
         // As in Redis: a subscriber that does not read would hold up the others, or take all memory.
+        self.disconnect("it does not read its messages");
+    }
+
+    fn disconnect(&self, reason: &str) {
         if !self.client.kill.is_cancelled() {
-            tracing::info!(
-                client = %self.client.address,
-                messages_max = WAITING_MAX,
-                bytes_max = WAITING_BYTES_MAX,
-                "a subscriber is disconnected, since it does not read its messages"
-            );
+            tracing::info!(client = %self.client.address, reason, "a subscriber is disconnected");
             self.client.kill.cancel();
         }
     }

@@ -60,6 +60,8 @@ struct State {
     given: Vec<Vec<u8>>,
     /// No transaction may write a key with this part.
     refused_part: Option<String>,
+    /// Whether there is no room for another entry.
+    is_full: bool,
     /// Feeds, with their ranges.
     feeds: Vec<(std::ops::Range<Vec<u8>>, FeedSender)>,
 }
@@ -87,6 +89,7 @@ impl Default for Memory {
             is_follower: false,
             given: Vec::new(),
             refused_part: None,
+            is_full: false,
             feeds: Vec::new(),
         })))
     }
@@ -179,6 +182,11 @@ impl Memory {
         self.state().refused_part = Some(part.to_owned());
     }
 
+    /// Whether there is room for another entry.
+    pub(super) fn fill(&self, is_full: bool) {
+        self.state().is_full = is_full;
+    }
+
     /// Ends all feeds.
     pub(super) fn end_feeds(&self) {
         self.state().feeds.clear();
@@ -217,6 +225,14 @@ impl Memory {
         }
         if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX {
             return Err(StoreFailure::TooLarge(format!("more than {TXN_MAX} conditions or writes")));
+        }
+        let is_new =
+            |write: &&EntryWrite| matches!(write, EntryWrite::Put { key, .. } if !state.entries.contains_key(key));
+        let new = txn.writes.iter().filter(is_new).count();
+        let is_removed =
+            |write: &&EntryWrite| matches!(write, EntryWrite::Delete { key } if state.entries.contains_key(key));
+        if state.is_full && new > txn.writes.iter().filter(is_removed).count() {
+            return Err(StoreFailure::Full("the store".to_owned()));
         }
         for write in &txn.writes {
             if let (EntryWrite::Put { key, .. }, Some(part)) = (write, &state.refused_part)

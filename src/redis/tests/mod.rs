@@ -2,6 +2,7 @@
 
 mod families;
 mod fuzz;
+mod lapses;
 mod locks;
 mod memory;
 mod pipelines;

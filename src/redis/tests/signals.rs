@@ -13,14 +13,14 @@ use crate::{Options, RedisStore as _, StoreFailure, node::RedisNode, signals::po
 /// More than anything here takes, in the time of a test, which is not real.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// SeveralNodes over one store.
-struct SeveralNodes {
-    store: Memory,
+/// Nodes over one store.
+pub(super) struct SeveralNodes {
+    pub(super) store: Memory,
     nodes: Vec<Arc<RedisNode<Memory>>>,
 }
 
 impl SeveralNodes {
-    fn new(count: u64) -> Self {
+    pub(super) fn new(count: u64) -> Self {
         let store = Memory::default();
         let node = |seed| {
             let options = Options { seed, ..options() };
@@ -30,12 +30,12 @@ impl SeveralNodes {
         Self { store, nodes }
     }
 
-    fn client(&self, node: usize) -> Api {
+    pub(super) fn client(&self, node: usize) -> Api {
         Api::at(self.store.clone(), Arc::clone(&self.nodes[node]))
     }
 
     /// Number of the entries that begin so.
-    async fn count(&self, prefix: &str) -> u64 {
+    pub(super) async fn count(&self, prefix: &str) -> u64 {
         let mut end = prefix.as_bytes().to_vec();
         end.push(0xff);
         self.store.count(&port(), prefix.as_bytes().to_vec(), end).await.unwrap_or(u64::MAX)
@@ -232,7 +232,7 @@ async fn waiting_clients_are_bounded() {
 }
 
 /// The next message of a client.
-async fn message(client: &mut Api) -> String {
+pub(super) async fn message(client: &mut Api) -> String {
     let message = timeout(PATIENCE, client.session.next_message()).await.expect("a message in time");
     let mut out = Vec::new();
     client.session.write_message(&message, &mut out);

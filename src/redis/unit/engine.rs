@@ -18,7 +18,7 @@ use tokio::{
 use super::{CommandUnit, ScriptInvocation, UnitCall, UnitOutcome, turns::UnitTurns};
 use crate::{
     EntryTxn, EntryWrite, Interpreter, RedisReply, RedisStore, Requester, RunApart, ScriptFailure, ScriptLimits,
-    StoreFailure,
+    StoreFailure, TxnOutcome,
     commands::{self, Flag},
     data::DatumKind,
     key::{database_end, database_start, store_key, token_key},
@@ -235,20 +235,19 @@ impl<S: RedisStore> Engine<S> {
                 Err(outcome) => return outcome,
             };
             let LoadedRun { replies, mut view, is_of_one_moment, place: _place } = ran;
-            // Taken out first: what a unit publishes is sent once it is committed, and not with each try.
-            let published = view.take_published();
+            let mut messages = UnitMessages::new(view.take_published());
 
             let database = view.database;
             // A transaction that read at several moments needs the store to say that nothing has changed between them.
-            if !view.has_writes() && (is_of_one_moment || !unit.is_transaction) {
-                self.publish_all(published).await;
+            let is_read = !view.has_writes() && (is_of_one_moment || !unit.is_transaction);
+            let txn = if is_read { EntryTxn::default() } else { view.into_txn(&unit.holder) };
+            if is_read && messages.are_none() {
                 return UnitOutcome::Done { replies, database };
             }
 
-            let txn = view.into_txn(&unit.holder);
-            match self.store.commit(requester, txn).await {
+            match self.commit_with_message(requester, txn, &mut messages).await {
                 Ok(committed) if committed.succeeded => {
-                    self.publish_all(published).await;
+                    self.publish_rest(messages).await;
                     let replies = replies.into_iter().map(|reply| reply.at_revision(committed.revision)).collect();
                     return UnitOutcome::Done { replies, database };
                 }
@@ -262,11 +261,39 @@ impl<S: RedisStore> Engine<S> {
         ))
     }
 
+    /// Commits what a unit writes, together with its first message. In a store that is full there may be room for the writes alone: a lock
+    /// is released there, too.
+    async fn commit_with_message(
+        &self,
+        requester: &Requester,
+        mut txn: EntryTxn,
+        messages: &mut UnitMessages,
+    ) -> Result<TxnOutcome, StoreFailure> {
+        let has_writes = !txn.writes.is_empty();
+        let Some((channel, message)) = messages.first.clone() else {
+            return self.store.commit(requester, txn).await;
+        };
+        let alone = has_writes.then(|| txn.clone());
+        txn.writes.push(signals::message_write(&channel, &message));
+
+        match (self.store.commit(requester, txn).await, alone) {
+            // A node of an earlier version, which leads, wants a right to channels.
+            (Err(StoreFailure::Full(_) | StoreFailure::Denied(_)), Some(alone)) => {
+                self.store.commit(requester, alone).await
+            }
+            (Ok(committed), _) => {
+                messages.first = None;
+                Ok(committed)
+            }
+            (Err(failure), _) => Err(failure),
+        }
+    }
+
     /// Sends the messages of a unit whose writes are committed. One that cannot be sent is lost, as those of a Redis that fails over.
-    async fn publish_all(&self, published: Vec<(Vec<u8>, Vec<u8>)>) {
-        for (channel, message) in published {
+    async fn publish_rest(&self, messages: UnitMessages) {
+        for (channel, message) in messages.first.into_iter().chain(messages.rest) {
             if let Err(failure) = signals::publish(&self.store, &channel, &message).await {
-                tracing::debug!(%failure, "a message of a transaction is lost");
+                tracing::warn!(%failure, "a message of a transaction is lost");
             }
         }
     }
@@ -520,6 +547,24 @@ impl From<RunStop> for Stop {
             RunStop::Stopped(stop) => stop,
             RunStop::TooLong => Self::Over("ERR the scripts take too long: make them shorter".to_owned()),
         }
+    }
+}
+
+/// What a unit publishes, each message with its channel.
+struct UnitMessages {
+    /// The first one is part of the unit's transaction. An entry can be written once in a transaction, so that the others follow it.
+    first: Option<(Vec<u8>, Vec<u8>)>,
+    rest: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl UnitMessages {
+    fn new(published: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
+        let mut rest = published.into_iter();
+        Self { first: rest.next(), rest: rest.collect() }
+    }
+
+    fn are_none(&self) -> bool {
+        self.first.is_none()
     }
 }
 

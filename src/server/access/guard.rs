@@ -67,6 +67,9 @@ const ITEMS: &[u8] = b"dynamodb/item/";
 /// The first part of the names of its items' locks.
 const ITEM_LOCKS: &str = "dynamodb/";
 
+/// The first part of the keys of messages that Redis' adapter publishes. No client can name these keys, and channels have no rights.
+const MESSAGES: &[u8] = b"redis/message/";
+
 /// The high half of the ids of sessions that ZooKeeper's clients open; the low half is the number that they see. No other sessions have it:
 /// their ids are drawn at random, or have a half of their own.
 pub(crate) const ZOOKEEPER_SESSIONS: u128 = 0x7a6f_6f6b_6565_7065 << 64;
@@ -79,7 +82,9 @@ pub(crate) fn is_of_zookeeper(session: SessionId) -> bool {
 /// Whether an adapter does this for itself, not for its client: then a rule for the keys that the client names suffices. To create, change
 /// or delete a table is the client's act.
 pub(crate) fn is_of_adapter(right: Right, key: &[u8]) -> bool {
-    key.starts_with(ANSWERS) || right == Right::Read && key.starts_with(TABLES)
+    key.starts_with(ANSWERS)
+        || right == Right::Read && key.starts_with(TABLES)
+        || right == Right::Acquire && key.starts_with(MESSAGES)
 }
 
 /// The rights that a transaction needs: to read what it compares and shows, to acquire what it puts and deletes (with the lease that it
