@@ -15,6 +15,7 @@ mod skipped;
 use std::{
     collections::BTreeMap,
     net::TcpStream,
+    slice,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -146,6 +147,14 @@ impl Sides {
         for ((request, expected), actual) in requests.iter().zip(&expected).zip(&actual) {
             let name = String::from_utf8_lossy(&request[0]).to_ascii_uppercase();
             if !is_same(&name, expected, actual) {
+                // Redis counts keys whose time is over until it comes across them: it looks for them ten times a second.
+                if let (WireReply::Integer(_), WireReply::Integer(_), "DBSIZE") = (expected, actual, &*name) {
+                    std::thread::sleep(Duration::from_millis(500));
+                    let again = slice::from_ref(request);
+                    if theirs.pipeline(again) == ours.pipeline(again) {
+                        continue;
+                    }
+                }
                 let line = shown(request);
                 let text = format!("step {step}, client {who}: {line}\n  redis: {expected}\n  ours:  {actual}");
                 self.differences.entry(format!("{name} {}", first_word(expected))).or_insert(text);
