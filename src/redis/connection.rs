@@ -137,22 +137,20 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: RedisStore> ServedConnection<T, S> {
 
     /// Runs the requests that are there, or waits for what happens next.
     async fn step(&mut self, slot: &Arc<Slot>, stopping: &CancellationToken) -> Result<(), ConnectionEnd> {
-        let kill = self.session.client().kill.clone();
-        // Nothing more is answered: some libraries take a subscription for a lock that they hold while they are answered.
-        if kill.is_cancelled() {
-            return Err(ConnectionEnd::AtOnce);
-        }
         self.take_requests()?;
         let bytes_max = self.node.options.connection_replies_bytes_max;
         let room = bytes_max.saturating_sub(self.replies.unwritten());
         self.session.write_messages(self.replies.open(), room);
         self.replies.close();
         let has_room = self.replies.unwritten() < bytes_max;
-        if has_room && !self.ready.is_empty() {
+        // Once it is to end, nothing more is run: some libraries take a subscription for a lock that they hold while they are answered.
+        let is_ending = self.session.client().kill.is_cancelled();
+        if has_room && !self.ready.is_empty() && !is_ending {
             self.write_at_once().await?;
             return self.run_requests(slot, stopping).await;
         }
 
+        let kill = self.session.client().kill.clone();
         let due = self.due.unwrap_or_else(|| Instant::now() + self.node.options.request_timeout);
         let is_reading = self.ready.is_empty();
         let is_writing = self.replies.unwritten() > 0;

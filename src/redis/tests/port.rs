@@ -238,6 +238,16 @@ async fn connections_can_be_listed_and_ended() {
     assert!(second.rest().await.ends_with(":0\r\n+OK\r\n"));
 }
 
+/// It is told so, and nothing more is run.
+#[tokio::test]
+async fn a_client_may_end_its_own_connection() {
+    let port = Port::open(options()).await;
+    let mut client = port.connect().await;
+    client.send(b"CLIENT KILL SKIPME no\r\nSET key value\r\n").await;
+    assert_eq!(client.rest().await, ":1\r\n");
+    assert_eq!(port.store.commits(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn half_a_request_ends_in_time_and_an_idle_connection_stays() {
     let port = Port::open(options()).await;
