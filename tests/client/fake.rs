@@ -4,7 +4,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    net::TcpListener,
     pin::Pin,
     sync::{Arc, Mutex},
     time::Duration,
@@ -94,7 +93,8 @@ struct State {
 
 impl Node {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // No other fake is given the port once this one is killed: it would answer this one's client.
+        let listener = lockkeeper_local::free_port().unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let fake = Fake(Arc::new(State {

@@ -38,7 +38,7 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use self::{
     arrivals::Arrivals,
     faults::Faults,
-    node::Port,
+    node::{Port, PortAddress},
     statements::{FakeStatement, Happening},
     table::Table,
 };
@@ -84,14 +84,9 @@ struct Leading {
 impl FakeCluster {
     /// Starts a cluster of so many nodes, led by the first.
     pub(crate) async fn start(nodes: usize) -> Result<Self, String> {
-        let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
-        for _ in 0..nodes {
-            let listener = node::bind("127.0.0.1:0").await?;
-            let address = listener.local_addr().map_err(|error| error.to_string())?;
-            addresses.push(address.to_string());
-            listeners.push(listener);
-        }
+        let chosen: Result<Vec<_>, _> = (0..nodes).map(|_| PortAddress::choose()).collect();
+        let chosen = chosen.map_err(|error| format!("no port: {error}"))?;
+        let addresses = chosen.iter().map(PortAddress::to_string).collect();
 
         let state = Arc::new(ClusterState {
             table: Mutex::new(Table::new()),
@@ -106,7 +101,8 @@ impl FakeCluster {
             addresses,
             streams: AtomicU64::new(0),
         });
-        let ports = (1..).zip(listeners).map(|(number, listener)| Port::open(number, listener, &state)).collect();
+        let ports = (1..).zip(chosen).map(|(number, address)| Port::open(number, address, &state));
+        let ports = ports.collect::<Result<_, _>>()?;
         let ticking = Arc::clone(&state);
         let ticker = tokio::spawn(async move {
             loop {
@@ -172,7 +168,7 @@ impl FakeCluster {
         *self.state.leading() = Leading { node: Some(1), followers_refuse: false };
         for port in &mut self.ports {
             port.thaw();
-            port.listen().await?;
+            port.listen()?;
         }
         Ok(())
     }
@@ -181,7 +177,7 @@ impl FakeCluster {
         let port = self.port(node)?;
         match happens {
             Happening::Dies => port.close().await,
-            Happening::Returns => return port.listen().await,
+            Happening::Returns => return port.listen(),
             Happening::Freezes => port.freeze(),
             Happening::Thaws => port.thaw(),
             Happening::Cuts => port.cut(),

@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use futures::{FutureExt as _, Stream, future::BoxFuture};
@@ -18,7 +17,6 @@ use tokio::{
     net::{TcpListener, TcpSocket},
     sync::watch,
     task::JoinHandle,
-    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Response, Status, metadata::MetadataMap, transport::Server};
@@ -32,13 +30,13 @@ use super::{
     wire,
 };
 
-/// How long a port may be taken by the connections that were closed on it.
-const REBIND_MAX: Duration = Duration::from_secs(5);
+/// Number of connections that wait to be accepted.
+const ACCEPT_QUEUE: u32 = 1_024;
 
 /// The port of a node.
 pub(crate) struct Port {
     node: Node,
-    address: SocketAddr,
+    address: PortAddress,
     server: Option<JoinHandle<()>>,
     frozen: watch::Sender<bool>,
 }
@@ -66,32 +64,51 @@ pub(crate) struct Played<T> {
 /// The answer to a call that has arrived.
 pub(crate) type Answering<T> = BoxFuture<'static, Result<T, Status>>;
 
-/// A listener that can be bound again at once.
-pub(crate) async fn bind(address: impl Into<String>) -> Result<TcpListener, String> {
-    let address: SocketAddr = address.into().parse().map_err(|error| format!("{error}"))?;
-    let began = Instant::now();
-    loop {
-        let listener = TcpSocket::new_v4().and_then(|socket| {
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            socket.listen(1_024)
-        });
-        match listener {
-            Ok(listener) => return Ok(listener),
-            Err(error) if began.elapsed() > REBIND_MAX => return Err(format!("{address}: {error}")),
-            Err(_) => sleep(Duration::from_millis(10)).await,
-        }
+/// An address that is this process' own until it is dropped.
+///
+/// A socket that is bound and does not listen keeps it: whoever connects meanwhile is refused. Without it the port of a node that is dead
+/// could be given to another fake cluster, which would answer the client that it knows no such session.
+pub(crate) struct PortAddress {
+    address: SocketAddr,
+    _bound: TcpSocket,
+}
+
+impl PortAddress {
+    /// An address of 127.0.0.1 with a port that nobody else has.
+    pub(crate) fn choose() -> std::io::Result<Self> {
+        let bound = reusable_socket()?;
+        bound.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        Ok(Self { address: bound.local_addr()?, _bound: bound })
+    }
+
+    /// Listens at it.
+    pub(crate) fn listen(&self) -> std::io::Result<TcpListener> {
+        let socket = reusable_socket()?;
+        socket.bind(self.address)?;
+        socket.listen(ACCEPT_QUEUE)
     }
 }
 
+impl std::fmt::Display for PortAddress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.address.fmt(formatter)
+    }
+}
+
+/// A socket whose address others of this kind may share as long as none of them listens.
+fn reusable_socket() -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    Ok(socket)
+}
+
 impl Port {
-    /// Serves a node at this listener.
-    pub(crate) fn open(number: usize, listener: TcpListener, cluster: &Arc<ClusterState>) -> Self {
+    /// Serves a node at this address.
+    pub(crate) fn open(number: usize, address: PortAddress, cluster: &Arc<ClusterState>) -> Result<Self, String> {
         let node = Node { number, cluster: Arc::clone(cluster), connections: Arc::default(), is_old: Arc::default() };
-        let address = listener.local_addr().expect("it is bound");
         let mut port = Self { node, address, server: None, frozen: watch::Sender::new(false) };
-        port.serve(listener);
-        port
+        port.listen()?;
+        Ok(port)
     }
 
     fn serve(&mut self, listener: TcpListener) {
@@ -107,10 +124,10 @@ impl Port {
         }));
     }
 
-    /// Listens again, if it was closed.
-    pub(crate) async fn listen(&mut self) -> Result<(), String> {
+    /// Listens, unless it does so.
+    pub(crate) fn listen(&mut self) -> Result<(), String> {
         if self.server.is_none() {
-            let listener = bind(self.address.to_string()).await?;
+            let listener = self.address.listen().map_err(|error| format!("{}: {error}", self.address))?;
             self.serve(listener);
         }
         Ok(())
