@@ -48,6 +48,10 @@ may = ["acquire", "read", "watch", "force-release", "administer"]
 connections = 1
 "#;
 
+/// Releases a lock as Redisson does, and tells those that wait for it.
+const RELEASE_AND_TELL: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return nil end; redis.call('del', KEYS[1]); return \
+                                redis.call('publish', ARGV[2], 'open')";
+
 /// A script that is no compare-and-delete: it runs at the leader, with the rights of its client.
 const COPY: &str = "redis.call('set', KEYS[2], redis.call('get', KEYS[1]), 'px', 60000); return 1";
 
@@ -135,7 +139,15 @@ async fn a_rule_for_the_keys_is_enough_and_half_of_it_is_not() {
 
         let mut nobody = Connection::open(address).await.expect("it listens");
         is_denied(&mut nobody, &["GET", &key]).await;
-        assert_eq!(shop.ask(&["EVAL", RELEASE, "1", &key, "again"]).await, Reply::Number(1));
+
+        // Channels have no rights, also within a script.
+        let opened = format!("opened-{number}");
+        let mut waiting = connect(address, "shop-2").await;
+        waiting.ask(&["SUBSCRIBE", &opened]).await;
+        is_denied(&mut writer, &["EVAL", RELEASE_AND_TELL, "1", &key, "again", &opened]).await;
+        assert_eq!(shop.ask(&["EVAL", RELEASE_AND_TELL, "1", &key, "again", &opened]).await, one);
+        let told = timeout(LONG, waiting.read()).await.expect("the message of the one release");
+        assert_eq!(told, Some(Reply::List(vec![text_of("message"), text_of(&opened), text_of("open")])));
     }
 }
 

@@ -12,17 +12,20 @@ use std::{
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot},
     task::{spawn_blocking, yield_now},
-    time::{Instant, sleep, timeout_at},
+    time::{sleep, timeout_at},
 };
 
-use super::{CommandUnit, ScriptInvocation, UnitCall, UnitOutcome, turns::UnitTurns};
+use super::{
+    CommandUnit, UnitCall, UnitOutcome,
+    messages::UnitMessages,
+    running::{RunStop, ScriptBounds, run_all},
+    turns::UnitTurns,
+};
 use crate::{
     EntryTxn, EntryWrite, Interpreter, RedisReply, RedisStore, Requester, RunApart, ScriptFailure, ScriptLimits,
-    StoreFailure, TxnOutcome,
-    commands::{self, Flag},
+    StoreFailure,
     data::DatumKind,
-    key::{database_end, database_start, store_key, token_key},
-    script::ViewHost,
+    key::{database_end, database_start},
     signals,
     view::{Cursors, Loaded, LoadedKey, LoadedRange, RangeNeed, Stop, UnitMoment, UnitNeeds, UnitView},
 };
@@ -41,8 +44,6 @@ const QUICK_TIME_MAX: Duration = Duration::from_millis(20);
 const QUICK_SOURCE_BYTES_MAX: usize = 8 << 10;
 /// Number of units that read ranges at the same time: each may have some megabytes of keys in memory.
 const RANGES_MAX: usize = 8;
-/// Maximum number of bytes of the replies of a unit.
-pub(crate) const REPLY_BYTES_MAX: usize = 8 << 20;
 /// Number of entries that are read at a time.
 const PAGE_ENTRIES: usize = 1000;
 /// Number of keys that one transaction removes when a database is emptied.
@@ -245,9 +246,9 @@ impl<S: RedisStore> Engine<S> {
                 return UnitOutcome::Done { replies, database };
             }
 
-            match self.commit_with_message(requester, txn, &mut messages).await {
+            match messages.commit_with_first(&self.store, requester, txn).await {
                 Ok(committed) if committed.succeeded => {
-                    self.publish_rest(messages).await;
+                    messages.publish_rest(&self.store).await;
                     let replies = replies.into_iter().map(|reply| reply.at_revision(committed.revision)).collect();
                     return UnitOutcome::Done { replies, database };
                 }
@@ -259,43 +260,6 @@ impl<S: RedisStore> Engine<S> {
         UnitOutcome::Refused(format!(
             "ERR other clients changed the same keys during each of {TRIES_MAX} tries, and nothing was done: try again"
         ))
-    }
-
-    /// Commits what a unit writes, together with its first message. In a store that is full there may be room for the writes alone: a lock
-    /// is released there, too.
-    async fn commit_with_message(
-        &self,
-        requester: &Requester,
-        mut txn: EntryTxn,
-        messages: &mut UnitMessages,
-    ) -> Result<TxnOutcome, StoreFailure> {
-        let has_writes = !txn.writes.is_empty();
-        let Some((channel, message)) = messages.first.clone() else {
-            return self.store.commit(requester, txn).await;
-        };
-        let alone = has_writes.then(|| txn.clone());
-        txn.writes.push(signals::message_write(&channel, &message));
-
-        match (self.store.commit(requester, txn).await, alone) {
-            // A node of an earlier version, which leads, wants a right to channels.
-            (Err(StoreFailure::Full(_) | StoreFailure::Denied(_)), Some(alone)) => {
-                self.store.commit(requester, alone).await
-            }
-            (Ok(committed), _) => {
-                messages.first = None;
-                Ok(committed)
-            }
-            (Err(failure), _) => Err(failure),
-        }
-    }
-
-    /// Sends the messages of a unit whose writes are committed. One that cannot be sent is lost, as those of a Redis that fails over.
-    async fn publish_rest(&self, messages: UnitMessages) {
-        for (channel, message) in messages.first.into_iter().chain(messages.rest) {
-            if let Err(failure) = signals::publish(&self.store, &channel, &message).await {
-                tracing::warn!(%failure, "a message of a transaction is lost");
-            }
-        }
     }
 
     /// Loads what a unit needs and runs it, until nothing is missing.
@@ -505,69 +469,6 @@ impl<S: RedisStore> Engine<S> {
     }
 }
 
-/// What the scripts of one run may cost.
-#[derive(Clone, Copy)]
-struct ScriptBounds {
-    /// The time is that of all of them together.
-    limits: ScriptLimits,
-    /// Whether the run can begin again with more.
-    is_quick: bool,
-}
-
-/// Why a run has no replies.
-enum RunStop {
-    /// The unit is over, or something is missing.
-    Stopped(Stop),
-    /// It takes more than a quick run may.
-    TooLong,
-}
-
-impl ScriptBounds {
-    /// The end of a run whose scripts have taken all the time that they have together.
-    fn out_of_time(self) -> RunStop {
-        if self.is_quick {
-            return RunStop::TooLong;
-        }
-        let time_ms = self.limits.time_max.as_millis();
-        let text =
-            format!("ERR the scripts of a transaction ran longer than {time_ms} ms together: make several of it");
-        Stop::Over(text).into()
-    }
-}
-
-impl From<Stop> for RunStop {
-    fn from(stop: Stop) -> Self {
-        Self::Stopped(stop)
-    }
-}
-
-impl From<RunStop> for Stop {
-    fn from(stop: RunStop) -> Self {
-        match stop {
-            RunStop::Stopped(stop) => stop,
-            RunStop::TooLong => Self::Over("ERR the scripts take too long: make them shorter".to_owned()),
-        }
-    }
-}
-
-/// What a unit publishes, each message with its channel.
-struct UnitMessages {
-    /// The first one is part of the unit's transaction. An entry can be written once in a transaction, so that the others follow it.
-    first: Option<(Vec<u8>, Vec<u8>)>,
-    rest: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-impl UnitMessages {
-    fn new(published: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
-        let mut rest = published.into_iter();
-        Self { first: rest.next(), rest: rest.collect() }
-    }
-
-    fn are_none(&self) -> bool {
-        self.first.is_none()
-    }
-}
-
 /// The result of a run for which everything was loaded.
 struct LoadedRun<'a> {
     /// A reply for each call.
@@ -588,126 +489,4 @@ async fn pause(tries: usize) {
         let ms = u64::try_from(tries).unwrap_or(u64::MAX);
         sleep(Duration::from_millis(ms).min(PAUSE_MAX)).await;
     }
-}
-
-impl CommandUnit {
-    /// Whether it reads keys that its arguments name, and does nothing else. It can run on any node with one read.
-    fn is_read_of_keys(&self) -> bool {
-        self.calls.iter().all(|call| match call {
-            UnitCall::Script(_) => false,
-            UnitCall::Command(arguments) => commands::find(&arguments[0]).is_none_or(|command| {
-                let is_plain = !command.has(Flag::Write) && command.name != "scan";
-                is_plain && !command.has(Flag::Blocking)
-            }),
-        })
-    }
-
-    /// Whether it may write something, as far as its commands say.
-    fn may_write(&self) -> bool {
-        self.calls.iter().any(|call| match call {
-            UnitCall::Script(script) => !script.is_read_only,
-            UnitCall::Command(arguments) => {
-                commands::find(&arguments[0]).is_some_and(|command| command.has(Flag::Write))
-            }
-        })
-    }
-
-    /// What the arguments say that it needs.
-    fn first_needs(&self) -> UnitNeeds {
-        let mut needs = UnitNeeds::default();
-        let mut database = self.database;
-        needs.keys.extend(self.watched.iter().map(|(key, _)| key.clone()));
-
-        for call in &self.calls {
-            match call {
-                UnitCall::Script(script) => needs.keys.extend(script.keys.iter().map(|key| store_key(database, key))),
-                UnitCall::Command(arguments) => {
-                    let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-                    let Ok(command) = commands::find_checked(&arguments) else { continue };
-                    let keys = command.keys(&arguments).into_iter().map(|key| token_key(key).unwrap_or(key));
-                    needs.keys.extend(keys.map(|key| store_key(database, key)));
-                    if command.name == "select" {
-                        database = commands::database(arguments[1]).unwrap_or(database);
-                    }
-                }
-            }
-        }
-        needs
-    }
-}
-
-/// Runs all calls over a view. A refused call is a reply, and the others go on.
-fn run_all(
-    calls: &[UnitCall],
-    view: &mut UnitView,
-    interpreter: &dyn Interpreter,
-    bounds: ScriptBounds,
-) -> Result<Vec<RedisReply>, RunStop> {
-    let until = Instant::now() + bounds.limits.time_max;
-    let mut scripts = 0;
-    let mut bytes = 0;
-    let mut replies = Vec::with_capacity(calls.len());
-    for call in calls {
-        let result = match call {
-            UnitCall::Command(arguments) => {
-                let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-                commands::run(view, &arguments).map_err(RunStop::Stopped)
-            }
-            UnitCall::Script(script) => {
-                // Without a bound on all of them, thousands of scripts that do not end would have a place for hours.
-                let left = if scripts == 0 { bounds.limits.time_max } else { until - Instant::now() };
-                if left.is_zero() {
-                    return Err(bounds.out_of_time());
-                }
-                scripts += 1;
-                let limits = ScriptLimits { time_max: left, ..bounds.limits };
-                run_script(script, view, interpreter, ScriptBounds { limits, ..bounds })
-            }
-        };
-        let reply = match result {
-            Err(RunStop::Stopped(Stop::Refused(text))) => RedisReply::error(text),
-            other => other?,
-        };
-
-        bytes += reply.bytes();
-        if bytes > REPLY_BYTES_MAX {
-            let text = format!(
-                "ERR the replies have more than {REPLY_BYTES_MAX} bytes, the limit of a transaction: read less at a time"
-            );
-            return Err(Stop::Over(text).into());
-        }
-        replies.push(reply);
-    }
-    Ok(replies)
-}
-
-/// Runs a script. What it wrote before it failed is undone.
-fn run_script(
-    script: &ScriptInvocation,
-    view: &mut UnitView,
-    interpreter: &dyn Interpreter,
-    bounds: ScriptBounds,
-) -> Result<RedisReply, RunStop> {
-    let before = view.clone();
-    let ScriptInvocation { source, sha1, keys, arguments, is_read_only } = script;
-    let mut host = ViewHost::new(view, *is_read_only);
-    let result = interpreter.run(source, sha1, keys, arguments, &mut host, bounds.limits);
-    if let Some(stop) = host.finish() {
-        return Err(stop.into());
-    }
-    // A selected database lasts as long as the script.
-    view.database = before.database;
-
-    let error = match result {
-        Ok(reply) => return Ok(reply),
-        Err(ScriptFailure::Compile(text)) => {
-            RedisReply::error(format!("ERR Error compiling script (new function): {text}"))
-        }
-        Err(ScriptFailure::Raised(text)) => RedisReply::Error(text),
-        Err(ScriptFailure::OverLimit(_)) if bounds.is_quick => return Err(RunStop::TooLong),
-        Err(ScriptFailure::OverLimit(text)) => RedisReply::error(format!("ERR {text}")),
-        Err(ScriptFailure::Aborted) => RedisReply::error("ERR the script ended without a result"),
-    };
-    *view = before;
-    Ok(error)
 }

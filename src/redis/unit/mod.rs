@@ -4,12 +4,16 @@
 //! runs it ([`Engine`]), and the outcome comes back as bytes.
 
 mod engine;
+mod messages;
+mod needs;
+mod running;
 mod turns;
 mod wire;
 
 use crate::{RedisReply, StoreFailure};
 
-pub(crate) use engine::{Engine, EngineParts, REPLY_BYTES_MAX};
+pub(crate) use engine::{Engine, EngineParts};
+pub(crate) use running::REPLY_BYTES_MAX;
 use wire::{WireReader, WireWriter};
 
 /// The version of the bytes of units and outcomes.

@@ -349,4 +349,22 @@ mod tests {
         ];
         assert!(rights_needed(&txn).eq(expected), "{:?}", rights_needed(&txn).collect::<Vec<_>>());
     }
+
+    /// A script that releases a lock and wakes those that wait for it is one transaction, of a client that has a right to the lock alone.
+    #[test]
+    fn a_message_that_is_put_with_other_keys_needs_no_right_and_to_read_it_does() {
+        let put = |key: &[u8]| {
+            let key = Key::new(key).expect("a key");
+            TxnOperation::Put(Put { key, value: Value::default(), lease: PutLease::None, claims: None })
+        };
+        let then = vec![put(b"redis/0/seat"), put(b"redis/message/opened"), put(b"redis/messages")];
+        let get = TxnOperation::Get(Key::new(b"redis/message/opened").expect("a key"));
+        let txn = Txn::new(Vec::new(), [then, vec![get]].concat(), Vec::new()).expect("a transaction");
+        let expected = [
+            (Right::Acquire, RequestSubject::Key(b"redis/0/seat")),
+            (Right::Acquire, RequestSubject::Key(b"redis/messages")),
+            (Right::Read, RequestSubject::Key(b"redis/message/opened")),
+        ];
+        assert!(rights_needed(&txn).eq(expected), "{:?}", rights_needed(&txn).collect::<Vec<_>>());
+    }
 }

@@ -100,7 +100,6 @@ impl ItemsSeen {
     fn compare(&self, left: &BTreeMap<&'static str, Vec<String>>, moved: &[String]) -> Vec<String> {
         let mut complaints = Vec::new();
         for list in POPPED.into_iter().chain([MOVED]) {
-            let is_moved = |item: &&String| list == MOVED && moved.contains(*item);
             let left = left.get(list).map(Vec::as_slice).unwrap_or_default();
             let pushed =
                 || self.pushed.iter().filter(|((other, _), _)| *other == list).map(|((_, item), how)| (item, *how));
@@ -122,10 +121,11 @@ impl ItemsSeen {
             if gone > unknown {
                 complaints.push(format!("{gone} items of {list} are gone, and {unknown} clients may have taken one"));
             }
-            let told = self.popped.iter().filter(|(other, _)| *other == MOVED).map(|(_, item)| item);
-            let untrue = told.filter(|item| list == MOVED && !is_moved(item));
-            complaints.extend(untrue.map(|item| format!("{item} was said to be moved, and is not in its target")));
         }
+
+        let told = self.popped.iter().filter(|(list, _)| *list == MOVED).map(|(_, item)| item);
+        let untrue = told.filter(|item| !moved.contains(*item));
+        complaints.extend(untrue.map(|item| format!("{item} was said to be moved, and is not in its target")));
         complaints
     }
 }

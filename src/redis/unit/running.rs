@@ -1,0 +1,134 @@
+//! Runs the calls of a unit over a view, within what its scripts may cost.
+
+use tokio::time::Instant;
+
+use super::{ScriptInvocation, UnitCall};
+use crate::{
+    Interpreter, RedisReply, ScriptFailure, ScriptLimits, commands,
+    script::ViewHost,
+    view::{Stop, UnitView},
+};
+
+/// Maximum number of bytes of the replies of a unit.
+pub(crate) const REPLY_BYTES_MAX: usize = 8 << 20;
+
+/// What the scripts of one run may cost.
+#[derive(Clone, Copy)]
+pub(super) struct ScriptBounds {
+    /// The time is that of all of them together.
+    pub(super) limits: ScriptLimits,
+    /// Whether the run can begin again with more.
+    pub(super) is_quick: bool,
+}
+
+/// Why a run has no replies.
+pub(super) enum RunStop {
+    /// The unit is over, or something is missing.
+    Stopped(Stop),
+    /// It takes more than a quick run may.
+    TooLong,
+}
+
+impl ScriptBounds {
+    /// The end of a run whose scripts have taken all the time that they have together.
+    fn out_of_time(self) -> RunStop {
+        if self.is_quick {
+            return RunStop::TooLong;
+        }
+        let time_ms = self.limits.time_max.as_millis();
+        let text =
+            format!("ERR the scripts of a transaction ran longer than {time_ms} ms together: make several of it");
+        Stop::Over(text).into()
+    }
+}
+
+impl From<Stop> for RunStop {
+    fn from(stop: Stop) -> Self {
+        Self::Stopped(stop)
+    }
+}
+
+impl From<RunStop> for Stop {
+    fn from(stop: RunStop) -> Self {
+        match stop {
+            RunStop::Stopped(stop) => stop,
+            RunStop::TooLong => Self::Over("ERR the scripts take too long: make them shorter".to_owned()),
+        }
+    }
+}
+
+/// Runs all calls over a view. A refused call is a reply, and the others go on.
+pub(super) fn run_all(
+    calls: &[UnitCall],
+    view: &mut UnitView,
+    interpreter: &dyn Interpreter,
+    bounds: ScriptBounds,
+) -> Result<Vec<RedisReply>, RunStop> {
+    let until = Instant::now() + bounds.limits.time_max;
+    let mut scripts = 0;
+    let mut bytes = 0;
+    let mut replies = Vec::with_capacity(calls.len());
+    for call in calls {
+        let result = match call {
+            UnitCall::Command(arguments) => {
+                let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+                commands::run(view, &arguments).map_err(RunStop::Stopped)
+            }
+            UnitCall::Script(script) => {
+                // Without a bound on all of them, thousands of scripts that do not end would have a place for hours.
+                let left = if scripts == 0 { bounds.limits.time_max } else { until - Instant::now() };
+                if left.is_zero() {
+                    return Err(bounds.out_of_time());
+                }
+                scripts += 1;
+                let limits = ScriptLimits { time_max: left, ..bounds.limits };
+                run_script(script, view, interpreter, ScriptBounds { limits, ..bounds })
+            }
+        };
+        let reply = match result {
+            Err(RunStop::Stopped(Stop::Refused(text))) => RedisReply::error(text),
+            other => other?,
+        };
+
+        bytes += reply.bytes();
+        if bytes > REPLY_BYTES_MAX {
+            let text = format!(
+                "ERR the replies have more than {REPLY_BYTES_MAX} bytes, the limit of a transaction: read less at a time"
+            );
+            return Err(Stop::Over(text).into());
+        }
+        replies.push(reply);
+    }
+    Ok(replies)
+}
+
+/// Runs a script. What it wrote before it failed is undone.
+fn run_script(
+    script: &ScriptInvocation,
+    view: &mut UnitView,
+    interpreter: &dyn Interpreter,
+    bounds: ScriptBounds,
+) -> Result<RedisReply, RunStop> {
+    let before = view.clone();
+    let ScriptInvocation { source, sha1, keys, arguments, is_read_only } = script;
+    let mut host = ViewHost::new(view, *is_read_only);
+    let result = interpreter.run(source, sha1, keys, arguments, &mut host, bounds.limits);
+    if let Some(stop) = host.finish() {
+        return Err(stop.into());
+    }
+    // A selected database lasts as long as the script.
+    view.database = before.database;
+
+    let error = match result {
+        Ok(reply) => return Ok(reply),
+        Err(ScriptFailure::Compile(text)) => {
+            RedisReply::error(format!("ERR Error compiling script (new function): {text}"))
+        }
+        Err(ScriptFailure::Raised(text)) => RedisReply::Error(text),
+        Err(ScriptFailure::OverLimit(_)) if bounds.is_quick => return Err(RunStop::TooLong),
+        Err(ScriptFailure::OverLimit(text)) => RedisReply::error(format!("ERR {text}")),
+        Err(ScriptFailure::Aborted) => RedisReply::error("ERR the script ended without a result"),
+    };
+    *view = before;
+    Ok(error)
+}
