@@ -18,6 +18,7 @@
 //! * `http_port`: the HTTP port: unread answers and half requests;
 //! * `etcd`: etcd's port: very many watches, contenders that give up, unread events, bodies that do not end;
 //! * `redis`: Redis' port: broken and half requests, unread replies, scripts that do not end, many keys, and floods before AUTH;
+//! * `outage`: clients while their node is cut off: those that come and go, and subscriptions that end at once;
 //! * `zookeeper`: ZooKeeper's port: broken and half frames, sessions of others, many watches, large multis, unread replies, many sessions;
 //! * `bulk`: one request that causes much work: sessions with many locks end, many sessions expire, many waiters are granted.
 //!
@@ -44,6 +45,7 @@ mod gateway;
 mod handshakes;
 mod http_port;
 mod messages;
+mod outage;
 mod readers;
 mod redis;
 mod resets;

@@ -38,12 +38,12 @@ const SMALL_KEYS: usize = 2_000;
 const FULL_KEYS: usize = 200_000;
 
 /// Redis' port of the leader.
-async fn port(stage: &Stage) -> SocketAddr {
+pub(super) async fn redis_port(stage: &Stage) -> SocketAddr {
     let leader = usize::try_from(leader(&stage.cluster).await).expect("few nodes");
     address(&stage.cluster.redis_endpoints()[leader - 1])
 }
 
-async fn connect(port: SocketAddr) -> Connection {
+pub(super) async fn connect(port: SocketAddr) -> Connection {
     Connection::open(&port.to_string()).await.expect("it listens")
 }
 
@@ -85,7 +85,7 @@ fn is_refused(reply: &Reply, part: &str) {
 async fn requests_that_are_none_or_do_not_end_harm_no_other_client() {
     let mut stage = Stage::open_with(Descriptors::AsTheyAre, |options| options.redis = true).await;
     let abuse = async |stage: &Stage| {
-        let port = port(stage).await;
+        let port = redis_port(stage).await;
         let mut bystander = bystander(port, None).await;
         let before = memory_mib(stage.cluster.node(leader(&stage.cluster).await));
         let crowd = say(port, sized(SMALL_CROWD, FULL_CROWD), b"*3\r\n$3\r\nSET\r\n$1000000\r\nhalf").await;
@@ -131,7 +131,7 @@ async fn requests_that_are_none_or_do_not_end_harm_no_other_client() {
 async fn scripts_that_do_not_end_and_commands_of_many_keys_harm_no_other_client() {
     let mut stage = Stage::open_with(Descriptors::AsTheyAre, |options| options.redis = true).await;
     let abuse = async |stage: &Stage| {
-        let port = port(stage).await;
+        let port = redis_port(stage).await;
         let mut bystander = bystander(port, None).await;
 
         // Each costs its caller an error, and the bystander is served meanwhile.
@@ -219,7 +219,7 @@ async fn strangers_before_auth_keep_nobody_out() {
     })
     .await;
     let abuse = async |stage: &Stage| {
-        let port = port(stage).await;
+        let port = redis_port(stage).await;
         let mut known = bystander(port, Some(token.reveal())).await;
         // Passwords that are wrong, as fast as they are answered; and connections that say one and stay.
         let guesses = b"*2\r\n$4\r\nAUTH\r\n$5\r\nwrong\r\n".repeat(sized(2_000, 100_000));

@@ -94,7 +94,7 @@ struct State {
 impl Node {
     pub(crate) fn start() -> Self {
         // No other fake is given the port once this one is killed: it would answer this one's client.
-        let listener = lockkeeper_local::free_port().unwrap();
+        let listener = lockkeeper::local::free_port().unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let fake = Fake(Arc::new(State {

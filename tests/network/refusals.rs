@@ -10,7 +10,7 @@ use lockkeeper::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     time::timeout,
 };
 use tonic::{Code, Request, Status};
@@ -147,9 +147,10 @@ async fn noise_on_the_port_does_no_harm() {
 #[tokio::test]
 async fn the_error_names_the_address_of_an_unreachable_peer() {
     let disk = Disk::new();
-    let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = free.local_addr().expect("it is bound").to_string();
-    drop(free);
+    // It is not given to anybody else once it is closed.
+    let closed = lockkeeper::local::free_port().expect("a free port");
+    let address = closed.local_addr().expect("it is bound").to_string();
+    drop(closed);
     let status = hello(&TcpConnector, &address, &identity(disk.directory.path(), 1), Vec::new()).await;
     let status = status.expect_err("the port is closed");
     assert_eq!(status.code(), Code::Unavailable);
