@@ -61,12 +61,13 @@ pub(crate) enum Order {
 }
 
 /// Faults, by their names in the history.
-const FAULTS: [&str; 21] = [
+const FAULTS: [&str; 22] = [
     "partition-halves",
     "partition-one-way",
     "partition-bridge",
     "partition-leader",
     "partition-all",
+    "partition-long",
     "partition-clients",
     "flicker",
     "hold",
@@ -90,6 +91,9 @@ const COMPANIONS: [&str; 5] = ["kill-leader", "kill-follower", "kill-client", "s
 
 /// Duration of a sync on a busy disk, milliseconds: power fails before a sync ends.
 const BUSY_SYNC_MS: (u64, u64) = (300, 900);
+
+/// How long a node is cut off at least in a long partition, milliseconds: the cluster forgets what it keeps for clients of the node.
+const LONG_MS: (u64, u64) = (5_000, 8_000);
 
 /// Polling interval, and time for an order to be executed.
 const STEP: Duration = Duration::from_millis(5);
@@ -236,6 +240,12 @@ impl World {
             "partition-all" => {
                 let nodes = self.nodes();
                 self.between(&nodes, &nodes, Order::Cut);
+            }
+            "partition-long" => {
+                let node = self.some_node().await;
+                self.between(&[node_host(node)], &self.other_nodes(node), Order::Cut);
+                let time = self.some_ms(LONG_MS.0, LONG_MS.1);
+                sleep(time).await;
             }
             "partition-clients" => {
                 let leader = self.leader().await;

@@ -17,8 +17,8 @@ use crate::{
 };
 
 const CHANNEL: &str = "subscribed/lock";
-/// For how long a holder works, milliseconds: often for longer than an entry of a node that is cut off.
-const HELD_MS: std::ops::Range<u64> = 100..9_000;
+/// For how long a holder works, milliseconds: often for longer than an entry of a node that is cut off lives.
+const HELD_MS: std::ops::Range<u64> = 100..15_000;
 const PING_MS: std::ops::Range<u64> = 20..200;
 
 #[derive(Default)]
