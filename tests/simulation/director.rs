@@ -81,6 +81,7 @@ impl Director {
         let mut world =
             World::new(self.plan.clone(), sites, desks, orders, observer, operator.clone(), self.nemesis.clone());
         world.changes.made = Rc::clone(&self.changes);
+        world.signals = Arc::clone(&self.signals);
         self.nodes().for_each(|node| self.nemesis.fact(Fact::Started { node }));
         self.expect(operator.probe(Instant::now() + LIVENESS_BOUND).await, "the cluster did not form");
         self.break_things(&operator, &mut world).await?;

@@ -29,6 +29,7 @@ use crate::{
     plan::Plan,
     protocols::ContendedProtocol,
     requests::RequestsClientProcess,
+    signals::SignalsJudge,
 };
 
 /// A command to the simulation, executed between two steps.
@@ -113,6 +114,8 @@ pub(crate) struct World {
     /// Nodes whose machine is lost.
     pub(crate) dead: BTreeSet<u64>,
     pub(crate) changes: Changes,
+    /// The clients that wait.
+    pub(crate) signals: Arc<SignalsJudge>,
     pub(crate) desks: Vec<Arc<Desk>>,
     pub(crate) orders: Rc<RefCell<Vec<Order>>>,
     pub(crate) observer: Observer,
@@ -150,6 +153,7 @@ impl World {
             members,
             dead,
             changes,
+            signals: Arc::default(),
             desks,
             orders,
             observer,
@@ -242,7 +246,12 @@ impl World {
                 self.between(&nodes, &nodes, Order::Cut);
             }
             "partition-long" => {
-                let node = self.some_node().await;
+                // Best that of a client which will believe to have a lock when the others know nothing of it any more.
+                let holders = self.signals.holder_node().filter(|node| self.living().contains(node));
+                let node = match holders {
+                    Some(node) => node,
+                    None => self.some_node().await,
+                };
                 self.between(&[node_host(node)], &self.other_nodes(node), Order::Cut);
                 let time = self.some_ms(LONG_MS.0, LONG_MS.1);
                 sleep(time).await;

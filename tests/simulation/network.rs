@@ -148,15 +148,18 @@ pub(crate) fn seat(members: &[u64]) {
     *SEATED.lock().expect("nothing panics while it has the seats") = members.to_vec();
 }
 
+/// The member behind a seat, for connections that are opened from now on.
+pub(crate) fn seated(seat: u64) -> Option<u64> {
+    let seated = SEATED.lock().expect("nothing panics while it has the seats");
+    (!seated.is_empty()).then(|| seated[seat as usize % seated.len()])
+}
+
 /// The address behind an endpoint of clients. Other addresses stay as they are.
 fn behind(address: &str) -> String {
     let parts = address.strip_prefix("seat").and_then(|rest| rest.split_once(':'));
-    let seat = parts.and_then(|(seat, port)| Some((seat.parse::<usize>().ok()?, port)));
-    let seated = SEATED.lock().expect("nothing panics while it has the seats");
-    match seat {
-        Some((seat, port)) if !seated.is_empty() => format!("{}:{port}", node_host(seated[seat % seated.len()])),
-        _ => address.to_owned(),
-    }
+    let seat = parts.and_then(|(seat, port)| Some((seat.parse::<u64>().ok()?, port)));
+    let node = seat.and_then(|(seat, port)| Some((seated(seat)?, port)));
+    node.map_or_else(|| address.to_owned(), |(node, port)| format!("{}:{port}", node_host(node)))
 }
 
 /// The name of a node's host.

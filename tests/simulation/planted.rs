@@ -100,8 +100,8 @@ const CASES: [(Planted, Evidence); 40] = [
     (Planted::RedisValueUncompared, ViolatedFor("redis", Property::MutualExclusion)),
     (Planted::RedisReadNotInCommit, ViolatedFor("redis", Property::MutualExclusion)),
     (Planted::RedisHandOverKeepsToken, Error("went from")),
-    // What whoever is connected must have received.
-    (Planted::RedisLapsedSubscriberKept, Error("has not received message")),
+    // Whoever is connected is counted, and has the lock that its subscription is.
+    (Planted::RedisLapsedSubscriberKept, Error("was answered as the only subscriber")),
     (Planted::PutHoldsNothing, Error("of dynamodb")),
     (Planted::VouchesForEver, ViolatedFor("zookeeper", Property::MutualExclusion)),
     (Planted::UnknownTriedAgain, Error("was told that it has no such node")),

@@ -43,6 +43,11 @@ impl SignalsJudge {
         self.concluded.cancelled().await;
     }
 
+    /// The node of the client that has a lock by its subscription, if one has.
+    pub(crate) fn holder_node(&self) -> Option<u64> {
+        self.subscribed.holder_node()
+    }
+
     /// What cannot have been.
     pub(crate) fn complaints(&self) -> Vec<String> {
         [self.items.complaints(), self.messages.complaints(), self.subscribed.complaints()].concat()
@@ -113,7 +118,15 @@ struct WaitingClient {
 impl WaitingClient {
     /// Opens a connection to any node.
     async fn open(&mut self) -> Option<Connection> {
-        let seat = self.random.random_range(1..=self.seats);
+        let seat = self.any_seat();
+        self.open_at(seat).await
+    }
+
+    fn any_seat(&mut self) -> u64 {
+        self.random.random_range(1..=self.seats)
+    }
+
+    async fn open_at(&self, seat: u64) -> Option<Connection> {
         in_time(async { Connection::open(seat).await.ok() }).await
     }
 

@@ -12,6 +12,7 @@ use rand::Rng as _;
 use super::WaitingClient;
 use crate::{
     contenders::LIMIT,
+    network,
     redis::{Connection, Reply},
     system,
 };
@@ -27,13 +28,26 @@ pub(super) struct SubscribedJudge(Mutex<SubscribersSeen>);
 #[derive(Default)]
 struct SubscribersSeen {
     /// Who believes to have the lock.
-    holders: BTreeMap<String, Option<Duration>>,
+    holders: BTreeMap<String, SubscribedHolder>,
     acquired: u64,
     answered: u64,
     complaints: Vec<String>,
 }
 
+/// A client that was the only subscriber.
+struct SubscribedHolder {
+    /// Its node.
+    node: Option<u64>,
+    /// Since when another one has been that.
+    superseded: Option<Duration>,
+}
+
 impl SubscribedJudge {
+    /// The node of the holder, if there is one.
+    pub(super) fn holder_node(&self) -> Option<u64> {
+        self.seen().holders.values().find(|holder| holder.superseded.is_none())?.node
+    }
+
     pub(super) fn complaints(&self) -> Vec<String> {
         self.seen().complaints.clone()
     }
@@ -50,17 +64,17 @@ impl SubscribedJudge {
 
 impl SubscribersSeen {
     /// A client has the lock from now on. Those before it may have lost it, and not know.
-    fn acquire(&mut self, name: &str) {
+    fn acquire(&mut self, name: &str, node: Option<u64>) {
         let now = system::elapsed();
-        self.holders.values_mut().for_each(|superseded| *superseded = superseded.or(Some(now)));
-        self.holders.insert(name.to_owned(), None);
+        self.holders.values_mut().for_each(|holder| holder.superseded = holder.superseded.or(Some(now)));
+        self.holders.insert(name.to_owned(), SubscribedHolder { node, superseded: None });
         self.acquired += 1;
     }
 
     /// A holder was answered to what it had sent then.
     fn answer(&mut self, name: &str, sent: Duration) {
         self.answered += 1;
-        if let Some(Some(superseded)) = self.holders.get(name)
+        if let Some(SubscribedHolder { superseded: Some(superseded), .. }) = self.holders.get(name)
             && *superseded < sent
         {
             let what = format!(
@@ -86,12 +100,14 @@ async fn hold_once(client: &mut WaitingClient, judge: &SubscribedJudge) -> Optio
     if count(&mut asks).await? > 0 {
         return None;
     }
-    let mut connection = client.open().await?;
+    let seat = client.any_seat();
+    let node = network::seated(seat);
+    let mut connection = client.open_at(seat).await?;
     connection.ask_within(&["SUBSCRIBE", CHANNEL], LIMIT * 3).await?;
     if count(&mut asks).await? > 1 {
         return None;
     }
-    judge.seen().acquire(&client.name);
+    judge.seen().acquire(&client.name, node);
 
     let until = system::elapsed() + Duration::from_millis(client.random.random_range(HELD_MS));
     while system::elapsed() < until && !client.finish.is_cancelled() {
