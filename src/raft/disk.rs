@@ -1,6 +1,7 @@
 //! The free space of the members' disks, and the refusal of commands that add when it runs out.
 //!
-//! Each node reads the free space of its data directory once a [`POLL`], on a thread for blocking work. A node is *short of space* below
+//! Each node reads the free space of its data directory, on a thread for blocking work: once a [`POLL`], and more often the nearer it comes
+//! to its reserve, since a fast disk takes some hundred MiB in a second. A node is *short of space* below
 //! its reserve: the configured bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short
 //! until it is clearly above (`Judge`), so that a snapshot that is written and replaced does not make it flap. A follower reports its
 //! reading to the leader with an answer to an append, once for each reading and stream: no message and no connection of its own, and
@@ -41,14 +42,18 @@ use lockkeeper_environment::Blocking;
 use lockkeeper_planted::Planted;
 pub use lockkeeper_storage::space::{FreeSpace, Space};
 
-/// Time between two readings.
+/// Time between two readings while there is much space.
 pub const POLL: Duration = Duration::from_secs(1);
+/// The least time between two readings.
+const POLL_MIN: Duration = Duration::from_millis(50);
+/// The bytes that a node is taken to write in a second at the most, for the time until its disk is read again.
+const WRITTEN_PER_SECOND: u64 = 256 << 20;
 /// A reading that takes longer is reported in the log. The next one waits for it: at most one thread hangs at a disk that hangs.
 const READING_MAX: Duration = Duration::from_secs(10);
 /// An older report of a peer says nothing about its disk now.
 pub const REPORT_AGE_MAX: Duration = Duration::from_secs(5);
-/// After this many readings as the leader, a voter that has not reported counts as without space. Before, its report is under way.
-pub(super) const READINGS_UNTIL_KNOWN: u32 = 3;
+/// After this time as the leader, a voter that has not reported counts as without space. Before, its report is under way.
+pub(super) const PEERS_KNOWN_AFTER: Duration = Duration::from_secs(2);
 /// A node is no longer short of space this part of the reserve above it: 1 / `CLEARLY`. Plus the size of a snapshot.
 const CLEARLY: u64 = 8;
 /// Snapshots for which the reserve has room: one that the node writes, and one that arrives.
@@ -190,8 +195,20 @@ impl Disks {
         self.0.readings.fetch_add(1, Ordering::Release);
     }
 
-    pub(super) fn judge(&self, voters: &[BTreeSet<u64>], own_id: u64, readings_as_leader: u32) -> Option<DiskShortage> {
-        let is_known = readings_as_leader >= READINGS_UNTIL_KNOWN;
+    /// The time until this node's disk is to be read again, and the leader is to decide by what it knows of its own and its peers'.
+    pub(super) fn until_next_reading(&self) -> Duration {
+        let peers = lock(&self.0.peers).clone();
+        let of_peers = peers.into_values().filter(|(_, at)| at.elapsed() <= REPORT_AGE_MAX).map(|(report, _)| report);
+        let above_reserve =
+            self.own().into_iter().chain(of_peers).filter(|report| report.reserve > 0 && !report.is_low);
+        let margin = above_reserve.map(|report| report.space.free.saturating_sub(report.reserve)).min();
+
+        let full_in = |bytes: u64| Duration::from_millis(bytes.saturating_mul(1_000) / WRITTEN_PER_SECOND);
+        margin.map_or(POLL, full_in).clamp(POLL_MIN, POLL)
+    }
+
+    pub(super) fn judge(&self, voters: &[BTreeSet<u64>], own_id: u64, led_for: Duration) -> Option<DiskShortage> {
+        let is_known = led_for >= PEERS_KNOWN_AFTER;
         let peers = lock(&self.0.peers).clone();
         let latest = |id: u64| if id == own_id { self.own() } else { peers.get(&id).map(|(report, _)| *report) };
         let is_fresh = |id: u64| {
@@ -377,17 +394,42 @@ mod tests {
     async fn reports_grow_old_and_a_new_leader_waits_for_the_first_ones() {
         let disks = Disks::default();
         let voters = [BTreeSet::from([1, 2, 3])];
-        let refuses = |readings| disks.judge(&voters, 1, readings).is_some();
+        let refuses = |led_for| disks.judge(&voters, 1, led_for).is_some();
         disks.note(report(50 * MIB, false));
         disks.reported(2, report(MIB, true));
-        assert!(!refuses(READINGS_UNTIL_KNOWN - 1), "the report of node 3 may be under way");
-        assert!(refuses(READINGS_UNTIL_KNOWN), "node 3 does not report");
+        assert!(!refuses(PEERS_KNOWN_AFTER - Duration::from_millis(1)), "the report of node 3 may be under way");
+        assert!(refuses(PEERS_KNOWN_AFTER), "node 3 does not report");
         disks.reported(3, report(50 * MIB, false));
-        assert!(!refuses(READINGS_UNTIL_KNOWN));
+        assert!(!refuses(PEERS_KNOWN_AFTER));
         assert!(disks.peer_report(3).is_some());
         tokio::time::advance(REPORT_AGE_MAX + Duration::from_millis(1)).await;
-        assert!(refuses(READINGS_UNTIL_KNOWN), "nodes 2 and 3 are silent, and node 2 was short of space");
+        assert!(refuses(PEERS_KNOWN_AFTER), "nodes 2 and 3 are silent, and node 2 was short of space");
         assert!(disks.peer_report(3).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_nearer_a_known_disk_is_to_its_reserve_the_sooner_it_is_read_again() {
+        let disks = Disks::default();
+        assert_eq!(disks.until_next_reading(), POLL, "nothing is known");
+
+        let free =
+            |mib| DiskReport { space: Space { free: mib * MIB, total: 1 << 40 }, reserve: 10 * MIB, is_low: false };
+        disks.note(free(1_000));
+        assert_eq!(disks.until_next_reading(), POLL);
+        disks.note(free(10 + 64));
+        assert_eq!(disks.until_next_reading(), POLL / 4);
+        disks.note(free(10));
+        assert_eq!(disks.until_next_reading(), POLL_MIN);
+        disks.note(report(MIB, true));
+        assert_eq!(disks.until_next_reading(), POLL, "it is decided");
+
+        disks.note(free(1_000));
+        disks.reported(2, free(11));
+        assert_eq!(disks.until_next_reading(), POLL_MIN, "the leader decides by its peers' too");
+        tokio::time::advance(REPORT_AGE_MAX + Duration::from_millis(1)).await;
+        assert_eq!(disks.until_next_reading(), POLL, "the peer is silent");
+        disks.note(DiskReport { reserve: 0, ..free(0) });
+        assert_eq!(disks.until_next_reading(), POLL, "it is not watched");
     }
 
     #[test]

@@ -3,23 +3,39 @@
 use std::{sync::Arc, time::Duration};
 
 use openraft::async_runtime::WatchReceiver;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Replica,
-    disk::{Disks, FreeSpace, Judge, POLL, READINGS_UNTIL_KNOWN, read, take},
+    disk::{Disks, FreeSpace, Judge, PEERS_KNOWN_AFTER, read, take},
     elections::handover,
     snapshot::SnapshotStore,
 };
 use lockkeeper_environment::Blocking;
 
-/// A leader that is short of space tries to hand over once in this number of readings.
-const READINGS_PER_HAND_OVER: u32 = 10;
+/// Time between two attempts to hand over of a leader that is short of space.
+const HAND_OVERS_APART: Duration = Duration::from_secs(10);
 /// How long a hand-over may take.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 
-/// Reads this node's disk once a [`POLL`], and decides as the leader whether the cluster refuses commands that add. `snapshots` are those
-/// of the node. Does not return.
+/// The time in which this node leads.
+#[derive(Clone, Copy)]
+struct LeaderWatch {
+    /// The first reading as the leader.
+    since: Instant,
+    /// No attempt to hand over comes earlier.
+    hand_over_at: Instant,
+}
+
+impl LeaderWatch {
+    fn begin() -> Self {
+        let since = Instant::now();
+        Self { since, hand_over_at: since + PEERS_KNOWN_AFTER }
+    }
+}
+
+/// Reads this node's disk once a second, more often where it nears its reserve, and decides as the leader whether the cluster refuses
+/// commands that add. `snapshots` are those of the node. Does not return.
 pub async fn watch(
     disks: Disks,
     replica: Replica,
@@ -28,7 +44,7 @@ pub async fn watch(
     reserve_bytes: u64,
     snapshots: SnapshotStore,
 ) {
-    let mut readings_as_leader = 0;
+    let mut as_leader = None;
     loop {
         let snapshot_bytes = snapshots.latest().map_or(0, |snapshot| snapshot.length());
         match read(blocking, &disk, &disks).await {
@@ -41,32 +57,31 @@ pub async fn watch(
             }
         }
 
-        // Readings count from the first one as leader, since a new leader does not know its peers' disks yet.
-        readings_as_leader = if replica.leads() { readings_as_leader + 1 } else { 0 };
-        decide(&disks, &replica, readings_as_leader);
-        if readings_as_leader % READINGS_PER_HAND_OVER == READINGS_UNTIL_KNOWN {
+        as_leader = if replica.leads() { Some(as_leader.unwrap_or_else(LeaderWatch::begin)) } else { None };
+        decide(&disks, &replica, as_leader);
+        if let Some(LeaderWatch { hand_over_at, .. }) = &mut as_leader
+            && *hand_over_at <= Instant::now()
+        {
             hand_over_if_short(&disks, &replica).await;
+            *hand_over_at = Instant::now() + HAND_OVERS_APART;
         }
 
-        sleep(POLL).await;
+        sleep(disks.until_next_reading()).await;
     }
 }
 
-fn decide(disks: &Disks, replica: &Replica, readings_as_leader: u32) {
-    let shortage = match readings_as_leader {
-        0 => None,
-        _ => {
-            let metrics = replica.raft().server_metrics();
-            let metrics = metrics.borrow_watched();
-            let membership = metrics.membership_config.membership();
-            disks.judge(membership.get_joint_config(), metrics.id, readings_as_leader)
-        }
-    };
+fn decide(disks: &Disks, replica: &Replica, as_leader: Option<LeaderWatch>) {
+    let shortage = as_leader.and_then(|LeaderWatch { since, .. }| {
+        let metrics = replica.raft().server_metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        disks.judge(membership.get_joint_config(), metrics.id, since.elapsed())
+    });
 
     let before = disks.decide(shortage);
     match (before, shortage) {
         (None, Some(shortage)) => tracing::warn!("{shortage}"),
-        (Some(_), None) if readings_as_leader > 0 => {
+        (Some(_), None) if as_leader.is_some() => {
             tracing::info!("the cluster takes new sessions and acquires again")
         }
         (Some(_), None | Some(_)) | (None, None) => {}
