@@ -26,10 +26,13 @@ use lockkeeper_machine::{
 };
 use lockkeeper_transport::{Listen, tls::Acceptor};
 
-use super::keyspace_client::{KeyspaceClient, this_node};
+use super::{
+    failure_class::FailureClass,
+    keyspace_client::{KeyspaceClient, this_node},
+};
 use crate::{
     api::{
-        Caller, Deadline, Error, FailureReason, Retry,
+        Caller, Deadline, Error, FailureReason,
         requests::{GetEntries, ListEntries},
     },
     http_port::HttpPort,
@@ -298,28 +301,18 @@ fn shortened(owner: &str) -> String {
 
 fn failed(error: &Error) -> dynamodb::DynamoStoreError {
     use dynamodb::DynamoStoreError::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
-    let is = |reasons: &[FailureReason]| reasons.contains(&error.reason);
     let is_memory_full =
         error.reason == FailureReason::LimitReached && error.about("limit") == Some("temporary_entries");
 
-    let kind = if is_memory_full {
-        Overloaded
-    } else if is(&[FailureReason::Unauthenticated, FailureReason::PermissionDenied, FailureReason::NotOwner]) {
-        Denied
-    } else if is(&[FailureReason::LimitReached]) && error.retry != Retry::Safe {
-        match error.about("limit") {
-            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
-            _ => Full,
-        }
-    } else if is(&[FailureReason::LimitReached, FailureReason::Overloaded, FailureReason::DiskSpaceLow]) {
-        Overloaded
-    } else if is(&[FailureReason::InvalidArgument]) {
-        TooLarge
-    } else if error.retry == Retry::Safe {
-        // There is no leader or no quorum, or a request that changes nothing was not answered in time.
-        Unavailable
-    } else {
-        Unknown
+    let kind = match FailureClass::from(error) {
+        // Kept answers end within minutes.
+        _ if is_memory_full => Overloaded,
+        FailureClass::Denied => Denied,
+        FailureClass::TooLarge => TooLarge,
+        FailureClass::Full => Full,
+        FailureClass::Overloaded => Overloaded,
+        FailureClass::Unavailable => Unavailable,
+        FailureClass::Unknown => Unknown,
     };
     kind(error.message.to_string())
 }
@@ -343,25 +336,6 @@ mod tests {
         let txn = Txn::new(plan.compares, plan.operations, Vec::new()).expect("in bounds");
         let [then, _] = txn.opens();
         assert_eq!(then.count(), 100);
-    }
-
-    /// A client that hears of a bad request gives up. So only what no repetition helps is one: neither a full table nor a missing quorum.
-    #[test]
-    fn a_full_table_and_a_missing_quorum_are_no_bad_requests() {
-        use lockkeeper_machine::{Limit, Refusal};
-        let limit = |limit| failed(&Error::refused(Refusal::Limit(limit)));
-        for full in [Limit::Sessions, Limit::Locks, Limit::TableBytes, Limit::Entries] {
-            assert!(matches!(limit(full), dynamodb::DynamoStoreError::Full(_)), "{full:?}");
-        }
-        assert!(matches!(limit(Limit::TxnWrites), dynamodb::DynamoStoreError::TooLarge(_)));
-        let is_unavailable = |error: &Error| matches!(failed(error), dynamodb::DynamoStoreError::Unavailable(_));
-        assert!(is_unavailable(&Error::no_leader()));
-        assert!(is_unavailable(&Error::deadline_passed(false)), "a request that changes nothing");
-        assert!(matches!(failed(&Error::deadline_passed(true)), dynamodb::DynamoStoreError::Unknown(_)));
-        let who = Identity::new("ann").expect("a name");
-        let over = |is_passing| failed(&Error::over_limit(&who, "sessions", 1, 1, is_passing));
-        assert!(matches!(over(false), dynamodb::DynamoStoreError::Full(_)));
-        assert!(matches!(over(true), dynamodb::DynamoStoreError::Overloaded(_)));
     }
 
     /// Under pressure, what asks for more is refused, and nothing else.

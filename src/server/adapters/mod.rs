@@ -6,6 +6,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | `certified_port` | a port whose connections have the identity of their certificate |
+//! | `failure_class` | what an error means to clients: whether their request may have taken effect |
 //! | `keyspace_client` | requests of every adapter: they wait for a leader while none is known |
 //! | `etcd` | the store of `lockkeeper-etcd` |
 //! | `dynamodb` | the store of `lockkeeper-dynamodb`, and its port |
@@ -15,6 +16,7 @@
 mod certified_port;
 pub(crate) mod dynamodb;
 pub(crate) mod etcd;
+mod failure_class;
 mod keyspace_client;
 pub(crate) mod redis;
 pub(crate) mod zookeeper;

@@ -48,11 +48,12 @@ use lockkeeper_transport::{Listen, tls::Acceptor};
 use super::{
     certified_port::CertifiedPort,
     etcd::reachable,
+    failure_class::FailureClass,
     keyspace_client::{KeyspaceClient, this_node},
 };
 use crate::{
     api::{
-        Caller, Deadline, Error, FailureReason as Reason, Retry,
+        Caller, Deadline, Error, FailureReason as Reason,
         requests::{GetEntries, ListEntries, RunUnit, SelectEntries, WatchEntries},
     },
     service::{Service, UnitRunner},
@@ -563,25 +564,13 @@ fn too_large(invalid: impl fmt::Display) -> StoreFailure {
 }
 
 fn failed(error: &Error) -> StoreFailure {
-    use StoreFailure::{Denied, Full, Overloaded, TooLarge, Unavailable, Unknown};
-    let is = |reasons: &[Reason]| reasons.contains(&error.reason);
-
-    let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
-        Denied
-    } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
-        match error.about("limit") {
-            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
-            _ => Full,
-        }
-    } else if is(&[Reason::LimitReached, Reason::Overloaded, Reason::DiskSpaceLow]) {
-        Overloaded
-    } else if is(&[Reason::InvalidArgument]) {
-        TooLarge
-    } else if error.retry == Retry::Safe || is(&[Reason::ClusterVersion]) {
-        // There is no leader or no quorum, or a request that changes nothing was not answered in time.
-        Unavailable
-    } else {
-        Unknown
+    let kind = match FailureClass::from(error) {
+        FailureClass::Denied => StoreFailure::Denied,
+        FailureClass::TooLarge => StoreFailure::TooLarge,
+        FailureClass::Full => StoreFailure::Full,
+        FailureClass::Overloaded => StoreFailure::Overloaded,
+        FailureClass::Unavailable => StoreFailure::Unavailable,
+        FailureClass::Unknown => StoreFailure::Unknown,
     };
     kind(error.message.to_string())
 }

@@ -31,9 +31,12 @@ use super::{
     names,
 };
 use crate::{
-    adapters::keyspace_client::{KeyspaceClient, this_node},
+    adapters::{
+        failure_class::FailureClass,
+        keyspace_client::{KeyspaceClient, this_node},
+    },
     api::{
-        Caller, Deadline, Error, FailureReason as Reason, Retry,
+        Caller, Deadline, Error, FailureReason as Reason,
         requests::{AttachSession, GetEntries, ListSessions, OpenSession},
     },
     service::Serve,
@@ -454,30 +457,14 @@ fn is_session_over(error: &Error) -> bool {
 }
 
 fn failed(error: &Error) -> ZookeeperFailure {
-    use ZookeeperFailure::{Denied, Full, NotExecuted, TooLarge, Unknown};
-    let is = |reasons: &[Reason]| reasons.contains(&error.reason);
-
-    let kind = if is(&[Reason::Unauthenticated, Reason::PermissionDenied, Reason::NotOwner]) {
-        Denied
-    } else if is(&[Reason::LimitReached]) && error.retry != Retry::Safe {
-        match error.about("limit") {
-            Some("txn_writes" | "txn_reads" | "txn_bytes" | "message_bytes") => TooLarge,
-            _ => Full,
-        }
-    } else if is(&[Reason::InvalidArgument]) {
-        TooLarge
-    } else if error.retry == Retry::Safe
-        || is(&[
-            Reason::LimitReached,
-            Reason::Overloaded,
-            Reason::DiskSpaceLow,
-            Reason::ClusterVersion,
-            Reason::SessionExists,
-        ])
-    {
-        NotExecuted
-    } else {
-        Unknown
+    let kind = match FailureClass::from(error) {
+        // The id that was drawn for a new session is taken.
+        _ if error.reason == Reason::SessionExists => ZookeeperFailure::NotExecuted,
+        FailureClass::Denied => ZookeeperFailure::Denied,
+        FailureClass::TooLarge => ZookeeperFailure::TooLarge,
+        FailureClass::Full => ZookeeperFailure::Full,
+        FailureClass::Overloaded | FailureClass::Unavailable => ZookeeperFailure::NotExecuted,
+        FailureClass::Unknown => ZookeeperFailure::Unknown,
     };
     kind(error.message.to_string())
 }
