@@ -37,14 +37,26 @@ with_results() {
     grep '^test result:' "$notes/output" >>"$results"
 }
 
-# The unit tests of all crates, one program after the other, and beside them those of the program `pure`, of which the longest takes one
-# processor.
-crates_and_pure() {
-    cargo test --locked --test pure >"$notes/pure" 2>&1 &
+# The unit tests of all crates, one program after the other. Beside them, one after the other, what leaves a processor free or waits most of
+# the time: the program `pure`, of which the longest test takes one processor; scenarios of clients; and the quick planted bugs.
+quick() {
+    beside_crates >"$notes/beside" 2>&1 &
     local beside=$! failed=0
     cargo test --locked --workspace --lib || failed=1
     wait "$beside" || failed=1
-    cat "$notes/pure"
+    cat "$notes/beside"
+    return "$failed"
+}
+
+beside_crates() {
+    local failed=0
+    cargo test --locked --test pure || failed=1
+    cargo test --locked --test conformance || failed=1
+    if command -v python3 >/dev/null; then
+        scripts/convict.py check || failed=1
+    else
+        echo '!!! SKIPPED: the quick planted bugs need python3'
+    fi
     return "$failed"
 }
 
@@ -84,13 +96,7 @@ if has clippy clippy; then
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --workspace --no-deps
 step 'build of all tests' cargo test --locked --workspace --no-run
-tests 'crates; table, formats' crates_and_pure
-if command -v python3 >/dev/null; then
-    step 'planted bugs, quick' scripts/convict.py check
-else
-    echo '!!! SKIPPED: the quick planted bugs need python3' >&2
-fi
-tests 'scenarios of clients' cargo test --locked --test conformance
+tests 'crates, formats, clients' quick
 tests 'node: clusters, disks, ports' node
 # The same two seeds in each check, for the same reason.
 LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 \
