@@ -48,6 +48,7 @@ use Plan::{Instead, Needs, Not, Run};
 
 /// By the beginning of the block.
 const README: &[(&str, Plan)] = &[
+    ("cargo run -- dev -- lockkeeper lock tickets/A5", Run(&[])),
     ("cargo build --release && export PATH", Run(&[])),
     ("lockkeeper dev -- lockkeeper lock tickets/A5", Run(&[])),
     (
