@@ -10,7 +10,11 @@ use std::{
 use futures::future::join_all;
 use lockkeeper::local::{LocalNode, Signal};
 use lockkeeper_machine::EVENT_BYTES_MAX;
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::sleep};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 
 use super::{
     redis::{connect, redis_port},
@@ -19,7 +23,7 @@ use super::{
 };
 use crate::{
     redis::{Connection, Reply, text_of},
-    support::{leader, until},
+    support::{LONG, leader, until},
 };
 
 /// Clients that come and go during an outage. If their node kept what it was to write for each of the smaller number, it would take some
@@ -73,7 +77,7 @@ async fn come_and_go(port: SocketAddr, clients: usize) {
             }
         }
     });
-    join_all(passing).await;
+    timeout(5 * LONG, join_all(passing)).await.expect("a node takes or refuses whoever comes");
 }
 
 /// The most memory of a node while something goes on, in MiB.

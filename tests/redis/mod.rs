@@ -40,7 +40,8 @@ pub(crate) struct Connection<S = TcpStream>(BufReader<S>);
 
 impl Connection {
     pub(crate) async fn open(address: &str) -> Option<Self> {
-        Some(Self::over(TcpStream::connect(address).await.ok()?))
+        let stream = timeout(LONG, TcpStream::connect(address)).await.expect("a connection, or a refusal");
+        Some(Self::over(stream.ok()?))
     }
 }
 
@@ -54,11 +55,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         for argument in arguments {
             request.push_str(&format!("${}\r\n{argument}\r\n", argument.len()));
         }
-        self.0.write_all(request.as_bytes()).await.ok()
+        timeout(LONG, self.0.write_all(request.as_bytes())).await.expect("a request is read").ok()
     }
 
     /// The next reply, or `None` if the connection ends.
     pub(crate) async fn read(&mut self) -> Option<Reply> {
+        timeout(LONG, self.parse()).await.expect("a reply, or the end of the connection")
+    }
+
+    async fn parse(&mut self) -> Option<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line).await.ok()? == 0 {
             return None;
@@ -79,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             b'*' => {
                 let mut list = Vec::new();
                 for _ in 0..rest.parse::<usize>().expect("a length") {
-                    list.push(Box::pin(self.read()).await?);
+                    list.push(Box::pin(self.parse()).await?);
                 }
                 Reply::List(list)
             }
@@ -88,11 +93,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     pub(crate) async fn call(&mut self, arguments: &[&str]) -> Option<Reply> {
-        let call = async {
-            self.send(arguments).await?;
-            self.read().await
-        };
-        timeout(LONG, call).await.expect("an answer, or the end of the connection")
+        self.send(arguments).await?;
+        self.read().await
     }
 
     /// The answer of a cluster that serves.

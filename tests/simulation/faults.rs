@@ -247,8 +247,8 @@ impl World {
             }
             "partition-long" => {
                 // Best that of a client which will believe to have a lock when the others know nothing of it any more.
-                let holders = self.signals.holder_node().filter(|node| self.living().contains(node));
-                let node = match holders {
+                let holder = self.signals.holder_node().filter(|node| self.living().contains(node));
+                let node = match holder {
                     Some(node) => node,
                     None => self.some_node().await,
                 };
