@@ -75,7 +75,8 @@ async fn a_killed_leader_is_replaced_before_its_lease_is_over() {
         cluster.node_mut(killed).kill().await;
         let began = Instant::now();
         load.progress(50).await;
-        assert!(began.elapsed() < LEASE, "the followers waited for its lease");
+        let logs = || cluster.nodes().map(|node| node.log_tail()).collect::<Vec<_>>().join("\n");
+        assert!(began.elapsed() < LEASE, "the followers waited for its lease:\n{}", logs());
         cluster.node_mut(killed).spawn().expect("it starts again");
         cluster.ready(LONG).await.expect("it serves again");
     }

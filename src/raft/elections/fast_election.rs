@@ -14,7 +14,9 @@
 //! lease, so each must have detected the end of the leader itself. Without a majority nothing happens, and the usual timeouts decide.
 //!
 //! The candidates take turns, the lowest id first, so that they do not split the votes. A candidate with a shorter log cannot win: the node
-//! that refuses it for that reason stands at once, without waiting for its turn.
+//! that refuses it for that reason stands at once, without waiting for its turn. Who has given its vote to another one holds back for a
+//! turn ([`GivenVote`]), and a campaign ends only when some leader has been there for as long: on a busy machine a candidate may win just
+//! when the next one, which has voted for it, begins. That one deposes it, and cannot win without the entry that the winner has written.
 //!
 //! Deliberately absent: detection of machines that vanish. They refuse no connections: see [`crate::elections::silent_leader`].
 
@@ -179,8 +181,17 @@ impl LostLeader {
         let turn = u32::try_from(turn).unwrap_or(u32::MAX);
         wait_for_turn(turn, shorter_logs).await;
 
+        let mut given_vote = GivenVote::default();
         for pause_ms in ROUNDS_MS {
-            if self.is_over(replica) || replica.raft().trigger().elect(true).await.is_err() {
+            if self.is_over(replica) {
+                // Whoever leads now may be deposed by a candidate that was on its way.
+                sleep(TURN).await;
+                if self.is_over(replica) {
+                    return;
+                }
+            }
+            let vote = replica.raft().metrics().borrow_watched().vote;
+            if !given_vote.holds_back(id, vote) && replica.raft().trigger().elect(true).await.is_err() {
                 return;
             }
 
@@ -191,6 +202,26 @@ impl LostLeader {
                 sleep(CANDIDACY).await;
             }
         }
+    }
+}
+
+/// The vote that a node has given to another candidate, which has a turn to win by it.
+#[derive(Default)]
+struct GivenVote(Option<(Vote, Instant)>);
+
+impl GivenVote {
+    /// Whether this node does not stand yet, now that its vote is this one.
+    fn holds_back(&mut self, own_id: u64, vote: Vote) -> bool {
+        if vote.committed || vote.leader_id.voted_for == own_id {
+            return false;
+        }
+
+        let since = match self.0 {
+            Some((given, since)) if given == vote => since,
+            Some(_) | None => Instant::now(),
+        };
+        self.0 = Some((vote, since));
+        since.elapsed() < TURN
     }
 }
 
@@ -256,6 +287,22 @@ mod tests {
         });
         assert!(!verdict(&liveness).await.0);
         living.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_voted_for_another_holds_back_for_a_turn() {
+        const OWN: u64 = 3;
+        let mut given = GivenVote::default();
+        assert!(!given.holds_back(OWN, Vote::new_committed(1, LEADER)), "that of the lost leader");
+        assert!(given.holds_back(OWN, Vote::new(2, 2)));
+        sleep(TURN - CHECK_INTERVAL).await;
+        assert!(given.holds_back(OWN, Vote::new(2, 2)));
+        assert!(given.holds_back(OWN, Vote::new(3, 2)), "another candidacy");
+        sleep(CHECK_INTERVAL).await;
+        assert!(given.holds_back(OWN, Vote::new(3, 2)));
+        sleep(TURN).await;
+        assert!(!given.holds_back(OWN, Vote::new(3, 2)), "it had its turn");
+        assert!(!given.holds_back(OWN, Vote::new(4, OWN)), "its own");
     }
 
     #[tokio::test(start_paused = true)]
