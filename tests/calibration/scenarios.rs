@@ -168,9 +168,10 @@ fn escapes(case: &Case) -> Option<String> {
     let Case { bug, scenario, says } = case;
     let began = std::time::Instant::now();
     let (mut holds, mut said) = run(scenario, Some(*bug));
-    // On a busy machine, a scenario may time out before it reaches the bug. Such a run is repeated.
+    // On a busy machine, a scenario may time out before it reaches the bug, and one of those that need their order of events may lose it
+    // and hold. Such a run is repeated.
     for _ in 1..ATTEMPTS {
-        if holds || said.contains(says) {
+        if said.contains(says) || (holds && !ALONE.contains(scenario)) {
             break;
         }
         (holds, said) = run(scenario, Some(*bug));
