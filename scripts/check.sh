@@ -39,7 +39,7 @@ with_results() {
 
 # The unit tests of all crates, one program after the other. Beside them, one after the other, what leaves a processor free or waits most of
 # the time: the program `pure`, of which the longest test takes one processor; scenarios of clients; and the quick planted bugs.
-quick() {
+crates_formats_clients() {
     beside_crates >"$notes/beside" 2>&1 &
     local beside=$! failed=0
     cargo test --locked --workspace --lib || failed=1
@@ -96,7 +96,7 @@ if has clippy clippy; then
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --workspace --no-deps
 step 'build of all tests' cargo test --locked --workspace --no-run
-tests 'crates, formats, clients' quick
+tests 'crates, formats, clients' crates_formats_clients
 tests 'node: clusters, disks, ports' node
 # The same two seeds in each check, for the same reason.
 LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 \

@@ -1,11 +1,10 @@
 //! The free space of the members' disks, and the refusal of commands that add when it runs out.
 //!
 //! Each node reads the free space of its data directory, on a thread for blocking work: once a [`POLL`], and more often the nearer it comes
-//! to its reserve, since a fast disk takes some hundred MiB in a second. A node is *short of space* below
-//! its reserve: the configured bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short
-//! until it is clearly above (`Judge`), so that a snapshot that is written and replaced does not make it flap. A follower reports its
-//! reading to the leader with an answer to an append, once for each reading and stream: no message and no connection of its own, and
-//! nothing is queued.
+//! to its reserve, since a fast disk takes some hundred MiB in a second. A node is *short of space* below its reserve: the configured
+//! bytes, and room for two snapshots of the present size (one being written, one arriving). It stays short until it is clearly above
+//! (`Judge`), so that a snapshot that is written and replaced does not make it flap. A follower reports its reading to the leader with an
+//! answer to an append, once for each reading and stream: no message and no connection of its own, and nothing is queued.
 //!
 //! **Whose disk counts.** The leader refuses when the voters that have reported within [`REPORT_AGE_MAX`] and are not short are no longer a
 //! quorum, and at least one voter is short. So one full disk of three costs the cluster nothing but that node's redundancy, be it a

@@ -15,8 +15,8 @@
 //!
 //! The candidates take turns, the lowest id first, so that they do not split the votes. A candidate with a shorter log cannot win: the node
 //! that refuses it for that reason stands at once, without waiting for its turn. Who has given its vote to another one holds back for a
-//! turn, and a campaign ends only when some leader has been there for as long: on a busy machine a candidate may win just
-//! when the next one, which has voted for it, begins. That one deposes it, and cannot win without the entry that the winner has written.
+//! turn, and a campaign ends only when some leader has been there for as long: on a busy machine a candidate may win just when the next
+//! one, which has voted for it, begins. That one deposes it, and cannot win without the entry that the winner has written.
 //!
 //! Deliberately absent: detection of machines that vanish. They refuse no connections: see [`crate::elections::silent_leader`].
 

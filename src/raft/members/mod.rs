@@ -34,7 +34,7 @@ use openraft::{
 };
 use tokio::{
     sync::Mutex,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tonic::Status;
 
@@ -260,9 +260,11 @@ impl Members {
         self.change_if(|view| rules::remove(view, node_id).map(Some)).await
     }
 
-    /// Whether [`remove`](Self::remove) would be allowed now.
-    pub fn may_remove(&self, node_id: u64) -> Result<(), MemberError> {
-        self.judge(&self.membership(), |view| rules::remove(view, node_id).map(drop))
+    /// Whether [`remove`](Self::remove) would be allowed.
+    pub async fn may_remove(&self, node_id: u64) -> Result<(), MemberError> {
+        let judge = |view: &MembershipView<'_>| rules::remove(view, node_id).map(drop);
+        self.hear_members(&judge).await;
+        self.judge(&self.membership(), judge)
     }
 
     /// Whether a member is a voter now.
@@ -315,11 +317,22 @@ impl Members {
     /// Makes the change that `judge` allows, if it returns one, provided that the membership is still the one that was judged.
     async fn change_if(
         &self,
-        judge: impl FnOnce(&MembershipView<'_>) -> Result<Option<MembershipChange>, MemberError>,
+        judge: impl Fn(&MembershipView<'_>) -> Result<Option<MembershipChange>, MemberError>,
     ) -> Result<(), MemberError> {
+        self.hear_members(&judge).await;
         self.ensure_leads()?;
         let term = self.term();
         self.change_from(&self.membership(), term, judge).await
+    }
+
+    /// Waits, on a leader, while this would be refused because too many members seem silent, for as long as one may be silent: a leader
+    /// that was just elected has heard from a quorum of them at the most, and the others answer presently.
+    async fn hear_members<T>(&self, judge: &impl Fn(&MembershipView<'_>) -> Result<T, MemberError>) {
+        let until = Instant::now() + self.replica.silence_max().min(CHANGE_TIMEOUT);
+        let seem_silent = || matches!(self.judge(&self.membership(), judge), Err(MemberError::LosesQuorum { .. }));
+        while seem_silent() && self.ensure_leads().is_ok() && Instant::now() < until {
+            sleep(CONFIRM_PAUSE).await;
+        }
     }
 
     /// The same, provided that the membership is this one, which was the newest in `term`.

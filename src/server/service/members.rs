@@ -45,7 +45,7 @@ impl Serve for RemoveMember {
 
 /// Hands over the leadership, because this leader is to be removed: its successor removes it, once the caller asks there again.
 async fn leave(node: &Local) -> Result<Form<MembersChanged>, Error> {
-    node.members.may_remove(node.replica.node_id()).map_err(Error::membership)?;
+    node.members.may_remove(node.replica.node_id()).await.map_err(Error::membership)?;
     handover::transfer(&node.replica, None, TRANSFER_TIMEOUT).await.map_err(Error::transfer)?;
     Err(Error::no_leader())
 }
