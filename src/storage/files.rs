@@ -226,6 +226,10 @@ mod tests {
         }
     }
 
+    /// Attempts until the pages of a file are no longer cached.
+    #[cfg(target_os = "linux")]
+    const FORGOTTEN_AFTER_MAX: usize = 1_000;
+
     #[cfg(target_os = "linux")]
     #[test]
     fn cached_pages_are_read_from_the_disk_again() {
@@ -235,8 +239,12 @@ mod tests {
         if is_cached(&path) != Some(true) {
             return println!("NOT TESTED: this file system does not say what is cached");
         }
-        forget_cached(&path).expect("synced");
-        assert_eq!(is_cached(&path), Some(false));
+        // The look has the kernel read the page (since 5.10), and finds it if the disk is done before this thread runs on.
+        let is_forgotten = (0..FORGOTTEN_AFTER_MAX).any(|_| {
+            forget_cached(&path).expect("synced");
+            is_cached(&path) == Some(false)
+        });
+        assert!(is_forgotten, "still cached after {FORGOTTEN_AFTER_MAX} attempts");
         assert_eq!(fs::read(&path).expect("readable"), vec![7; 100_000]);
     }
 }

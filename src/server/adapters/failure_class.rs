@@ -48,8 +48,10 @@ impl From<&Error> for FailureClass {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
-    use lockkeeper_machine::{Identity, Limit, Refusal};
+    use lockkeeper_machine::{Identity, Limit, Refusal, Version};
 
     /// A client that hears of a bad request gives up. So only what no repetition helps is one: neither a full table nor a missing quorum.
     #[test]
@@ -69,5 +71,19 @@ mod tests {
         let over = |is_passing| class(Error::over_limit(&who, "sessions", 1, 1, is_passing));
         assert_eq!(over(false), FailureClass::Full);
         assert_eq!(over(true), FailureClass::Overloaded);
+    }
+
+    #[test]
+    fn a_caller_without_rights_is_told_from_members_that_are_too_old() {
+        let class = |error: Error| FailureClass::from(&error);
+        let who = Identity::new("ann").expect("a name");
+        for denied in [Error::unauthenticated("no token"), Error::not_owner(Some(&who)), Error::not_owner(None)] {
+            assert_eq!(FailureClass::from(&denied), FailureClass::Denied, "{denied:?}");
+        }
+        assert_eq!(class(Error::invalid("ttl_ms", "is 0")), FailureClass::TooLarge);
+        let lags = Error::version_too_low(Version::CHILDREN, Version::FIRST, &BTreeMap::new());
+        for too_old in [Error::leader_lacks(Version::CHILDREN), lags] {
+            assert_eq!(FailureClass::from(&too_old), FailureClass::Unavailable, "{too_old:?}");
+        }
     }
 }
