@@ -109,6 +109,15 @@ async fn wait_for_turn(turn: u32, shorter_logs: &Notify) {
     }
 }
 
+/// Whether another node leads, and still does after a turn: whoever leads now may be deposed by a candidate that was on its way.
+async fn lasts(another_leads: impl Fn() -> bool) -> bool {
+    if !another_leads() {
+        return false;
+    }
+    sleep(TURN).await;
+    another_leads()
+}
+
 /// Whether a peer's process has ended: see the [module](self).
 async fn is_gone(peer: u64, liveness: &PeerLiveness, heartbeat: Duration) -> bool {
     let began = Instant::now();
@@ -183,12 +192,8 @@ impl LostLeader {
 
         let mut given_vote = GivenVote::default();
         for pause_ms in ROUNDS_MS {
-            if self.is_over(replica) {
-                // Whoever leads now may be deposed by a candidate that was on its way.
-                sleep(TURN).await;
-                if self.is_over(replica) {
-                    return;
-                }
+            if lasts(|| self.is_over(replica)).await {
+                return;
             }
             let vote = replica.raft().metrics().borrow_watched().vote;
             if !given_vote.holds_back(id, vote) && replica.raft().trigger().elect(true).await.is_err() {
@@ -303,6 +308,15 @@ mod tests {
         sleep(TURN).await;
         assert!(!given.holds_back(OWN, Vote::new(3, 2)), "it had its turn");
         assert!(!given.holds_back(OWN, Vote::new(4, OWN)), "its own");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_is_deposed_within_a_turn_ends_no_campaign() {
+        let began = Instant::now();
+        assert!(!lasts(|| false).await);
+        assert_eq!(began.elapsed(), Duration::ZERO, "the next round is not held up while nobody leads");
+        assert!(!lasts(|| began.elapsed() < TURN / 2).await);
+        assert!(lasts(|| true).await);
     }
 
     #[tokio::test(start_paused = true)]
