@@ -51,6 +51,8 @@ struct State {
     loses_request: bool,
     /// How long a commit takes.
     commit_takes: Duration,
+    /// How long a read of a range takes.
+    range_takes: Duration,
     /// From this number of commits on, each fails so.
     failure_from: Option<(u64, StoreFailure)>,
     /// Happens before the next commits, so many times.
@@ -84,6 +86,7 @@ impl Default for Memory {
             loses_answer: false,
             loses_request: false,
             commit_takes: Duration::ZERO,
+            range_takes: Duration::ZERO,
             failure_from: None,
             intruder: None,
             is_follower: false,
@@ -129,6 +132,11 @@ impl Memory {
     /// From now on each commit takes so long.
     pub(super) fn slow_down(&self, commit_takes: Duration) {
         self.state().commit_takes = commit_takes;
+    }
+
+    /// From now on each read of a range takes so long.
+    pub(super) fn slow_down_ranges(&self, range_takes: Duration) {
+        self.state().range_takes = range_takes;
     }
 
     /// Has commits fail after so many that do not.
@@ -446,6 +454,10 @@ impl RedisStore for Memory {
         to: Vec<u8>,
         limit: usize,
     ) -> Result<EntriesPage, StoreFailure> {
+        let takes = self.state().range_takes;
+        if !takes.is_zero() {
+            sleep(takes).await;
+        }
         let mut state = self.state();
         state.check()?;
         // Fewer than asked for, so that ranges have more than one page.

@@ -105,6 +105,20 @@ async fn one_write_of_several_items_serves_several_clients() {
     }
 }
 
+/// Each channel is a read of its own.
+#[tokio::test(start_paused = true)]
+async fn channels_are_counted_until_the_deadline_of_a_command() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    nodes.store.slow_down_ranges(Duration::from_secs(1));
+    assert_eq!(client.call("pubsub numsub a b").await, "*4|$1|a|:0|$1|b|:0|");
+
+    let began = Instant::now();
+    let refused = client.call(&format!("pubsub numsub{}", " c".repeat(1_000))).await;
+    assert!(refused.contains("1000 channels could not be counted in time: ask for fewer"), "{refused}");
+    assert_eq!(began.elapsed(), options().command_timeout);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_command_that_waits_is_served() {
     let nodes = SeveralNodes::new(2);
