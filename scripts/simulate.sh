@@ -4,8 +4,8 @@
 #   scripts/simulate.sh SEED                    replay one seed, with a readable trace
 #   scripts/simulate.sh --fresh COUNT           run COUNT new random seeds,
 #   scripts/simulate.sh --fresh COUNT --first SEED      or COUNT seeds from SEED on
-#   scripts/simulate.sh --planted [BUG]         check that planted bugs are found: all, or only BUG
-#   scripts/simulate.sh hunt [BUG]              the same, and write the seeds that found them into tests/simulation/seeds.txt
+#   scripts/simulate.sh --planted [BUG…]        check that planted bugs are found: all, or only these
+#   scripts/simulate.sh hunt [BUG…]             the same, and write each seed that found one into tests/simulation/seeds.txt
 #
 # The first run compiles for some minutes. LOCKKEEPER_SIMULATION_LOG filters a trace, as RUST_LOG filters a log. With
 # LOCKKEEPER_PLANTED_BUG=BUG, a replayed seed runs with that bug.
@@ -55,8 +55,9 @@ case ${1:-} in
     ;;
 --planted | hunt)
     [[ $1 != hunt ]] || export LOCKKEEPER_SIMULATION_KEEP=1
-    [[ $# -le 2 ]] || refuse "unexpected argument \"$3\""
-    [[ -z ${2:-} ]] || export LOCKKEEPER_SIMULATION_BUG=$2
+    shift
+    [[ $# == 0 ]] || LOCKKEEPER_SIMULATION_BUG=$(IFS=,; echo "$*")
+    [[ $# == 0 ]] || export LOCKKEEPER_SIMULATION_BUG
     simulate --ignored planted::each_bug_is_convicted_of_what_it_breaks
     ;;
 *)

@@ -2,8 +2,8 @@
 //! property that the bug violates.
 //!
 //! `seeds.txt` has the seed that convicted each bug last. A hunt begins with it, and goes on with seeds from 1 on. With
-//! `LOCKKEEPER_SIMULATION_KEEP`, as `scripts/simulate.sh hunt` sets it, the seeds that it found are written there: a change that shifts all
-//! runs costs one hunt, and nobody's time.
+//! `LOCKKEEPER_SIMULATION_KEEP`, as `scripts/simulate.sh hunt` sets it, each seed is written there as soon as it is found: a change that
+//! shifts all runs costs one hunt, and nobody's time.
 //!
 //! A run with a planted bug continues when two nodes have different tables, since clients cannot see that: the test requires that the
 //! checker finds the violation in the history, as it would in that of real processes.
@@ -34,7 +34,7 @@ const KNOWN_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/
 const RECORD_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/calibration/convictions.tsv");
 /// Whether to write down the seeds that were found.
 const KEEP: &str = "LOCKKEEPER_SIMULATION_KEEP";
-/// Name of the only bug to test.
+/// Names of the only bugs to test, with commas between.
 const ONLY: &str = "LOCKKEEPER_SIMULATION_BUG";
 
 /// The evidence against a bug.
@@ -200,17 +200,29 @@ fn tell(bug: Planted, evidence: Evidence) -> Option<u64> {
 #[ignore = "takes many minutes: for `scripts/simulate.sh --planted`"]
 fn each_bug_is_convicted_of_what_it_breaks() {
     let only = env::var(ONLY).ok();
-    let cases: Vec<_> =
-        CASES.iter().filter(|(bug, _)| only.as_ref().is_none_or(|only| bug.name() == only)).copied().collect();
-    assert!(!cases.is_empty(), "no bug is called {only:?}; there are {}", Planted::ALL.map(Planted::name).join(", "));
+    let only: Option<Vec<&str>> = only.as_ref().map(|only| only.split(',').collect());
+    let hunted = CASES.map(|(bug, _)| bug.name());
+    for bug in only.iter().flatten() {
+        assert!(hunted.contains(bug), "no bug that is hunted here is called {bug:?}; there are {}", hunted.join(", "));
+    }
+    let is_asked = |bug: &str| only.as_ref().is_none_or(|only| only.contains(&bug));
+    let cases: Vec<_> = CASES.iter().filter(|(bug, _)| is_asked(bug.name())).copied().collect();
     let is_here = |bug: &Planted| CASES.iter().any(|(known, _)| known == bug);
     assert!(Planted::ALL.iter().all(|bug| bug.is_staged() || bug.is_found_by_suites() || is_here(bug)));
     let (next, escaped) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let found = Mutex::new(BTreeMap::new());
+    let keeps = env::var_os(KEEP).is_some();
     let work = || {
         while let Some((bug, evidence)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             match tell(*bug, *evidence) {
-                Some(seed) => drop(found.lock().expect("nothing panics while it has them").insert(bug.name(), seed)),
+                Some(seed) => {
+                    let mut found = found.lock().expect("nothing panics while it has them");
+                    found.insert(bug.name(), seed);
+                    if keeps {
+                        keep(&found);
+                        note(&found);
+                    }
+                }
                 None => escaped.lock().expect("nothing panics while it has them").push(bug.name()),
             }
         }
@@ -220,11 +232,6 @@ fn each_bug_is_convicted_of_what_it_breaks() {
             scope.spawn(work);
         }
     });
-    if env::var_os(KEEP).is_some() {
-        let found = found.into_inner().expect("nothing panics while it has them");
-        keep(&found);
-        note(&found);
-    }
     let escaped = escaped.into_inner().expect("nothing panics while it has them");
     assert!(escaped.is_empty(), "these bugs were not convicted within {SEEDS_MAX} seeds: {escaped:?}");
 }
