@@ -190,10 +190,10 @@ fn grace(ttl: Duration) -> Duration {
     (ttl / 5).min(Duration::from_secs(5))
 }
 
-/// Time between SIGKILL and the deadline: to find all processes, and for them to die. On an overloaded machine that
-/// took more than 40 ms, a fiftieth of a TTL of 2 s.
+/// Time between SIGKILL and the deadline: to find all processes, and for them to die. On a machine with five runnable threads for each
+/// processor, that took more than 100 ms.
 fn kill_margin(ttl: Duration) -> Duration {
-    (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500))
+    (ttl / 10).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
 #[cfg(test)]

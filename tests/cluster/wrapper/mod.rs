@@ -187,7 +187,7 @@ async fn a_keeper_that_is_stopped_while_it_kills_leaves_nothing_alive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "nightly: the third process must get a processor within a twentieth of the TTL"]
+#[ignore = "nightly: the third process must get a processor within a tenth of the TTL"]
 async fn no_two_faults_at_once_leave_the_command_alive() {
     // Side by side, each in a cluster of its own: most of the time is a wait for the end of a TTL.
     tokio::join!(two_faults_at_once(0, 1), two_faults_at_once(0, 2), two_faults_at_once(1, 2));
