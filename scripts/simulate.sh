@@ -56,8 +56,10 @@ case ${1:-} in
 --planted | hunt)
     [[ $1 != hunt ]] || export LOCKKEEPER_SIMULATION_KEEP=1
     shift
-    [[ $# == 0 ]] || LOCKKEEPER_SIMULATION_BUG=$(IFS=,; echo "$*")
-    [[ $# == 0 ]] || export LOCKKEEPER_SIMULATION_BUG
+    if [[ $# -gt 0 ]]; then
+        LOCKKEEPER_SIMULATION_BUG=$(IFS=,; echo "$*")
+        export LOCKKEEPER_SIMULATION_BUG
+    fi
     simulate --ignored planted::each_bug_is_convicted_of_what_it_breaks
     ;;
 *)
