@@ -13,7 +13,7 @@ use lockkeeper::{
             resource::{RegisterPlace, Registers},
         },
     },
-    client::{self, Client},
+    client::{self, Client, Connect},
     proto::v1::locks_client::LocksClient,
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
@@ -124,9 +124,14 @@ impl Desk {
 
 /// The client library, connected to the cluster.
 pub(crate) fn client(nodes: u64, seed: u64) -> Result<Client, client::Error> {
+    client_with(nodes, seed, Arc::new(network::dial))
+}
+
+/// The same with connections of its own kind.
+pub(crate) fn client_with(nodes: u64, seed: u64, connect: Connect) -> Result<Client, client::Error> {
     let endpoints: Vec<_> = (1..=nodes).map(network::seat_address).collect();
     let builder = Client::builder(&endpoints.join(",")).call_limit(CALL_LIMIT).attempt_limit(ATTEMPT_LIMIT);
-    builder.clock(Arc::new(SimulatedClock)).connect(Arc::new(network::dial)).seed(seed).build()
+    builder.clock(Arc::new(SimulatedClock)).connect(connect).seed(seed).build()
 }
 
 /// A channel to one node, without the client library.

@@ -1,4 +1,5 @@
-//! The schedule of a run: cycles of calm, fault and healing; then the clients finish, and all nodes restart from their snapshots.
+//! The schedule of a run: cycles of calm, fault and healing; then the clients finish, and all nodes restart from their snapshots. At
+//! last the cluster is lost, and restored from a backup.
 //!
 //! It is the schedule of a run against real processes (`lockkeeper::chaos::run`), with the same operator, the same sentinels through each
 //! fault, and the same churn of short-lived locks.
@@ -7,7 +8,10 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     rc::Rc,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,7 +22,7 @@ use lockkeeper::{
         run::{Observer, RetriedRequest, RunOperator, Sentinel},
         workload::resource::RegisterPlace,
     },
-    client,
+    client::{self, Client},
 };
 use tokio::{
     sync::watch,
@@ -36,6 +40,8 @@ use crate::{
 
 /// The name of its host.
 pub(crate) const DIRECTOR: &str = "director";
+/// Whom the losses of the cluster surprise.
+const HOLDER: &str = "holder";
 /// After each fault, fresh acquires are answered and the queues are served within this time.
 pub(crate) const LIVENESS_BOUND: Duration = Duration::from_secs(20);
 /// The pause before each fault.
@@ -95,10 +101,14 @@ impl Director {
     }
 
     fn operator(&self) -> Result<RunOperator, client::Error> {
+        Ok(self.operator_with("operator", clients::client(self.plan.nodes, !self.plan.seed)?))
+    }
+
+    /// One of this name, with this client.
+    fn operator_with(&self, name: &str, client: Client) -> RunOperator {
         let nodes = self.nodes().map(|node| clients::channel(&network::client_address(node))).collect();
         let place = RegisterPlace::Here(Arc::clone(&self.clients.registers));
-        let client = clients::client(self.plan.nodes, !self.plan.seed)?;
-        Ok(RunOperator::new(client, nodes, place, self.clients.book.recorder("operator")))
+        RunOperator::new(client, nodes, place, self.clients.book.recorder(name))
     }
 
     async fn break_things(&self, operator: &RunOperator, world: &mut World) -> Result<(), client::Error> {
@@ -180,7 +190,21 @@ impl Director {
         operator.read_all().await;
         let is_equal = world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await;
         self.expect(is_equal, "at rest, not all nodes came to the same index");
+        let restored = self.lose_and_restore(world).await;
+        self.expect(restored.is_ok(), &restored.err().unwrap_or_default());
+        let is_equal = world.observer.compare_tables(Instant::now() + COMPARE_AT_END).await;
+        self.expect(is_equal, "after the last restore, not all nodes came to the same index");
         self.nemesis.fact(Fact::End);
+    }
+
+    /// Loses the cluster and restores it, while somebody holds locks.
+    async fn lose_and_restore(&self, world: &mut World) -> Result<(), String> {
+        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let gate = Arc::clone(&is_cut_off);
+        let connect = Arc::new(move |endpoint| network::dial_unless(endpoint, Arc::clone(&gate)));
+        let client = clients::client_with(self.plan.nodes, !self.plan.seed ^ 0x401d, connect);
+        let client = client.map_err(|error| error.to_string())?;
+        world.lose_and_restore(&self.operator_with(HOLDER, client), &is_cut_off).await
     }
 
     /// The clients have ended and hold nothing. All nodes take a snapshot, if `snapshot_entries` permits it, and restart from it: state

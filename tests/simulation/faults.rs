@@ -126,8 +126,8 @@ pub(crate) struct World {
     down: BTreeSet<u64>,
     /// Paused nodes.
     paused: BTreeSet<u64>,
-    /// Nodes that lost their data.
-    lost: Vec<u64>,
+    /// Nodes that run without their data.
+    pub(crate) lost: Vec<u64>,
     /// Faults to come: each fault has its turn before one repeats.
     deck: Vec<&'static str>,
 }
@@ -499,7 +499,7 @@ impl World {
         }
     }
 
-    fn start_all(&mut self) {
+    pub(crate) fn start_all(&mut self) {
         // Removed nodes too: they must find out that they were.
         for node in self.down.clone() {
             self.start(node);
@@ -541,7 +541,7 @@ impl World {
         (1..=self.sites.borrow().len() as u64).filter(|other| *other != node).map(node_host).collect()
     }
 
-    fn clients(&self) -> Vec<String> {
+    pub(crate) fn clients(&self) -> Vec<String> {
         let others = [KeyspaceClientProcess::HOST, RequestsClientProcess::HOST, GreedyClientProcess::HOST];
         let others = others.into_iter().chain(ContendedProtocol::ALL.map(ContendedProtocol::name));
         self.desks.iter().map(|desk| desk.host()).chain(others.map(str::to_owned)).collect()

@@ -71,6 +71,13 @@ impl Disk {
         Self { state: Mutex::new(State { synced, pending, sync_ms, random, dropped: 0 }) }
     }
 
+    /// The disk of a node whose table is in a snapshot up to this entry, and that has cast this vote.
+    pub(crate) fn founded(seed: u64, sync_ms: (u64, u64), vote: Vote, last: LogId) -> Self {
+        let disk = Self::new(seed, sync_ms);
+        disk.lock().synced = Contents { vote: Some(vote), purged: Some(last), ..Contents::default() };
+        disk
+    }
+
     /// Sets the minimal and maximal duration of a sync.
     pub(crate) fn set_sync_ms(&self, sync_ms: (u64, u64)) {
         self.lock().sync_ms = sync_ms;

@@ -54,6 +54,7 @@ mod process;
 mod protocols;
 mod redis;
 mod requests;
+mod restore;
 mod rights;
 mod run;
 mod scarcity;

@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     io,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -118,9 +121,20 @@ impl AsyncWrite for Line {
 
 /// A client's channel to a node.
 pub(crate) fn dial(endpoint: Endpoint) -> Channel {
-    let connect = |uri: Uri| async move {
-        let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
-        open(authority.as_str()).await.map(TokioIo::new)
+    dial_unless(endpoint, Arc::default())
+}
+
+/// The same for a client that opens no connections while it is cut off.
+pub(crate) fn dial_unless(endpoint: Endpoint, is_cut_off: Arc<AtomicBool>) -> Channel {
+    let connect = move |uri: Uri| {
+        let is_cut_off = is_cut_off.load(Ordering::Relaxed);
+        async move {
+            let authority = uri.authority().ok_or(io::ErrorKind::InvalidInput)?;
+            if is_cut_off {
+                return Err(io::ErrorKind::NetworkUnreachable.into());
+            }
+            open(authority.as_str()).await.map(TokioIo::new)
+        }
     };
     endpoint.connect_with_connector_lazy(tower::service_fn(connect))
 }

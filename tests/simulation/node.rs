@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    io,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,6 +16,7 @@ use lockkeeper::{
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Limits,
     raft::{
+        backup::Founding,
         disk::Space,
         identity::{NodeIdentity, Stage},
         snapshot::SnapshotStore,
@@ -55,6 +57,7 @@ pub(crate) struct Site {
     /// The sockets of a process that is to be started.
     sockets: Mutex<Option<Sockets>>,
     seed: u64,
+    directory: PathBuf,
     may_end: AtomicBool,
     has_ended: AtomicBool,
 }
@@ -83,6 +86,8 @@ struct Data {
     disk: Arc<Disk>,
     /// In memory, with the guarantee of a disk: updates are atomic.
     identity: Arc<NodeIdentity>,
+    /// How often the cluster that it belongs to was made anew.
+    generation: usize,
     /// The directory of the snapshots. They are real files, unlike the rest of the disk: a snapshot is synced before it is announced,
     /// so a crash between two steps of the simulation cannot undo it.
     directory: PathBuf,
@@ -141,7 +146,8 @@ impl Site {
             adapters: Tasks::Here,
             ..Environment::system()
         };
-        let data = Mutex::new(Data { disk: Arc::new(disk), identity, directory });
+        let snapshots = directory.join("snapshots");
+        let data = Mutex::new(Data { disk: Arc::new(disk), identity, generation: 0, directory: snapshots });
         let (own, load, sockets, may_end, has_ended) = Default::default();
         Self {
             config,
@@ -156,6 +162,7 @@ impl Site {
             load,
             sockets,
             seed,
+            directory,
             may_end,
             has_ended,
         }
@@ -189,20 +196,52 @@ impl Site {
             self.id(),
             &mut StdRng::seed_from_u64(seed),
         );
-        let directory = own.directory.with_extension("lost");
+        let directory = self.directory.join("lost");
         // It may have lost its data before.
         let _ = std::fs::remove_dir_all(&directory);
         *self.data.lock().expect("nothing panics while it has the data") =
-            Data { disk: Arc::new(Disk::new(seed, sync_ms)), identity: Arc::new(identity), directory };
+            Data { disk: Arc::new(Disk::new(seed, sync_ms)), identity: Arc::new(identity), directory, ..own.clone() };
         *self.own.lock().expect("nothing panics while it has the data") = Some(own);
     }
 
     /// Restores its original data, from its next start on. Returns whether it joined the cluster without them.
     pub(crate) fn find_data(&self) -> bool {
         let Some(own) = self.own.lock().expect("nothing panics while it has the data").take() else { return false };
-        let empty = std::mem::replace(&mut *self.data.lock().expect("nothing panics while it has the data"), own);
+        let mut data = self.data.lock().expect("nothing panics while it has the data");
+        let is_of_same_cluster = data.generation == own.generation;
+        let empty = std::mem::replace(&mut *data, own);
         // Without its data it may learn that it was removed; but it must not become a member.
-        !matches!(empty.identity.stage(), Stage::New | Stage::Removed)
+        is_of_same_cluster && !matches!(empty.identity.stage(), Stage::New | Stage::Removed)
+    }
+
+    /// Gives it the data of a member of a cluster that was made anew, so often in this run. It starts on them; if they are late, it starts
+    /// on what it has, and on them after [`find_data`](Self::find_data).
+    pub(crate) fn refound(
+        &self,
+        founding: &Founding<'_>,
+        identity: NodeIdentity,
+        generation: usize,
+        sync_ms: (u64, u64),
+        is_late: bool,
+    ) -> io::Result<()> {
+        let directory = self.directory().join(format!("restored-{generation}"));
+        let snapshots = SnapshotStore::open_with(&directory, Blocking::Here).map_err(io::Error::other)?;
+        founding.write_snapshot(&snapshots, &AtomicU64::default())?;
+
+        let seed = self.seed.wrapping_add(generation as u64);
+        let disk = Disk::founded(seed, sync_ms, founding.vote(), founding.last());
+        let made = Data { disk: Arc::new(disk), identity: Arc::new(identity), generation, directory };
+        if is_late {
+            *self.own.lock().expect("nothing panics while it has the data") = Some(made);
+        } else {
+            *self.data.lock().expect("nothing panics while it has the data") = made;
+        }
+        Ok(())
+    }
+
+    /// A directory of its own, for files of its data.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     fn has_lost_data(&self) -> bool {
@@ -254,18 +293,18 @@ impl Site {
 
     /// Runs the node's process, until it fails or the simulation kills it.
     async fn serve(self: Arc<Self>, mut sockets: Sockets) -> turmoil::Result {
-        let Data { disk, identity, directory } = self.start();
+        let Data { disk, identity, generation, directory } = self.start();
         let further = FurtherParts {
             limits: Some(self.limits()),
             dynamodb: Some(sockets.door(ContendedProtocol::DynamoDb.port())),
             etcd: Some(sockets.door(ContendedProtocol::Etcd.port())),
             redis: Some(sockets.door(ContendedProtocol::Redis.port())),
             zookeeper: Some(sockets.door(ContendedProtocol::Zookeeper.port())),
-            inspector: Some(Arc::new(Inspector::new(&self))),
+            inspector: Some(Arc::new(Inspector::new(&self, generation))),
             ..FurtherParts::default()
         };
         let parts = Parts {
-            config: self.config.clone(),
+            config: Config { cluster_id: identity.cluster_id().to_string(), ..self.config.clone() },
             clients: sockets.door(CLIENT_PORT),
             peers: sockets.door(PEER_PORT),
             connector: sockets.dialer(),
@@ -334,11 +373,13 @@ impl Random for Chance {
     }
 }
 
-/// What the first node that applied an entry had then, by log index, and the errors found.
+/// What the first node that applied an entry had then, by generation of the cluster and log index, and the errors found.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    known: Mutex<BTreeMap<u64, (u64, u64)>>,
+    known: Mutex<BTreeMap<(usize, u64), (u64, u64)>>,
     truth: Mutex<Truth>,
+    /// Those of clusters that were made anew, by generation.
+    later_truths: Mutex<BTreeMap<usize, Truth>>,
     troubles: Mutex<Vec<String>>,
     installed: AtomicU64,
 }
@@ -359,16 +400,25 @@ impl Ledger {
         self.installed.load(Ordering::Relaxed)
     }
 
-    /// The history of the keyspace.
+    /// The history of the keyspace of the cluster that the clients used: of the first generation.
     pub(crate) fn truth(&self) -> MutexGuard<'_, Truth> {
         self.truth.lock().expect("nothing panics while it has the truth")
     }
 
+    /// Adds the events of an entry to the history of the keyspace of its generation.
+    fn follow(&self, generation: usize, applied: &Applied) -> Result<(), String> {
+        if generation == 0 {
+            return self.truth().note(applied);
+        }
+        let mut later = self.later_truths.lock().expect("nothing panics while it has them");
+        later.entry(generation).or_default().note(applied)
+    }
+
     /// Notes a hash of what a node has at an index. Returns whether it is the first one there.
-    fn note(&self, node: u64, index: u64, hash: u64) -> bool {
+    fn note(&self, node: u64, generation: usize, index: u64, hash: u64) -> bool {
         let mut known = self.known.lock().expect("nothing panics while it has them");
-        let is_first = !known.contains_key(&index);
-        let (first, other) = *known.entry(index).or_insert((node, hash));
+        let is_first = !known.contains_key(&(generation, index));
+        let (first, other) = *known.entry((generation, index)).or_insert((node, hash));
         if other != hash {
             self.complain(format!("nodes {first} and {node} have different tables at index {index}"));
         }
@@ -388,6 +438,7 @@ const ENTRIES_PER_LOOK: u64 = 16;
 #[derive(Debug)]
 struct Inspector {
     node: u64,
+    generation: usize,
     ledger: Arc<Ledger>,
     /// The last index seen; 0: none yet. It restarts with each process, whose first table may come from its own snapshot.
     seen: AtomicU64,
@@ -396,9 +447,10 @@ struct Inspector {
 }
 
 impl Inspector {
-    fn new(site: &Site) -> Self {
+    fn new(site: &Site, generation: usize) -> Self {
         Self {
             node: site.id(),
+            generation,
             ledger: Arc::clone(&site.ledger),
             seen: AtomicU64::new(0),
             load: Arc::clone(&site.load),
@@ -415,9 +467,9 @@ impl Inspect for Inspector {
         trace::say(&network::node_host(self.node), format_args!("applied {index}, table {hash:016x}"));
         // The ends of the audit trails must agree as well, after each entry.
         let trail = applied.trail.head().hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-        let is_first = self.ledger.note(self.node, index, hash ^ trail);
+        let is_first = self.ledger.note(self.node, self.generation, index, hash ^ trail);
         self.load.apply(units as u64, self.unit_ns);
-        let follows = self.ledger.truth().note(applied);
+        let follows = self.ledger.follow(self.generation, applied);
         if let Err(broken) = follows {
             self.ledger.complain(format!("node {} at index {index}: {broken}", self.node));
         }

@@ -68,7 +68,7 @@ const UNITS_MAX: u64 = 2 * BATCH_UNITS as u64 + 4 * TXN_READS_MAX as u64;
 /// What a node says of an entry that it cannot apply, before the entry.
 const REFUSED_ENTRY: &str = "log entry ";
 /// A simulation that lasts longer hangs.
-const LONGEST: Duration = Duration::from_secs(400);
+const LONGEST: Duration = Duration::from_secs(600);
 /// Most messages in flight on one connection.
 const TCP_CAPACITY: usize = 4_096;
 

@@ -7,17 +7,14 @@ use std::{fs, io, path::Path, process::Stdio, time::Duration};
 
 use tokio::{
     process::Command,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
-
-use lockkeeper_client::Error;
 
 use super::inject::World;
 use crate::{history::Fact, workload::TTLS};
 
 /// Time limit of saving, and of restoring.
 const BOUND: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(150);
 /// The longest TTL of the run's sessions, for which a restored cluster grants nothing.
 const CLOSED_FOR: Duration = {
     let mut longest = TTLS[0];
@@ -47,7 +44,8 @@ impl World {
         let directory = tempfile::tempdir_in(self.cluster.path())?;
         let file = directory.path().join("backup");
 
-        self.save(&file).await?;
+        let saved = self.operator.save_backup(Instant::now() + BOUND).await;
+        fs::write(&file, saved.map_err(|error| io::Error::other(format!("no backup could be saved: {error}")))?)?;
         for time in 0..times {
             if time > 0 {
                 self.start_all()?;
@@ -82,28 +80,6 @@ impl World {
         self.observer.forget_terms();
         self.recorder.fact(Fact::Restored);
         Ok(())
-    }
-
-    /// Saves a backup. Repeats the request, as an operator does.
-    async fn save(&self, file: &Path) -> io::Result<()> {
-        let by = Instant::now() + BOUND;
-        loop {
-            match timeout(BOUND, self.save_once()).await {
-                Ok(Ok(bytes)) => return fs::write(file, bytes),
-                Ok(Err(_)) if Instant::now() < by => sleep(PAUSE).await,
-                Ok(Err(error)) => return Err(io::Error::other(format!("no backup could be saved: {error}"))),
-                Err(_) => return Err(io::Error::other(format!("no backup was saved within {} s", BOUND.as_secs()))),
-            }
-        }
-    }
-
-    async fn save_once(&self) -> Result<Vec<u8>, Error> {
-        let mut backup = self.operator.backup().await?;
-        let mut bytes = Vec::new();
-        while let Some(piece) = backup.next().await? {
-            bytes.extend_from_slice(&piece);
-        }
-        Ok(bytes)
     }
 
     /// Makes a cluster from the backup by the program, as an operator does.

@@ -86,7 +86,7 @@ impl Observer {
     }
 
     /// Forgets the terms of the elections: a cluster that was made from a backup may elect a node in a term in which the lost one did.
-    pub(crate) fn forget_terms(&self) {
+    pub fn forget_terms(&self) {
         self.seen.lock().elected.clear();
         self.seen.lock().installed.clear();
     }

@@ -9,11 +9,11 @@ use std::{
 };
 
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 
-use lockkeeper_client::{Backup, Client, Error, Guard, Holder, LockInfo, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Guard, Holder, LockInfo, Session, SessionOptions};
 use lockkeeper_machine::Token;
 
 use crate::{
@@ -24,6 +24,8 @@ use crate::{
 };
 
 const EVERY: std::ops::Range<u64> = 150..600;
+/// Pause after a backup that failed.
+const BETWEEN_SAVES: Duration = Duration::from_millis(150);
 const REASON: &str = "the run has it so";
 /// A wait that is longer than the TTL of a dead session plus its bound, so that a session that lives longer is detected.
 const TAKE_OVER_WAIT: Duration = Duration::from_millis(4_000 + super::EXPIRY_BOUND_MS);
@@ -93,9 +95,24 @@ impl RunOperator {
         Ok(Self::new(client, nodes, RegisterPlace::Socket(socket.to_owned()), recorder))
     }
 
-    /// Saves a backup of the cluster as it is now.
-    pub(crate) async fn backup(&self) -> Result<Backup, Error> {
-        self.client.backup(false).await
+    /// Saves a backup of the cluster as it is now. Repeats the request until this time, as an operator does.
+    pub async fn save_backup(&self, by: Instant) -> Result<Vec<u8>, Error> {
+        loop {
+            match timeout_at(by, self.save_once()).await {
+                Ok(Err(_)) if Instant::now() + BETWEEN_SAVES < by => sleep(BETWEEN_SAVES).await,
+                Ok(saved) => return saved,
+                Err(_) => return Err(Error::NoCluster { why: "no backup arrived in time".to_owned() }),
+            }
+        }
+    }
+
+    async fn save_once(&self) -> Result<Vec<u8>, Error> {
+        let mut backup = self.client.backup(false).await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = backup.next().await? {
+            bytes.extend_from_slice(&piece);
+        }
+        Ok(bytes)
     }
 
     /// Reads locks and revokes some grants, in the background until it is dropped.

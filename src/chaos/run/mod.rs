@@ -8,8 +8,9 @@
 //! ```
 //!
 //! * Beside this, `parties` has the client processes, the observer of the nodes, the operator, and the bystander.
-//! * `sentinel`, `retried_request` and `forced` set up state that must survive each fault. `two_leaders` has a deposed leader that does not
-//!   know of its successor, `churn` short-lived locks, and `late_retry` requests that are repeated when their leases are over.
+//! * `sentinel`, `retried_request` and `forced` set up state that must survive each fault, `left_held` a holder whose cluster is lost.
+//!   `two_leaders` has a deposed leader that does not know of its successor, `churn` short-lived locks, and `late_retry` requests that are
+//!   repeated when their leases are over.
 //! * `merge` merges the parts of the history, and [`activity`] says whether there was enough activity.
 //!
 //! A run gives no verdict: [`super::checker`] does, and can repeat it from the file. A run reports only what made it
@@ -21,6 +22,7 @@ pub mod activity;
 mod churn;
 mod forced;
 mod late_retry;
+mod left_held;
 mod merge;
 mod retried_request;
 mod sentinel;
@@ -44,7 +46,12 @@ use lockkeeper_client as client;
 use lockkeeper_config::RaftConfig;
 use lockkeeper_local::{self, LocalCluster, LocalError};
 
-pub use self::{retried_request::RetriedRequest, sentinel::Sentinel, two_leaders::TwoLeaders};
+pub use self::{
+    left_held::{LEFT_TTL, LeftHeld},
+    retried_request::RetriedRequest,
+    sentinel::Sentinel,
+    two_leaders::TwoLeaders,
+};
 pub use super::parties::{observe::Observer, operator::RunOperator};
 use super::{
     dial::Dial,

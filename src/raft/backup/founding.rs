@@ -85,24 +85,33 @@ pub async fn found(cluster: &NewCluster, random: &mut impl RngCore, count: &Atom
         }
     }
 
-    let made: Vec<Made<'_>> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
-    let (last, meta) = meta(cluster.copied, cluster.at, &made)?;
-
-    let filled = fill_all(&made, &meta, last, cluster, count).await;
+    let founding = Founding::draw(cluster, random)?;
+    let filled = founding.fill_all(count).await;
     if filled.is_err() {
-        made.iter().for_each(Made::empty);
+        founding.made.iter().for_each(Made::empty);
     }
     filled?;
 
     // Last of all: a directory that was not finished has no identity, so no node starts on it.
-    for made in &made {
+    for made in &founding.made {
         let Made { node_id, directory, incarnation, start, .. } = *made;
-        NodeIdentity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, last.index)?;
+        NodeIdentity::make_member(directory, &cluster.cluster_id, node_id, incarnation, start, founding.last.index)?;
     }
-    Ok(last)
+    Ok(founding.last)
+}
+
+/// What the nodes of a new cluster begin with. It is drawn and not written: [`found`] writes it into directories, a simulation into its own
+/// disks.
+#[derive(Debug)]
+pub struct Founding<'a> {
+    cluster: &'a NewCluster,
+    made: Vec<Made<'a>>,
+    last: LogId,
+    meta: SnapshotMeta,
 }
 
 /// A directory that is being made.
+#[derive(Debug)]
 struct Made<'a> {
     node_id: u64,
     node: &'a MemberNode,
@@ -145,19 +154,52 @@ fn meta(copied: Option<LogId>, at: WallTime, made: &[Made<'_>]) -> Result<(LogId
     Ok((last, SnapshotMeta { last_log_id: Some(last), last_membership }))
 }
 
-async fn fill_all(
-    made: &[Made<'_>],
-    meta: &SnapshotMeta,
-    last: LogId,
-    cluster: &NewCluster,
-    count: &AtomicU64,
-) -> Result<(), FoundingError> {
-    // The same vote on all: for no node of this term. The first election is in a later one.
-    let vote = Vote::new(last.leader_id.term, made.first().map_or(0, |made| made.node_id));
-    for made in made {
-        made.fill(meta, last, &vote, cluster, count).await?;
+impl<'a> Founding<'a> {
+    /// Draws the incarnations of the members and their first starts.
+    pub fn draw(cluster: &'a NewCluster, random: &mut impl RngCore) -> Result<Self, FoundingError> {
+        let made: Vec<_> = cluster.members.iter().map(|(id, member)| Made::draw(*id, member, random)).collect();
+        let (last, meta) = meta(cluster.copied, cluster.at, &made)?;
+        Ok(Self { cluster, made, last, meta })
     }
-    Ok(())
+
+    /// The last entry that the nodes have applied: the first one that they write follows.
+    pub fn last(&self) -> LogId {
+        self.last
+    }
+
+    /// The vote of each node: for no node of this term, so the first election is in a later one.
+    pub fn vote(&self) -> Vote {
+        Vote::new(self.last.leader_id.term, self.made.first().map_or(0, |made| made.node_id))
+    }
+
+    /// The identities of the nodes, without files: for simulations.
+    pub fn identities_in_memory(&self) -> impl Iterator<Item = NodeIdentity> {
+        let Self { cluster, made, last, .. } = self;
+        made.iter().map(|made| {
+            let Made { node_id, incarnation, start, .. } = *made;
+            NodeIdentity::member_in_memory(&cluster.cluster_id, node_id, incarnation, start, last.index)
+        })
+    }
+
+    /// Writes the table as the only snapshot of a node. Adds its records to `count` as it writes them.
+    pub fn write_snapshot(&self, snapshots: &SnapshotStore, count: &AtomicU64) -> io::Result<()> {
+        let NewCluster { machine, trail, .. } = self.cluster;
+        let records = machine.records().map(|record| {
+            count.fetch_add(1, Relaxed);
+            records::encode(&record)
+        });
+
+        let ids_used = self.meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
+        snapshots.write_with(&self.meta, &ids_used, trail.restored(), records)?;
+        Ok(())
+    }
+
+    async fn fill_all(&self, count: &AtomicU64) -> Result<(), FoundingError> {
+        for made in &self.made {
+            made.fill(self, count).await?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Made<'a> {
@@ -166,30 +208,17 @@ impl<'a> Made<'a> {
     }
 
     /// Writes the snapshot and the log.
-    async fn fill(
-        &self,
-        meta: &SnapshotMeta,
-        last: LogId,
-        vote: &Vote,
-        NewCluster { machine, trail, .. }: &NewCluster,
-        count: &AtomicU64,
-    ) -> Result<(), FoundingError> {
+    async fn fill(&self, founding: &Founding<'_>, count: &AtomicU64) -> Result<(), FoundingError> {
         let failed = |source| FoundingError::Io { directory: self.directory.to_owned(), source };
         let snapshots = SnapshotStore::open(&self.directory.join(SNAPSHOTS))?;
-
-        let records = machine.records().map(|record| {
-            count.fetch_add(1, Relaxed);
-            records::encode(&record)
-        });
-        let ids_used = meta.last_membership.membership().nodes().map(|(id, _)| *id).collect();
-        snapshots.write_with(meta, &ids_used, trail.restored(), records).map_err(failed)?;
+        founding.write_snapshot(&snapshots, count).map_err(failed)?;
 
         let owner = Some(NodeIdentity::owner_of_made(self.incarnation, self.start));
-        let options = LogOptions { snapshot: Some(last), owner, ..LogOptions::default() };
+        let options = LogOptions { snapshot: Some(founding.last), owner, ..LogOptions::default() };
         let mut log = LogStore::open(&self.directory.join(LOG), options)?;
 
-        log.save_vote(vote).await.map_err(failed)?;
-        log.purge(last).await.map_err(failed)?;
+        log.save_vote(&founding.vote()).await.map_err(failed)?;
+        log.purge(founding.last).await.map_err(failed)?;
         log.close().await.map_err(failed)
     }
 

@@ -22,5 +22,5 @@ mod remains;
 
 pub use blocks::BLOCK_BYTES_MAX;
 pub use file::{BackupError, BackupFile, BackupHeader, BackupSummary, check, write};
-pub use founding::{FoundingError, NewCluster, found};
+pub use founding::{Founding, FoundingError, NewCluster, found};
 pub use remains::{Remains, RemainsError};

@@ -65,13 +65,32 @@ impl NodeIdentity {
         start: Start,
         committed_index: u64,
     ) -> Result<(), IdentityError> {
-        let record = IdentityRecord {
-            stage: Stage::Member,
-            committed_index: Some(committed_index),
-            starts: vec![start],
-            ..IdentityRecord::new(cluster_id.clone(), node_id, incarnation)
-        };
+        file::write(directory, &made(cluster_id, node_id, incarnation, start, committed_index))
+    }
 
-        file::write(directory, &record)
+    /// The same without a file, for simulations.
+    pub fn member_in_memory(
+        cluster_id: &ClusterId,
+        node_id: u64,
+        incarnation: Incarnation,
+        start: Start,
+        committed_index: u64,
+    ) -> Self {
+        Self::new(made(cluster_id, node_id, incarnation, start, committed_index), None, start)
+    }
+}
+
+fn made(
+    cluster_id: &ClusterId,
+    node_id: u64,
+    incarnation: Incarnation,
+    start: Start,
+    committed_index: u64,
+) -> IdentityRecord {
+    IdentityRecord {
+        stage: Stage::Member,
+        committed_index: Some(committed_index),
+        starts: vec![start],
+        ..IdentityRecord::new(cluster_id.clone(), node_id, incarnation)
     }
 }
