@@ -6,8 +6,11 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
+use hmac::{Hmac, Mac as _};
+use jiff::Timestamp;
 use rand::{Rng as _, rngs::StdRng};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     time::sleep,
@@ -23,9 +26,8 @@ use crate::{
 const LOCKS: u32 = 2;
 /// How often a request is sent.
 const TRIES: u32 = 3;
-/// Without it, no answer is kept. Signatures are not checked here.
-const AUTHORIZATION: &str =
-    "AWS4-HMAC-SHA256 Credential=AKIDANN/20260101/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0";
+/// The access key of the contenders. All that begins with `dynamodb/` is theirs.
+pub(crate) const CONTENDER: AccessKey = AccessKey { id: "contender", secret: "contender-secret" };
 /// All names of attributes that expressions use.
 const NAMES: [(&str, &str); 5] = [
     ("#pk", "key"),
@@ -69,11 +71,7 @@ struct LockClient {
 impl LockClient {
     /// Returns whether the table is there.
     async fn create_table(&mut self) -> bool {
-        let table = json!({
-            "TableName": "locks", "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
-            "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}], "BillingMode": "PAY_PER_REQUEST",
-        });
-        let created = self.call("CreateTable", &table).await;
+        let created = self.call("CreateTable", &table("locks")).await;
         created.is_some_and(|(status, answer)| status == 200 || kind(&answer).ends_with("ResourceInUseException"))
     }
 
@@ -199,7 +197,7 @@ impl LockClient {
         let id = self.version();
         for _ in 0..TRIES {
             let seat = self.random.random_range(1..=self.seats);
-            let answer = in_time(async { exchange(seat, operation, body, &id).await.ok() }).await;
+            let answer = in_time(async { exchange(seat, CONTENDER, operation, body, &id).await.ok() }).await;
             // Errors of the server's are tried again, too.
             if let Some((status, answer)) = answer.filter(|(status, _)| *status < 500) {
                 return Some((status, answer));
@@ -209,12 +207,59 @@ impl LockClient {
     }
 }
 
-/// One request over a connection of its own.
-async fn exchange(seat: u64, operation: &str, body: &Value, id: &str) -> io::Result<(u16, Value)> {
+/// An access key of a client.
+#[derive(Clone, Copy)]
+pub(crate) struct AccessKey<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) secret: &'a str,
+}
+
+impl AccessKey<'_> {
+    /// Signs a request as SDKs do, by AWS Signature Version 4.
+    fn authorization(self, time: &str, target: &str, body: &str) -> String {
+        let scope = format!("{}/us-east-1/dynamodb/aws4_request", &time[.."YYYYMMDD".len()]);
+        let headers = format!("host:{HOST}\nx-amz-date:{time}\nx-amz-target:{target}\n");
+        let canonical = format!("POST\n/\n\n{headers}\n{SIGNED_HEADERS}\n{}", hex(&Sha256::digest(body)));
+        let signed = format!("{ALGORITHM}\n{time}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
+        let first = format!("AWS4{}", self.secret).into_bytes();
+        let key = scope.split('/').fold(first, |key, part| hmac(&key, part));
+        let signature = hex(&hmac(&key, &signed));
+        let id = self.id;
+        format!("{ALGORITHM} Credential={id}/{scope}, SignedHeaders={SIGNED_HEADERS}, Signature={signature}")
+    }
+}
+
+const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+const HOST: &str = "dynamodb";
+const SIGNED_HEADERS: &str = "host;x-amz-date;x-amz-target";
+
+fn hmac(key: &[u8], message: &str) -> Vec<u8> {
+    let mut hmac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length is one");
+    hmac.update(message.as_bytes());
+    hmac.finalize().into_bytes().to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// One request over a connection of its own. Returns the status and the answer.
+pub(crate) async fn exchange(
+    seat: u64,
+    access_key: AccessKey<'_>,
+    operation: &str,
+    body: &Value,
+    id: &str,
+) -> io::Result<(u16, Value)> {
     let body = body.to_string();
+    let wall_ms = i64::try_from(system::wall_ms()).expect("no run takes ages");
+    let time = Timestamp::from_millisecond(wall_ms).expect("a time of this century").strftime("%Y%m%dT%H%M%SZ");
+    let time = time.to_string();
+    let target = format!("DynamoDB_20120810.{operation}");
+    let authorization = access_key.authorization(&time, &target, &body);
     let request = format!(
-        "POST / HTTP/1.1\r\nHost: dynamodb\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.0\r\n\
-         X-Amz-Target: DynamoDB_20120810.{operation}\r\nAuthorization: {AUTHORIZATION}\r\namz-sdk-invocation-id: {id}\r\n\
+        "POST / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.0\r\n\
+         X-Amz-Date: {time}\r\nX-Amz-Target: {target}\r\nAuthorization: {authorization}\r\namz-sdk-invocation-id: {id}\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -228,7 +273,16 @@ async fn exchange(seat: u64, operation: &str, body: &Value, id: &str) -> io::Res
     Ok((status, serde_json::from_str(body)?))
 }
 
-fn kind(answer: &Value) -> &str {
+/// A request that makes a table without a sort key.
+pub(crate) fn table(name: &str) -> Value {
+    json!({
+        "TableName": name, "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
+        "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}], "BillingMode": "PAY_PER_REQUEST",
+    })
+}
+
+/// The type of an error.
+pub(crate) fn kind(answer: &Value) -> &str {
     answer["__type"].as_str().unwrap_or_default()
 }
 

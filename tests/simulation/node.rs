@@ -12,7 +12,7 @@ use std::{
 };
 
 use lockkeeper::{
-    config::{Config, ConfiguredMember, EtcdConfig, RaftConfig, RedisConfig, ZookeeperConfig},
+    config::{Config, ConfiguredMember, DynamodbConfig, EtcdConfig, RaftConfig, RedisConfig, ZookeeperConfig},
     environment::{Blocking, Clock, Environment, Random, Tasks},
     machine::Limits,
     raft::{
@@ -128,6 +128,10 @@ impl Site {
             raft,
             members,
             join,
+            dynamodb: DynamodbConfig {
+                secrets: rights::secrets(directory.parent().expect("it is in the directory of the run")),
+                ..DynamodbConfig::default()
+            },
             etcd: EtcdConfig { advertise: advertised(ContendedProtocol::Etcd), ..EtcdConfig::default() },
             redis: RedisConfig { advertise: advertised(ContendedProtocol::Redis), ..RedisConfig::default() },
             zookeeper: ZookeeperConfig { session_timeout_ms_min: 1_000, ..ZookeeperConfig::default() },

@@ -1,4 +1,4 @@
-//! Clients with identities in a simulated run: the policy decides at every node and at four ports, and nobody uses what is another's.
+//! Clients with identities in a simulated run: the policy decides at every node and at five ports, and nobody uses what is another's.
 //!
 //! All other clients are anonymous, and may do everything. Those here may do what an [`Edition`] of the files says, and ask for more; a run
 //! changes between two editions. What is judged is each answer, and the table: sessions of an identity hold nothing that no
@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, Ordering},
@@ -34,8 +34,13 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 
-use crate::{clients::Draws, contenders::Contention};
-use ports::{EtcdUse, RedisUse, ZnodeUse};
+use crate::{
+    clients::Draws,
+    contenders::Contention,
+    dynamodb::{self, AccessKey},
+    trace,
+};
+use ports::{DynamoUse, EtcdUse, RedisUse, ZnodeUse};
 
 const LIMIT: Duration = Duration::from_millis(900);
 const PAUSE_MS: std::ops::Range<u64> = 20..200;
@@ -91,6 +96,9 @@ impl Edition {
                 (Who::Ann, &[Right::Acquire, Right::Read], "zookeeper/rights/ann"),
                 (Who::Ben, &[Right::Read], "zookeeper/rights/"),
                 (Who::Ben, &[Right::Acquire, Right::Read], "zookeeper/rights/ben"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "dynamodb/item/rights-ann/"),
+                (Who::Ben, &[Right::Read], "dynamodb/item/rights-"),
+                (Who::Ben, &[Right::Acquire], "dynamodb/item/rights-ben/"),
             ],
             Self::Second => &[
                 (Who::Ann, &[Right::Read], "rights/ann/"),
@@ -103,6 +111,8 @@ impl Edition {
                 (Who::Ann, &[Right::Acquire, Right::Read], "etcd/rights/be"),
                 (Who::Ann, &[Right::Read], "zookeeper/rights/"),
                 (Who::Ann, &[Right::Acquire, Right::Read], "zookeeper/rights/ben/"),
+                (Who::Ann, &[Right::Read], "dynamodb/item/rights-ann/"),
+                (Who::Ann, &[Right::Acquire, Right::Read], "dynamodb/item/rights-be"),
             ],
         }
     }
@@ -140,6 +150,9 @@ impl Edition {
         let mut policy = String::from(
             "[[rule]]\nwho = [\"anonymous\"]\nmay = [\"acquire\", \"read\", \"watch\", \"force-release\", \"administer\"]\n",
         );
+        let contender = dynamodb::CONTENDER.id;
+        let _ =
+            writeln!(policy, "[[rule]]\nwho = [{contender:?}]\nmay = [\"acquire\", \"read\"]\nprefix = \"dynamodb/\"");
         for (who, rights, prefix) in self.rules() {
             let rights: Vec<_> = rights.iter().map(|right| right.as_str()).collect();
             let _ = writeln!(policy, "[[rule]]\nwho = [{:?}]\nmay = {rights:?}\nprefix = {prefix:?}", who.name());
@@ -165,6 +178,11 @@ impl Who {
     fn token(self) -> BearerToken {
         BearerToken::from_random([self as u8; 32])
     }
+
+    /// The secret of its access key for DynamoDB's port. The key is its name.
+    fn secret(self) -> String {
+        format!("{}-secret", self.name())
+    }
 }
 
 /// The files of tokens and rules of a run, in its directory.
@@ -172,10 +190,23 @@ pub(crate) fn config(directory: &Path) -> AuthConfig {
     AuthConfig { tokens: directory.join("tokens.toml"), policy: directory.join("policy.toml"), ..AuthConfig::default() }
 }
 
+/// The file of access keys and secrets of DynamoDB's port. Nodes read it when they start, so it does not change in a run.
+pub(crate) fn secrets(directory: &Path) -> PathBuf {
+    directory.join("dynamodb-secrets")
+}
+
+/// Writes that file: of all but the forger.
+fn write_secrets(directory: &Path) -> io::Result<()> {
+    let known = Who::ALL.into_iter().filter(|who| *who != Who::Forger);
+    let lines: String = known.map(|who| format!("{} {}\n", who.name(), who.secret())).collect();
+    let AccessKey { id, secret } = dynamodb::CONTENDER;
+    fs::write(secrets(directory), format!("{lines}{id} {secret}\n"))
+}
+
 /// What is wrong in a table: a session of an identity holds a lock that its rules have never let it acquire.
 pub(crate) fn check(machine: &Machine) -> Result<(), String> {
     for session in machine.sessions(None) {
-        let Some(owner) = session.owner else { continue };
+        let Some(owner) = session.owner.filter(|owner| owner.as_str() != dynamodb::CONTENDER.id) else { continue };
         let who = Who::ALL.into_iter().find(|who| who.name() == owner.as_str());
         let mut names = machine.grants_of(session.session, Token(0)).flat_map(|grant| grant.names);
 
@@ -209,6 +240,7 @@ impl RightsJudge {
     pub(crate) fn new(directory: &Path) -> io::Result<Self> {
         let files = config(directory);
         Edition::First.write(&files)?;
+        write_secrets(directory)?;
         Ok(Self { files, seen: Mutex::default() })
     }
 
@@ -230,7 +262,7 @@ impl RightsJudge {
     pub(crate) fn missing(&self) -> Option<String> {
         let seen = self.seen();
         let has = |outcome: &str| seen.counts.keys().any(|count| count.ends_with(outcome));
-        let ports = ["redis", "etcd", "zookeeper"]
+        let ports = ["redis", "etcd", "zookeeper", "dynamodb"]
             .into_iter()
             .flat_map(|port| ["served", "refused"].map(|outcome| format!("{port} {outcome}")));
         let missing =
@@ -266,6 +298,10 @@ impl RightsJudge {
 
         let is_settled = seen.changed.is_none_or(|changed| changed.elapsed() > SETTLED);
         let edition = seen.edition;
+        trace::say(
+            "rights",
+            format_args!("{} asked for {asked}: {outcome} ({edition:?}, settled: {is_settled})", who.name()),
+        );
         let in_force = |other: &Edition| !is_settled || *other == edition;
         let mut editions = Edition::ALL.into_iter().filter(in_force);
         let name = who.name();
@@ -353,6 +389,7 @@ enum Ask {
     Redis(RedisUse),
     Etcd(EtcdUse),
     Znode(ZnodeUse),
+    Dynamo(DynamoUse),
 }
 
 /// What needs a session.
@@ -382,7 +419,7 @@ enum NameUse {
 }
 
 impl Ask {
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 33] = [
         Self::Open,
         Self::ListSessions,
         Self::Session(SessionUse::Renew),
@@ -410,6 +447,12 @@ impl Ask {
         Self::Znode(ZnodeUse::Create),
         Self::Znode(ZnodeUse::Set),
         Self::Znode(ZnodeUse::Delete),
+        Self::Dynamo(DynamoUse::Get),
+        Self::Dynamo(DynamoUse::Put),
+        Self::Dynamo(DynamoUse::Delete),
+        Self::Dynamo(DynamoUse::Scan),
+        Self::Dynamo(DynamoUse::Transact),
+        Self::Dynamo(DynamoUse::CreateTable),
     ];
 }
 
@@ -466,6 +509,7 @@ impl Callers {
             Ask::Redis(what) => self.use_redis(who, what).await,
             Ask::Etcd(what) => self.use_etcd(who, what).await,
             Ask::Znode(what) => self.use_znode(who, what).await,
+            Ask::Dynamo(what) => self.use_dynamo(who, what).await,
         }
     }
 

@@ -7,13 +7,15 @@ use lockkeeper_etcd::proto::etcdserverpb::{
     request_op,
 };
 use lockkeeper_policy::Right;
-use rand::Rng as _;
+use rand::{Rng as _, seq::IndexedRandom as _};
+use serde_json::json;
 use tokio::time::timeout;
 use tonic::Request;
 
 use super::{Callers, Edition, LIMIT, Outcome, Rule, Who, outcome, timed};
 use crate::{
     clients,
+    dynamodb::{self, AccessKey},
     jute::{JuteAnswer, JuteRequest},
     protocols::ContendedProtocol,
     redis::{Connection, Reply},
@@ -30,6 +32,10 @@ const SCRIPT: &str = "redis.call('set', KEYS[1], ARGV[1], 'PX', 1500) return red
 const EPHEMERAL: i32 = 1;
 const NO_NODE: i32 = -101;
 const NO_AUTH: i32 = -102;
+/// The tables of DynamoDB's port with rules.
+const DYNAMODB_TABLES: [&str; 2] = ["rights-ann", "rights-ben"];
+/// Of this number of requests at DynamoDB's port, one makes the tables before.
+const REQUESTS_PER_TABLES: u32 = 8;
 /// Of this number of sessions at ZooKeeper's port, one makes the nodes above those that are asked for.
 const SESSIONS_PER_PARENTS: u32 = 8;
 
@@ -53,6 +59,20 @@ pub(super) enum EtcdUse {
     Range,
     /// It looks at one key, and then puts it or reads another.
     Txn,
+}
+
+/// Requests of DynamoDB's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DynamoUse {
+    Get,
+    Put,
+    Delete,
+    /// It reads a whole table.
+    Scan,
+    /// It puts an item of one table if one of another is not there.
+    Transact,
+    /// Tables are the contenders' alone.
+    CreateTable,
 }
 
 /// Requests of ZooKeeper's.
@@ -208,6 +228,78 @@ impl Callers {
     }
 }
 
+impl Callers {
+    /// Sends a request of DynamoDB's, signed by an access key.
+    pub(super) async fn use_dynamo(&mut self, who: Who, what: DynamoUse) {
+        let seat = self.draws.random.random_range(1..=self.seats);
+        if self.draws.random.random_ratio(1, REQUESTS_PER_TABLES) {
+            for name in DYNAMODB_TABLES {
+                // It is there already, or the next one that comes here makes it.
+                let id = self.request_id();
+                let table = dynamodb::table(name);
+                let made = dynamodb::exchange(seat, dynamodb::CONTENDER, "CreateTable", &table, &id);
+                let _ = timeout(LIMIT, made).await;
+            }
+        }
+
+        let table = *DYNAMODB_TABLES.choose(&mut self.draws.random).expect("it is not empty");
+        let other = *DYNAMODB_TABLES.choose(&mut self.draws.random).expect("it is not empty");
+        let item = format!("item-{}", self.draws.random.random_range(0..3));
+        let key = json!({"key": {"S": item}});
+        let (operation, body) = match what {
+            DynamoUse::Get => {
+                ("GetItem", json!({"TableName": table, "Key": key, "ConsistentRead": self.draws.percent(50)}))
+            }
+            DynamoUse::Put => ("PutItem", json!({"TableName": table, "Item": key})),
+            DynamoUse::Delete => ("DeleteItem", json!({"TableName": table, "Key": key, "ReturnValues": "ALL_OLD"})),
+            DynamoUse::Scan => ("Scan", json!({"TableName": table, "ConsistentRead": self.draws.percent(50)})),
+            DynamoUse::Transact => {
+                let put = json!({"Put": {"TableName": table, "Item": key}});
+                let condition = "attribute_not_exists(absent)";
+                let absent = json!({"key": {"S": "absent"}});
+                let check = json!({"TableName": other, "Key": absent, "ConditionExpression": condition});
+                ("TransactWriteItems", json!({"TransactItems": [put, {"ConditionCheck": check}]}))
+            }
+            DynamoUse::CreateTable => ("CreateTable", dynamodb::table("rights-other")),
+        };
+
+        // Some sign with a secret that is not the access key's.
+        let is_forged = who == Who::Forger && self.draws.percent(50);
+        let id = if is_forged { Who::Ann.name() } else { who.name() };
+        let secret = who.secret();
+        let request_id = self.request_id();
+        let access_key = AccessKey { id, secret: &secret };
+        let answer = timeout(LIMIT, dynamodb::exchange(seat, access_key, operation, &body, &request_id)).await;
+        let answer = answer.ok().and_then(Result::ok);
+        // To learn that there is nothing to delete takes no more than the right to read.
+        let had_item = answer.as_ref().is_some_and(|(_, answer)| answer["Attributes"].is_object());
+        let outcome = match answer {
+            None => Outcome::Failed,
+            Some((200, _)) => Outcome::Served,
+            Some((_, answer)) => answered(dynamodb::kind(&answer)),
+        };
+
+        let is_allowed = |edition: Edition| {
+            let may = |right, table: &str| edition.lets(who, right, &format!("dynamodb/item/{table}/"));
+            let reads = may(Right::Read, table);
+            match what {
+                DynamoUse::Get | DynamoUse::Scan => reads,
+                DynamoUse::Put => reads && may(Right::Acquire, table),
+                DynamoUse::Delete => reads && (may(Right::Acquire, table) || outcome == Outcome::Served && !had_item),
+                DynamoUse::Transact => reads && may(Right::Acquire, table) && may(Right::Read, other),
+                DynamoUse::CreateTable => false,
+            }
+        };
+        self.judge.count(&format!("dynamodb {outcome}"));
+        self.judge.judge(who, &format!("{what:?} of {table} and {other} at DynamoDB's port"), is_allowed, outcome);
+    }
+
+    /// By which an SDK would send a request again.
+    fn request_id(&mut self) -> String {
+        format!("{:032x}", self.draws.random.random::<u128>())
+    }
+}
+
 /// The first name after all that begin with this one.
 fn after_all(name: &str) -> String {
     let (last, start) = name.as_bytes().split_last().expect("no name is empty");
@@ -218,6 +310,18 @@ fn with_etcd_token<T>(who: Who, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("token", who.token().reveal().parse().expect("it is text"));
     request
+}
+
+/// The outcome by the type of an error of DynamoDB's port.
+fn answered(kind: &str) -> Outcome {
+    let ends = |words: &[&str]| words.iter().any(|word| kind.ends_with(word));
+    if ends(&["AccessDeniedException", "UnrecognizedClientException", "InvalidSignatureException"]) {
+        Outcome::Refused
+    } else if ends(&["ConditionalCheckFailedException", "TransactionCanceledException"]) {
+        Outcome::Served
+    } else {
+        Outcome::Failed
+    }
 }
 
 /// The outcome by a reply of Redis' port.
