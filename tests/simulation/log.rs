@@ -78,6 +78,11 @@ impl Disk {
         disk
     }
 
+    /// The index of the last entry that is durable.
+    pub(crate) fn last_index(&self) -> Option<u64> {
+        self.lock().synced.last().map(|last| last.index)
+    }
+
     /// Sets the minimal and maximal duration of a sync.
     pub(crate) fn set_sync_ms(&self, sync_ms: (u64, u64)) {
         self.lock().sync_ms = sync_ms;

@@ -212,10 +212,16 @@ impl Site {
     pub(crate) fn find_data(&self) -> bool {
         let Some(own) = self.own.lock().expect("nothing panics while it has the data").take() else { return false };
         let mut data = self.data.lock().expect("nothing panics while it has the data");
+        let own_last = own.disk.last_index();
         let is_of_same_cluster = data.generation == own.generation;
-        let empty = std::mem::replace(&mut *data, own);
-        // Without its data it may learn that it was removed; but it must not become a member.
-        is_of_same_cluster && !matches!(empty.identity.stage(), Stage::New | Stage::Removed)
+        let replaced = std::mem::replace(&mut *data, own);
+        if is_of_same_cluster {
+            // Without its data it may learn that it was removed; but it must not become a member.
+            !matches!(replaced.identity.stage(), Stage::New | Stage::Removed)
+        } else {
+            // The log of a cluster that was made anew goes on above those of all before.
+            replaced.disk.last_index() >= own_last
+        }
     }
 
     /// Gives it the data of a member of a cluster that was made anew, so often in this run. It starts on them; if they are late, it starts
