@@ -164,7 +164,11 @@ async fn a_node_stays_within_the_bound_under_load_with_a_slow_follower() {
         assert!(used <= &bound, "node {node} used {used} bytes; the bound is {bound}");
     }
 
-    // A crash while files are being written leaves them; a restart removes them, and the journal has its first size again.
+    // A crash while files are being written leaves them; a restart removes them, and the journal has its first size again. An older
+    // snapshot is only left beside a newer one.
+    let is_snapshot = |name: &String| name.starts_with("snapshot-");
+    let has_snapshot = || files(&data(&cluster, slow).join("snapshots")).keys().any(is_snapshot);
+    until("the slow node has a snapshot", async || has_snapshot().then_some(())).await;
     cluster.kill().await;
     let leftovers = ["snapshots/7.partial", "snapshots/snapshot-00000000000000000001"];
     for leftover in leftovers {

@@ -4,6 +4,10 @@
 //! new session or a new process group: without children it has no descendants. The kernel guarantees this. The scan of
 //! `/proc` only finds the processes to signal; a process that starts during one scan is found by the next.
 //!
+//! A scan reads a file of each process of the machine. Before a kill, which must not be late, the kernel's lists of children are followed
+//! first: they name this family alone. They may lack a process while others end, and a kernel may be built without them, so that a scan
+//! comes after them.
+//!
 //! Processes are signalled through pidfds: a pid may be reused between the scan and the signal.
 
 use std::{io, os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
@@ -15,9 +19,9 @@ use rustix::{
 use tokio::time::{Instant, sleep};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) use self::linux::{adopt_orphans, descendants, die_with_parent, signal_all, signal_others};
+pub(super) use self::linux::{adopt_orphans, descendants, die_with_parent, kill_listed, signal_all, signal_others};
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) use self::other::{adopt_orphans, descendants, die_with_parent, signal_all, signal_others};
+pub(super) use self::other::{adopt_orphans, descendants, die_with_parent, kill_listed, signal_all, signal_others};
 
 /// Whether descendants can be found on this platform.
 pub(super) const KNOWN: bool = cfg!(any(target_os = "linux", target_os = "android"));
@@ -52,6 +56,7 @@ pub(super) fn reap() -> Reaped {
 pub(super) async fn kill_descendants(limit: Duration, keepers: &[Pid]) -> Vec<Pid> {
     let until = Instant::now() + limit;
     let mut keepers = keepers.to_vec();
+    kill_listed(&keepers);
     loop {
         if signal_others(Signal::KILL, &keepers).is_empty() {
             signal_all(Signal::KILL);
@@ -144,7 +149,34 @@ mod linux {
 
     /// The same, without these. Returns whom it found.
     pub(in super::super) fn signal_others(signal: Signal, spared: &[Pid]) -> Vec<Pid> {
-        let found = descendants();
+        signal_found(descendants(), signal, spared)
+    }
+
+    /// Sends SIGKILL to the descendants that the kernel lists, without these: at once, but perhaps not to all.
+    pub(in super::super) fn kill_listed(spared: &[Pid]) {
+        let mut found = listed_children(getpid());
+        let mut next = 0;
+        while let Some(pid) = found.get(next).copied() {
+            found.extend(listed_children(pid));
+            next += 1;
+        }
+        signal_found(found, Signal::KILL, spared);
+    }
+
+    /// The children of a process, from `/proc/PID/task/TID/children` (proc_pid_task(5)).
+    pub(super) fn listed_children(pid: Pid) -> Vec<Pid> {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        lists.flat_map(|list| pids(&list)).collect()
+    }
+
+    /// Reads a list of children: "17 18 ".
+    fn pids(list: &str) -> Vec<Pid> {
+        list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+    }
+
+    /// Sends a signal to those of these that are still descendants, without the spared ones. Returns the others.
+    fn signal_found(found: Vec<Pid>, signal: Signal, spared: &[Pid]) -> Vec<Pid> {
         let family: HashSet<Pid> = found.iter().copied().chain([getpid()]).collect();
         let others: Vec<Pid> = found.into_iter().filter(|pid| !spared.contains(pid)).collect();
 
@@ -183,6 +215,8 @@ mod other {
 
     pub(in super::super) fn signal_all(_signal: Signal) {}
 
+    pub(in super::super) fn kill_listed(_spared: &[Pid]) {}
+
     pub(in super::super) fn signal_others(_signal: Signal, _spared: &[Pid]) -> Vec<Pid> {
         Vec::new()
     }
@@ -190,7 +224,11 @@ mod other {
 
 #[cfg(all(test, any(target_os = "linux", target_os = "android")))]
 mod tests {
-    use super::linux::parent_if_living;
+    use std::{process::Command, thread};
+
+    use rustix::process::{Pid, Signal, getpid, kill_process};
+
+    use super::linux::{descendants, listed_children, parent_if_living};
 
     /// A line of `/proc/PID/stat` up to the count of threads.
     fn parent(name: &str, state: char, threads: u32) -> Option<i32> {
@@ -206,6 +244,21 @@ mod tests {
         assert_eq!(parent("sh", 'Z', 2), Some(5), "its first thread has ended");
         assert_eq!(parent("sh", 'Z', 1), None);
         assert_eq!(parent("sh", 'X', 0), None);
+    }
+
+    #[test]
+    fn the_kernel_lists_a_child_of_any_thread() {
+        let start = || Command::new("sleep").arg("1000").spawn().expect("sleep");
+        let mut children = [start(), thread::spawn(start).join().expect("no panic")];
+        for child in &mut children {
+            let pid = Pid::from_raw(child.id().cast_signed()).expect("positive");
+            let listed = listed_children(getpid());
+            let scanned = descendants();
+            kill_process(pid, Signal::KILL).expect("it is ours");
+            child.wait().expect("it ends");
+            assert!(listed.contains(&pid), "{pid} is not among {listed:?}");
+            assert!(scanned.contains(&pid), "{pid} is not among {scanned:?}");
+        }
     }
 
     #[test]

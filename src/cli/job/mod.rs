@@ -190,8 +190,8 @@ fn grace(ttl: Duration) -> Duration {
     (ttl / 5).min(Duration::from_secs(5))
 }
 
-/// Time between SIGKILL and the deadline: to find all processes, and for them to die. On a machine with five runnable threads for each
-/// processor, that took more than 100 ms.
+/// Time between SIGKILL and the deadline: for all processes to be found, and to get a processor to die on. On a busy virtual machine, one
+/// that was killed has once got none for 250 ms.
 fn kill_margin(ttl: Duration) -> Duration {
     (ttl / 10).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }

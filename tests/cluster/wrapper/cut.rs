@@ -24,7 +24,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::work::{Work, Wrapper};
+use super::{
+    SHORT_TTL,
+    work::{Work, Wrapper},
+};
 use crate::support::{LONG, program, until};
 
 /// Starts one node, and a proxy in front of it.
@@ -65,7 +68,7 @@ async fn a_partitioned_command_is_dead_before_another_holder_enters() {
     let (cluster, proxy, through) = one_node(directory.path()).await;
 
     let work = Work::stubborn();
-    let mut wrapper = Wrapper::start_at(&through, "2s", &work).await;
+    let mut wrapper = Wrapper::start_at(&through, SHORT_TTL, &work).await;
     let channel = cluster.node(1).channel().await.expect("it serves");
     let open = OpenSessionRequest { ttl_ms: 600_000, ..OpenSessionRequest::default() };
     let session_id = SessionsClient::new(channel.clone()).open(open).await.expect("opened").into_inner().session_id;

@@ -18,8 +18,15 @@ use lockkeeper::{
 };
 use tokio::{io::AsyncReadExt as _, time::timeout};
 
-use self::work::{Work, Wrapper, descendants, resume, signal, signal_if_alive};
+use self::work::{Crowd, Work, Wrapper, descendants, resume, signal, signal_if_alive};
 use crate::support::{LONG, client, cluster_with, long_session, until};
+
+/// The TTL of a lock of which the deadline is waited for. The command is killed a tenth of it before that, and has until then to end:
+/// beside the other tests, a process that was killed has once got no processor for 250 ms.
+const SHORT_TTL: &str = "5s";
+
+/// Processes of a crowd: with as many, a read of a file of each takes longer than a command has to end.
+const CROWD: usize = 20_000;
 
 /// How often a keeper is stopped, each time a little later.
 const TRIES: u32 = 40;
@@ -115,7 +122,7 @@ async fn a_revoked_lock_ends_the_command_at_once() {
 async fn a_revoked_lock_ends_a_command_that_ignores_sigterm() {
     let cluster = one_node().await;
     let work = Work::stubborn();
-    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let mut wrapper = Wrapper::start(&cluster, SHORT_TTL, &work).await;
     let next = Next::waits(&cluster).await;
     next.client.force_release("seat", "maintenance").await.expect("an operator may");
     next.enters_alone(&work).await;
@@ -126,7 +133,7 @@ async fn a_revoked_lock_ends_a_command_that_ignores_sigterm() {
 async fn a_stopped_keeper_does_not_delay_the_end_of_the_command() {
     let cluster = one_node().await;
     let work = Work::stubborn();
-    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let mut wrapper = Wrapper::start(&cluster, SHORT_TTL, &work).await;
     let next = Next::waits(&cluster).await;
     signal(wrapper.keeper(), Signal::STOP);
     next.client.force_release("seat", "maintenance").await.expect("an operator may");
@@ -138,7 +145,7 @@ async fn a_stopped_keeper_does_not_delay_the_end_of_the_command() {
 async fn a_stopped_wrapper_does_not_extend_the_deadline() {
     let cluster = one_node().await;
     let work = Work::stubborn();
-    let mut wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let mut wrapper = Wrapper::start(&cluster, SHORT_TTL, &work).await;
     let next = Next::waits(&cluster).await;
     wrapper.signal(Signal::STOP);
     next.enters_alone(&work).await;
@@ -172,7 +179,7 @@ async fn a_keeper_that_is_stopped_while_it_kills_leaves_nothing_alive() {
     let mut all = Vec::new();
     for number in 0..TRIES {
         let work = Work::stubborn();
-        let wrapper = Wrapper::start_for(&format!("seat/{number}"), &endpoints, "2s", &work).await;
+        let wrapper = Wrapper::start_for(&format!("seat/{number}"), &endpoints, SHORT_TTL, &work).await;
         let keeper = wrapper.keeper();
         wrapper.signal(Signal::KILL);
         // Its work takes milliseconds: each try stops it at another moment of it, and any moment must do.
@@ -184,6 +191,20 @@ async fn a_keeper_that_is_stopped_while_it_kills_leaves_nothing_alive() {
         work.over().await;
         resume(keeper);
     }
+}
+
+/// To find the command's processes must not take longer than there is time, however many others there are.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "nightly: thousands of processes"]
+async fn a_command_beside_thousands_of_processes_is_dead_in_time() {
+    let cluster = one_node().await;
+    let _crowd = Crowd::gather(CROWD).await;
+    let work = Work::stubborn();
+    let wrapper = Wrapper::start(&cluster, "2s", &work).await;
+    let next = Next::waits(&cluster).await;
+    wrapper.signal(Signal::STOP);
+    next.enters_alone(&work).await;
+    wrapper.signal(Signal::CONT);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +220,7 @@ async fn two_faults_at_once(first: usize, second: usize) {
     for number in 0..4 {
         let faults = [number & 1, number & 2].map(|is_killed| if is_killed > 0 { Signal::KILL } else { Signal::STOP });
         let work = Work::stubborn();
-        let wrapper = Wrapper::start(&cluster, "2s", &work).await;
+        let wrapper = Wrapper::start(&cluster, SHORT_TTL, &work).await;
         let next = Next::waits(&cluster).await;
         let all = [wrapper.pid(), wrapper.keeper(), wrapper.inner_keeper()];
         let both = [all[first], all[second]];

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Pid;
 
 use super::super::terminal::Terminal;
-use super::{Next, one_node, work::Work};
+use super::{Next, SHORT_TTL, one_node, work::Work};
 use crate::support::{client, long_session, until};
 
 const CTRL_C: &str = "\x03";
@@ -55,7 +55,7 @@ async fn ctrl_z_stops_wrapper_and_command_and_fg_resumes_them() {
 async fn a_command_stopped_past_its_deadline_is_killed() {
     let cluster = one_node().await;
     let work = Work::stubborn();
-    let Some(mut terminal) = Terminal::open(&cluster, &job_of(&work, "2s")).await else { return };
+    let Some(mut terminal) = Terminal::open(&cluster, &job_of(&work, SHORT_TTL)).await else { return };
     work.begun().await;
     let next = Next::waits(&cluster).await;
     terminal.types(CTRL_Z).await;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use lockkeeper::local::{LocalCluster, Signal};
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, kill_process_group};
 use tempfile::TempDir;
 use tokio::{
     io::AsyncReadExt as _,
@@ -87,6 +87,32 @@ impl Work {
 
     pub(super) async fn over(&self) {
         until("the end of all processes", async || self.is_over().then_some(())).await;
+    }
+}
+
+/// Processes that only sleep. They end when it is dropped.
+pub(super) struct Crowd {
+    /// Of which the others are children, in its process group.
+    shell: Child,
+}
+
+impl Crowd {
+    pub(super) async fn gather(count: usize) -> Self {
+        let script = format!("for i in $(seq {count}); do sleep {} & done; echo all; wait", NEVER.as_secs());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).process_group(0).stdout(Stdio::piped());
+        let mut shell = shell.spawn().expect("sh");
+        let mut all = [0; 3];
+        let mut stdout = shell.stdout.take().expect("it is piped");
+        timeout(LONG, stdout.read_exact(&mut all)).await.expect("in time").expect("there is room for so many");
+        Self { shell }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        let shell = self.shell.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("it was not waited for");
+        kill_process_group(shell, Signal::KILL).expect("its group is there");
     }
 }
 
