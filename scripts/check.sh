@@ -67,7 +67,7 @@ node_and_simulation() {
     local skipped=("${heavy[@]/#/--skip=}")
     # The same two seeds in each check, so that it says something of the change alone.
     LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 \
-        nice -n 19 cargo test --locked --test simulation -- --nocapture >"$notes/simulation" 2>&1 &
+        nice -n 10 cargo test --locked --test simulation -- --nocapture >"$notes/simulation" 2>&1 &
     local simulation=$! failed=0
     cargo test --locked --test node -- --test-threads 1 "${heavy[@]}" >"$notes/heavy" 2>&1 &
     local beside=$!

@@ -51,4 +51,9 @@ impl Machine {
     pub fn closed_until(&self) -> Option<Stamp> {
         self.clock.closed_until()
     }
+
+    /// For how long no lock is granted, milliseconds, or `None` if locks are granted: see [`closed_until`](Self::closed_until).
+    pub fn closed_for_ms(&self) -> Option<u64> {
+        self.closed_until().map(|until| until.0.saturating_sub(self.now().0))
+    }
 }

@@ -180,7 +180,7 @@ pub(in super::super) async fn found(
         first_token: cluster.machine.last_token().0 + 1,
         copied_last_token: applied.machine.last_token().0,
         log_index: last.index,
-        closed_ms: closed_ms(&cluster.machine),
+        closed_ms: cluster.machine.closed_for_ms().unwrap_or_default(),
         sessions: cluster.machine.counts().sessions,
         grants: cluster.machine.counts().grants,
         ttl_ms_max: longest(&cluster.machine),
@@ -232,11 +232,6 @@ fn members(
     }
 
     Ok(members)
-}
-
-/// For how long no lock is granted, milliseconds.
-fn closed_ms(machine: &Machine) -> u64 {
-    machine.closed_until().map_or(0, |until| until.0.saturating_sub(machine.now().0))
 }
 
 /// How long the longest TTL keeps locks closed, milliseconds.
