@@ -33,6 +33,9 @@ use crate::{
 /// The TTL of a holder that is lost with its cluster: its lock stays closed for this time after a restore.
 const SHORT: Duration = Duration::from_secs(8);
 
+/// The lease of a client of Redis, milliseconds. It is not over when the test is.
+const LEASE_MS: &str = "600000";
+
 /// Runs the program. Returns its exit code, stdout and stderr.
 async fn run(arguments: &[&str]) -> (i32, String, String) {
     text(&output(&mut lockkeeper(arguments)).await)
@@ -235,6 +238,11 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
     let at = |name: &str| aside.path().join(name).to_str().expect("text").to_owned();
     let file = at("backup");
     let endpoint = cluster.node(1).endpoint();
+    until("a lock of Redis' clients", async || {
+        let mut redis = Connection::open(&cluster.redis_endpoints()[0]).await?;
+        redis.call(&["SET", "kept", "its holder", "NX", "PX", LEASE_MS]).await
+    })
+    .await;
     document(&["snapshot", "save", &file, "--endpoints", &endpoint]).await;
     let late = session_of(&client(&cluster), SHORT).await.acquire("late").await.expect("free");
     lose(&mut cluster, &[1]).await;
@@ -256,6 +264,15 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
     let begun = Instant::now();
     start_on(&mut cluster, &made).await;
     let after = client(&cluster);
+    // The holder of a lock that the backup knows may have been late when the cluster was lost: then another one had the lock by then.
+    let renewal = async {
+        until("a renewal", async || {
+            let mut redis = Connection::open(&cluster.redis_endpoints()[0]).await?;
+            (redis.call(&["PEXPIRE", "kept", LEASE_MS]).await? == Reply::Number(1)).then_some(())
+        })
+        .await;
+        begun.elapsed()
+    };
     // Redis' clients lock with hashes, too, which claim no lock.
     let hash = async {
         until("a hash", async || {
@@ -270,8 +287,9 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
         drop(acquire_again(&after, "late").await);
         begun.elapsed()
     };
-    let (lock, hash) = tokio::join!(lock, hash);
+    let (lock, hash, renewal) = tokio::join!(lock, hash, renewal);
     assert!(lock >= SHORT && hash >= SHORT, "granted after {lock:?}, a hash written after {hash:?}");
+    assert!(renewal >= SHORT, "renewed after {renewal:?}");
     drop(late);
 }
 

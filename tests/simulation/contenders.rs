@@ -3,7 +3,7 @@
 //! A contender trusts its lease from the sending of the last answered call on, less a margin for its clock, as every client of leases must.
 //! For how long is a matter of its protocol.
 //! No two contenders may trust at one time that they hold the same lock; tokens rise; and who still trusts its lease is never told that it
-//! has none.
+//! has none, unless the cluster was lost and restored from a backup since.
 //!
 //! What has a token is also in the history, as a holder that speaks the protocol: the checker judges the holders of each protocol by
 //! themselves, and with all others.
@@ -21,7 +21,7 @@ use lockkeeper::chaos::{
 use rand::{Rng as _, rngs::StdRng};
 use tokio::time::timeout;
 
-use crate::{clients::Book, system};
+use crate::{clients::Book, protocols::ContendedProtocol, system};
 
 /// The TTL of leases: whole seconds, for the sake of etcd's.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -43,6 +43,8 @@ struct ContentionState {
     /// By protocol.
     counts: BTreeMap<&'static str, TenureCounts>,
     complaints: Vec<String>,
+    /// When the cluster was last restored from a backup.
+    restored_at: Option<Duration>,
 }
 
 /// Who trusts that it holds a lock, and until when.
@@ -59,6 +61,8 @@ struct TenureCounts {
     handed_over: u64,
     renewed: u64,
     released: u64,
+    /// By a restored cluster.
+    granted_anew: u64,
 }
 
 impl Contention {
@@ -87,13 +91,33 @@ impl Contention {
         self.state().complaints.clone()
     }
 
+    /// The cluster was lost with its data, and a new one is about to start from a backup. That may not know what was granted or renewed
+    /// until now, and may say so. It must not grant it to others.
+    pub(crate) fn restored(&self) {
+        self.state().restored_at = Some(system::elapsed());
+    }
+
+    /// What the contenders must have done in a meaningful run, and have not.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let counts = self.state().counts.clone();
+        let lacks = |protocol: &&str| counts.get(protocol).is_none_or(|counts| counts.granted_anew == 0);
+        let protocols = ContendedProtocol::ALL.map(ContendedProtocol::name);
+        let lacking = protocols.iter().copied().filter(lacks);
+        lacking.map(|protocol| format!("no lock of {protocol} granted by a restored cluster")).collect()
+    }
+
     /// What the contenders did, by protocol.
     pub(crate) fn counts(&self) -> Vec<(String, u64)> {
         let counts = self.state().counts.clone();
         let of_protocol = |(protocol, counts): (&'static str, TenureCounts)| {
-            let TenureCounts { granted, handed_over, renewed, released } = counts;
-            let counts =
-                [("granted", granted), ("handed over", handed_over), ("renewed", renewed), ("released", released)];
+            let TenureCounts { granted, handed_over, renewed, released, granted_anew } = counts;
+            let counts = [
+                ("granted", granted),
+                ("handed over", handed_over),
+                ("renewed", renewed),
+                ("released", released),
+                ("granted by a restored cluster", granted_anew),
+            ];
             counts.map(|(what, count)| (format!("locks of {protocol} {what}"), count))
         };
         counts.into_iter().flat_map(of_protocol).collect()
@@ -191,7 +215,8 @@ impl Attempt {
             acquiring.ok(Answer::Acquire { token, place_lost: false });
         });
         let is_recorded = recorded.is_some();
-        let mut held = HeldLock { all, protocol, trust, recorder, who, lock, until: sent, token, is_recorded };
+        let told = system::elapsed();
+        let mut held = HeldLock { all, protocol, trust, recorder, who, lock, until: sent, told, token, is_recorded };
         held.until = held.until_after(sent);
         held.begin();
         held
@@ -208,6 +233,8 @@ pub(crate) struct HeldLock {
     lock: String,
     /// Until when it trusts its lease.
     until: Duration,
+    /// When it was last told that it has the lock.
+    told: Duration,
     token: Option<u64>,
     is_recorded: bool,
 }
@@ -246,14 +273,21 @@ impl HeldLock {
             }
         }
         state.complaints.extend(complaints);
+        let is_restored = state.restored_at.is_some();
         let counts = state.counts.entry(*protocol).or_default();
         counts.granted += 1;
+        counts.granted_anew += u64::from(is_restored);
         counts.handed_over += u64::from(before.is_some());
     }
 
     /// A call that was sent then has renewed the lease.
     pub(crate) fn renewed(&mut self, sent: Duration) {
+        // While it trusted nothing, another could have had the lock in the cluster that is lost.
+        if !self.trusts() && self.may_be_forgotten() {
+            self.end_record("its lease was over, and its cluster lost");
+        }
         self.until = self.until_after(sent);
+        self.told = system::elapsed();
         if self.is_recorded {
             note_renewal(&self.recorder, &self.who, sent);
         }
@@ -275,20 +309,25 @@ impl HeldLock {
         }
     }
 
-    /// It has lost its connection, and trusts nothing until it hears more. The history has it no longer: there is no word there for one
-    /// that trusts again.
+    /// It has lost its connection, and trusts nothing until it hears more.
     pub(crate) fn suspend(&mut self) {
         self.until = system::elapsed();
         self.forget();
+        self.end_record("its connection was closed");
+    }
+
+    /// The history has it no longer: there is no word there for one that trusts again.
+    fn end_record(&mut self, why: &str) {
         if self.is_recorded {
-            self.recorder.begin(&[], Call::Close { session: self.who.clone() }).unknown("its connection was closed");
+            self.recorder.begin(&[], Call::Close { session: self.who.clone() }).unknown(why);
             self.is_recorded = false;
         }
     }
 
     /// It was told that it does not hold the lock.
     pub(crate) fn lost(self) {
-        if self.trusts() {
+        let is_forgotten = self.may_be_forgotten();
+        if self.trusts() && !is_forgotten {
             let Self { protocol, who, lock, until, .. } = &self;
             let what = format!(
                 "{who} was told at {:?} that it does not hold the lock {lock} of {protocol}, and trusts it until {until:?}",
@@ -297,9 +336,15 @@ impl HeldLock {
             self.all.state().complaints.push(what);
         }
         if self.is_recorded {
-            self.recorder.fact(Fact::Lost { session: self.who.clone(), why: "expired".to_owned(), token: None });
+            let why = if is_forgotten { "unknown" } else { "expired" };
+            self.recorder.fact(Fact::Lost { session: self.who.clone(), why: why.to_owned(), token: None });
         }
         self.forget();
+    }
+
+    /// Whether the cluster that has told it of its lock is lost.
+    fn may_be_forgotten(&self) -> bool {
+        self.all.state().restored_at.is_some_and(|at| self.told <= at)
     }
 
     /// It is about to release the lock, and trusts nothing any more.

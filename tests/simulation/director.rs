@@ -32,9 +32,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     clients::{self, Clients, Desk},
+    contenders::Contention,
     faults::{Order, Sites, World},
     network,
     plan::Plan,
+    restore::Survivors,
     signals::SignalsJudge,
 };
 
@@ -73,6 +75,8 @@ pub(crate) struct Director {
     pub(crate) hungry: watch::Sender<bool>,
     /// The clients that wait.
     pub(crate) signals: Arc<SignalsJudge>,
+    /// The contenders of other protocols.
+    pub(crate) contention: Arc<Contention>,
     /// Failures that are not in the history.
     pub(crate) troubles: Rc<RefCell<Vec<String>>>,
     pub(crate) nemesis: Recorder,
@@ -204,7 +208,9 @@ impl Director {
         let connect = Arc::new(move |endpoint| network::dial_unless(endpoint, Arc::clone(&gate)));
         let client = clients::client_with(self.plan.nodes, !self.plan.seed ^ 0x401d, connect);
         let client = client.map_err(|error| error.to_string())?;
-        world.lose_and_restore(&self.operator_with(HOLDER, client), &is_cut_off).await
+        let holder = self.operator_with(HOLDER, client);
+        let survivors = Survivors { holder: &holder, is_cut_off: &is_cut_off, contention: &self.contention };
+        world.lose_and_restore(&survivors).await
     }
 
     /// The clients have ended and hold nothing. All nodes take a snapshot, if `snapshot_entries` permits it, and restart from it: state

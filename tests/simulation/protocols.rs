@@ -103,20 +103,21 @@ pub(crate) struct ContendingProcess {
 }
 
 impl ContendingProcess {
-    /// Contends until the run is over.
+    /// Contends until the run is over. A successor that is started after that contends until it is killed: it lives through the restores.
     pub(crate) async fn work(self: Arc<Self>) -> turmoil::Result {
         let generation = self.generation.fetch_add(1, Ordering::Relaxed);
-        join_all((0..self.protocol.contenders()).map(|number| self.contend(generation, number))).await;
+        let finish = if self.finish.is_cancelled() { CancellationToken::new() } else { self.finish.clone() };
+        join_all((0..self.protocol.contenders()).map(|number| self.contend(generation, number, finish.clone()))).await;
         Ok(())
     }
 
-    async fn contend(&self, generation: u32, number: u64) {
+    async fn contend(&self, generation: u32, number: u64, finish: CancellationToken) {
         let name = self.protocol.name();
         let salt = (self.protocol as u64 + 1) << 40;
         let random = StdRng::seed_from_u64(self.seed ^ salt ^ (u64::from(generation) << 20) ^ number);
         let contender =
             self.contention.contender(name, &format!("{name}-{number}.{generation}"), self.protocol.trust());
-        let parts = ContenderParts { seats: self.seats, contender, random, finish: self.finish.clone() };
+        let parts = ContenderParts { seats: self.seats, contender, random, finish };
         self.protocol.contend(parts).await;
     }
 }

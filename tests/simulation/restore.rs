@@ -4,6 +4,8 @@
 //! grant them before its deadline. What is granted then has tokens that no cluster before has issued. The properties that are judged across
 //! a loss are in `lockkeeper::chaos::checker`.
 //!
+//! The contenders of other protocols live through it too: what the backup knows of their locks is older than what they know.
+//!
 //! At the last time one node starts on what it has: an operator forgot to give it the data of the new cluster. It must not come in.
 
 use std::{
@@ -31,8 +33,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     clients,
+    contenders::Contention,
     faults::{Order, World},
     network,
+    protocols::ContendedProtocol,
     rights::RightsClientProcess,
     signals::SignalsClientProcess,
     system,
@@ -44,6 +48,10 @@ const TIMES: usize = 2;
 const BOUND: Duration = Duration::from_secs(20);
 /// The longest TTL that a session in the backup may have.
 const TTL_MAX: Duration = Duration::from_secs(10);
+/// For how long contenders take locks before the backup, and at the end.
+const CONTENDED: Duration = Duration::from_millis(1_200);
+/// For how long they go on after the backup, before the cluster is lost, milliseconds: also for longer than a lease that the backup knows.
+const UNSAVED_MS: (u64, u64) = (100, 3_000);
 /// The pause after an error.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 /// From the kill of the nodes to the start of the new ones, milliseconds: shorter than the holder trusts its locks.
@@ -51,17 +59,25 @@ const LOST_MS: (u64, u64) = (50, 500);
 /// The fewest members of which one can be left out: the others are a majority.
 const MEMBERS_MIN: usize = 3;
 
+/// Who lives through the losses.
+pub(crate) struct Survivors<'a> {
+    /// A client that reaches no cluster while it `is_cut_off`.
+    pub(crate) holder: &'a RunOperator,
+    pub(crate) is_cut_off: &'a AtomicBool,
+    /// By the protocols of others.
+    pub(crate) contention: &'a Contention,
+}
+
 impl World {
     /// Loses the cluster and restores it, some times. Fails if a restored cluster does not serve.
-    ///
-    /// `holder` is a client that reaches no cluster while it `is_cut_off`.
-    pub(crate) async fn lose_and_restore(
-        &mut self,
-        holder: &RunOperator,
-        is_cut_off: &AtomicBool,
-    ) -> Result<(), String> {
+    pub(crate) async fn lose_and_restore(&mut self, survivors: &Survivors<'_>) -> Result<(), String> {
+        let Survivors { holder, is_cut_off, contention } = *survivors;
         let operator = self.operator.clone();
         self.end_other_clients().await?;
+        let contenders = ContendedProtocol::ALL.map(|protocol| protocol.name().to_owned());
+        contenders.iter().cloned().for_each(|host| self.order(Order::Start(host)));
+        sleep(CONTENDED).await;
+
         let by = Instant::now() + BOUND;
         let held = holder.hold("left/saved", by).await;
         let mut held = held.ok_or("no lock was granted before the backup")?;
@@ -75,7 +91,9 @@ impl World {
 
             // One that reaches the new cluster learns that its session is unknown; one that does not trusts its locks until its deadline.
             is_cut_off.store(time == cut_at, Ordering::Relaxed);
-            let closed_for = self.lose(&saved, time).await?;
+            let unsaved_for = self.some_ms(UNSAVED_MS.0, UNSAVED_MS.1);
+            sleep(unsaved_for).await;
+            let closed_for = self.lose(&saved, time, contention).await?;
             let by = Instant::now() + closed_for + BOUND;
             if !operator.take_over_from(&held, by).await {
                 return Err(format!("cluster {time} from the backup did not grant all locks of the one that was lost"));
@@ -84,6 +102,8 @@ impl World {
             held = holder.hold(&format!("left/next/{time}"), by).await.ok_or("a restored cluster grants nothing")?;
         }
 
+        sleep(CONTENDED).await;
+        contenders.into_iter().for_each(|host| self.order(Order::Crash(host)));
         self.heal();
         Ok(())
     }
@@ -106,7 +126,7 @@ impl World {
     }
 
     /// Destroys all members with their data and starts a cluster from the backup. Returns for how long that grants nothing.
-    async fn lose(&mut self, saved: &[u8], time: usize) -> Result<Duration, String> {
+    async fn lose(&mut self, saved: &[u8], time: usize, contention: &Contention) -> Result<Duration, String> {
         self.recorder.fact(Fact::Fault { name: "restore".to_owned(), nodes: self.members.clone(), silent: Vec::new() });
         self.kill_all();
         let lost_for = self.some_ms(LOST_MS.0, LOST_MS.1);
@@ -116,6 +136,7 @@ impl World {
             self.make_anew(saved, time).map_err(|error| format!("the backup cannot be restored: {error}"))?;
         self.observer.forget_terms();
         self.recorder.fact(Fact::Restored);
+        contention.restored();
         self.start_all();
         Ok(closed_for)
     }
@@ -155,9 +176,7 @@ impl World {
             self.lost.extend(Some(*node).filter(|_| is_late));
         }
 
-        let machine = &cluster.machine;
-        let closed_ms = machine.closed_until().map_or(0, |until| until.0.saturating_sub(machine.now().0));
-        Ok(Duration::from_millis(closed_ms))
+        Ok(Duration::from_millis(cluster.machine.closed_for_ms().unwrap_or_default()))
     }
 }
 

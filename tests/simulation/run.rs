@@ -253,6 +253,7 @@ impl Stage {
             orders: Rc::clone(&self.orders),
             hungry,
             signals: Arc::clone(&self.signals),
+            contention: Arc::clone(&self.contention),
             troubles: Rc::clone(&self.troubles),
             nemesis: self.book.recorder("nemesis"),
         };
@@ -417,6 +418,7 @@ impl Stage {
         let mut missing = missing(&summary, &findings);
         missing.extend(self.rights.missing());
         missing.extend(self.signals.missing());
+        missing.extend(self.contention.missing());
         let changes = self.changes.borrow();
         if changes.is_empty() {
             missing.push("no change of the membership".to_owned());

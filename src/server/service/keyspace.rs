@@ -21,8 +21,8 @@ use crate::{
     wire::{Form, MESSAGE_BYTES_MAX},
 };
 use lockkeeper_machine::{
-    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Refusal, Reply, Select, Selected, Shows, SortBy,
-    Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, TxnResult, VALUE_BYTES_MAX, Version,
+    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, PutLease, Refusal, Reply, Select, Selected, Shows,
+    SortBy, Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, TxnResult, VALUE_BYTES_MAX, Version,
 };
 use lockkeeper_planted::Planted;
 
@@ -115,17 +115,24 @@ fn bytes_shown(result: &TxnResult) -> usize {
 }
 
 impl Local {
-    /// Refuses what may be a lock, and claims none, while a restored cluster is closed.
+    /// Refuses what may take or renew a lock, and claims none, while a restored cluster is closed.
     ///
     /// The table itself refuses claims. Redis' clients also lock with hashes, sorted sets and strings without a deadline, which claim
-    /// nothing; a semaphore that was taken after the copy was made must not be given to others at once. Deletes and deadlines are served.
+    /// nothing; a semaphore that was taken after the copy was made must not be given to others at once.
+    ///
+    /// Nor may a lock be renewed that the copy has. Its holder may have been late: then another client took the lock after the copy was
+    /// made, and trusts it until this cluster opens. Most clients renew by their session, which has a new id here; those of DynamoDB and
+    /// Redis by a value of their own.
+    ///
+    /// Deletes are served.
     fn refuse_while_closed(&self, txn: &Txn) -> Result<(), Error> {
+        let is_of_redis = |key: &Key| lockkeeper_redis::is_key_of_client(key.as_bytes());
         let may_lock = |operation: &TxnOperation| match operation {
-            TxnOperation::Put(put) => lockkeeper_redis::is_key_of_client(put.key.as_bytes()),
-            TxnOperation::PutChild(child) => lockkeeper_redis::is_key_of_client(child.put.key.as_bytes()),
+            TxnOperation::Put(put) => is_of_redis(&put.key) || put.lease == PutLease::Renewed,
+            TxnOperation::PutChild(child) => is_of_redis(&child.put.key),
+            TxnOperation::Expire(expire) => is_of_redis(&expire.key),
             TxnOperation::Get(_)
             | TxnOperation::Select(_)
-            | TxnOperation::Expire(_)
             | TxnOperation::Delete(_)
             | TxnOperation::DeleteRange(_)
             | TxnOperation::Open(_) => false,
@@ -135,10 +142,7 @@ impl Local {
         }
 
         // This node leads, so its table has the moment at which the cluster opens.
-        let closed = self.replica.table().read(|applied| {
-            let now = applied.machine.now();
-            applied.machine.closed_until().map(|until| until.0.saturating_sub(now.0))
-        });
+        let closed = self.replica.table().read(|applied| applied.machine.closed_for_ms());
         closed.map_or(Ok(()), |remaining_ms| Err(Error::refused(Refusal::Closed { remaining_ms })))
     }
 }
