@@ -12,6 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-1}
 
 notes=$(mktemp -d)
+# The process groups of what runs beside others.
+groups=()
 results=$notes/results
 table=$notes/table
 trap 'rm -rf "$notes"' EXIT
@@ -37,14 +39,41 @@ with_results() {
     grep '^test result:' "$notes/output" >>"$results"
 }
 
+# beside NAME COMMAND…: runs the command beside what follows, in a process group of its own, with its output in $notes/NAME.
+beside() {
+    local name=$1
+    shift
+    set -m
+    "$@" >"$notes/$name" 2>&1 </dev/null &
+    set +m
+    groups+=($!)
+    trap end_besides EXIT
+}
+
+# What runs beside others does not outlive them, as after Ctrl-C.
+end_besides() {
+    local group
+    for group in "${groups[@]}"; do
+        kill -- "-$group" 2>/dev/null || true
+    done
+}
+
+# joined NAME: waits for the first one that was not waited for yet, and shows its output.
+joined() {
+    local failed=0
+    wait "${groups[0]}" || failed=1
+    groups=("${groups[@]:1}")
+    cat "$notes/$1"
+    return "$failed"
+}
+
 # The unit tests of all crates, one program after the other. Beside them, one after the other, what leaves a processor free or waits most of
 # the time: the program `pure`, of which the longest test takes one processor; scenarios of clients; and the quick planted bugs.
 crates_formats_clients() {
-    beside_crates >"$notes/beside" 2>&1 &
-    local beside=$! failed=0
+    local failed=0
+    beside further beside_crates
     cargo test --locked --workspace --lib || failed=1
-    wait "$beside" || failed=1
-    cat "$notes/beside"
+    joined further || failed=1
     return "$failed"
 }
 
@@ -63,19 +92,15 @@ beside_crates() {
 # The tests of the program `node`, in two processes side by side: those that load the machine most one after the other, and the others,
 # which wait most of the time, some at a time. The simulation only computes: it gets the processor time that they leave.
 node_and_simulation() {
-    local heavy=(abuse::)
+    local heavy=(abuse::) failed=0
     local skipped=("${heavy[@]/#/--skip=}")
+    beside heavy cargo test --locked --test node -- --test-threads 1 "${heavy[@]}"
     # The same two seeds in each check, so that it says something of the change alone.
-    LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 \
-        nice -n 10 cargo test --locked --test simulation -- --nocapture >"$notes/simulation" 2>&1 &
-    local simulation=$! failed=0
-    cargo test --locked --test node -- --test-threads 1 "${heavy[@]}" >"$notes/heavy" 2>&1 &
-    local beside=$!
+    beside simulation env LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 \
+        nice -n 10 cargo test --locked --test simulation -- --nocapture
     cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "${skipped[@]}" || failed=1
-    wait "$beside" || failed=1
-    cat "$notes/heavy"
-    wait "$simulation" || failed=1
-    cat "$notes/simulation"
+    joined heavy || failed=1
+    joined simulation || failed=1
     return "$failed"
 }
 

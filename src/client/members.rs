@@ -1,6 +1,9 @@
 //! Operators' calls about the members of the cluster.
 
-use super::{Client, Error, call::with};
+use super::{
+    Client, Error,
+    call::{RetryPolicy, with},
+};
 use lockkeeper_proto::v1::{self, cluster_client::ClusterClient};
 
 /// A node that is to become a member, or a member with new addresses: [`Client::add_member`].
@@ -69,11 +72,12 @@ impl Client {
     /// Hands the leadership to a voter that answers and is caught up: to this one, or to the one whose log is furthest. Returns the new
     /// leader.
     ///
-    /// Fails with [`Error::Refused`] if that voter, or every other voter, cannot take over, and else as the calls of [`Client`] do. It is
-    /// not repeated once its outcome is unknown. If the future is dropped before it completes, the request may have taken effect.
+    /// Fails with [`Error::Refused`] if that voter, or every other voter, cannot take over, and else as the calls of [`Client`] do. Once
+    /// its outcome is unknown, it is repeated only with a node that is named: that one may lead already. If the future is dropped before
+    /// it completes, the request may have taken effect.
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<u64, Error> {
         let request = v1::TransferLeaderRequest { to_node_id: to.unwrap_or_default() };
-        let policy = self.caller.once_policy();
+        let policy = RetryPolicy { repeat_unknown: to.is_some(), ..self.caller.once_policy() };
         let answer = self.caller.call(policy, |node| with!(ClusterClient, node, transfer_leader, request));
         Ok(answer.await?.leader_id)
     }

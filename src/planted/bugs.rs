@@ -190,6 +190,8 @@ planted! {
         RestoredSessionsKeepIds = "restored-sessions-keep-ids",
         /// A restored cluster grants locks at once, while holders of the lost one may still trust theirs.
         RestoredOpensAtOnce = "restored-opens-at-once",
+        /// A restored cluster renews locks by their values while it grants none.
+        RestoredRenews = "restored-renews",
         /// A restored cluster lets a watch go on after a revision of the lost one, with a gap.
         RestoredHistoryGoesOn = "restored-history-goes-on",
         /// A remembered reply answers another request under the same id.

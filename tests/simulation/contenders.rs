@@ -74,11 +74,24 @@ impl Contention {
         self.state.lock().expect("nothing panics while it has the tenures")
     }
 
-    /// A contender that speaks this protocol, and trusts a lease for this long.
-    pub(crate) fn contender(self: &Arc<Self>, protocol: &'static str, process: &str, trust: Duration) -> Contender {
+    /// A contender that speaks this protocol, and trusts a lease for this long. So often, in percent, it is late.
+    pub(crate) fn contender(
+        self: &Arc<Self>,
+        (protocol, trust): (&'static str, Duration),
+        process: &str,
+        late_percent: u32,
+    ) -> Contender {
         let recorder = self.book.recorder(process);
         recorder.fact(Fact::Speaks { process: process.to_owned(), protocol: protocol.to_owned() });
-        Contender { all: Arc::clone(self), protocol, trust, process: process.to_owned(), recorder, turns: 0 }
+        Contender {
+            all: Arc::clone(self),
+            protocol,
+            trust,
+            late_percent,
+            process: process.to_owned(),
+            recorder,
+            turns: 0,
+        }
     }
 
     /// Notes what cannot have been.
@@ -129,6 +142,7 @@ pub(crate) struct Contender {
     all: Arc<Contention>,
     protocol: &'static str,
     trust: Duration,
+    late_percent: u32,
     process: String,
     recorder: Recorder,
     turns: u64,
@@ -147,6 +161,13 @@ impl Contender {
     /// All contenders of the run.
     pub(crate) fn contention(&self) -> &Arc<Contention> {
         &self.all
+    }
+
+    /// How long it works before it says something of a lock that it holds. At times it stands still for longer than its lease, and goes on
+    /// as if it had the lock.
+    pub(crate) fn pause(&self, random: &mut StdRng) -> Duration {
+        let ms = if random.random_range(0..100) < self.late_percent { 2_100..3_500 } else { 20..700 };
+        Duration::from_millis(random.random_range(ms))
     }
 }
 
@@ -393,12 +414,6 @@ impl ReleasingLock {
 fn note_renewal(recorder: &Recorder, who: &str, sent: Duration) {
     let sent_ns = u64::try_from(sent.as_nanos()).expect("no run takes centuries");
     recorder.fact(Fact::Renewed { session: who.to_owned(), sent_ns, ttl_ms: None });
-}
-
-/// How long a holder works before it says something. Some stand still for longer than their lease, and go on as if they had the lock.
-pub(crate) fn pause(random: &mut StdRng) -> Duration {
-    let ms = if random.random_range(0..100) < 8 { 2_100..3_500 } else { 20..700 };
-    Duration::from_millis(random.random_range(ms))
 }
 
 /// The answer of a call, if it comes in time.

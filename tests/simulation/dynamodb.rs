@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    contenders::{Attempt, Contender, HeldLock, TTL, in_time, pause},
+    contenders::{Attempt, Contender, HeldLock, TTL, in_time},
     network,
     protocols::{ContendedProtocol, ContenderParts},
     system,
@@ -85,7 +85,7 @@ impl LockClient {
         let Some(mut held) = self.acquire(&key, &owner, &version, condition, attempt).await? else { return Some(()) };
 
         for _ in 0..self.random.random_range(0..4) {
-            sleep(pause(&mut self.random)).await;
+            sleep(contender.pause(&mut self.random)).await;
             let sent = system::elapsed();
             let next = self.version();
             let written = self.write("UpdateItem", &heartbeat(&key, &owner, &version, &next)).await?;
@@ -99,7 +99,7 @@ impl LockClient {
 
         // Some holders fall silent: their locks pass on when their leases end.
         if self.random.random_range(0..100) < 70 {
-            sleep(pause(&mut self.random)).await;
+            sleep(contender.pause(&mut self.random)).await;
             let releasing = held.release();
             let request = release(&key, &owner, &version);
             let written = if self.random.random() {

@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 
 use crate::{
     clients,
-    contenders::{Contender, LIMIT, TTL, pause},
+    contenders::{Contender, LIMIT, TTL},
     protocols::{ContendedProtocol, ContenderParts},
     system,
 };
@@ -73,7 +73,7 @@ async fn hold(channel: &Channel, contender: &mut Contender, random: &mut StdRng)
     };
 
     for _ in 0..random.random_range(0..5) {
-        sleep(pause(random)).await;
+        sleep(contender.pause(random)).await;
         let sent = system::elapsed();
         let request = LeaseKeepAliveRequest { id: lease };
         let alive = leases.lease_keep_alive(tokio_stream::iter([request]));

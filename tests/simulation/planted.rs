@@ -72,7 +72,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 44] = [
+const CASES: [(Planted, Evidence); 45] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -118,6 +118,7 @@ const CASES: [(Planted, Evidence); 44] = [
     (Planted::RestoredTwiceAlike, Violated(Property::NoTokenTwice)),
     (Planted::RestoredSessionsKeepIds, Violated(Property::MutualExclusion)),
     (Planted::RestoredOpensAtOnce, Violated(Property::NoEarlyExpiry)),
+    (Planted::RestoredRenews, Error("has had since")),
     // What an entry of the log is, and what it costs.
     (Planted::EntryCutShort, Violated(Property::Applicable)),
     (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),

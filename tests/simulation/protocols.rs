@@ -9,13 +9,16 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::LocalBoxFuture, future::join_all};
-use rand::{SeedableRng as _, rngs::StdRng};
+use rand::{SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     contenders::{Contender, Contention, TTL},
     dynamodb, etcd, redis, zookeeper,
 };
+
+/// How often contenders are late, of whom each draws one of these.
+const LATE_PERCENT: [u32; 3] = [0, 10, 50];
 
 /// A protocol by which contenders take locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,9 +117,10 @@ impl ContendingProcess {
     async fn contend(&self, generation: u32, number: u64, finish: CancellationToken) {
         let name = self.protocol.name();
         let salt = (self.protocol as u64 + 1) << 40;
-        let random = StdRng::seed_from_u64(self.seed ^ salt ^ (u64::from(generation) << 20) ^ number);
-        let contender =
-            self.contention.contender(name, &format!("{name}-{number}.{generation}"), self.protocol.trust());
+        let mut random = StdRng::seed_from_u64(self.seed ^ salt ^ (u64::from(generation) << 20) ^ number);
+        let late_percent = *LATE_PERCENT.choose(&mut random).expect("it is not empty");
+        let process = format!("{name}-{number}.{generation}");
+        let contender = self.contention.contender((name, self.protocol.trust()), &process, late_percent);
         let parts = ContenderParts { seats: self.seats, contender, random, finish };
         self.protocol.contend(parts).await;
     }

@@ -2,7 +2,8 @@
 //!
 //! A lock is a string that `SET … NX PX` creates, also within `MULTI`, after `WATCH`, or by a script; or a hash, as Redisson's are. It is
 //! extended and released by scripts that compare, by one that a node knows by its shape and one that it must run, or by `WATCH`. Some
-//! holders of a string hand it over in place: they give it the value of the next holder, and no other client can come between.
+//! holders of a string hand it over in place: they give it the value of the next holder, and no other client can come between. A holder
+//! whose connection breaks extends its lock by another one, however late that is.
 
 use std::{io, time::Duration};
 
@@ -15,7 +16,7 @@ use tokio::{
 use turmoil::net::TcpStream;
 
 use crate::{
-    contenders::{Attempt, Contender, HeldLock, TTL, in_time, pause},
+    contenders::{Attempt, Contender, HeldLock, TTL, in_time},
     network,
     protocols::{ContendedProtocol, ContenderParts},
     system,
@@ -24,6 +25,8 @@ use crate::{
 /// The requests that nodes send each other for these clients.
 pub(crate) const REQUESTS: [&str; 2] = ["run_unit", "commit_each"];
 const LOCKS: u32 = 2;
+/// How often a holder asks for more time, if there is no answer.
+const EXTEND_TRIES: u32 = 8;
 /// Bytes of a reply, at the most.
 const REPLY_BYTES_MAX: u64 = 1 << 16;
 
@@ -79,7 +82,10 @@ pub(crate) async fn contend(parts: ContenderParts) {
         let seat = random.random_range(1..=seats);
         // What is not answered ends the connection: whatever comes later would be taken for the next answer.
         if let Some(mut connection) = in_time(async { Connection::open(seat).await.ok() }).await {
-            while !finish.is_cancelled() && take_turn(&mut connection, &mut contender, &mut random).await.is_some() {
+            while !finish.is_cancelled() {
+                if take_turn(seats, &mut connection, &mut contender, &mut random).await.is_none() {
+                    break;
+                }
                 sleep(Duration::from_millis(random.random_range(10..250))).await;
             }
         }
@@ -88,7 +94,12 @@ pub(crate) async fn contend(parts: ContenderParts) {
 }
 
 /// Holds a lock once, or finds that another one does. `None`: some answer did not come.
-async fn take_turn(connection: &mut Connection, contender: &mut Contender, random: &mut StdRng) -> Option<()> {
+async fn take_turn(
+    seats: u64,
+    connection: &mut Connection,
+    contender: &mut Contender,
+    random: &mut StdRng,
+) -> Option<()> {
     let shape = *Shape::ALL.choose(random).expect("it is not empty");
     let number = random.random_range(0..LOCKS);
     let kind = if shape == Shape::Hash { "hash" } else { "string" };
@@ -116,9 +127,9 @@ async fn take_turn(connection: &mut Connection, contender: &mut Contender, rando
         return Some(());
     };
     for _ in 0..random.random_range(0..4) {
-        sleep(pause(random)).await;
-        let sent = system::elapsed();
-        if !lock.extend(random.random()).await? {
+        sleep(contender.pause(random)).await;
+        let (sent, is_own) = lock.extend_anyhow(seats, random).await?;
+        if !is_own {
             held.lost();
             return Some(());
         }
@@ -132,7 +143,7 @@ async fn take_turn(connection: &mut Connection, contender: &mut Contender, rando
 
     // Some holders fall silent: their locks pass on when their leases end.
     if random.random_range(0..100) < 70 {
-        sleep(pause(random)).await;
+        sleep(contender.pause(random)).await;
         let releasing = held.release();
         if lock.release(random.random_range(0..3)).await? {
             releasing.done();
@@ -252,6 +263,28 @@ impl LockClient<'_> {
         }
         releasing.done();
         self.told_token(next).await
+    }
+
+    /// Extends the lock, by one connection after the other until there is an answer. Returns when it sent what was answered, and whether
+    /// the lock was still its own.
+    async fn extend_anyhow(&mut self, seats: u64, random: &mut StdRng) -> Option<(Duration, bool)> {
+        let mut is_broken = false;
+        for _ in 0..EXTEND_TRIES {
+            if is_broken {
+                sleep(Duration::from_millis(random.random_range(50..250))).await;
+                let seat = random.random_range(1..=seats);
+                let opened = in_time(async { Connection::open(seat).await.ok() }).await;
+                let Some(connection) = opened else { continue };
+                *self.connection = connection;
+            }
+
+            let sent = system::elapsed();
+            if let Some(is_own) = self.extend(random.random()).await {
+                return Some((sent, is_own));
+            }
+            is_broken = true;
+        }
+        None
     }
 
     /// Whether the lock was still its own.

@@ -56,8 +56,8 @@ pub(super) fn reap() -> Reaped {
 pub(super) async fn kill_descendants(limit: Duration, keepers: &[Pid]) -> Vec<Pid> {
     let until = Instant::now() + limit;
     let mut keepers = keepers.to_vec();
-    kill_listed(&keepers);
     loop {
+        kill_listed(&keepers);
         if signal_others(Signal::KILL, &keepers).is_empty() {
             signal_all(Signal::KILL);
         }
@@ -113,10 +113,15 @@ mod linux {
             }
         }
 
-        let mut found = children.remove(&getpid()).unwrap_or_default();
+        family(|pid| children.remove(&pid).unwrap_or_default())
+    }
+
+    /// All descendants of this process, by the children of each.
+    fn family(mut children: impl FnMut(Pid) -> Vec<Pid>) -> Vec<Pid> {
+        let mut found = children(getpid());
         let mut next = 0;
-        while let Some(pid) = found.get(next) {
-            found.extend(children.remove(pid).unwrap_or_default());
+        while let Some(pid) = found.get(next).copied() {
+            found.extend(children(pid));
             next += 1;
         }
         found
@@ -154,13 +159,7 @@ mod linux {
 
     /// Sends SIGKILL to the descendants that the kernel lists, without these: at once, but perhaps not to all.
     pub(in super::super) fn kill_listed(spared: &[Pid]) {
-        let mut found = listed_children(getpid());
-        let mut next = 0;
-        while let Some(pid) = found.get(next).copied() {
-            found.extend(listed_children(pid));
-            next += 1;
-        }
-        signal_found(found, Signal::KILL, spared);
+        signal_found(family(listed_children), Signal::KILL, spared);
     }
 
     /// The children of a process, from `/proc/PID/task/TID/children` (proc_pid_task(5)).

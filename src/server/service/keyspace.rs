@@ -127,10 +127,11 @@ impl Local {
     /// Deletes are served.
     fn refuse_while_closed(&self, txn: &Txn) -> Result<(), Error> {
         let is_of_redis = |key: &Key| lockkeeper_redis::is_key_of_client(key.as_bytes());
+        let is_renewal_refused = !Planted::RestoredRenews.is_on();
         let may_lock = |operation: &TxnOperation| match operation {
-            TxnOperation::Put(put) => is_of_redis(&put.key) || put.lease == PutLease::Renewed,
+            TxnOperation::Put(put) => is_of_redis(&put.key) || is_renewal_refused && put.lease == PutLease::Renewed,
             TxnOperation::PutChild(child) => is_of_redis(&child.put.key),
-            TxnOperation::Expire(expire) => is_of_redis(&expire.key),
+            TxnOperation::Expire(expire) => is_renewal_refused && is_of_redis(&expire.key),
             TxnOperation::Get(_)
             | TxnOperation::Select(_)
             | TxnOperation::Delete(_)

@@ -101,11 +101,11 @@ impl Crowd {
         let script = format!("for i in $(seq {count}); do sleep {} & done; echo all; wait", NEVER.as_secs());
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]).process_group(0).stdout(Stdio::piped());
-        let mut shell = shell.spawn().expect("sh");
+        let mut crowd = Self { shell: shell.spawn().expect("sh") };
         let mut all = [0; 3];
-        let mut stdout = shell.stdout.take().expect("it is piped");
+        let stdout = crowd.shell.stdout.as_mut().expect("it is piped");
         timeout(LONG, stdout.read_exact(&mut all)).await.expect("in time").expect("there is room for so many");
-        Self { shell }
+        crowd
     }
 }
 

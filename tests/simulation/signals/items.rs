@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures::future::join_all;
+use lockkeeper::transport::KEEP_ALIVE;
 use rand::{Rng as _, seq::IndexedRandom as _};
 use tokio::time::{Instant, sleep};
 
@@ -235,6 +236,8 @@ pub(super) async fn look_at_all(mut client: WaitingClient, judge: &ItemsJudge) {
 
 /// Clients at any nodes that come one after the other are served in that order, when there are no faults.
 pub(super) async fn wait_in_turn(mut client: WaitingClient, judge: &ItemsJudge) {
+    // A connection between nodes that a fault has cut is known to be dead by then.
+    sleep(KEEP_ALIVE * 2).await;
     let seats: Vec<_> = (0..WAITERS_IN_TURN).map(|_| client.random.random_range(1..=client.seats)).collect();
     let waiters = join_all((0..).zip(&seats).map(|(number, seat)| async move {
         sleep(PLACED * number).await;
