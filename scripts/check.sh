@@ -12,11 +12,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-1}
 
 notes=$(mktemp -d)
-# The process groups of what runs beside others.
-groups=()
 results=$notes/results
 table=$notes/table
-trap 'rm -rf "$notes"' EXIT
+# The process groups of what this shell runs beside other things.
+groups=()
+trap 'end_besides; rm -rf "$notes"' EXIT
 
 # step NAME COMMAND…: runs the command and notes its seconds.
 step() {
@@ -35,8 +35,15 @@ tests() {
 }
 
 with_results() {
-    "$@" 2>&1 | tee "$notes/output"
+    in_subshell "$@" 2>&1 | tee "$notes/output"
     grep '^test result:' "$notes/output" >>"$results"
+}
+
+# What runs beside this shell is another one's.
+in_subshell() {
+    groups=()
+    trap end_besides EXIT
+    "$@"
 }
 
 # beside NAME COMMAND…: runs the command beside what follows, in a process group of its own, with its output in $notes/NAME.
@@ -47,7 +54,6 @@ beside() {
     "$@" >"$notes/$name" 2>&1 </dev/null &
     set +m
     groups+=($!)
-    trap end_besides EXIT
 }
 
 # What runs beside others does not outlive them, as after Ctrl-C.
@@ -90,17 +96,25 @@ beside_crates() {
 }
 
 # The tests of the program `node`, in two processes side by side: those that load the machine most one after the other, and the others,
-# which wait most of the time, some at a time. The simulation only computes: it gets the processor time that they leave.
-node_and_simulation() {
+# which wait most of the time, some at a time.
+node() {
     local heavy=(abuse::) failed=0
     local skipped=("${heavy[@]/#/--skip=}")
     beside heavy cargo test --locked --test node -- --test-threads 1 "${heavy[@]}"
-    # The same two seeds in each check, so that it says something of the change alone.
-    beside simulation env LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 \
-        nice -n 10 cargo test --locked --test simulation -- --nocapture
     cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "${skipped[@]}" || failed=1
     joined heavy || failed=1
+    return "$failed"
+}
+
+# The same two seeds in each check, so that it says something of the change alone.
+simulation() {
+    LOCKKEEPER_SIMULATION_FIRST=1 LOCKKEEPER_SIMULATION_SEEDS=2 nice -n 10 cargo test --locked --test simulation -- --nocapture
+}
+
+rest_of_simulation() {
+    local failed=0
     joined simulation || failed=1
+    grep '^test result:' "$notes/simulation" >>"$results"
     return "$failed"
 }
 
@@ -127,8 +141,11 @@ if has clippy clippy; then
 fi
 RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" step docs cargo doc --locked --workspace --no-deps
 step 'build of all tests' cargo test --locked --workspace --no-run
+# The simulation only computes: it gets the processor time that all other tests leave.
+beside simulation simulation
 tests 'crates, formats, clients' crates_formats_clients
-tests 'node, simulation' node_and_simulation
+tests node node
+step 'rest of the simulation' rest_of_simulation
 
 printf '\n%s\n' 'STEP                         TIME'
 cat "$table"

@@ -10,6 +10,7 @@ use std::{
 
 use lockkeeper::{
     client::{Client, Session, SessionOptions, Tls},
+    config::RaftConfig,
     local::{ClusterOptions, LocalCluster},
     proto::v1::Role,
 };
@@ -61,9 +62,13 @@ pub(crate) fn text(output: &Output) -> (i32, String, String) {
     (output.status.code().unwrap_or(-1), string(&output.stdout), string(&output.stderr))
 }
 
-/// Options for this number of nodes of the program under test, in a temporary directory.
+/// Options for this number of nodes of the program under test, in a temporary directory. On a busy machine a leader gets no processor for
+/// longer than the program's own election timeouts: with these, that is no election.
 pub(crate) fn options(nodes: usize) -> ClusterOptions {
-    ClusterOptions { nodes: Some(nodes), timeout: LONG, ..ClusterOptions::new(program()) }
+    let mut options = ClusterOptions { nodes: Some(nodes), timeout: LONG, ..ClusterOptions::new(program()) };
+    options.raft.election_timeout_ms_min = 1_500;
+    options.raft.election_timeout_ms_max = 3_000;
+    options
 }
 
 /// Starts a cluster of this number of nodes, and waits until it serves.
@@ -82,6 +87,11 @@ pub(crate) async fn cluster_with(change: impl FnOnce(&mut ClusterOptions)) -> Lo
     let mut options = options(3);
     change(&mut options);
     LocalCluster::start(options).await.expect("three nodes come up")
+}
+
+/// The same with the election timeouts that the program has by default, and whatever depends on them: when a member counts as silent.
+pub(crate) async fn prompt_cluster() -> LocalCluster {
+    cluster_with(|options| options.raft = RaftConfig::default()).await
 }
 
 /// A cluster with long election timeouts, so that a busy machine causes no election: during one, answers would differ.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::local::LocalCluster;
+use lockkeeper::{config::RaftConfig, local::LocalCluster};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use super::load::Load;
@@ -18,8 +18,7 @@ const ROUNDS: u64 = 6;
 async fn nothing_acknowledged_is_lost_whichever_node_is_killed() {
     // Few entries between snapshots, so that some nodes catch up with a snapshot.
     let mut cluster = cluster_with(|options| {
-        options.raft.snapshot_entries = 500;
-        options.raft.keep_entries = 100;
+        options.raft = RaftConfig { snapshot_entries: 500, keep_entries: 100, ..RaftConfig::default() };
     })
     .await;
     let mut load = Load::start(&client(&cluster), 8);
@@ -43,7 +42,8 @@ async fn nothing_acknowledged_is_lost_whichever_node_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "nightly: a minute of kills, beside those of chaos"]
 async fn nothing_acknowledged_is_lost_when_all_are_killed() {
-    let mut cluster = cluster_with(|options| options.raft.snapshot_entries = 500).await;
+    let with_snapshots = RaftConfig { snapshot_entries: 500, ..RaftConfig::default() };
+    let mut cluster = cluster_with(|options| options.raft = with_snapshots).await;
     let mut load = Load::start(&client(&cluster), 8);
     for _ in 0..3 {
         load.progress(200).await;

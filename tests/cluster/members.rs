@@ -113,7 +113,7 @@ async fn a_cluster_grows_from_one_node_to_five_and_shrinks_to_three() {
 
 #[tokio::test]
 async fn a_dead_machine_is_replaced_by_one_command() {
-    let mut cluster = cluster().await;
+    let mut cluster = prompt_cluster().await;
     let load = Load::start(client(&cluster));
     cluster.discard(2).await.expect("its disk is gone");
     let endpoints = cluster.endpoints().join(",");
@@ -154,7 +154,7 @@ async fn a_leader_that_is_replaced_hands_over_first() {
 
 #[tokio::test]
 async fn what_would_harm_the_cluster_is_refused() {
-    let mut cluster = cluster().await;
+    let mut cluster = prompt_cluster().await;
     let admin = client(&cluster);
     let refusal = |refused: Result<(), Error>| refused.expect_err("it is refused").to_string();
     let leading = leader(&cluster).await;
@@ -194,7 +194,7 @@ async fn what_would_harm_the_cluster_is_refused() {
 /// A leader that was just elected has heard from a quorum at the most. It does not call the others silent at once.
 #[tokio::test]
 async fn a_new_leader_gives_members_time_to_answer_before_it_refuses_a_removal() {
-    let cluster = cluster().await;
+    let cluster = prompt_cluster().await;
     let admin = client(&cluster);
     let first = leader(&cluster).await;
     let [next, paused] = (1..=3).filter(|id| *id != first).collect::<Vec<u64>>()[..] else { panic!("three nodes") };

@@ -6,7 +6,7 @@ use lockkeeper::{
 };
 
 use super::load::Load;
-use crate::support::{LONG, client, cluster, cluster_with, leader, long_session, until};
+use crate::support::{LONG, client, cluster_with, leader, long_session, prompt_cluster, until};
 
 /// A follower by itself trusts a silent leader for the longest election timeout, and then waits for the shortest: 64 s here, more than
 /// [`LONG`]. Followers agree after three quarters of the shortest.
@@ -40,7 +40,7 @@ async fn followers_agree_that_the_leader_is_silent_and_elect_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "nightly: pauses, beside those of chaos"]
 async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
-    let mut cluster = cluster().await;
+    let mut cluster = prompt_cluster().await;
     let mut load = Load::start(&client(&cluster), 8);
     for _ in 0..3 {
         load.progress(100).await;
@@ -56,7 +56,7 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_paused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumed_leader_returns_no_stale_reads() {
-    let cluster = cluster().await;
+    let cluster = prompt_cluster().await;
     let client = client(&cluster);
     let session = long_session(&client).await;
     let old = session.acquire("seat").await.expect("free");

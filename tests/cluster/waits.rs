@@ -20,7 +20,7 @@ use tokio::{
 use tonic::{Status, transport::Channel};
 use tonic_types::StatusExt;
 
-use crate::support::{LONG, client, cluster, cluster_with, leader, long_session, until};
+use crate::support::{LONG, client, cluster, leader, long_session, until};
 
 /// A session of a plain gRPC client, which repeats nothing by itself.
 struct Plain {
@@ -193,12 +193,7 @@ async fn a_repeated_request_gets_its_old_answer_from_the_next_leader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_at_a_deposed_leader_is_answered_with_an_unknown_outcome_and_keeps_its_place() {
-    // A busy machine is no reason to elect: the node that is stopped must lead until then. That it is silent, the others notice earlier.
-    let cluster = cluster_with(|options| {
-        options.raft.election_timeout_ms_min = 1_500;
-        options.raft.election_timeout_ms_max = 3_000;
-    })
-    .await;
+    let cluster = cluster().await;
     let client = client(&cluster);
     let held = long_session(&client).await.acquire("seat").await.expect("free");
     let deposed = leader(&cluster).await;
