@@ -1,7 +1,7 @@
 //! Sensitivity of the simulation: each bug of [`lockkeeper::planted`] is enabled, and seeds run from 1 on, until the checker reports the
-//! property that the bug violates.
+//! property that the bug violates. The first ones end early: most bugs show within seconds.
 //!
-//! `seeds.txt` has the seed that convicted each bug last. A hunt begins with it, and goes on with seeds from 1 on. With
+//! `seeds.txt` has the run that convicted each bug last. A hunt begins with it, and goes on with seeds from 1 on. With
 //! `LOCKKEEPER_SIMULATION_KEEP`, as `scripts/simulate.sh hunt` sets it, each seed is written there as soon as it is found: a change that
 //! shifts all runs costs one hunt, and nobody's time.
 //!
@@ -28,6 +28,10 @@ use crate::child::{self, Asked, Report};
 
 /// The most seeds that a bug may need.
 const SEEDS_MAX: u64 = 200;
+/// How many seeds run for [`EARLY_SECONDS`] before others run as long as they take.
+const EARLY_SEEDS: u64 = 20;
+/// Simulated seconds with faults of a run that ends early.
+const EARLY_SECONDS: u64 = 5;
 /// The seeds that convicted the bugs last.
 const KNOWN: &str = include_str!("seeds.txt");
 const KNOWN_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/seeds.txt");
@@ -87,7 +91,7 @@ const CASES: [(Planted, Evidence); 45] = [
     (Planted::NoExpiry, Violated(Property::EventualExpiry)),
     (Planted::RevocationNotKept, Violated(Property::Told)),
     // What the run itself judges: the answers and the watches of the keyspace.
-    (Planted::SelectMissesOwnWrites, Error("a transaction of the keyspace")),
+    (Planted::SelectMissesOwnWrites, Violated(Property::Serializability)),
     (Planted::DeleteSparesOwnPuts, Error("a transaction of the keyspace")),
     (Planted::CreatedByEachPut, Error("the run broke off")),
     (Planted::CompareOfAbsentHolds, Error("a transaction of the keyspace")),
@@ -96,8 +100,8 @@ const CASES: [(Planted, Evidence); 45] = [
     (Planted::DeletionWithoutEvent, Error("the run broke off")),
     (Planted::RangeWatchNotWoken, Error("the watch of")),
     // The holders of each protocol.
-    (Planted::QueueByKey, ViolatedFor("etcd", Property::MutualExclusion)),
-    (Planted::EndedLeaseRenewed, ViolatedFor("etcd", Property::MutualExclusion)),
+    (Planted::QueueByKey, Error("of etcd at")),
+    (Planted::EndedLeaseRenewed, Error("of etcd at")),
     (Planted::RedisValueUncompared, ViolatedFor("redis", Property::MutualExclusion)),
     (Planted::RedisReadNotInCommit, ViolatedFor("redis", Property::MutualExclusion)),
     (Planted::RedisHandOverKeepsToken, Error("went from")),
@@ -127,79 +131,112 @@ const CASES: [(Planted, Evidence); 45] = [
     (Planted::TxnJudgedAgain, Error("ended by itself")),
 ];
 
+/// A run in which a bug may show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct HuntingRun {
+    seed: u64,
+    /// Simulated seconds after which it ends, unless the seed says when.
+    seconds: Option<u64>,
+}
+
+impl HuntingRun {
+    /// The run that convicted a bug last.
+    fn known(bug: Planted) -> Option<Self> {
+        lines(KNOWN).find(|(name, _)| *name == bug.name()).map(|(_, run)| run)
+    }
+
+    /// All runs that are tried.
+    fn all() -> impl Iterator<Item = Self> {
+        let early = (1..=EARLY_SEEDS).map(|seed| Self { seed, seconds: Some(EARLY_SECONDS) });
+        early.chain((1..=SEEDS_MAX).map(|seed| Self { seed, seconds: None }))
+    }
+
+    fn report(self, bug: Option<Planted>) -> Report {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let asked = Asked { bug, seconds: self.seconds, ..Asked::default() };
+        child::run(self.seed, directory.path(), asked).expect("this program can be run again")
+    }
+}
+
+impl fmt::Display for HuntingRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, seconds } = self;
+        match seconds {
+            Some(seconds) => write!(f, "seed {seed}, {seconds} s"),
+            None => write!(f, "seed {seed}"),
+        }
+    }
+}
+
 /// The result for one bug.
 struct Hunt {
-    /// The first seed with any failure, and the failure.
-    noticed: Option<(u64, String)>,
-    /// The first seed with the expected evidence.
-    convicted: Option<u64>,
+    /// The first run with any failure, and the failure.
+    noticed: Option<(HuntingRun, String)>,
+    /// The first run with the expected evidence.
+    convicted: Option<HuntingRun>,
 }
 
 fn hunt(bug: Planted, evidence: Evidence) -> Hunt {
     let mut hunt = Hunt { noticed: None, convicted: None };
-    for seed in known_seed(bug).into_iter().chain(1..=SEEDS_MAX) {
-        let report = run_with(seed, Some(bug));
+    for run in HuntingRun::known(bug).into_iter().chain(HuntingRun::all()) {
+        let report = run.report(Some(bug));
         let trouble = report.troubles.first().and_then(|trouble| trouble.lines().next());
-        hunt.noticed = hunt.noticed.or_else(|| Some((seed, trouble?.to_owned())));
-        // Without the bug, the same seed must not have the evidence.
-        if evidence.is_in(&report) && !evidence.is_in(&run_with(seed, None)) {
-            hunt.convicted = Some(seed);
+        hunt.noticed = hunt.noticed.or_else(|| Some((run, trouble?.to_owned())));
+        // Without the bug, the same run must not have the evidence.
+        if evidence.is_in(&report) && !evidence.is_in(&run.report(None)) {
+            hunt.convicted = Some(run);
             break;
         }
     }
     hunt
 }
 
-fn run_with(seed: u64, bug: Option<Planted>) -> Report {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let asked = Asked { bug, ..Asked::default() };
-    child::run(seed, directory.path(), asked).expect("this program can be run again")
-}
-
-/// The seed that convicted a bug last.
-fn known_seed(bug: Planted) -> Option<u64> {
-    lines().find(|(name, _)| *name == bug.name()).map(|(_, seed)| seed)
-}
-
-fn lines() -> impl Iterator<Item = (&'static str, u64)> {
-    let lines = KNOWN.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+fn lines(known: &str) -> impl Iterator<Item = (&str, HuntingRun)> {
+    let lines = known.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines.map(|line| {
-        let (bug, seed) = line.split_once(' ').expect("a line has a bug and a seed");
-        (bug, seed.trim().parse().expect("a seed is a number"))
+        let mut words = line.split(' ');
+        let bug = words.next().expect("a line is not empty");
+        let mut numbers = words.map(|number| number.parse().expect("a seed and seconds are numbers"));
+        let seed = numbers.next().expect("a line has a bug and a seed");
+        (bug, HuntingRun { seed, seconds: numbers.next() })
     })
 }
 
-/// Writes the seeds that were found, among those that were known.
-fn keep(found: &BTreeMap<&'static str, u64>) {
-    let comments: Vec<_> = KNOWN.lines().filter(|line| line.starts_with('#')).collect();
-    let mut seeds: BTreeMap<_, _> = lines().collect();
-    seeds.extend(found);
-    let seeds = seeds.into_iter().map(|(bug, seed)| format!("{bug} {seed}\n"));
-    fs::write(KNOWN_FILE, format!("{}\n{}", comments.join("\n"), seeds.collect::<String>()))
+/// Writes the runs that were found among those in the file, where another hunt may have written too.
+fn keep(found: &BTreeMap<&'static str, HuntingRun>) {
+    let known = fs::read_to_string(KNOWN_FILE).expect("the file is there");
+    let comments: Vec<_> = known.lines().filter(|line| line.starts_with('#')).collect();
+    let mut runs: BTreeMap<_, _> = lines(&known).collect();
+    runs.extend(found);
+    let runs = runs.into_iter().map(|(bug, HuntingRun { seed, seconds })| {
+        let seconds = seconds.map(|seconds| format!(" {seconds}")).unwrap_or_default();
+        format!("{bug} {seed}{seconds}\n")
+    });
+    fs::write(KNOWN_FILE, format!("{}\n{}", comments.join("\n"), runs.collect::<String>()))
         .expect("the file of the seeds can be written");
 }
 
 /// Writes into the record of convictions which bugs of the suites the seeds convict: see `scripts/convict.py`.
-fn note(found: &BTreeMap<&'static str, u64>) {
+fn note(found: &BTreeMap<&'static str, HuntingRun>) {
     let record = fs::read_to_string(RECORD_FILE).expect("the record is there");
     let mut lines: Vec<_> = record.lines().map(str::to_owned).collect();
     let is_in_record = |bug: &str| Planted::named(bug).is_some_and(Planted::is_found_by_suites);
-    for (bug, seed) in found.iter().filter(|(bug, _)| is_in_record(bug)) {
+    for (bug, run) in found.iter().filter(|(bug, _)| is_in_record(bug)) {
         let of_simulation = format!("{bug}\tsimulation\t");
         lines.retain(|line| !line.starts_with(&of_simulation));
         let last = lines.iter().rposition(|line| line.starts_with(&format!("{bug}\t")));
-        lines.insert(last.map_or(lines.len(), |place| place + 1), format!("{of_simulation}simulation seed {seed}"));
+        lines.insert(last.map_or(lines.len(), |place| place + 1), format!("{of_simulation}simulation {run}"));
     }
     fs::write(RECORD_FILE, lines.join("\n") + "\n").expect("the record can be written");
 }
 
-/// Hunts a bug and prints the result. Returns the seed that convicted it.
-fn tell(bug: Planted, evidence: Evidence) -> Option<u64> {
+/// Hunts a bug and prints the result. Returns the run that convicted it.
+fn tell(bug: Planted, evidence: Evidence) -> Option<HuntingRun> {
     let began = Instant::now();
     let Hunt { noticed, convicted } = hunt(bug, evidence);
-    let seed = convicted.map_or_else(|| format!("none of {SEEDS_MAX}"), |seed| format!("seed {seed}"));
-    let first = noticed.map_or_else(String::new, |(seed, how)| format!("; first noticed by seed {seed}: {how}"));
-    println!("{:<24} {:<24} {seed}, {} s{first}", bug.name(), evidence, began.elapsed().as_secs());
+    let by = convicted.map_or_else(|| format!("none of {SEEDS_MAX} seeds"), |run| format!("by {run}"));
+    let first = noticed.map_or_else(String::new, |(run, how)| format!("; first noticed by {run}: {how}"));
+    println!("{:<24} {:<24} {by}; took {} s{first}", bug.name(), evidence, began.elapsed().as_secs());
     convicted
 }
 
@@ -222,9 +259,9 @@ fn each_bug_is_convicted_of_what_it_breaks() {
     let work = || {
         while let Some((bug, evidence)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
             match tell(*bug, *evidence) {
-                Some(seed) => {
+                Some(run) => {
                     let mut found = found.lock().expect("nothing panics while it has them");
-                    found.insert(bug.name(), seed);
+                    found.insert(bug.name(), run);
                     if keeps {
                         keep(&found);
                         note(&found);
