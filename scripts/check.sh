@@ -59,7 +59,7 @@ beside() {
 # What runs beside others does not outlive them, as after Ctrl-C.
 end_besides() {
     local group
-    for group in "${groups[@]}"; do
+    for group in ${groups[@]+"${groups[@]}"}; do
         kill -- "-$group" 2>/dev/null || true
     done
 }
@@ -101,7 +101,7 @@ node() {
     local heavy=(abuse::) failed=0
     local skipped=("${heavy[@]/#/--skip=}")
     beside heavy cargo test --locked --test node -- --test-threads 1 "${heavy[@]}"
-    cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "${skipped[@]}" || failed=1
+    cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-6}" "${skipped[@]}" || failed=1
     joined heavy || failed=1
     return "$failed"
 }
