@@ -20,11 +20,12 @@ trap 'end_besides; rm -rf "$notes"' EXIT
 
 # step NAME COMMAND…: runs the command and notes its seconds.
 step() {
-    local name=$1 began=$SECONDS
+    local name=$1 began=$SECONDS failed=0
     shift
     echo "+ $*" >&2
-    "$@"
+    "$@" || failed=1
     printf '%-28s %5d s\n' "$name" $((SECONDS - began)) >>"$table"
+    return "$failed"
 }
 
 # tests NAME COMMAND…: the same for a command whose output ends with a test runner's result, which is kept for the end.
@@ -35,8 +36,10 @@ tests() {
 }
 
 with_results() {
-    in_subshell "$@" 2>&1 | tee "$notes/output"
-    grep '^test result:' "$notes/output" >>"$results"
+    local failed=0
+    in_subshell "$@" 2>&1 | tee "$notes/output" || failed=1
+    grep '^test result:' "$notes/output" >>"$results" || failed=1
+    return "$failed"
 }
 
 # What runs beside this shell is another one's.
@@ -114,7 +117,7 @@ simulation() {
 rest_of_simulation() {
     local failed=0
     joined simulation || failed=1
-    grep '^test result:' "$notes/simulation" >>"$results"
+    grep '^test result:' "$notes/simulation" >>"$results" || failed=1
     return "$failed"
 }
 
@@ -144,10 +147,13 @@ step 'build of all tests' cargo test --locked --workspace --no-run
 # The simulation only computes: it gets the processor time that all other tests leave.
 beside simulation simulation
 tests 'crates, formats, clients' crates_formats_clients
-tests node node
-step 'rest of the simulation' rest_of_simulation
+# If one of the last two fails, the other is still told: each took minutes.
+failed=0
+tests node node || failed=1
+step 'rest of the simulation' rest_of_simulation || failed=1
 
 printf '\n%s\n' 'STEP                         TIME'
 cat "$table"
 printf '%-28s %5d s\n\n' 'all of it' "$SECONDS"
 cat "$results"
+exit "$failed"

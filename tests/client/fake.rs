@@ -47,11 +47,12 @@ pub(crate) enum Call {
     Get(GetRequest),
     Watch(WatchRequest),
     ForceRelease(ForceReleaseRequest),
+    Transfer(TransferLeaderRequest),
     /// The cancellation of a request on a pipeline stream.
     Cancel,
 }
 
-/// How a node answers its next acquire, release, get or forced release.
+/// How a node answers its next acquire, release, get, forced release or transfer of the leadership.
 #[derive(Clone)]
 pub(crate) enum Answer {
     Refuse(Code, &'static str, &'static str),
@@ -478,7 +479,10 @@ impl Cluster for Fake {
         unused()
     }
 
-    async fn transfer_leader(&self, _: Request<TransferLeaderRequest>) -> Reply<TransferLeaderResponse> {
-        unused()
+    async fn transfer_leader(&self, request: Request<TransferLeaderRequest>) -> Reply<TransferLeaderResponse> {
+        let request = request.into_inner();
+        let leader_id = if request.to_node_id == 0 { 2 } else { request.to_node_id };
+        self.note(Call::Transfer(request));
+        self.scripted(None, TransferLeaderResponse { leader_id }).await
     }
 }

@@ -145,6 +145,24 @@ async fn a_forced_release_without_a_token_is_not_repeated_after_an_unknown_outco
 }
 
 #[tokio::test]
+async fn the_leadership_is_handed_to_a_named_node_again_after_an_unknown_outcome() {
+    let node = Node::start();
+    let unknown = Answer::Refuse(Code::DeadlineExceeded, "OUTCOME_UNKNOWN", "same-id");
+    let transfers = || node.calls().iter().filter(|call| matches!(call, Call::Transfer(_))).count();
+    let client = client(&[&node]);
+
+    node.answers([unknown.clone()]);
+    assert_eq!(soon(client.transfer_leader(Some(3))).await.unwrap(), 3);
+    assert_eq!(transfers(), 2);
+
+    // To any other node: a second one could take it from the first.
+    node.answers([unknown]);
+    let error = soon(client.transfer_leader(None)).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+    assert_eq!(transfers(), 3);
+}
+
+#[tokio::test]
 async fn a_session_that_ended_before_its_answer_arrived_is_opened_under_another_id() {
     let node = Node::start();
     // As if the answer to the first attempt was lost, and the session had expired when the second attempt arrived.

@@ -19,15 +19,26 @@ use lockkeeper::{
     machine::{Data, LockName, Mode, Want},
     proto::v1::{SaveSnapshotRequest, maintenance_client::MaintenanceClient},
 };
+use lockkeeper_etcd::proto::{
+    etcdserverpb::{
+        Compare, LeaseGrantRequest, PutRequest, RequestOp, TxnRequest,
+        compare::{CompareTarget, TargetUnion},
+        kv_client::KvClient,
+        lease_client::LeaseClient,
+        request_op::Request as EtcdRequest,
+    },
+    v3lockpb::{LockRequest, lock_client::LockClient},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
-use tonic::Code;
+use tonic::{Code, transport::Channel};
 
 use super::terminal::Terminal;
 use crate::{
     redis::{Connection, Reply},
     support::{LONG, client, cluster, cluster_of, cluster_with, leader, lockkeeper, long_session, output, text, until},
+    zookeeper::{JuteConnection, JuteRequest, JuteSession},
 };
 
 /// The TTL of a holder that is lost with its cluster: its lock stays closed for this time after a restore.
@@ -226,12 +237,53 @@ fn content(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
+async fn etcd_lease(channel: &Channel) -> Option<i64> {
+    let granted = LeaseClient::new(channel.clone()).lease_grant(LeaseGrantRequest { ttl: 600, id: 0 }).await;
+    Some(granted.ok()?.into_inner().id)
+}
+
+async fn etcd_channel(address: &str) -> Option<Channel> {
+    Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.ok()
+}
+
+/// Takes a lock of etcd's lock service.
+async fn lock_at_etcd(address: &str, name: &[u8]) -> Option<()> {
+    let channel = etcd_channel(address).await?;
+    let lease = etcd_lease(&channel).await?;
+    LockClient::new(channel).lock(LockRequest { name: name.to_vec(), lease }).await.ok().map(drop)
+}
+
+/// Creates a key with a lease if it is absent, as etcd's clients lock by hand.
+async fn create_at_etcd(address: &str, key: &[u8]) -> Option<()> {
+    let channel = etcd_channel(address).await?;
+    let lease = etcd_lease(&channel).await?;
+    let never = Some(TargetUnion::CreateRevision(0));
+    let absent =
+        Compare { key: key.to_vec(), target: CompareTarget::Create.into(), target_union: never, ..Compare::default() };
+    let put = PutRequest { key: key.to_vec(), lease, ..PutRequest::default() };
+    let success = vec![RequestOp { request: Some(EtcdRequest::RequestPut(put)) }];
+    let txn = TxnRequest { compare: vec![absent], success, ..TxnRequest::default() };
+    let answer = KvClient::new(channel).txn(txn).await.ok()?;
+    answer.into_inner().succeeded.then_some(())
+}
+
+/// Creates an ephemeral node, as ZooKeeper's clients lock by hand.
+async fn create_ephemeral(address: &str, path: &str) -> Option<()> {
+    const EPHEMERAL: i32 = 1;
+    let session = JuteSession::fresh(40_000);
+    let mut connection = JuteConnection::connect(address, &session).await.ok()??;
+    let reply = connection.call(&JuteRequest::create(path, b"", EPHEMERAL)).await?;
+    reply.answer.ok().map(drop)
+}
+
 /// The backup does not know the lock, and its holder, cut off from everything, trusts it for its TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_trust_its_lock() {
     let mut cluster = cluster_with(|options| {
         options.nodes = Some(1);
+        options.etcd = true;
         options.redis = true;
+        options.zookeeper = true;
     })
     .await;
     let aside = tempfile::tempdir().expect("a directory");
@@ -283,12 +335,32 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
         .await;
         begun.elapsed()
     };
+    // A key that is too long to be a lock's name, or not text, claims none.
+    let long = "long".repeat(150);
+    let queue = async {
+        until("a lock of etcd's", async || lock_at_etcd(&cluster.etcd_endpoints()[0], long.as_bytes()).await).await;
+        begun.elapsed()
+    };
+    let key = async {
+        until("a key of etcd's clients", async || create_at_etcd(&cluster.etcd_endpoints()[0], b"late\xff").await)
+            .await;
+        begun.elapsed()
+    };
+    let node = async {
+        let path = format!("/{long}");
+        until("a node of ZooKeeper's", async || create_ephemeral(&cluster.zookeeper_endpoints()[0], &path).await).await;
+        begun.elapsed()
+    };
     let lock = async {
         drop(acquire_again(&after, "late").await);
         begun.elapsed()
     };
-    let (lock, hash, renewal) = tokio::join!(lock, hash, renewal);
+    let (lock, hash, renewal, queue, key, node) = tokio::join!(lock, hash, renewal, queue, key, node);
     assert!(lock >= SHORT && hash >= SHORT, "granted after {lock:?}, a hash written after {hash:?}");
+    assert!(
+        queue >= SHORT && key >= SHORT && node >= SHORT,
+        "queue, key and node without a lock's name after {queue:?}, {key:?}, {node:?}"
+    );
     assert!(renewal >= SHORT, "renewed after {renewal:?}");
     drop(late);
 }

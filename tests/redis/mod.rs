@@ -112,13 +112,7 @@ pub(crate) fn text_of(text: &str) -> Reply {
 }
 
 async fn three_nodes() -> LocalCluster {
-    // A busy machine is no reason to elect: the port closes a connection when an election loses the outcome of a command.
-    let cluster = cluster_with(|options| {
-        options.redis = true;
-        options.raft.election_timeout_ms_min = 1_500;
-        options.raft.election_timeout_ms_max = 3_000;
-    })
-    .await;
+    let cluster = cluster_with(|options| options.redis = true).await;
     // Entries with deadlines need all members' word: the first write may come before it.
     for address in cluster.redis_endpoints() {
         until("the port serves", async || {

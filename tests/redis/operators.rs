@@ -36,8 +36,8 @@ async fn known_client(cluster: &LocalCluster, name: &str) -> Connection {
     connection
 }
 
-async fn take(connection: &mut Connection, value: &str, life_ms: &str) -> u64 {
-    assert_eq!(connection.ask(&["SET", "jobs", value, "NX", "PX", life_ms]).await, ok());
+async fn take(connection: &mut Connection, value: &str) -> u64 {
+    assert_eq!(connection.ask(&["SET", "jobs", value, "NX", "PX", "600000"]).await, ok());
     let reply = connection.ask(&["GET", "lockkeeper:token:jobs"]).await;
     let Reply::Text(token) = reply else { panic!("no token: {reply:?}") };
     token.parse().expect("a number")
@@ -66,15 +66,13 @@ async fn a_lock_is_listed_with_its_client_taken_back_and_in_the_audit() {
         options.redis = true;
         options.http = true;
         options.audit = audit;
-        options.raft.election_timeout_ms_min = 1_500;
-        options.raft.election_timeout_ms_max = 3_000;
     })
     .await;
     let operator = client(&cluster);
     let mut ann = known_client(&cluster, "ann").await;
     let mut bob = known_client(&cluster, "bob").await;
 
-    let first = take(&mut ann, "secret-of-ann", "600000").await;
+    let first = take(&mut ann, "secret-of-ann").await;
     let held: LockInfo = operator.get(NAME).await.expect("read").lock;
     let holder = &held.holders[0];
     assert_eq!((held.kind, held.holder_count, holder.token.0), (LockKind::Entry, 1, first));
@@ -87,10 +85,11 @@ async fn a_lock_is_listed_with_its_client_taken_back_and_in_the_audit() {
     let forced = operator.force_release(NAME, "stuck").await.expect("an operator may");
     assert_eq!((forced.len(), forced[0].token.0), (1, first));
     assert_eq!(ann.ask(&["EVAL", RELEASE, "1", "jobs", "secret-of-ann"]).await, Reply::Number(0));
-    let second = take(&mut bob, "secret-of-bob", "600000").await;
+    let second = take(&mut bob, "secret-of-bob").await;
     assert_eq!(bob.ask(&["EVAL", RELEASE, "1", "jobs", "secret-of-bob"]).await, Reply::Number(1));
-    let third = take(&mut ann, "secret-of-ann", "200").await;
+    let third = take(&mut ann, "secret-of-ann").await;
     assert!(first < second && second < third);
+    assert_eq!(ann.ask(&["PEXPIRE", "jobs", "1"]).await, Reply::Number(1));
     until("it has ended", async || (bob.ask(&["GET", "jobs"]).await == Reply::Nil).then_some(())).await;
 
     let told = metrics(&cluster).await;

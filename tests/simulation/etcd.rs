@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 use crate::{
     clients,
     contenders::{Contender, LIMIT, TTL},
-    protocols::{ContendedProtocol, ContenderParts},
+    protocols::{ContendedProtocol, ContenderParts, contended_key},
     system,
 };
 
@@ -50,16 +50,15 @@ async fn hold(channel: &Channel, contender: &mut Contender, random: &mut StdRng)
     let lease = LeaseGrantRequest { ttl, id: 0 };
 
     let (mut held, lease, key) = if random.random() {
-        let lock = format!("contended/{number}");
-        let attempt = contender.ask(&format!("etcd/{lock}"));
+        let attempt = contender.ask(&format!("etcd/contended/{number}"));
         let lease = answered(LIMIT, leases.lease_grant(lease)).await?.id;
-        let request = LockRequest { name: lock.into_bytes(), lease };
+        let request = LockRequest { name: format!("contended/{}", contended_key(number)).into_bytes(), lease };
         let granted = answered(LOCK_LIMIT, LockClient::new(channel.clone()).lock(request)).await?;
         // Its place in the queue has a revision, and its grant has none: the history cannot tell of it.
         (attempt.granted(None), lease, Owned::ByService(granted.key))
     } else {
-        let key = format!("key/{number}");
-        let attempt = contender.ask(&format!("etcd/{key}")).recorded();
+        let key = format!("key/{}", contended_key(number));
+        let attempt = contender.ask(&format!("etcd/key/{number}")).recorded();
         let lease = answered(LIMIT, leases.lease_grant(lease)).await?.id;
         let put = PutRequest { key: key.clone().into_bytes(), lease, ..PutRequest::default() };
         let txn = only_if(&key, 0, Request::RequestPut(put));

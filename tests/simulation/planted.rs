@@ -76,7 +76,7 @@ impl fmt::Display for Evidence {
 
 /// The bugs and their effects. By the rules of Raft, the vote of a removed node that is taken in elects nobody: each quorum of an older
 /// membership contains a voter that has the later one. So the effect is that it does not end.
-const CASES: [(Planted, Evidence); 45] = [
+const CASES: [(Planted, Evidence); 46] = [
     (Planted::AckBeforeSync, Violated(Property::Durability)),
     (Planted::TokenNotInSnapshot, Violated(Property::NoTokenTwice)),
     (Planted::RepliesNotInSnapshot, Violated(Property::ExactlyOnce)),
@@ -123,6 +123,7 @@ const CASES: [(Planted, Evidence); 45] = [
     (Planted::RestoredSessionsKeepIds, Violated(Property::MutualExclusion)),
     (Planted::RestoredOpensAtOnce, Violated(Property::NoEarlyExpiry)),
     (Planted::RestoredRenews, Error("has had since")),
+    (Planted::RestoredUnnamed, Violated(Property::NoEarlyExpiry)),
     // What an entry of the log is, and what it costs.
     (Planted::EntryCutShort, Violated(Property::Applicable)),
     (Planted::EntriesUnderWayUncounted, Violated(Property::Bounded)),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::LocalBoxFuture, future::join_all};
+use lockkeeper::machine::NAME_BYTES_MAX;
 use rand::{SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +28,13 @@ pub(crate) enum ContendedProtocol {
     Redis,
     DynamoDb,
     Zookeeper,
+}
+
+/// The last part of the key that clients of a protocol contend for under this number. Every second one is too long for the name of a lock,
+/// so the entry claims none: it is a lock by what its clients do with it alone.
+pub(crate) fn contended_key(number: u32) -> String {
+    let key = number.to_string();
+    if number.is_multiple_of(2) { key } else { key.repeat(NAME_BYTES_MAX) }
 }
 
 impl ContendedProtocol {

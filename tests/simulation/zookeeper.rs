@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::{
     contenders::{Attempt, Contender, HeldLock, TTL},
     jute::{JuteAcl, JuteAnswer, JuteRequest, op},
-    protocols::{ContendedProtocol, ContenderParts},
+    protocols::{ContendedProtocol, ContenderParts, contended_key},
     system,
     znode_session::{SessionKey, ZnodeSession},
 };
@@ -102,7 +102,7 @@ impl ZookeeperClient {
         // A place in a queue has its token before it has the lock, and to the history a token is a grant.
         let attempt = if is_queue { attempt } else { attempt.recorded() };
 
-        let name = if is_queue { format!("{}-", attempt.who().replace('/', "-")) } else { number.to_string() };
+        let name = if is_queue { format!("{}-", attempt.who().replace('/', "-")) } else { contended_key(number) };
         let flags = if is_queue { EPHEMERAL | NUMBERED } else { EPHEMERAL };
         let node = match self.create(&directory, &name, flags).await? {
             CreatedNode::Own(node) => node,

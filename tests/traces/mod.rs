@@ -29,8 +29,6 @@ async fn traced(endpoint: &str) -> LocalCluster {
         options.traces = TracesConfig { endpoint: endpoint.to_owned(), sample_ratio: 0.0 };
         options.http = true;
         options.etcd = true;
-        options.raft.election_timeout_ms_min = 1500;
-        options.raft.election_timeout_ms_max = 3000;
     })
     .await
 }

@@ -28,13 +28,7 @@ const NODE_EXISTS: i32 = -110;
 const SESSION_MOVED: i32 = -118;
 
 async fn three_nodes() -> LocalCluster {
-    // A busy machine is no reason to elect: the port closes its connections when it cannot vouch for their sessions.
-    cluster_with(|options| {
-        options.zookeeper = true;
-        options.raft.election_timeout_ms_min = 1_500;
-        options.raft.election_timeout_ms_max = 3_000;
-    })
-    .await
+    cluster_with(|options| options.zookeeper = true).await
 }
 
 /// A new session at a node that may just have started to serve.

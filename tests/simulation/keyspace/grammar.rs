@@ -247,6 +247,15 @@ impl Grammar {
         PutClaim { lock: LockName::new(&name).expect("it is short"), label: self.label() }
     }
 
+    /// A put, and the deletion of a range in which it is: what one transaction did before is there for what it does next.
+    fn put_and_deletion(&mut self) -> Vec<TxnOperation> {
+        let put = self.put();
+        let (some, other) = (self.key(), self.key());
+        let to = if other > put.key { other } else { past_own_keys() };
+        let range = KeyRange { from: Some(some.min(put.key.clone())), to: Some(to) };
+        vec![TxnOperation::Put(put), TxnOperation::DeleteRange(range)]
+    }
+
     /// One operation, or two that belong together: a session, and the entry that is put with it.
     fn operations(&mut self) -> Vec<TxnOperation> {
         match self.random.random_range(0..100) {
@@ -259,7 +268,8 @@ impl Grammar {
                 let deadline = if self.percent(70) { Some(self.deadline()) } else { None };
                 vec![TxnOperation::Expire(Expire { key: self.key(), deadline })]
             }
-            80..85 => vec![TxnOperation::DeleteRange(self.own_range())],
+            80..83 => vec![TxnOperation::DeleteRange(self.own_range())],
+            83..85 => self.put_and_deletion(),
             _ => {
                 let session = if self.percent(80) { SessionId(self.random.random()) } else { self.session() };
                 let new = NewSession { session, ttl: self.ttl(), label: self.label(), address: None, owner: None };
@@ -309,6 +319,11 @@ impl Grammar {
             _ => (vec![self.compare()], Vec::new(), (0..count).map(|_| TxnOperation::Get(self.key())).collect()),
         }
     }
+}
+
+/// The first key that is none of this grammar's, in order.
+fn past_own_keys() -> Key {
+    Key::from_log(b"g0").expect("it is not empty")
 }
 
 /// Whether an entry that is put with this lease may be there for the rest of the run.
