@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lockkeeper_etcd::proto::{
     etcdserverpb::{
-        Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RequestOp, TxnRequest,
+        Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, RequestOp,
+        TxnRequest,
         compare::{CompareResult, CompareTarget, TargetUnion},
         kv_client::KvClient,
         lease_client::LeaseClient,
@@ -64,6 +65,11 @@ async fn hold(channel: &Channel, contender: &mut Contender, random: &mut StdRng)
         let txn = only_if(&key, 0, Request::RequestPut(put));
         let created = answered(LIMIT, KvClient::new(channel.clone()).txn(txn)).await?;
         if !created.succeeded {
+            // Another client has it. Its own lease is new, and made nothing else.
+            if has_lease(channel, &key, lease).await {
+                let what = format!("{} has a key whose client was told that it has no such", attempt.who());
+                contender.contention().complain(what);
+            }
             attempt.busy();
             return Some(());
         }
@@ -107,6 +113,13 @@ async fn hold(channel: &Channel, contender: &mut Contender, random: &mut StdRng)
         }
     }
     Some(())
+}
+
+/// Whether a key belongs to this lease, as far as the cluster says.
+async fn has_lease(channel: &Channel, key: &str, lease: i64) -> bool {
+    let range = RangeRequest { key: key.as_bytes().to_vec(), ..RangeRequest::default() };
+    let found = answered(LIMIT, KvClient::new(channel.clone()).range(range)).await;
+    found.is_some_and(|found| found.kvs.first().is_some_and(|found| found.lease == lease))
 }
 
 /// What a holder deletes to release its lock.

@@ -249,6 +249,13 @@ impl ZookeeperClient {
         let children = JuteRequest::GetChildren { path: directory.to_owned(), watch: false };
         let Ok(JuteAnswer::Names(mut names)) = session.call(&children).await? else { return Some(QueuedNode::Missing) };
         attempt.renewed(session.answered());
+        // Its name has no other request: it was told of one place, or found one.
+        let own = &node.path[directory.len() + 1..node.path.len() - DIGITS];
+        if names.iter().filter(|name| name.starts_with(own)).count() > 1 {
+            let what = format!("{} has two places for one request: {names:?}", attempt.who());
+            self.contender.contention().complain(what);
+        }
+
         names.sort_by_key(|name| name[name.len().saturating_sub(DIGITS)..].to_owned());
         let place = names.iter().position(|name| format!("{directory}/{name}") == node.path);
         let Some(place) = place else { return Some(QueuedNode::Missing) };
