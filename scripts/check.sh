@@ -104,7 +104,7 @@ node() {
     local heavy=(abuse::) failed=0
     local skipped=("${heavy[@]/#/--skip=}")
     beside heavy cargo test --locked --test node -- --test-threads 1 "${heavy[@]}"
-    cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-6}" "${skipped[@]}" || failed=1
+    cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "${skipped[@]}" || failed=1
     joined heavy || failed=1
     return "$failed"
 }

@@ -67,7 +67,7 @@ for run in $(seq "$runs"); do
                     heavy=$!
                     options+=(--skip abuse::)
                 fi
-                options+=(--test-threads "${LOCKKEEPER_TEST_THREADS:-6}")
+                options+=(--test-threads "${LOCKKEEPER_TEST_THREADS:-4}")
                 ;;
             # This one has a harness of its own, which tells no times.
             conformance-*) options=() ;;

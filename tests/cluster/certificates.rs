@@ -45,9 +45,12 @@ fn hosts() -> [String; 1] {
 }
 
 /// A client of the cluster that shows these certificates, or none.
-fn client_with(cluster: &LocalCluster, tls: Option<&Tls>) -> Client {
+/// How long a call is repeated that no node answers.
+const UNANSWERED: Duration = Duration::from_secs(2);
+
+fn client_with(cluster: &LocalCluster, tls: Option<&Tls>, limit: Duration) -> Client {
     let endpoints = cluster.endpoints().join(",").replace("https://", "");
-    let builder = Client::builder(&endpoints).call_limit(Duration::from_secs(2));
+    let builder = Client::builder(&endpoints).call_limit(limit);
     tls.map_or(builder.clone(), |tls| builder.tls(tls)).build().expect("valid endpoints")
 }
 
@@ -100,23 +103,23 @@ async fn strangers_get_nothing_at_the_port_of_clients() {
         ("another cluster", Some(tls(&own, Some(another)))),
     ];
     for (what, tls) in cases {
-        let client = client_with(&cluster, tls.as_ref());
+        let client = client_with(&cluster, tls.as_ref(), UNANSWERED);
         let answer = client.get("a").await;
         assert!(matches!(answer, Err(Error::NoCluster { .. })), "{what}: {answer:?}");
     }
 
-    match client_with(&cluster, Some(&tls(&own, None))).get("a").await {
+    match client_with(&cluster, Some(&tls(&own, None)), LONG).get("a").await {
         Err(Error::Refused(refused)) => assert!(refused.message.contains("no anonymous callers"), "{refused:?}"),
         other => panic!("it showed nothing: {other:?}"),
     }
     let node = own.node(9, &hosts(), 1).expect("a certificate");
-    let as_node = client_with(&cluster, Some(&tls(&own, Some(node))));
+    let as_node = client_with(&cluster, Some(&tls(&own, Some(node))), LONG);
     match as_node.get("a").await {
         Err(Error::Refused(refused)) => assert!(refused.message.contains("node 9's: use a client's"), "{refused:?}"),
         other => panic!("a node is no client: {other:?}"),
     }
     let ann = own.client("ann", 1).expect("a certificate");
-    client_with(&cluster, Some(&tls(&own, Some(ann)))).get("a").await.expect("it serves as before");
+    client_with(&cluster, Some(&tls(&own, Some(ann))), LONG).get("a").await.expect("it serves as before");
 }
 
 /// Each end that finds the other one without TLS says so, and what to do.
@@ -127,7 +130,8 @@ async fn plain_text_and_tls_do_not_meet_and_say_why() {
     let get = ["get", "a", "--timeout", "3s", "--endpoints"];
     let (code, _, err) = text(&output(&mut lockkeeper(&[&get[..], &[&endpoints]].concat())).await);
     assert!(code != 0 && err.contains(SPEAKS_TLS), "{code} {err}");
-    let session = client_with(&secure, None).open(SessionOptions::default()).await.map(drop).expect_err("plain text");
+    let session =
+        client_with(&secure, None, UNANSWERED).open(SessionOptions::default()).await.map(drop).expect_err("plain text");
     assert!(session.to_string().contains(SPEAKS_TLS), "{session}");
     let peers = channel(TcpConnector, &secure.node(1).config().peer_listen);
     let status = hello(peers, &secure, 2).await.expect_err("plain text");

@@ -26,8 +26,21 @@ const CROWD: u64 = 14_000;
 const RELEASE: u64 = CROWD + 1;
 const LAST: u64 = RELEASE + 1;
 
+/// Attempts at a full queue. On a machine that stalls, the leader may lose its office, and then nothing waits for it.
+const ATTEMPTS: usize = 3;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
+    for _ in 0..ATTEMPTS {
+        if a_full_queue_admits_a_release().await {
+            return;
+        }
+    }
+    panic!("the leader was lost, {ATTEMPTS} times");
+}
+
+/// `false`: requests were not answered in time.
+async fn a_full_queue_admits_a_release() -> bool {
     // Long enough that the leader goes on without answers of its followers.
     let cluster = cluster_with(|options| {
         options.raft.election_timeout_ms_min = 10_000;
@@ -65,7 +78,9 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
                 RELEASE => Asked::Release(release.clone()),
                 _ => Asked::Acquire(acquire.clone()),
             };
-            crowd.send(PipelineRequest { number, what: Some(what) }).await.expect("the stream stays open");
+            if crowd.send(PipelineRequest { number, what: Some(what) }).await.is_err() {
+                return;
+            }
         }
     });
     let mut answers = locks.pipeline(ReceiverStream::new(stream)).await.expect("it serves").into_inner();
@@ -83,6 +98,7 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
             (Some(Answer::Acquire(AcquireResponse { outcome: Some(Outcome::Busy(_)) })), _) => served += 1,
             (Some(Answer::Release(_)), _) => released = true,
             (_, Some((Code::ResourceExhausted, ..))) if answer.number != RELEASE => refused += 1,
+            (_, Some((Code::DeadlineExceeded, ..))) => return false,
             _ => panic!("{answer:?}"),
         }
     }
@@ -95,6 +111,7 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
     assert!(line.contains("WARN") && line.contains(" count=1 "), "{line}");
     let queued: usize = line.split_once(" queued=").and_then(|(_, rest)| rest.trim().parse().ok()).expect("a number");
     assert!((QUEUE / 2..=QUEUE).contains(&queued), "{line}");
+    true
 }
 
 /// A refusal's code, reason and advice on retries.

@@ -6,7 +6,7 @@ use lockkeeper::local::{ClusterOptions, LocalCluster, LocalNode};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 /// Lines that a leader may write while one of three members is away, and as it comes back: it sends some dozen heartbeats a second.
 const LINES_MAX: usize = 12;
 

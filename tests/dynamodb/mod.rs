@@ -30,7 +30,7 @@ use crate::unmodified::{
 };
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 /// For how long clients contend after the leader has died, seconds.
 const SECONDS: &str = "LOCKKEEPER_DYNAMODB_SECONDS";
 /// The program of `clients/rust`, which `scripts/dynamodb-clients.sh` builds.

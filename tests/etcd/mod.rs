@@ -27,7 +27,7 @@ use lockkeeper_etcd::proto::etcdserverpb::{MemberListRequest, cluster_client::Cl
 use tokio::time::{Instant, sleep};
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 
 /// Three nodes that serve the API, and have told each other where. A busy machine is no reason to elect: a write that an election cuts off
 /// has an answer that clients do not expect.

@@ -19,7 +19,7 @@ use crate::support::{cluster_with, leader, lockkeeper, output, text, until};
 use lockkeeper::local::{LocalCluster, Signal};
 
 /// A bound on failures.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = crate::support::LONG;
 /// The script by which nearly all clients release: delete the key if it has this value.
 pub(crate) const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";

@@ -13,7 +13,7 @@ use tokio::{
 use super::jute::{JuteAnswer, JuteReader, JuteRequest, JuteWriter, XID_EVENT};
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 const PASSWORD_BYTES: usize = 16;
 /// No server here sends a longer frame.
 const FRAME_BYTES_MAX: usize = 16 << 20;

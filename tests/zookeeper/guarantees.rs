@@ -19,7 +19,7 @@ const SHORT_MS: i32 = 4_000;
 const NO_NODE: i32 = -101;
 const SESSION_MOVED: i32 = -118;
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 
 fn children(path: &str, watch: bool) -> JuteRequest {
     JuteRequest::GetChildren { path: path.to_owned(), watch }

@@ -11,7 +11,7 @@ use tokio::{
 use super::connection::JuteWire;
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 const JARS: [&str; 2] = ["/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-nop.jar"];
 
 /// A ZooKeeper of one server. It is killed when it is dropped.

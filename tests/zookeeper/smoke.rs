@@ -15,7 +15,7 @@ use crate::support::{cluster_with, leader, lockkeeper, output, text, until};
 use lockkeeper::local::{LocalCluster, Signal};
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 /// The longest timeout that is granted: a test goes on for less without a request.
 const LONGEST_MS: i32 = 40_000;
 /// The shortest one.

@@ -15,7 +15,7 @@ use super::{
 use crate::support::until;
 
 /// A bound on failures.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = crate::support::LONG;
 const TIMEOUT_MS: i32 = 4_000;
 const WATCHER_MS: i32 = 40_000;
 /// How often clients sent a frame before they died, in milliseconds.
