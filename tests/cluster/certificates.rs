@@ -44,10 +44,10 @@ fn hosts() -> [String; 1] {
     ["127.0.0.1".to_owned()]
 }
 
-/// A client of the cluster that shows these certificates, or none.
 /// How long a call is repeated that no node answers.
 const UNANSWERED: Duration = Duration::from_secs(2);
 
+/// A client of the cluster that shows these certificates, or none.
 fn client_with(cluster: &LocalCluster, tls: Option<&Tls>, limit: Duration) -> Client {
     let endpoints = cluster.endpoints().join(",").replace("https://", "");
     let builder = Client::builder(&endpoints).call_limit(limit);

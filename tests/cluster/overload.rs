@@ -26,7 +26,7 @@ const CROWD: u64 = 14_000;
 const RELEASE: u64 = CROWD + 1;
 const LAST: u64 = RELEASE + 1;
 
-/// Attempts at a full queue. On a machine that stalls, the leader may lose its office, and then nothing waits for it.
+/// Attempts at a full queue. On a machine that stalls, acquires may not be answered in time, and then the queue was not full.
 const ATTEMPTS: usize = 3;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,10 +36,10 @@ async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
             return;
         }
     }
-    panic!("the leader was lost, {ATTEMPTS} times");
+    panic!("acquires were not answered in time, {ATTEMPTS} times");
 }
 
-/// `false`: requests were not answered in time.
+/// `false`: some acquires were not answered in time. A release is admitted, and answered, in any attempt that comes to it.
 async fn a_full_queue_admits_a_release() -> bool {
     // Long enough that the leader goes on without answers of its followers.
     let cluster = cluster_with(|options| {
@@ -98,7 +98,7 @@ async fn a_full_queue_admits_a_release() -> bool {
             (Some(Answer::Acquire(AcquireResponse { outcome: Some(Outcome::Busy(_)) })), _) => served += 1,
             (Some(Answer::Release(_)), _) => released = true,
             (_, Some((Code::ResourceExhausted, ..))) if answer.number != RELEASE => refused += 1,
-            (_, Some((Code::DeadlineExceeded, ..))) => return false,
+            (_, Some((Code::DeadlineExceeded, ..))) if answer.number != RELEASE => return false,
             _ => panic!("{answer:?}"),
         }
     }
