@@ -11,7 +11,7 @@
 //! * for an arrival: another arrival, of the address that has the most of them; those without a complete handshake first, then the
 //!   oldest.
 //! * for an arrival that makes its first call: the established connection that has been without an open call for the longest time;
-//!   preferably of an address that has more than half of all slots. If all have open calls, such an address loses its youngest
+//!   preferably of an address that has more than half of all slots. If all have open calls, that address loses its youngest
 //!   connection to another address. Otherwise the new connection is refused, with an error; or, at a port whose calls are short and change
 //!   nothing ([`Slots::refusing_nobody`]), the oldest connection of the address that has the most of them goes.
 //!
@@ -45,7 +45,7 @@ const ARRIVAL_GRACE: Duration = Duration::from_millis(100);
 /// For how long arrivals are waited for. Under a flood of connections that request nothing, further ones would otherwise wait in the
 /// operating system's queue until it is full.
 const WAVE: Duration = Duration::from_secs(2);
-/// From the beginning of such a time to the next one.
+/// From the beginning of one of these times to the next.
 const WAVE_PERIOD: Duration = Duration::from_secs(10);
 
 /// The slots of a port.

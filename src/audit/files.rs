@@ -161,7 +161,7 @@ impl Reader {
         if self.text.pop() != Some(b'\n') {
             if self.text.len() as u64 + 1 >= LINE_BYTES_MAX {
                 let what =
-                    format!("line {} has more than {LINE_BYTES_MAX} bytes: no node writes such a line", self.at + 1);
+                    format!("line {} has more than {LINE_BYTES_MAX} bytes: no node writes a longer one", self.at + 1);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             return Ok(None);

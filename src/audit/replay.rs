@@ -23,7 +23,7 @@ const ENDED_KEPT: usize = 100_000;
 /// The rule that a line breaks.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BrokenRule {
-    /// A field that such a line always has is missing.
+    /// A field that every line of its kind has is missing.
     #[error("a line of this kind needs the field `{0}`")]
     Incomplete(&'static str),
     /// A line other than the first begins a trail. It would hide what was held.

@@ -5,7 +5,7 @@
 //! so its own file is imported apart, by somebody who means it.
 //!
 //! The password protects the file on its way to the browser, by mail or on a stick. It is printable ASCII, because programs disagree about
-//! how other characters are encoded in such a file.
+//! how other characters are encoded in it.
 //!
 //! Deliberately absent: the older algorithms (RC2, Triple DES, SHA-1), which only systems without updates need.
 

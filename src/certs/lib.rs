@@ -19,7 +19,7 @@
 //!
 //! A cluster that is made from a backup, or from what a lost majority left, has another id. [`Authority::succeed`] makes a directory for
 //! it, with the same authority. The certificates of its nodes name the earlier clusters too, as `lockkeeper-earlier://CLUSTER`. By that
-//! URI a client whose certificate is of such a cluster knows that it may go on with these nodes; whether they go on with it is decided by
+//! URI a client whose certificate is of one of them knows that it may go on with these nodes; whether they go on with it is decided by
 //! their own configuration. No node relies on the URI, so nodes of the two clusters stay strangers.
 
 mod browser;

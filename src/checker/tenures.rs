@@ -24,7 +24,7 @@ impl Overlap<'_> {
         self.held.iter().map(|grant| grant.from_ns).fold(self.next.from_ns, u64::max)
     }
 
-    /// An earlier holder without evidence after the next grant: its session was probably ended too early. An overlap without such a holder
+    /// An earlier holder without evidence after the next grant: its session was probably ended too early. An overlap without that holder
     /// is two grants of one lock.
     pub(super) fn silent(&self) -> Option<&Grant<'_>> {
         self.held.iter().copied().find(|grant| grant.alive_ns < self.next.answered_ns)

@@ -48,7 +48,7 @@ pub struct Config {
     pub join: Vec<String>,
     /// The address at which clients reach a node that is not among the members of its configuration. Empty means `client_listen`.
     pub client_address: String,
-    /// The address at which peers reach such a node. Empty means `peer_listen`.
+    /// The address at which peers reach that node. Empty means `peer_listen`.
     pub peer_address: String,
     /// Whether this node may listen beyond this machine without TLS. Anyone who reaches it may then do anything, so each start logs it.
     pub insecure: bool,

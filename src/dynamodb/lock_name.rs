@@ -8,15 +8,10 @@
 //! * A name of more than [`NAME_BYTES_MAX`] bytes is cut, and ends with `%#` and the first half of the SHA-256 of the whole name, in
 //!   hexadecimal. No other name has a `%#` in it.
 
-use std::fmt::Write as _;
-
+use lockkeeper_names::{NAME_BYTES_MAX, append_escaped, end_with_hash};
 use sha2::{Digest as _, Sha256};
 
 use crate::AttributeValue;
-
-/// Maximum number of bytes of a lock's name.
-const NAME_BYTES_MAX: usize = 512;
-const HASH_BYTES: usize = 16;
 
 /// Returns the name of the item with this key.
 pub(crate) fn lock_name(table: &str, partition: &AttributeValue, sort: Option<&AttributeValue>) -> String {
@@ -27,14 +22,10 @@ pub(crate) fn lock_name(table: &str, partition: &AttributeValue, sort: Option<&A
         append(&mut name, sort, false);
     }
 
-    if name.len() <= NAME_BYTES_MAX {
-        return name;
+    if name.len() > NAME_BYTES_MAX {
+        let hash = Sha256::digest(&name);
+        end_with_hash(&mut name, &hash);
     }
-
-    let hash = Sha256::digest(&name);
-    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - 2 * HASH_BYTES - 2));
-    name.push_str("%#");
-    hash[..HASH_BYTES].iter().for_each(|byte| hex(&mut name, *byte));
     name
 }
 
@@ -53,25 +44,7 @@ fn append(name: &mut String, part: &AttributeValue, escapes_slash: bool) {
         | AttributeValue::Bs(_) => return,
     };
 
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() || character == '%' || escapes_slash && character == '/' {
-                character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped(name, byte))
-            } else {
-                name.push(character)
-            }
-        }
-        chunk.invalid().iter().for_each(|byte| escaped(name, *byte));
-    }
-}
-
-fn escaped(name: &mut String, byte: u8) {
-    name.push('%');
-    hex(name, byte);
-}
-
-fn hex(name: &mut String, byte: u8) {
-    write!(name, "{byte:02x}").expect("a text takes all that is written");
+    append_escaped(name, bytes, |character| escapes_slash && character == '/');
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What all calls share: who asks, whether there is a leader, and what is said of a method that there is none of.
+//! What all calls share: who asks, whether there is a leader, and the answers to unknown methods and services.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -69,7 +69,7 @@ fn instead_of(service: &str, method: &str) -> Option<&'static str> {
     })
 }
 
-/// A path whose service there is none of.
+/// The answer to a call of an unknown service.
 pub(crate) fn unknown_service(path: &str) -> Status {
     Status::unimplemented(format!("unknown service {}", parts(path).0))
 }

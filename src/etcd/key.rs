@@ -7,6 +7,8 @@
 //! client is reached by one.
 
 use lockkeeper_machine::{Key, KeyRange, LockName, SessionId};
+use lockkeeper_names::{has_hash, lock_for_key};
+use lockkeeper_planted::Planted;
 
 use crate::error::Error;
 
@@ -82,18 +84,24 @@ pub(crate) fn sessions() -> (SessionId, SessionId) {
 
 /// The lock that a key of a known recipe stands for: `etcd/NAME` for the key `NAME/LEASE`, where LEASE is its lease in hexadecimal, with or
 /// without leading zeros, or in decimal; a negative one with a sign, as Go writes it, or as its 64 bits. So name the keys of etcd's own
-/// recipes, and those of its clients in other languages. Any other key has no queue.
+/// recipes, and those of its clients in other languages; NAME may be empty. Any other key has no queue.
 pub(crate) fn queue(key: &Key, lease: i64) -> Option<LockName> {
-    let (name, last) = std::str::from_utf8(shown(key)).ok()?.rsplit_once('/')?;
+    let shown = shown(key);
+    let slash = shown.iter().rposition(|byte| *byte == b'/')?;
     let forms = [hex(lease), format!("{lease:x}"), format!("{lease:016x}"), lease.to_string()];
-    let is_lease = forms.iter().any(|form| form == last);
-    let lock = LockName::new(&format!("{PREFIX}{name}"));
-    lock.ok().filter(|_| is_lease && !name.is_empty())
+    let is_lease = forms.iter().any(|form| form.as_bytes() == &shown[slash + 1..]);
+    is_lease.then(|| lock(&key.as_bytes()[..PREFIX.len() + slash])).flatten()
 }
 
-/// The lock that a key is by itself, `etcd/KEY`, if that can be the name of a lock.
+/// The lock that a key is by itself: `etcd/KEY`.
 pub(crate) fn single(key: &Key) -> Option<LockName> {
-    LockName::new(std::str::from_utf8(key.as_bytes()).ok()?).ok()
+    lock(key.as_bytes())
+}
+
+fn lock(key: &[u8]) -> Option<LockName> {
+    let lock = lock_for_key(key);
+    let is_unnamed = has_hash(&lock) && Planted::RestoredUnnamed.is_on();
+    (!is_unnamed).then_some(lock)
 }
 
 /// Whether a key is a lock by itself without a condition too: `NAME/leader`, which Patroni puts so after it has founded a cluster.
@@ -163,8 +171,16 @@ mod tests {
             assert_eq!(named(key, -123).as_deref(), Some("etcd/jobs"));
         }
         assert_eq!((hex(-123), hex(i64::MIN), hex(123)), ("-7b".into(), "-8000000000000000".into(), "7b".into()));
-        for key in [&b"jobs/7c"[..], b"jobs", b"7b", b"/7b", b"\xff/7b", b"jobs/07b"] {
+        for key in [&b"jobs/7c"[..], b"jobs", b"7b", b"jobs/07b"] {
             assert_eq!(named(key, 123), None, "{}", key.escape_ascii());
         }
+
+        assert_eq!(named(b"/7b", 123).as_deref(), Some("etcd/"));
+
+        // A name that is not text, too.
+        let place = named(b"\xff/7b", 123);
+        assert!(place.as_deref().is_some_and(|name| name.starts_with("etcd/%ff%#")), "{place:?}");
+        assert_eq!(named(b"\xff/123", 123), place);
+        assert_eq!(named(b"\xff/7c", 123), None);
     }
 }

@@ -57,7 +57,5 @@ impl<S: Store> Lock for Etcd<S> {
 /// Whether an entry is a place in a queue: its key ends with its lease.
 fn is_place(key: &Key, entry: &Entry) -> bool {
     let lease = entry.lease.and_then(|lease| key::lease(lease.session));
-    lease.is_some_and(|lease| {
-        key::queue(key, lease).is_some() || key::shown(key).ends_with(format!("/{}", key::hex(lease)).as_bytes())
-    })
+    lease.is_some_and(|lease| key::queue(key, lease).is_some())
 }

@@ -140,7 +140,7 @@ pub enum StoreError {
     /// Nothing happened: the session is over, or was never opened.
     #[error("session ended")]
     SessionEnded,
-    /// Nothing happened: there is such a session, or there was one not long ago.
+    /// Nothing happened: this session exists, or ended not long ago.
     #[error("session exists")]
     SessionExists,
     /// The history begins after the revision.

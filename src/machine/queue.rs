@@ -176,7 +176,7 @@ impl Machine {
         self.hand_on(freed, events);
     }
 
-    /// How often the request of a wait was repeated, if there is such a wait.
+    /// How often the request of a wait was repeated, if there is one.
     pub fn repeats(&self, ticket: Ticket) -> Option<u64> {
         self.waits.get(ticket).map(|waiting| waiting.repeats)
     }

@@ -94,7 +94,7 @@ impl Versions {
     /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
     pub const NEXT: Self = Self { lowest: Version::FIRST, highest: Version(Self::OWN.highest.0 + 1) };
 
-    /// Whether a cluster of this version can have such a member.
+    /// Whether a member with these versions can be in a cluster of this version.
     pub fn include(self, version: Version) -> bool {
         self.lowest <= version && version <= self.highest
     }

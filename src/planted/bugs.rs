@@ -192,7 +192,7 @@ planted! {
         RestoredOpensAtOnce = "restored-opens-at-once",
         /// A restored cluster renews locks by their values while it grants none.
         RestoredRenews = "restored-renews",
-        /// A restored cluster that grants no lock makes entries that are locks, under keys that cannot be the name of one.
+        /// A key that cannot be the name of a lock claims none, so a restored cluster that grants no lock makes an entry under it.
         RestoredUnnamed = "restored-unnamed",
         /// A restored cluster lets a watch go on after a revision of the lost one, with a gap.
         RestoredHistoryGoesOn = "restored-history-goes-on",

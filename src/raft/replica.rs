@@ -239,7 +239,7 @@ impl Replica {
     ///
     /// What ends is decided by the log, and a deadline that has passed by the leader's clock is not in the log yet. To show it as passed
     /// would be wrong: the clock of a next leader begins at the last stamp of the log, so that a later read could show it as not passed. So
-    /// if there is such a deadline, this waits until a tick is applied. Otherwise the table is what it would be after that tick.
+    /// if there is one, this waits until a tick is applied. Otherwise the table is what it would be after that tick.
     ///
     /// Fails as `read` does, and if the tick cannot be proposed. Waits for at most twice `patience`. Cancel safe.
     pub async fn read_on_time<T>(

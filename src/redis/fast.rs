@@ -1,6 +1,6 @@
 //! Commands of plain locks as one transaction, without a read before.
 //!
-//! What such a command decides by is a condition of the transaction: that the key is absent, present, or has a value. If the condition does
+//! What a command decides by is a condition of the transaction: that the key is absent, present, or has a value. If the condition does
 //! not hold, the transaction answers with the entry, and that says what the reply is.
 
 use crate::{

@@ -4,7 +4,7 @@
 //! they are forgotten. A lock has the name of its key, in which control characters, `%` and bytes that are no text are written as `%` and
 //! two hexadecimal digits. A name that is too long is cut, and ends with `%#` and the begin of the SHA-1 of the whole.
 
-use std::fmt::Write as _;
+use lockkeeper_names::{NAME_BYTES_MAX, append_escaped, end_with_hash};
 
 use crate::sha1;
 
@@ -18,10 +18,6 @@ pub(crate) const WAITED_BYTES_MAX: usize = 1024;
 
 /// A key that begins so reads as the token of the lock whose key follows.
 const TOKEN_PREFIX: &[u8] = b"lockkeeper:token:";
-/// Maximum number of bytes of a lock's name.
-const NAME_BYTES_MAX: usize = 512;
-/// Number of hexadecimal digits of the hash in the name of a lock that was cut.
-const HASH_DIGITS: usize = 32;
 
 /// The key in the store.
 pub(crate) fn store_key(database: u8, key: &[u8]) -> Vec<u8> {
@@ -82,30 +78,12 @@ pub fn is_key_of_client(stored: &[u8]) -> bool {
 /// The name of the lock that a key of the store is.
 pub(crate) fn lock_name(stored: &[u8]) -> String {
     let mut name = String::with_capacity(stored.len());
-    for chunk in stored.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() || character == '%' {
-                character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(&mut name, byte));
-            } else {
-                name.push(character);
-            }
-        }
-        chunk.invalid().iter().for_each(|byte| escape(&mut name, *byte));
+    append_escaped(&mut name, stored, |_| false);
+    if name.len() > NAME_BYTES_MAX {
+        let hash = sha1::digest(name.as_bytes());
+        end_with_hash(&mut name, &hash);
     }
-    if name.len() <= NAME_BYTES_MAX {
-        return name;
-    }
-
-    let hash = sha1::hexadecimal(name.as_bytes());
-    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX - HASH_DIGITS - 2));
-    name.push_str("%#");
-    name.push_str(&hash[..HASH_DIGITS]);
     name
-}
-
-/// Writes a byte as `%` and two hexadecimal digits.
-fn escape(name: &mut String, byte: u8) {
-    write!(name, "%{byte:02x}").expect("a text takes all that is written");
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
-//! The SHA-1 of a script, which is its name for clients. It protects nothing.
+//! SHA-1: the names of scripts for clients, and of locks whose key is too long. It protects nothing.
 
 use std::fmt::Write as _;
 
 use sha1::{Digest as _, Sha1};
 
+/// The hash.
+pub(crate) fn digest(bytes: &[u8]) -> [u8; 20] {
+    Sha1::digest(bytes).into()
+}
+
 /// The hash in 40 lower-case hexadecimal digits.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let mut digits = String::with_capacity(40);
-    for byte in Sha1::digest(bytes) {
+    for byte in digest(bytes) {
         write!(digits, "{byte:02x}").expect("a text takes all that is written");
     }
     digits

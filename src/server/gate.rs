@@ -5,7 +5,7 @@
 //! * **Site.** A browser names the origin of a request that may change something: it must be this node's. Content types that a form of
 //!   another site can send without asking, `text/plain` and `multipart/form-data`, are refused.
 //! * **Console.** A call must have the header [`MARK`] and the content type of JSON. For another site a browser first asks whether it may
-//!   send such a request, and nothing here answers that it may.
+//!   send that, and nothing here answers that it may.
 //!
 //! curl sends `application/x-www-form-urlencoded` unless it is told otherwise, so etcd's JSON accepts it: the origin tells curl from a
 //! form.

@@ -80,7 +80,7 @@ pub fn is_occupied(directory: &Path) -> bool {
     }
 }
 
-/// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`. A kill can leave such a file, and sled
+/// Deletes unfinished snapshots of sled. sled writes them aside as `snap.….generating`. A kill can leave one, and sled
 /// would take it for a finished snapshot.
 pub fn delete_unfinished(database: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(database) {

@@ -1,7 +1,7 @@
 //! An authority with a scheme, which clients of etcd 3.4 send.
 //!
 //! Go's client calls etcd's service `Maintenance` by a connection of its own, whose `:authority` is the endpoint as the user gave it:
-//! `http://HOST:PORT`. etcd does not look at it. h2 resets such a stream, since an authority has no scheme, and has no setting for it. So
+//! `http://HOST:PORT`. etcd does not look at it. h2 resets the stream, since an authority has no scheme, and has no setting for it. So
 //! this stream lies beneath h2, and drops the scheme, and a path, from the authorities that a client sends.
 //!
 //! * **Frames**: only those of type HEADERS are looked at, once they are complete; all others pass as they come.

@@ -3,7 +3,7 @@
 //! A call that sends headers without a message costs its client almost nothing, while a service allocates memory for the message at once.
 //! So only [`Settings::without_message_max`](super::Settings::without_message_max) calls of a connection are passed to a service before
 //! the first bytes of their message arrive; the others wait outside. A service that waits for a message is ended after
-//! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: such a client may have nothing to
+//! [`FIRST_MESSAGE_TIMEOUT`]. A service that has answered already (its client sends a stream) is not: its client may have nothing to
 //! send yet.
 //!
 //! The bytes of a message are memory from its first byte on, so they count against a limit of the port ([`ArrivingBytes`]): those of the

@@ -1,6 +1,6 @@
 //! The first bytes of a connection tell its protocol.
 //!
-//! Plain text at a port that speaks TLS is told from TLS by them, and answered in its own protocol. Without this, such a client gets an
+//! Plain text at a port that speaks TLS is told from TLS by them, and answered in its own protocol. Otherwise a client without TLS gets an
 //! alert of TLS, which it takes for a broken frame of HTTP/2. HTTP/1 is told from HTTP/2 by them where both are spoken.
 
 use std::{

@@ -253,13 +253,18 @@ async fn lock_at_etcd(address: &str, name: &[u8]) -> Option<()> {
     LockClient::new(channel).lock(LockRequest { name: name.to_vec(), lease }).await.ok().map(drop)
 }
 
-/// Creates a key with a lease if it is absent, as etcd's clients lock by hand.
-async fn create_at_etcd(address: &str, key: &[u8]) -> Option<()> {
+/// Creates a key with a lease if there is none from it on to the end, as etcd's clients lock by hand. Without an end, the key alone counts.
+async fn create_at_etcd(address: &str, key: &[u8], end: &[u8]) -> Option<()> {
     let channel = etcd_channel(address).await?;
     let lease = etcd_lease(&channel).await?;
     let never = Some(TargetUnion::CreateRevision(0));
-    let absent =
-        Compare { key: key.to_vec(), target: CompareTarget::Create.into(), target_union: never, ..Compare::default() };
+    let absent = Compare {
+        key: key.to_vec(),
+        range_end: end.to_vec(),
+        target: CompareTarget::Create.into(),
+        target_union: never,
+        ..Compare::default()
+    };
     let put = PutRequest { key: key.to_vec(), lease, ..PutRequest::default() };
     let success = vec![RequestOp { request: Some(EtcdRequest::RequestPut(put)) }];
     let txn = TxnRequest { compare: vec![absent], success, ..TxnRequest::default() };
@@ -335,15 +340,22 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
         .await;
         begun.elapsed()
     };
-    // A key that is too long to be a lock's name, or not text, claims none.
+    // A key that is too long to be a lock's name, or not text, has a name that is made from it.
     let long = "long".repeat(150);
     let queue = async {
         until("a lock of etcd's", async || lock_at_etcd(&cluster.etcd_endpoints()[0], long.as_bytes()).await).await;
         begun.elapsed()
     };
     let key = async {
-        until("a key of etcd's clients", async || create_at_etcd(&cluster.etcd_endpoints()[0], b"late\xff").await)
+        until("a key of etcd's clients", async || create_at_etcd(&cluster.etcd_endpoints()[0], b"late\xff", b"").await)
             .await;
+        begun.elapsed()
+    };
+    let range = async {
+        until("a key under a range", async || {
+            create_at_etcd(&cluster.etcd_endpoints()[0], b"seats/A5", b"seats0").await
+        })
+        .await;
         begun.elapsed()
     };
     let node = async {
@@ -355,14 +367,24 @@ async fn a_restored_cluster_grants_nothing_while_a_holder_of_the_old_one_may_tru
         drop(acquire_again(&after, "late").await);
         begun.elapsed()
     };
-    let (lock, hash, renewal, queue, key, node) = tokio::join!(lock, hash, renewal, queue, key, node);
+    let (lock, hash, renewal, queue, key, range, node) = tokio::join!(lock, hash, renewal, queue, key, range, node);
     assert!(lock >= SHORT && hash >= SHORT, "granted after {lock:?}, a hash written after {hash:?}");
     assert!(
         queue >= SHORT && key >= SHORT && node >= SHORT,
-        "queue, key and node without a lock's name after {queue:?}, {key:?}, {node:?}"
+        "queue, key and node with a name that is made from them after {queue:?}, {key:?}, {node:?}"
     );
+    assert!(range >= SHORT, "a key that a compare of a range names after {range:?}");
     assert!(renewal >= SHORT, "renewed after {renewal:?}");
     drop(late);
+
+    // Operators see them.
+    let seen = after.list("", "").await.expect("it answers").locks;
+    for (start, mark) in
+        [("etcd/longlong", "%#"), ("etcd/late%ff", "%#"), ("etcd/seats/A5", ""), ("zookeeper/longlong", "%#")]
+    {
+        let mut names = seen.iter().map(|lock| lock.name.as_str());
+        assert!(names.any(|name| name.starts_with(start) && name.contains(mark)), "no {start}…{mark} in {seen:?}");
+    }
 }
 
 /// Last night's backup, restored on Monday and again on Tuesday: a holder of Monday's cluster that was paused does not pass on Tuesday.

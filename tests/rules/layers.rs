@@ -92,6 +92,12 @@ const LAYERS: &[Layer] = &[
     ),
     // Which connections stay; not what they speak.
     layer("accept", &["planted"], Not(&["axum", "clap", "hyper", "openraft", "prost", "rand", "sled", "tonic"])),
+    // How keys are called as locks, by whichever protocol.
+    layer(
+        "names",
+        &["types"],
+        Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tokio", "tonic"]),
+    ),
     // DynamoDB's API over a keyspace that is a parameter: nothing of the cluster, and of randomness and clocks only what it is given.
     layer(
         "http1",
@@ -100,13 +106,13 @@ const LAYERS: &[Layer] = &[
     ),
     layer(
         "dynamodb",
-        &["accept", "http1", "planted"],
+        &["accept", "http1", "names", "planted", "types"],
         Not(&["axum", "clap", "futures", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // Redis' protocol over the same.
     layer(
         "redis",
-        &["accept", "planted"],
+        &["accept", "names", "planted", "types"],
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // ZooKeeper's protocol over the same.
@@ -118,11 +124,11 @@ const LAYERS: &[Layer] = &[
     // The interpreter of its scripts, which compiles C.
     layer(
         "lua",
-        &["accept", "planted", "redis"],
+        &["accept", "names", "planted", "redis", "types"],
         Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "rand", "sled", "tonic"]),
     ),
     // etcd's API over the same: it speaks in the words of the table.
-    layer("etcd", &["machine", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
+    layer("etcd", &["machine", "names", "planted", "types"], Not(&["clap", "openraft", "rand", "sled"])),
     // It counts, and knows of nothing what it means.
     layer("metrics", &[], Not(&["axum", "clap", "futures", "hyper", "openraft", "prost", "sled", "tonic", "tracing"])),
     // Spans and their way to a collector; it knows of nothing what it means, either.
@@ -166,6 +172,7 @@ const LAYERS: &[Layer] = &[
             "lua",
             "machine",
             "metrics",
+            "names",
             "planted",
             "policy",
             "proto",

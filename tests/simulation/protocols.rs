@@ -31,7 +31,7 @@ pub(crate) enum ContendedProtocol {
 }
 
 /// The last part of the key that clients of a protocol contend for under this number. Every second one is too long for the name of a lock,
-/// so the entry claims none: it is a lock by what its clients do with it alone.
+/// so the entry claims one whose name is made from the key.
 pub(crate) fn contended_key(number: u32) -> String {
     let key = number.to_string();
     if number.is_multiple_of(2) { key } else { key.repeat(NAME_BYTES_MAX) }

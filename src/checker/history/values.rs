@@ -83,7 +83,7 @@ impl Default for Modes {
 }
 
 impl Modes {
-    /// The mode of the lock at this place, if there is such a place.
+    /// The mode of the lock at this place, if there is one.
     pub fn mode_at(&self, place: usize) -> Option<Mode> {
         match self {
             Self::All(mode) => Some(*mode),

@@ -351,7 +351,7 @@ impl<'t> RevisionCheck<'t, '_> {
             {
                 None
             }
-            // The revision of such a register changes when its lease ends.
+            // Its revision changes when its lease ends.
             Some(now) if self.outlives(now.put) || now.put.is_some_and(|put| put.keeps_lease) => None,
             Some(_) => Some(Some(change)),
         }

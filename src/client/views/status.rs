@@ -109,7 +109,7 @@ pub struct EarlierCluster {
     pub cluster_id: String,
     /// Seconds until they are refused, by the node's clock; negative: since they are.
     pub seconds_left: i64,
-    /// The identities that came with such a certificate since the start of the node; 1,024 at most.
+    /// The identities that came with one of these certificates since the start of the node; 1,024 at most.
     pub clients: u64,
 }
 

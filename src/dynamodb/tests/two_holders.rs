@@ -1,7 +1,7 @@
 //! Clients of one lock, whose answers are lost and whose requests come again: no two hold it at one time.
 //!
 //! Each client counts its lease from when it sends the request that is answered: the last time, if the request comes again, which is later
-//! than most clients do. Where clients watch a version that does not change, and so cannot see such a renewal, it counts from the first
+//! than most clients do. Where clients watch a version that does not change, and so cannot see this renewal, it counts from the first
 //! time.
 
 use std::time::Duration;

@@ -175,7 +175,7 @@ async fn a_range_that_ends_before_it_begins_has_no_keys() {
         assert_eq!((read.count, read.kvs.len(), read.more), (0, 0, false), "{end}");
         let delete = DeleteRangeRequest { key: b"b".into(), range_end: end.into(), prev_kv: true };
         assert_eq!(kv.delete_range(delete.clone()).await.unwrap().into_inner().deleted, 0, "{end}");
-        // What such a range deletes is no duplicate of what is put.
+        // What the range deletes is no duplicate of what is put.
         let success = vec![operation(delete), operation(put("b", "w"))];
         assert!(kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap().into_inner().succeeded, "{end}");
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use lockkeeper_machine::{
-    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutClaim, PutLease, Select, TXN_OPERATIONS_BEFORE_CHILDREN_MAX,
-    TxnOperation, Value,
+    AtLeaseEnd, Entry, Key, KeyRange, Lease, LockName, Put, PutClaim, PutLease, Select,
+    TXN_OPERATIONS_BEFORE_CHILDREN_MAX, TxnOperation, Value,
 };
 use lockkeeper_planted::Planted;
 
@@ -20,32 +20,42 @@ use crate::{
 pub(super) struct Claims {
     /// The single keys that the transaction compares.
     compared: BTreeSet<Vec<u8>>,
+    /// The ranges that it compares.
+    ranges: Vec<KeyRange>,
 }
 
 impl Claims {
     pub(super) fn collect(request: &TxnRequest) -> Self {
-        let mut compared = BTreeSet::new();
-        collect_compared(request, &mut compared);
-        Self { compared }
+        let mut claims = Self { compared: BTreeSet::new(), ranges: Vec::new() };
+        claims.add_compared(request);
+        claims
+    }
+
+    fn add_compared(&mut self, request: &TxnRequest) {
+        for compare in &request.compare {
+            if compare.range_end.is_empty() {
+                self.compared.insert(compare.key.clone());
+            } else {
+                // A range that is refused here is refused when the compare is compiled, and with it the transaction.
+                self.ranges.extend(key::range(&compare.key, &compare.range_end));
+            }
+        }
+
+        for operation in operations(request) {
+            if let Request::RequestTxn(txn) = operation {
+                self.add_compared(txn);
+            }
+        }
     }
 
     /// The lock of a put with this lease.
     fn lock(&self, key: &Key, lease: i64) -> Option<LockName> {
         // A key of a queue is known by its name. Any other key is a lock only by what the client does with it, or as Patroni names it.
-        let is_single = key::is_leader(key) || self.compared.contains(key::shown(key));
+        let is_compared =
+            || self.compared.contains(key::shown(key)) || self.ranges.iter().any(|range| range.contains(key));
+        let is_single = key::is_leader(key) || is_compared();
         let single = || is_single.then(|| key::single(key)).flatten();
         key::queue(key, lease).or_else(single)
-    }
-}
-
-fn collect_compared(request: &TxnRequest, compared: &mut BTreeSet<Vec<u8>>) {
-    let single = request.compare.iter().filter(|compare| compare.range_end.is_empty());
-    compared.extend(single.map(|compare| compare.key.clone()));
-
-    for operation in operations(request) {
-        if let Request::RequestTxn(txn) = operation {
-            collect_compared(txn, compared);
-        }
     }
 }
 

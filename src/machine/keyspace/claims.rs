@@ -1,7 +1,7 @@
 //! Locks that are held by entries, under the names that their adapters give them.
 //!
 //! Protocols that lock by writing have no lock but what their clients agree to see in their entries. So the machine decides nothing about
-//! such a lock: the protocol says who may write an entry. A claim *reports* it: a put names the lock that its entry stands for while its
+//! these locks: the protocol says who may write an entry. A claim *reports* one: a put names the lock that its entry stands for while its
 //! lease lasts, or until its own deadline. One entry claims a lock of DynamoDB's clients; several may claim one of etcd's, where the oldest
 //! is the holder and the others are its queue.
 //!
@@ -13,7 +13,7 @@
 //! * **A claim whose lease is over** is granted nothing. It leaves when its session is cleared away, its entry is written, or it is first
 //!   in the queue as the lock is handed on. So each is passed over once, however many there are; what the budget does not allow goes to the
 //!   backlog, and until then new claims queue behind those that are left.
-//! * **No lock of the table has a name that is claimed**: an acquire of such a name is refused, and a put claims nothing under the name
+//! * **No lock of the table has a name that is claimed**: an acquire of that name is refused, and a put claims nothing under the name
 //!   of a lock in the table. The put takes effect all the same: the protocol does not depend on its claim.
 //!
 //! * **An entry with a deadline of its own** claims without a session ([`SessionId::NONE`]), under the label of its claim. It keeps the

@@ -8,7 +8,7 @@
 //! A transaction is judged by the branch that would run now, and asks for nothing more if each of its writes
 //! * deletes an entry;
 //! * puts an entry over one that has the same lease, or renews that lease, and claims no other lock;
-//! * puts an entry with a deadline of its own over one that has such a deadline, and claims no other lock, or changes a deadline;
+//! * puts an entry with a deadline of its own over one that has a deadline, too, and claims no other lock, or changes a deadline;
 //! * puts an entry without a lease over one that has a lease, or had one until it ended: a release;
 //!
 //! and none of them makes its value longer than by [`GROWTH_MAX`]. A temporary entry (see `temporary`) is left out if there is

@@ -15,7 +15,7 @@
 //!   deadline, move it, or remove it ([`PutLease`], [`Expire`]). What is said here of leases that are over holds for it too.
 //! * **A lease that is over is over for everybody**, at its deadline, though the session's end may be in the backlog: whoever reads,
 //!   compares or writes sees the entry as it will be ([`Machine::entry`]). Only the revision of the change is not known yet: a kept entry
-//!   shows its last write as `modified` until then, and the history has no event of it. A transaction that replaces such an entry ends
+//!   shows its last write as `modified` until then, and the history has no event of it. A transaction that replaces this entry ends
 //!   its lease first, at a revision of its own.
 //! * **A transaction runs whole or not at all.** It is planned against the table, and refused before the first change: for a lease that is
 //!   over, or for a limit. Its work is bounded by its number of operations and by [`TXN_WRITES_MAX`].

@@ -61,7 +61,7 @@ impl WaitTable {
         waiting
     }
 
-    /// Counts a repeat of the wait's request, if there is such a wait.
+    /// Counts a repeat of the wait's request, if there is one.
     pub(crate) fn count_repeat(&mut self, ticket: Ticket) {
         if let Some(waiting) = self.by_ticket.get_mut(&ticket) {
             waiting.repeats += 1;

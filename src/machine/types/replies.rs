@@ -245,7 +245,7 @@ pub enum Reply {
     Released(Released),
     /// To an update.
     Updated,
-    /// To [`Command::CancelWait`]: whether there was such a wait, and its request was not repeated since.
+    /// To [`Command::CancelWait`]: whether there was a wait, and its request was not repeated since.
     WaitCancelled(bool),
     /// To [`Command::ForceRelease`].
     Forced {

@@ -1,7 +1,7 @@
 //! Applies committed entries: small groups in place, large ones on a thread of its own.
 //!
 //! A group of entries may take many milliseconds: a batch of thousands of commands, or the sessions that expire in each of many batches. A
-//! thread of its own applies such a group, so that it delays no heartbeat, vote or acknowledgement, which share the runtime of Raft. Most
+//! thread of its own applies the group, so that it delays no heartbeat, vote or acknowledgement, which share the runtime of Raft. Most
 //! groups are small, and the hand-over to another thread and back would cost more than they do: a third of the CPU time of a pair at one
 //! worker (`lockkeeper bench uncontended --workers 1`). Those are applied in place.
 //!

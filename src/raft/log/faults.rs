@@ -83,7 +83,7 @@ impl Disk for Fake {
     }
 }
 
-/// A log on such a disk.
+/// A log on this disk.
 struct Log {
     store: LogStore,
     acts: Arc<Mutex<Vec<Act>>>,

@@ -2,7 +2,7 @@
 //!
 //! By rounds, as in §4.2.1 of Ongaro's thesis: a round ends when the learner has everything that the leader had when the round began. A
 //! learner whose round took less than an election timeout lags by less than that: as a voter it does not delay commits for longer. One
-//! that is too slow for the load never ends such a round, and stays a learner.
+//! that is too slow for the load never ends a round, and stays a learner.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //!
 //! The commit index piggybacks on entries: each request with entries contains it. Without entries, openraft sends it by itself as soon as
 //! it advances; that would cost each follower, and the leader that handles the answer, as much as an entry does, and just when clients
-//! are to be answered. So here such a request waits up to [`COMMITTED_WAITS`] for entries, which then replace it. Its answer is not
+//! are to be answered. So here a request without them waits up to [`COMMITTED_WAITS`] for entries, which then replace it. Its answer is not
 //! needed: openraft evaluates up to where an answer says that the logs agree, not which request it answers. For this reason too,
 //! openraft's own time of the last acknowledgement may be too late, and reads use [`super::Acknowledgements`].
 //!

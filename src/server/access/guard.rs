@@ -6,6 +6,7 @@
 
 use crate::api::requests::*;
 use lockkeeper_machine::{ForceRelease, Key, KeyRange, Put, SessionId, Txn, TxnOperation, Wait, Want};
+use lockkeeper_names::{has_hash, lock_for_key};
 use lockkeeper_policy::{RequestSubject, Right};
 
 /// The things that a request concerns.
@@ -126,19 +127,27 @@ pub(crate) fn rights_needed(txn: &Txn) -> impl Iterator<Item = (Right, RequestSu
 ///
 /// The key `NAME/…`, of ZooKeeper's nodes with a NUL for the last `/`, is a place in the queue for `NAME`, and other keys are the other
 /// places. So a place needs the right to all keys of the queue: a rule for less would let a client hold a lock that the rule does not name.
+///
+/// The name of a lock whose key is too long or not text is made from that key, and is compared as such.
 fn right_to_claim(operation: &TxnOperation) -> Option<(Right, RequestSubject<'_>)> {
     let Put { key, claims, .. } = operation.put()?;
     let claims = claims.as_ref()?;
     let key = key.as_bytes();
     let lock = claims.lock.as_str();
 
-    if key == lock.as_bytes() || is_of_item(key, lock) || lockkeeper_redis::is_lock_of_key(key, lock) {
+    let is_made_from = |part: &[u8]| has_hash(&claims.lock) && lock_for_key(part) == claims.lock;
+    let is_own = key == lock.as_bytes() || is_made_from(key);
+    if is_own || is_of_item(key, lock) || lockkeeper_redis::is_lock_of_key(key, lock) {
         return None;
     }
 
-    let is_place =
-        key.strip_prefix(lock.as_bytes()).is_some_and(|rest| rest.starts_with(b"/") || rest.starts_with(b"\0"));
-    let what = if is_place { RequestSubject::Key(&key[..=lock.len()]) } else { RequestSubject::Name(lock) };
+    let is_separator = |byte: &u8| matches!(byte, b'/' | 0);
+    let queue_end = if key.starts_with(lock.as_bytes()) {
+        Some(lock.len()).filter(|end| key.get(*end).is_some_and(is_separator))
+    } else {
+        key.iter().rposition(is_separator).filter(|end| is_made_from(&key[..*end]))
+    };
+    let what = queue_end.map_or(RequestSubject::Name(lock), |end| RequestSubject::Key(&key[..=end]));
     Some((Right::Acquire, what))
 }
 
@@ -319,6 +328,16 @@ mod tests {
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/jobs"), [place, queue]);
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/jobs/7b"), [place]);
         assert_eq!(rights_to_put(b"etcd/jobs/7b", "etcd/job"), [place, r#"acquire "etcd/job""#]);
+
+        // The name of a lock whose key is not text is made from the key.
+        let place = r#"acquire the key "etcd/\xff/7b""#;
+        let queue = lock_for_key(b"etcd/\xff");
+        assert_eq!(rights_to_put(b"etcd/\xff/7b", queue.as_str()), [place, r#"acquire the key "etcd/\xff/""#]);
+        assert_eq!(rights_to_put(b"etcd/\xff/7b", lock_for_key(b"etcd/\xff/7b").as_str()), [place]);
+        let of_other = lock_for_key(b"etcd/\xfe");
+        let name = format!("acquire {:?}", of_other.as_str());
+        assert_eq!(rights_to_put(b"etcd/\xff/7b", of_other.as_str()), [place, &name]);
+
         let item = r#"acquire the key "dynamodb/item/locks/7/jobs""#;
         assert_eq!(rights_to_put(b"dynamodb/item/locks/7/jobs", "dynamodb/locks/jobs"), [item]);
         // A name is text, and has a `%` for each byte of the key that is none.

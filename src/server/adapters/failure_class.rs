@@ -16,7 +16,7 @@ pub(super) enum FailureClass {
     Full,
     /// Nothing happened: there is too much to do, or too little space for what adds.
     Overloaded,
-    /// Nothing happened: there is no leader, no quorum, or not every member knows such a request.
+    /// Nothing happened: there is no leader, no quorum, or not every member knows the request.
     Unavailable,
     /// It may have taken effect, or still do.
     Unknown,

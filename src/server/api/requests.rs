@@ -26,7 +26,7 @@ pub(crate) trait ApiCall: Sized + Send + 'static {
     /// Its name in metrics.
     const NAME: &'static str;
 
-    /// Whether the request changes the table. Without a reply, the outcome of such a request is unknown; others are safe to repeat.
+    /// Whether the request changes the table. Without a reply, its outcome is unknown; others are safe to repeat.
     const CHANGES: bool;
 }
 

@@ -21,8 +21,8 @@ use crate::{
     wire::{Form, MESSAGE_BYTES_MAX},
 };
 use lockkeeper_machine::{
-    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, Put, PutLease, Refusal, Reply, Select, Selected,
-    Shows, SortBy, Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, TxnResult, VALUE_BYTES_MAX, Version,
+    Command, Committed, Entry, KEY_BYTES_MAX, Key, Limit, Machine, PutLease, Refusal, Reply, Select, Selected, Shows,
+    SortBy, Stamp, TXN_BYTES_MAX, TXN_READS_MAX, Txn, TxnOperation, TxnResult, VALUE_BYTES_MAX, Version,
 };
 use lockkeeper_planted::Planted;
 
@@ -118,9 +118,7 @@ impl Local {
     /// Refuses what may take or renew a lock, and claims none, while a restored cluster is closed.
     ///
     /// The table itself refuses claims. Redis' clients also lock with hashes, sorted sets and strings without a deadline, which claim
-    /// nothing; a semaphore that was taken after the copy was made must not be given to others at once. Nor does an entry of etcd's or
-    /// ZooKeeper's clients claim a lock whose key cannot be a lock's name, since it is too long or not text: one with a lease that is put
-    /// under a condition, or below a parent, may be a lock all the same.
+    /// nothing; a semaphore that was taken after the copy was made must not be given to others at once.
     ///
     /// Nor may a lock be renewed that the copy has. Its holder may have been late: then another client took the lock after the copy was
     /// made, and trusts it until this cluster opens. Most clients renew by their session, which has a new id here; those of DynamoDB and
@@ -130,14 +128,9 @@ impl Local {
     fn refuse_while_closed(&self, txn: &Txn) -> Result<(), Error> {
         let is_of_redis = |key: &Key| lockkeeper_redis::is_key_of_client(key.as_bytes());
         let is_renewal_refused = !Planted::RestoredRenews.is_on();
-        let are_unnamed_refused = !Planted::RestoredUnnamed.is_on();
-        let is_unnamed =
-            |put: &Put| are_unnamed_refused && put.claims.is_none() && matches!(put.lease, PutLease::Given(_));
-        let is_compared = |key: &Key| txn.compares().iter().any(|compare| compare.key == *key);
         let may_lock = |operation: &TxnOperation| match operation {
-            TxnOperation::Put(put) if is_unnamed(put) && is_compared(&put.key) => true,
             TxnOperation::Put(put) => is_of_redis(&put.key) || is_renewal_refused && put.lease == PutLease::Renewed,
-            TxnOperation::PutChild(child) => is_of_redis(&child.put.key) || is_unnamed(&child.put),
+            TxnOperation::PutChild(child) => is_of_redis(&child.put.key),
             TxnOperation::Expire(expire) => is_renewal_refused && is_of_redis(&expire.key),
             TxnOperation::Get(_)
             | TxnOperation::Select(_)

@@ -19,7 +19,7 @@ use lockkeeper_table::{Applied, Delivery};
 /// Maximum number of locks in one page of a list, and of holders and of waiters in one page of a lock.
 const PAGE_MAX: usize = 1000;
 /// Maximum number of holders and waiters of a lock that is shown while the table is locked. A lock with more is shown from a clone, which
-/// delays no apply but costs more than such a look.
+/// delays no apply but costs more than to look at a few.
 const FEW: usize = 16;
 /// Bytes after which a page of a list is closed.
 const PAGE_BYTES: usize = 256 * 1024;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! with one checksum for all of it, and zeros where nothing had been written. A damaged last record could therefore not be told
-//! from a torn one. Opening a log with such a journal moves its records into sled, and creates a journal of the present format.
+//! from a torn one. Opening a log whose journal has this format moves its records into sled, and creates a journal of the present format.
 
 use std::{io, path::Path};
 

@@ -122,7 +122,7 @@ impl Tls {
         Self::load_accepting(files, None)
     }
 
-    /// The same for a node whose ports also take the certificates of clients of an earlier cluster. What such a client may do, and until
+    /// The same for a node whose ports also take the certificates of clients of an earlier cluster. What these clients may do, and until
     /// when, is for the node to decide: [`Subject::cluster`] tells it from others.
     pub fn load_accepting(files: TlsFiles, earlier: Option<String>) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(Current::from_files(&files, earlier.as_deref(), files.read()?)?));

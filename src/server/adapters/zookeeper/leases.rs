@@ -9,7 +9,7 @@
 //!
 //! **A frozen node** answers nothing and closes nothing, and its client waits in silence for two thirds of the timeout before it leaves.
 //! The same is true for a client that is cut off from its node as that node was cut off from the leader before. So an answer is safe if
-//! the last renewal that was acknowledged was sent a third of the TTL before it, or later. Any other answer waits for such a renewal, or
+//! the last renewal that was acknowledged was sent a third of the TTL before it, or later. Any other answer waits for that renewal, or
 //! for the end of the connection ([`SessionLeases::vouch`]); that is rare. After a frame the session is renewed: at once if its last
 //! renewal is a sixth of the TTL old, otherwise when it is, or earlier if no further frame follows ([`SessionLeases::renew_heard`]). So
 //! at the next frame, a third later at the most, there was a renewal after this one.

@@ -1,6 +1,8 @@
 //! Keys, session ids and the names of locks: how what ZooKeeper's clients name is called in the table.
 
 use lockkeeper_machine::{Key, LockName, SessionId};
+use lockkeeper_names::{has_hash, lock_for_key};
+use lockkeeper_planted::Planted;
 
 use crate::access::guard::ZOOKEEPER_SESSIONS;
 
@@ -25,11 +27,13 @@ pub(super) fn session_number(session: SessionId) -> Option<u64> {
 }
 
 /// The lock that a node with a session stands for: a place in the queue for its parent's path if its name is numbered, and otherwise its
-/// own path. `None` if that is no name of a lock; then operators see no lock.
+/// own path.
 pub(super) fn lock_of(parent: &[u8], key: &[u8], is_numbered: bool) -> Option<LockName> {
     let named = if is_numbered { parent } else { key };
-    let text = String::from_utf8(named.to_vec()).ok()?.replace('\0', "/");
-    LockName::new(&text).ok()
+    let path: Vec<_> = named.iter().map(|byte| if *byte == 0 { b'/' } else { *byte }).collect();
+    let lock = lock_for_key(&path);
+    let is_unnamed = has_hash(&lock) && Planted::RestoredUnnamed.is_on();
+    (!is_unnamed).then_some(lock)
 }
 
 #[cfg(test)]
@@ -55,5 +59,9 @@ mod tests {
         let lock = |is_numbered| lock_of(b"zookeeper/app\0lock", b"zookeeper/app/lock\0n-0000000001", is_numbered);
         assert_eq!(lock(true).expect("a name").as_str(), "zookeeper/app/lock");
         assert_eq!(lock(false).expect("a name").as_str(), "zookeeper/app/lock/n-0000000001");
+
+        let long = [&b"zookeeper\0"[..], &[b'a'; 600]].concat();
+        let name = lock_of(b"zookeeper", &long, false).expect("a name");
+        assert!(name.as_str().starts_with("zookeeper/aaa") && has_hash(&name), "{name}");
     }
 }
