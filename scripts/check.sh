@@ -98,10 +98,11 @@ beside_crates() {
     return "$failed"
 }
 
-# The tests of the program `node`, in two processes side by side: those that load the machine most one after the other, and the others,
-# which wait most of the time, some at a time.
+# The tests of the program `node`, in two processes side by side: those that load the machine most (scripts/heavy-tests.txt) one after the
+# other, and the others, which wait most of the time, some at a time.
 node() {
-    local heavy=(abuse::) failed=0
+    local heavy failed=0
+    mapfile -t heavy <scripts/heavy-tests.txt
     local skipped=("${heavy[@]/#/--skip=}")
     beside heavy cargo test --locked --test node -- --test-threads 1 "${heavy[@]}"
     cargo test --locked --test node -- --test-threads "${LOCKKEEPER_TEST_THREADS:-4}" "${skipped[@]}" || failed=1

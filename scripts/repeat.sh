@@ -53,6 +53,9 @@ run_program() {
     fi
 }
 
+# Those that the check runs one after the other.
+mapfile -t heavy_tests <scripts/heavy-tests.txt
+
 failed=0
 for run in $(seq "$runs"); do
     while IFS=$'\t' read -r directory program; do
@@ -63,9 +66,9 @@ for run in $(seq "$runs"); do
             node-*)
                 # As in the check, two processes side by side. Filters cannot be combined, so with one it is a single process.
                 if [[ $# == 0 ]]; then
-                    run_program "$directory" "$program" "$output.heavy.txt" "${options[@]}" --test-threads 1 abuse:: &
+                    run_program "$directory" "$program" "$output.heavy.txt" "${options[@]}" --test-threads 1 "${heavy_tests[@]}" &
                     heavy=$!
-                    options+=(--skip abuse::)
+                    options+=("${heavy_tests[@]/#/--skip=}")
                 fi
                 options+=(--test-threads "${LOCKKEEPER_TEST_THREADS:-4}")
                 ;;

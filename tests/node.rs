@@ -2,6 +2,7 @@
 //!
 //! What a suite is for stands at the top of its file. Suites share this:
 //! * `support`: clusters of real processes, and waiting for a condition; `in_process`: a node in this process;
+//! * `encrypted`: connections by TLS, as clients of other products make them;
 //! * `turns`: tests that each need the whole machine take turns, while others go on beside them;
 //! * `pages`: the blocks of commands in the Markdown pages;
 //! * `skipped`, `unmodified`: what a test says that is skipped; programs of others;
@@ -10,6 +11,7 @@
 //! Tests that are ignored as `nightly` take minutes or programs of others: `scripts/nightly.sh` runs them.
 
 mod children;
+mod encrypted;
 mod in_process;
 mod pages;
 mod skipped;

@@ -1,52 +1,22 @@
 //! Redis' port on a cluster with a policy: the narrowest policy that serves, and what ends with a token.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
-use lockkeeper::client::TlsFiles;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
-    rustls::{
-        ClientConfig, RootCertStore, crypto,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-    },
-};
 
-use super::stage::{Stage, token, tokens};
+use super::stage::{Stage, narrowest_policy, token, tokens};
 use crate::{
+    encrypted::{encrypted, with_and_without_certificate},
     redis::{Connection, LONG, RELEASE, Reply, ok, text_of},
     support::until,
 };
 
-/// `shop-1` has what the page of the port names as the narrowest policy. The next two have a half of it each.
-const POLICY: &str = r#"
-[[rule]]
-who = ["shop-1"]
-may = ["acquire", "read"]
-prefix = "redis/0/seats/"
-
-[[rule]]
-who = ["shop-2"]
-may = ["read"]
-prefix = "redis/0/seats/"
-
-[[rule]]
-who = ["shop-limited"]
-may = ["acquire"]
-prefix = "redis/0/seats/"
-
-[[rule]]
-who = ["ops", "local"]
-may = ["acquire", "read", "watch", "force-release", "administer"]
-
-[limits.shop-limited]
-connections = 1
-"#;
+/// What the locks of the shop begin with.
+const PREFIX: &str = "redis/0/seats/";
 
 /// Releases a lock as Redisson does, and tells those that wait for it.
 const RELEASE_AND_TELL: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return nil end; redis.call('del', KEYS[1]); return \
@@ -56,7 +26,7 @@ const RELEASE_AND_TELL: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then re
 const COPY: &str = "redis.call('set', KEYS[2], redis.call('get', KEYS[1]), 'px', 60000); return 1";
 
 async fn stage() -> Stage {
-    let stage = Stage::with(Some(POLICY), |options| options.redis = true).await;
+    let stage = Stage::with(Some(&narrowest_policy(PREFIX)), |options| options.redis = true).await;
     for address in stage.cluster.redis_endpoints() {
         until("the port serves", async || {
             let set = connect(&address, "ops").await.call(&["SET", "ready", &address, "PX", "60000"]).await?;
@@ -198,34 +168,15 @@ async fn connections_are_counted_for_their_identity() {
     connect(&address, "shop-1").await;
 }
 
-/// A connection by TLS, as Redis' clients make it: they name no protocol.
-async fn encrypted(address: &str, config: &Arc<ClientConfig>) -> Option<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await.ok()?;
-    let name = ServerName::from(stream.peer_addr().ok()?.ip());
-    TlsConnector::from(Arc::clone(config)).connect(name, stream).await.ok()
-}
-
 /// With TLS: a certificate is an identity, and a token is one for a client without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_tls_a_certificate_or_a_token_proves_who_it_is() {
-    let stage = Stage::with(Some(POLICY), |options| {
+    let stage = Stage::with(Some(&narrowest_policy(PREFIX)), |options| {
         options.tls = true;
         options.redis = true;
     })
     .await;
-    let TlsFiles { ca, own } = stage.cluster.client_files().expect("the cluster has TLS");
-    let (certificate, key) = own.expect("the client's own");
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&ca).expect("a certificate")).expect("an authority");
-    let config = || {
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        config.expect("they fit").with_root_certificates(roots.clone())
-    };
-    let chain = vec![CertificateDer::from_pem_file(&certificate).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_file(&key).expect("a key");
-    let own = Arc::new(config().with_client_auth_cert(chain, key).expect("they belong together"));
-    let none = Arc::new(config().with_no_client_auth());
+    let (own, none) = with_and_without_certificate(&stage.cluster);
 
     for address in stage.cluster.redis_endpoints() {
         let certified = async || encrypted(&address, &own).await.map(Connection::over);

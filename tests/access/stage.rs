@@ -34,6 +34,36 @@ locks = 3
 waiters = 1
 "#;
 
+/// A policy for the locks with this prefix: `shop-1` has what the page of a port names as the narrowest policy. The next two have a half of
+/// it each.
+pub(crate) fn narrowest_policy(prefix: &str) -> String {
+    format!(
+        r#"
+[[rule]]
+who = ["shop-1"]
+may = ["acquire", "read"]
+prefix = "{prefix}"
+
+[[rule]]
+who = ["shop-2"]
+may = ["read"]
+prefix = "{prefix}"
+
+[[rule]]
+who = ["shop-limited"]
+may = ["acquire"]
+prefix = "{prefix}"
+
+[[rule]]
+who = ["ops", "local"]
+may = ["acquire", "read", "watch", "force-release", "administer"]
+
+[limits.shop-limited]
+connections = 1
+"#
+    )
+}
+
 pub(crate) const IDENTITIES: [&str; 4] = ["shop-1", "shop-2", "shop-limited", "ops"];
 
 /// The cluster and its files.

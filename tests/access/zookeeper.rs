@@ -2,52 +2,22 @@
 
 use std::{fs, sync::Arc};
 
-use lockkeeper::client::TlsFiles;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
-    rustls::{
-        ClientConfig, RootCertStore, crypto,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-    },
-};
+use tokio_rustls::{client::TlsStream, rustls::ClientConfig};
 
-use super::stage::{Stage, token, tokens};
+use super::stage::{Stage, narrowest_policy, token, tokens};
 use crate::{
+    encrypted::{encrypted, with_and_without_certificate},
     support::{LONG, until},
     zookeeper::{JuteAcl, JuteAnswer, JuteConnection, JuteRequest, JuteSession, JuteWire},
 };
 
-/// `shop-1` has what the page of the port names as the narrowest policy. The next two have a half of it each.
-const POLICY: &str = r#"
-[[rule]]
-who = ["shop-1"]
-may = ["acquire", "read"]
-prefix = "zookeeper/seats"
-
-[[rule]]
-who = ["shop-2"]
-may = ["read"]
-prefix = "zookeeper/seats"
-
-[[rule]]
-who = ["shop-limited"]
-may = ["acquire"]
-prefix = "zookeeper/seats"
-
-[[rule]]
-who = ["ops", "local"]
-may = ["acquire", "read", "watch", "force-release", "administer"]
-
-[limits.shop-limited]
-connections = 1
-"#;
-
+/// What the keys of the shop's nodes begin with.
+const PREFIX: &str = "zookeeper/seats";
 const TIMEOUT_MS: i32 = 40_000;
 const PERSISTENT: i32 = 0;
 const EPHEMERAL: i32 = 1;
@@ -57,7 +27,7 @@ const NODE_EXISTS: i32 = -110;
 
 /// A cluster with the policy, whose nodes serve the protocol, and with the nodes below which locks are.
 async fn stage() -> Stage {
-    let stage = Stage::with(Some(POLICY), |options| options.zookeeper = true).await;
+    let stage = Stage::with(Some(&narrowest_policy(PREFIX)), |options| options.zookeeper = true).await;
     for address in stage.cluster.zookeeper_endpoints() {
         until("the port serves", async || {
             let mut ops = connect(&address, "ops").await?;
@@ -207,7 +177,8 @@ async fn a_rule_for_the_nodes_is_enough_and_half_of_it_is_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_proves_itself_is_served_where_others_may_only_read() {
     let anonymous = "\n[[rule]]\nwho = [\"anonymous\"]\nmay = [\"read\"]\nprefix = \"zookeeper/seats\"\n";
-    let stage = Stage::with(Some(&format!("{POLICY}{anonymous}")), |options| options.zookeeper = true).await;
+    let policy = narrowest_policy(PREFIX) + anonymous;
+    let stage = Stage::with(Some(&policy), |options| options.zookeeper = true).await;
     let address = stage.cluster.zookeeper_endpoints().remove(0);
     let mut ops = until("the port serves", async || connect(&address, "ops").await).await;
     made(&mut ops, "/seats", PERSISTENT).await;
@@ -256,38 +227,23 @@ async fn connections_are_counted_for_their_identity() {
     connect(&address, "shop-1").await.expect("another identity is not concerned");
 }
 
-/// A connection by TLS, as ZooKeeper's clients make it: they name no protocol.
-async fn encrypted(address: &str, config: &Arc<ClientConfig>) -> Option<JuteConnection<TlsStream<TcpStream>>> {
-    let stream = TcpStream::connect(address).await.ok()?;
-    let name = ServerName::from(stream.peer_addr().ok()?.ip());
-    let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await.ok()?;
+async fn connect_encrypted(address: &str, config: &Arc<ClientConfig>) -> Option<JuteConnection<TlsStream<TcpStream>>> {
+    let stream = encrypted(address, config).await?;
     JuteConnection::over(JuteWire(stream), &JuteSession::fresh(TIMEOUT_MS)).await.ok().flatten()
 }
 
 /// With TLS: a certificate is an identity, for the policy and for access lists, and a token is one for a client without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_tls_a_certificate_or_a_token_proves_who_it_is() {
-    let stage = Stage::with(Some(POLICY), |options| {
+    let stage = Stage::with(Some(&narrowest_policy(PREFIX)), |options| {
         options.tls = true;
         options.zookeeper = true;
     })
     .await;
-    let TlsFiles { ca, own } = stage.cluster.client_files().expect("the cluster has TLS");
-    let (certificate, key) = own.expect("the client's own");
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&ca).expect("a certificate")).expect("an authority");
-    let config = || {
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        config.expect("they fit").with_root_certificates(roots.clone())
-    };
-    let chain = vec![CertificateDer::from_pem_file(&certificate).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_file(&key).expect("a key");
-    let own = Arc::new(config().with_client_auth_cert(chain, key).expect("they belong together"));
-    let none = Arc::new(config().with_no_client_auth());
+    let (own, none) = with_and_without_certificate(&stage.cluster);
 
     for (number, address) in stage.cluster.zookeeper_endpoints().iter().enumerate() {
-        let mut certified = until("the port serves", async || encrypted(address, &own).await).await;
+        let mut certified = until("the port serves", async || connect_encrypted(address, &own).await).await;
         let Ok(JuteAnswer::Identities(known)) = certified.ask(&JuteRequest::WhoAmI).await else { panic!("identities") };
         assert!(known.contains(&("x509".to_owned(), "local".to_owned())), "{known:?}");
         if number == 0 {
@@ -301,7 +257,7 @@ async fn with_tls_a_certificate_or_a_token_proves_who_it_is() {
         assert!(certified.ask(&create).await.is_ok());
         assert!(certified.ask(&get(&private)).await.is_ok());
 
-        let mut stranger = encrypted(address, &none).await.expect("it listens");
+        let mut stranger = connect_encrypted(address, &none).await.expect("it listens");
         are_denied(&mut stranger, &[get("/seats")]).await;
         assert!(authenticate(&mut stranger, "shop-1").await);
         are_denied(&mut stranger, &[get("/"), get(&private)]).await;

@@ -26,25 +26,12 @@ const CROWD: u64 = 14_000;
 const RELEASE: u64 = CROWD + 1;
 const LAST: u64 = RELEASE + 1;
 
-/// Attempts at a full queue. On a machine that stalls, acquires may not be answered in time, and then the queue was not full.
-const ATTEMPTS: usize = 3;
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overloaded_leader_sheds_acquires_and_admits_releases() {
-    for _ in 0..ATTEMPTS {
-        if a_full_queue_admits_a_release().await {
-            return;
-        }
-    }
-    panic!("acquires were not answered in time, {ATTEMPTS} times");
-}
-
-/// `false`: some acquires were not answered in time. A release is admitted, and answered, in any attempt that comes to it.
-async fn a_full_queue_admits_a_release() -> bool {
-    // Long enough that the leader goes on without answers of its followers.
+    // The leader goes on without answers of its followers for as long as it takes to send it the crowd, on a slow machine too.
     let cluster = cluster_with(|options| {
-        options.raft.election_timeout_ms_min = 10_000;
-        options.raft.election_timeout_ms_max = 20_000;
+        options.raft.election_timeout_ms_min = 50_000;
+        options.raft.election_timeout_ms_max = 60_000;
     })
     .await;
     let client = client(&cluster);
@@ -78,9 +65,7 @@ async fn a_full_queue_admits_a_release() -> bool {
                 RELEASE => Asked::Release(release.clone()),
                 _ => Asked::Acquire(acquire.clone()),
             };
-            if crowd.send(PipelineRequest { number, what: Some(what) }).await.is_err() {
-                return;
-            }
+            crowd.send(PipelineRequest { number, what: Some(what) }).await.expect("the stream stays open");
         }
     });
     let mut answers = locks.pipeline(ReceiverStream::new(stream)).await.expect("it serves").into_inner();
@@ -98,7 +83,6 @@ async fn a_full_queue_admits_a_release() -> bool {
             (Some(Answer::Acquire(AcquireResponse { outcome: Some(Outcome::Busy(_)) })), _) => served += 1,
             (Some(Answer::Release(_)), _) => released = true,
             (_, Some((Code::ResourceExhausted, ..))) if answer.number != RELEASE => refused += 1,
-            (_, Some((Code::DeadlineExceeded, ..))) if answer.number != RELEASE => return false,
             _ => panic!("{answer:?}"),
         }
     }
@@ -111,7 +95,6 @@ async fn a_full_queue_admits_a_release() -> bool {
     assert!(line.contains("WARN") && line.contains(" count=1 "), "{line}");
     let queued: usize = line.split_once(" queued=").and_then(|(_, rest)| rest.trim().parse().ok()).expect("a number");
     assert!((QUEUE / 2..=QUEUE).contains(&queued), "{line}");
-    true
 }
 
 /// A refusal's code, reason and advice on retries.

@@ -1,6 +1,6 @@
 //! The HTTP port: probes and metrics.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+use std::{collections::BTreeSet, fs};
 
 use lockkeeper::{
     client::TlsFiles,
@@ -11,15 +11,11 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore, crypto,
-        pki_types::{CertificateDer, ServerName, pem::PemObject as _},
-    },
-};
 
-use crate::support::{LONG, client, cluster_with, leader, long_session, output, text, until};
+use crate::{
+    encrypted::{encrypted, without_certificate},
+    support::{LONG, client, cluster_with, leader, long_session, output, text, until},
+};
 
 /// The status and the body of a GET at a node's HTTP port.
 pub(super) async fn get(cluster: &LocalCluster, node: u64, path: &str) -> Option<(u16, String)> {
@@ -35,9 +31,8 @@ pub(super) async fn get(cluster: &LocalCluster, node: u64, path: &str) -> Option
                 stream.read_to_string(&mut answer).await.ok()?;
             }
             Some(TlsFiles { ca, .. }) => {
-                let stream = TcpStream::connect(address).await.ok()?;
-                let name = ServerName::from(stream.peer_addr().expect("it is connected").ip());
-                let mut stream = visitor(&ca).connect(name, stream).await.expect("its certificate is good");
+                // A probe has no certificate of its own.
+                let mut stream = encrypted(address, &without_certificate(&ca)).await?;
                 stream.write_all(request.as_bytes()).await.ok()?;
                 stream.read_to_string(&mut answer).await.ok()?;
             }
@@ -46,16 +41,6 @@ pub(super) async fn get(cluster: &LocalCluster, node: u64, path: &str) -> Option
         Some((status, answer.split_once("\r\n\r\n")?.1.to_owned()))
     };
     timeout(LONG, asked).await.expect("it answers in time")
-}
-
-/// TLS as a probe speaks it: HTTP/1.1, and no certificate of its own.
-fn visitor(authority: &Path) -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
-    let provider = Arc::new(crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.expect("they fit").with_root_certificates(roots).with_no_client_auth();
-    Arc::new(config).into()
 }
 
 /// The value of a series that has no label, or these ones.

@@ -1,8 +1,8 @@
 //! The console's HTTP without a browser: what protects it.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
-use lockkeeper::{client::TlsFiles, local::LocalCluster};
+use lockkeeper::local::LocalCluster;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -10,15 +10,11 @@ use tokio::{
     process::Command,
     time::timeout,
 };
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore, crypto,
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
-    },
-};
 
-use crate::support::{LONG, cluster_with, lockkeeper, output, text};
+use crate::{
+    encrypted::{encrypted, with_and_without_certificate},
+    support::{LONG, cluster_with, lockkeeper, output, text},
+};
 
 /// The answer of node 1: its status, its headers in lower case, and its body.
 async fn ask(cluster: &LocalCluster, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String, String) {
@@ -198,26 +194,11 @@ async fn what_a_caller_sends_is_checked_and_bounded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_is_an_identity() {
     let cluster = cluster_with(|options| (options.http, options.tls, options.nodes) = (true, true, Some(1))).await;
-    let TlsFiles { ca, own } = cluster.client_files().expect("it has certificates");
-    let (certificate, key) = own.expect("the client's own");
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(&ca).expect("a certificate")).expect("an authority");
-    let config = || {
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        config.expect("they fit").with_root_certificates(roots.clone())
-    };
-    let chain = vec![CertificateDer::from_pem_file(&certificate).expect("a certificate")];
-    let key = PrivateKeyDer::from_pem_file(&key).expect("a key");
-    let known = config().with_client_auth_cert(chain, key).expect("they belong together");
-    let anonymous = config().with_no_client_auth();
+    let (known, anonymous) = with_and_without_certificate(&cluster);
     let url = cluster.node(1).http_endpoint().expect("it is on");
     let address = url.trim_start_matches("https://");
-    let ask = async |config: &ClientConfig, line: &str| {
-        let stream = TcpStream::connect(address).await.expect("it listens");
-        let name = ServerName::from(stream.peer_addr().expect("it is connected").ip());
-        let connector = TlsConnector::from(Arc::new(config.clone()));
-        let mut stream = connector.connect(name, stream).await.expect("its certificate is good");
+    let ask = async |config, line: &str| {
+        let mut stream = encrypted(address, config).await.expect("it listens, and its certificate is good");
         let own = "content-type: application/json\r\nx-lockkeeper-console: 1\r\ncontent-length: 2\r\nconnection: close";
         let request = format!("{line} HTTP/1.1\r\nhost: {address}\r\n{own}\r\n\r\n{{}}");
         stream.write_all(request.as_bytes()).await.expect("it reads");
