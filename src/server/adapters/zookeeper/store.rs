@@ -1,6 +1,7 @@
 //! The store of `lockkeeper-zookeeper`: this node's copy of the table for reads, and requests to the leader for the rest.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{Arc, Weak},
     time::Duration,
@@ -15,8 +16,8 @@ use tokio::{
 
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{
-    AtLeaseEnd, Attached, Committed, Compare, Identity, Key, Label, Lease, Operand, Put, PutChild, PutClaim, PutLease,
-    Relation, Revision, Ttl, Txn, TxnFailure, TxnFailureReason, TxnOperation, TxnResult, Value,
+    AtLeaseEnd, Attached, Committed, Compare, Identity, Key, Label, Lease, LockName, Operand, Put, PutChild, PutClaim,
+    PutLease, Relation, Revision, Ttl, Txn, TxnFailure, TxnFailureReason, TxnOperation, TxnResult, Value,
 };
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_zookeeper::{
@@ -369,7 +370,9 @@ fn compile(
     txn: &ZnodeTxn,
 ) -> Result<Txn, ZookeeperFailure> {
     let compares = txn.conditions.iter().map(compare).collect::<Result<Vec<_>, _>>()?;
-    let then = txn.writes.iter().map(|write| operation(requester, write)).collect::<Result<Vec<_>, _>>()?;
+    let mut claimed = BTreeSet::new();
+    let operations = txn.writes.iter().map(|write| operation(requester, write, &mut claimed));
+    let then = operations.collect::<Result<Vec<_>, _>>()?;
     let get = |bytes: &Vec<u8>| Ok(TxnOperation::Get(key(bytes)?));
     let otherwise = txn.otherwise_get.iter().map(get).collect::<Result<Vec<_>, ZookeeperFailure>>()?;
 
@@ -387,11 +390,18 @@ fn compare(condition: &ZnodeCondition) -> Result<Compare, ZookeeperFailure> {
     Ok(Compare { key: key(&condition.key)?, up_to: None, relation: Relation::Equal, operand })
 }
 
-fn operation(requester: &ZnodeRequester, write: &ZnodeWrite) -> Result<TxnOperation, ZookeeperFailure> {
+/// The operation of a write, which claims no lock that an earlier one of its transaction has claimed: claims of one revision have no order,
+/// so the first place in a queue stands for all that a client takes at once.
+fn operation(
+    requester: &ZnodeRequester,
+    write: &ZnodeWrite,
+    claimed: &mut BTreeSet<LockName>,
+) -> Result<TxnOperation, ZookeeperFailure> {
     Ok(match write {
         ZnodeWrite::CreateChild { parent, key: bytes, is_numbered, value, owner } => {
-            let claim = |lock| PutClaim { lock, label: label(requester) };
-            let claims = owner.and_then(|_| names::lock_of(parent, bytes, *is_numbered)).map(claim);
+            let lock = owner.and_then(|_| names::lock_of(parent, bytes, *is_numbered));
+            let lock = lock.filter(|lock| claimed.insert(lock.clone()));
+            let claims = lock.map(|lock| PutClaim { lock, label: label(requester) });
             let lease = owner.map_or(PutLease::None, |session| {
                 PutLease::Given(Lease { session: names::session_id(session), at_end: AtLeaseEnd::Delete })
             });
@@ -467,4 +477,30 @@ fn failed(error: &Error) -> ZookeeperFailure {
         FailureClass::Unknown => ZookeeperFailure::Unknown,
     };
     kind(error.message.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+
+    #[test]
+    fn places_of_one_queue_that_are_taken_at_once_claim_its_lock_once() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let deadline = Instant::now() + OWN_TIMEOUT;
+        let requester = ZnodeRequester { identity: None, address, deadline, is_port: false };
+        let place = |parent: &str, name: &str| ZnodeWrite::CreateChild {
+            parent: format!("zookeeper\0{parent}").into_bytes(),
+            key: format!("zookeeper/{parent}\0{name}-").into_bytes(),
+            is_numbered: true,
+            value: Arc::default(),
+            owner: Some(1),
+        };
+        let writes = vec![place("lock", "a"), place("lock", "a"), place("lock", "b"), place("other", "a")];
+        let txn = ZnodeTxn { writes, ..ZnodeTxn::default() };
+        let compiled = compile(&requester, None, &txn).expect("a transaction");
+        let claims = compiled.then().iter().map(|operation| operation.put()?.claims.as_ref()).collect::<Vec<_>>();
+        assert_eq!(claims.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false, true]);
+    }
 }
