@@ -94,6 +94,9 @@ impl ZookeeperClient {
         if self.random.random_range(0..100) < 30 {
             self.judge_order().await?;
         }
+        if self.random.random_range(0..100) < 10 {
+            self.judge_places().await?;
+        }
         let number = self.random.random_range(0..LOCKS);
         let is_queue = self.random.random();
         let directory = if is_queue { format!("/queue-{number}") } else { "/plain".to_owned() };
@@ -145,6 +148,34 @@ impl ZookeeperClient {
         }
         let deletes: Vec<_> = paths.iter().map(|path| JuteRequest::delete(path)).collect();
         session.call_all(&deletes).await.map(drop)
+    }
+
+    /// Takes several places of one queue by one transaction, and leaves them by another: their numbers rise, and one revision has them all.
+    async fn judge_places(&mut self) -> Option<()> {
+        let session = self.session.as_mut()?;
+        let queue = format!("/queue-{}", self.random.random_range(0..LOCKS));
+        let place = format!("{queue}/spare-{:x}-", session.key().id);
+        let creates =
+            (0..self.random.random_range(2..5)).map(|_| create_with_stat(place.clone(), EPHEMERAL | NUMBERED));
+        let Ok(JuteAnswer::Parts(parts)) = session.call(&JuteRequest::Multi(creates.collect())).await? else {
+            return Some(());
+        };
+
+        let taken = parts.iter().filter_map(|part| match part {
+            Ok((_, JuteAnswer::PathStat(path, stat))) => Some((path.clone(), stat.created_at)),
+            Ok(_) | Err(_) => None,
+        });
+        let taken: Vec<_> = taken.collect();
+        let is_one = taken.iter().all(|(_, created)| *created == taken[0].1);
+        // A part that failed has undone them all.
+        if !taken.is_empty()
+            && (taken.len() != parts.len() || !is_one || !taken.is_sorted_by(|one, next| one.0 < next.0))
+        {
+            self.contender.contention().complain(format!("places that were taken at once are not in order: {parts:?}"));
+        }
+
+        let deletes = taken.iter().map(|(path, _)| JuteRequest::delete(path));
+        session.call(&JuteRequest::Multi(deletes.collect())).await.map(drop)
     }
 
     /// It has the lock, and trusts its session from its last answered request on.

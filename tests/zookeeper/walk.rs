@@ -13,7 +13,8 @@
 //! * events of a node that the watcher may not read: Debian's ZooKeeper keeps them back, so everybody may read here;
 //! * watches of several kinds at one path of one connection: in ZooKeeper 3.8 the later one replaces the earlier one, in 3.9 both stay. So
 //!   one session has the persistent ones, of one kind at each path, and the others have those that fire once;
-//! * the order of events when a session is closed: ZooKeeper deletes a session's nodes in the order of a hash table.
+//! * the order of events when a session is closed: ZooKeeper deletes a session's nodes in the order of a hash table;
+//! * the order of the events of a multi: ZooKeeper tells them in the order of its operations, we in that of the keys.
 //!
 //! Not asked for: whether there is a watch (checkWatches), since ZooKeeper 3.8 now and then finds one that was never set; reads of an empty
 //! path, which ZooKeeper takes for the root; and the removal of one half of a recursive watch.
@@ -54,6 +55,13 @@ enum WalkStep {
     Return(usize, Vec<(usize, JuteRequest)>, Vec<Vec<String>>),
     /// A session that is closed; another one takes its place.
     Close(usize),
+}
+
+impl WalkStep {
+    /// Whether its events may come in another order.
+    fn has_no_order(&self) -> bool {
+        matches!(self, Self::Close(_) | Self::Call(_, JuteRequest::Multi(_)))
+    }
 }
 
 /// One of the two.
@@ -109,7 +117,7 @@ impl WalkSide {
         self.zxids.push(newest.expect("there are sessions"));
         for (place, session) in self.sessions.iter_mut().enumerate() {
             let mut events = session.take_events();
-            if matches!(step, WalkStep::Close(_)) {
+            if step.has_no_order() {
                 events.sort();
             }
             if !events.is_empty() {
@@ -121,7 +129,10 @@ impl WalkSide {
 
     async fn call(&mut self, session: usize, request: &JuteRequest) -> String {
         let answer = self.sessions[session].ask(request).await;
-        let events = self.sessions[session].take_events();
+        let mut events = self.sessions[session].take_events();
+        if let JuteRequest::Multi(_) = request {
+            events.sort();
+        }
         let before = if events.is_empty() { String::new() } else { format!("events {} ", show_events(&events)) };
         match answer {
             Ok(answer) => format!("{before}{}", self.show(&answer)),
@@ -286,6 +297,18 @@ impl Walk {
         self.write()
     }
 
+    /// Several places of one queue at once, and a node beside them.
+    fn places(&mut self) -> JuteRequest {
+        let queue = self.good_path();
+        let places = self.random.random_range(2..4);
+        let place = |_| JuteRequest::create(&format!("{queue}/s-"), b"", 3);
+        let mut parts: Vec<_> = (0..places).map(place).collect();
+        if self.chance(3) {
+            parts.insert(self.random.random_range(0..=places), self.part());
+        }
+        JuteRequest::Multi(parts)
+    }
+
     fn read(&mut self, session: usize) -> JuteRequest {
         let path = self.path();
         let watch = session != PERSISTENT && self.chance(2);
@@ -324,7 +347,8 @@ impl Walk {
         match self.random.random_range(0..20) {
             0..8 => self.write(),
             8..15 => self.read(session),
-            15 | 16 => {
+            15 => self.places(),
+            16 => {
                 let parts = self.random.random_range(0..6);
                 JuteRequest::Multi((0..parts).map(|_| self.part()).collect())
             }
