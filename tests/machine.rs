@@ -8,6 +8,7 @@
 //! ```text
 //! open ann [ttl=1000] [label=ann] [from=IP:PORT]
 //! renew ann ...                            close ann                          attach ann
+//! set-owner ann owner=NAME
 //! acquire ann lock[@shared|@PERMITS] ... [wait=MS|forever] [data=TEXT] [keep=true] [delay=MS]
 //!     [exists=true]
 //! release ann token=N|acquire=REQUEST      update ann lock token=N [data=TEXT] [keep=true]
@@ -24,7 +25,7 @@
 //! entries [FROM] [TO]: the entries from one key up to another, last of all the revision of the keyspace
 //! events REVISION: those after it            past REVISION: the entries as they were at it
 //! limits [work=N] [grants=N] [table=BYTES] [session=BYTES]: of the batches from here on
-//! bytes: the bytes of the table, and of each session
+//! bytes: the bytes of the table, and of each session                usage NAME: what this owner has
 //!
 //! show lock [size=N] [holders_after=N] [waiters_after=N]            holder lock token=N
 //! list [PREFIX] [after=lock]               session ann              sessions [after=ann]
@@ -95,6 +96,7 @@ impl goldenscript::Runner for Runner {
                     Command::Open { session, .. }
                     | Command::Close { session, .. }
                     | Command::Attach { session }
+                    | Command::SetOwner { session, .. }
                     | Command::Session { session, .. } => {
                         format!("{}: ", show(session))
                     }
@@ -224,6 +226,11 @@ impl Runner {
                 let own = machine.sessions(None).map(|view| format!("{} {}", show(&view.session), view.bytes));
                 lines(std::iter::once(format!("all {}", machine.bytes())).chain(own).collect())
             }
+            "usage" => {
+                let owner = Identity::new(arguments.next("identity")?)?;
+                let Usage { sessions, locks, waiters, bytes } = machine.usage(&owner);
+                format!("{owner} sessions={sessions} locks={locks} waiters={waiters} bytes={bytes}\n")
+            }
             "waits" => lines(machine.waits().map(|ticket| format!("ticket={}", ticket.0)).collect()),
             "next" => machine.next_deadline().map_or_else(|| "never\n".into(), |at| format!("at={}\n", at.0)),
             "entries" => {
@@ -283,6 +290,10 @@ fn command(name: &str, arguments: &mut Arguments<'_>) -> Result<Command> {
             }
         }
         "renew" => Command::Renew { sessions: std::iter::from_fn(|| arguments.0.next_pos()).map(session_id).collect() },
+        "set-owner" => {
+            let session = session_id(arguments.next("session")?);
+            Command::SetOwner { session, owner: arguments.key("owner")?.ok_or("owner= is missing")? }
+        }
         "attach" => Command::Attach { session: session_id(arguments.next("session")?) },
         "close" => {
             Command::Close { session: session_id(arguments.next("session")?), by: arguments.key("by")?, reason: None }

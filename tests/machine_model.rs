@@ -161,6 +161,10 @@ impl ReferenceStateMachine for Model {
             }),
             8 => vec(session(), 0..6).prop_map(|sessions| Command::Renew { sessions }),
             2 => session().prop_map(|session| Command::Attach { session }),
+            2 => (session(), any::<bool>()).prop_map(|(session, is_ann)| {
+                let owner = Identity::new(if is_ann { "ann" } else { "bob" }).unwrap();
+                Command::SetOwner { session, owner }
+            }),
             1 => session().prop_map(|session| Command::Close { session, by: None, reason: None }),
             20 => requested(acquire().prop_map(Operation::Acquire).boxed()),
             6 => (held(model), request()).prop_map(|((session, token, _), request)| {

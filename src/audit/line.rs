@@ -17,6 +17,8 @@ pub enum AuditEvent {
     Restored,
     /// A session was opened.
     SessionOpened,
+    /// A session that was opened without an owner got one.
+    OwnerSet,
     /// A session ended. `how` says whether it was closed or expired; `by` and `reason` are those of an operator who closed it.
     SessionEnded,
     /// A session got a lock.

@@ -165,6 +165,7 @@ impl Replay {
                 Ok(())
             }
             AuditEvent::SessionOpened => self.opened(session(line)?),
+            AuditEvent::OwnerSet => self.open(session(line)?),
             AuditEvent::SessionEnded => self.session_ended(session(line)?),
             AuditEvent::Granted if is_entry(line) => self.granted_entry(line),
             AuditEvent::Queued if is_entry(line) => self.queued_entry(line),

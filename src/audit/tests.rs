@@ -194,6 +194,8 @@ fn a_grant_to_an_ended_or_unknown_session_is_found() {
     let (at, fault) = forged(&lines);
     assert_eq!((at, fault), (10, BrokenRule::NotOpen(Session(2).to_string()).into()));
     assert_eq!(forged(&[begun(), granted(2, 9, 1)]), (2, BrokenRule::NotOpen(Session(9).to_string()).into()));
+    let owned = AuditLine { session: Some(Session(9)), ..line(2, AuditEvent::OwnerSet) };
+    assert_eq!(forged(&[begun(), owned]), (2, BrokenRule::NotOpen(Session(9).to_string()).into()));
     assert_eq!(forged(&[begun(), opened(2, 1), opened(2, 1)]).0, 3);
 }
 

@@ -181,6 +181,7 @@ impl Machine {
             }
             Command::Renew { sessions } => Ok(Reply::Renewed(self.renew_all(&sessions))),
             Command::Attach { session } => self.attach(session),
+            Command::SetOwner { session, owner } => self.set_owner(session, owner),
             Command::Close { session, by: _, reason: _ } => self.close(session, events),
             Command::Session { session, request, operation } => self.request(session, request, &operation, events),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel_wait(ticket, repeats, events)),

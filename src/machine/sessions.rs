@@ -80,6 +80,24 @@ impl Machine {
         Ok(Reply::Attached(Attachment { number: self.sessions.attach(id), ttl }))
     }
 
+    /// Gives a session its owner, who is charged for all that it has. A repeat succeeds: the first reply may have been lost. Another owner
+    /// is refused: a session belongs to one client for ever.
+    pub(super) fn set_owner(&mut self, id: SessionId, owner: Identity) -> Result<Reply, Refusal> {
+        self.alive(id)?;
+        let session = self.sessions.existing(id);
+        match &session.owner {
+            Some(known) if *known == owner => return Ok(Reply::OwnerSet),
+            Some(_) if !Planted::OwnerReplaced.is_on() => return Err(Refusal::SessionExists),
+            Some(_) | None => {}
+        }
+
+        let more = new_session_bytes(&session.label, Some(&owner)) - new_session_bytes(&session.label, None);
+        self.ensure_room_in_table(more)?;
+        let locks = session.grants.iter().map(|token| self.grants.existing(token).names.len() as u64).sum();
+        self.sessions.set_owner(id, owner, locks);
+        Ok(Reply::OwnerSet)
+    }
+
     /// A repeated close succeeds: the first reply may have been lost. A close of an expired session is refused: its locks were lost, and
     /// the caller must be told.
     pub(super) fn close(&mut self, id: SessionId, events: &mut Vec<Event>) -> Result<Reply, Refusal> {

@@ -12,6 +12,7 @@
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
 //! | 4 | [`Record::Closed`]; [`Command::BeginAudit`]; entries with a deadline of their own, in [`Command::Txn`], [`Record::Entry`] and [`Record::EntryEvent`] |
 //! | 5 | [`Command::Attach`], and its number in [`Record::Session`]; children of keys, attachments, fallbacks and more than 256 operations in [`Command::Txn`]; children, and temporary entries without a session, in [`Record::Entry`] and [`Record::EntryEvent`] |
+//! | 6 | [`Command::SetOwner`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -58,6 +59,8 @@ impl Version {
     pub const LIFETIMES: Self = Self(4);
     /// The first version whose members know children of keys, sessions that are attached, and temporary entries without a session.
     pub const CHILDREN: Self = Self(5);
+    /// The first version whose members know sessions that get their owner later.
+    pub const LATE_OWNERS: Self = Self(6);
 
     /// The version that a command or a record needs for this field.
     fn for_identity(identity: Option<&Identity>) -> Self {
@@ -88,7 +91,7 @@ impl fmt::Display for Version {
 
 impl Versions {
     /// The versions that this program supports.
-    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(5) };
+    pub const OWN: Self = Self { lowest: Version::FIRST, highest: Version(6) };
     /// Those of a program that does not say.
     pub const UNSAID: Self = Self { lowest: Version::FIRST, highest: Version::FIRST };
     /// Those of a release that does not exist: the next one, whose new command is [`Command::Probe`]. For tests of an upgrade.
@@ -132,6 +135,7 @@ impl Command {
             Self::Txn(_) | Self::Compact { .. } => Version::KEYSPACE,
             Self::BeginAudit => Version::AUDIT_ASKED_FOR,
             Self::Attach { .. } => Version::CHILDREN,
+            Self::SetOwner { .. } => Version::LATE_OWNERS,
             Self::Probe => Versions::NEXT.highest,
         }
     }

@@ -130,6 +130,10 @@ planted! {
         TxnJudgedAgain = "txn-judged-again",
         /// The name of its owner makes a transaction longer than a transaction may be.
         OwnerOutgrowsTxn = "owner-outgrows-txn",
+        /// A session that has an owner gets another one.
+        OwnerReplaced = "owner-replaced",
+        /// What a session has that gets its owner late is charged to nobody.
+        LateOwnerUncharged = "late-owner-uncharged",
         /// A compare of a key that has no entry holds.
         CompareOfAbsentHolds = "compare-of-absent-holds",
         /// An entry whose lease is over is there for everybody until the end of its session is handled.

@@ -76,6 +76,8 @@ pub const WIRES: &[WireCheck] = wires![
     BusiestLocks,
     AttachSession,
     Attachment,
+    SetSessionOwner,
+    SessionOwnerSet,
 ];
 
 fn check<T>(bytes: &[u8])

@@ -309,6 +309,13 @@ pub(super) struct Operator {
     reason: Option<String>,
 }
 
+impl Operator {
+    fn new(by: Option<&Identity>, reason: Option<&Reason>) -> Self {
+        let by = by.map(|by| by.as_str().to_owned());
+        Self { by, reason: reason.map(|reason| reason.as_str().to_owned()) }
+    }
+}
+
 impl AuditAct {
     pub(super) fn from_command(machine: &Machine, command: &Command, lines: &EntryLines) -> Self {
         if let Command::BeginAudit = command {
@@ -323,10 +330,8 @@ impl AuditAct {
         let line = match command {
             // A repeat only renews.
             Command::Open { session, .. } if machine.has_session(*session) => return Self::None,
-            Command::Close { by, reason, .. } => {
-                let by = by.as_ref().map(|by| by.as_str().to_owned());
-                return Self::Close(Operator { by, reason: reason.as_ref().map(|reason| reason.as_str().to_owned()) });
-            }
+            Command::SetOwner { session, owner } => return owner_act(machine, *session, owner),
+            Command::Close { by, reason, .. } => return Self::Close(Operator::new(by.as_ref(), reason.as_ref())),
             Command::Open { session, ttl, label, address, owner } => {
                 opened_line(*session, *ttl, label, *address, owner.as_ref())
             }
@@ -390,6 +395,15 @@ impl AuditAct {
 
         Self::Line(Box::new(line))
     }
+}
+
+/// The line of a session that gets its owner. A repeat has none.
+fn owner_act(machine: &Machine, session: SessionId, owner: &Identity) -> AuditAct {
+    if machine.owner(session) == Some(Some(owner)) {
+        return AuditAct::None;
+    }
+    let line = AuditLine { owner: name_of(Some(owner)), ..AuditLine::new(AuditEvent::OwnerSet) };
+    AuditAct::Line(Box::new(for_session(line, session)))
 }
 
 fn opened_line(

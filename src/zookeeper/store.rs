@@ -354,6 +354,14 @@ pub trait ZookeeperStore: Clone + Send + Sync + 'static {
         session: u64,
     ) -> impl Future<Output = Result<AttachOutcome, ZookeeperFailure>> + Send;
 
+    /// Makes the identity of the requester the owner of a session, if the session has none: what it has is charged to that identity.
+    /// Fails if the identity may have no further session.
+    fn set_owner(
+        &self,
+        requester: &ZnodeRequester,
+        session: u64,
+    ) -> impl Future<Output = Result<(), ZookeeperFailure>> + Send;
+
     /// Ends a session and all that it owns, if the connection still has it.
     fn close(
         &self,

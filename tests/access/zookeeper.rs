@@ -9,7 +9,9 @@ use tokio::{
 };
 use tokio_rustls::{client::TlsStream, rustls::ClientConfig};
 
-use super::stage::{Stage, narrowest_policy, token, tokens};
+use lockkeeper::{machine::Versions, proto::v1::ListSessionsRequest};
+
+use super::stage::{Stage, from, narrowest_policy, token, tokens};
 use crate::{
     encrypted::{encrypted, with_and_without_certificate},
     support::{LONG, until},
@@ -225,6 +227,54 @@ async fn connections_are_counted_for_their_identity() {
     drop(first);
     until("the end of the first one", async || connect(&address, "shop-limited").await).await;
     connect(&address, "shop-1").await.expect("another identity is not concerned");
+}
+
+/// The owners of the sessions of a cluster, without those that have none.
+async fn owners(stage: &Stage) -> Vec<String> {
+    let request = from(Some("ops"), ListSessionsRequest::default());
+    let listed = stage.sessions(1).await.list(request).await.expect("a list").into_inner();
+    listed.sessions.into_iter().map(|session| session.owner).filter(|owner| !owner.is_empty()).collect()
+}
+
+/// Also at the node where it goes on, and though its client has shown itself only after the session was open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_belongs_to_the_identity_that_its_client_has_proven() {
+    let policy = narrowest_policy(PREFIX) + "\n[limits.shop-1]\nsessions = 1\n";
+    let stage = Stage::with(Some(&policy), |options| options.zookeeper = true).await;
+    until("the newest cluster version", async || {
+        let statuses = stage.cluster.statuses().await;
+        let newest = Versions::OWN.highest.0;
+        (statuses.len() == 3 && statuses.values().all(|status| status.cluster_version == newest)).then_some(())
+    })
+    .await;
+    let [first, second, third] = stage.cluster.zookeeper_endpoints().try_into().expect("three nodes");
+    let mut ops = until("the port serves", async || connect(&first, "ops").await).await;
+    made(&mut ops, "/seats", PERSISTENT).await;
+    assert_eq!(ops.ask(&JuteRequest::Close).await, Ok(JuteAnswer::Nothing));
+
+    let mut shop = connect(&first, "shop-1").await.expect("it serves");
+    let held = made(&mut shop, "/seats/A5", EPHEMERAL).await;
+    assert_eq!(owners(&stage).await, ["shop-1"]);
+    for address in [&second, &third] {
+        assert!(connect(address, "shop-1").await.is_none(), "a session too many");
+    }
+
+    // It goes on, and may do nothing until its client proves itself again, as the same.
+    let moved = JuteConnection::connect(&second, &shop.session).await.expect("it listens");
+    let mut moved = moved.expect("it lives");
+    are_denied(&mut moved, &[JuteRequest::delete(&held)]).await;
+    assert!(authenticate(&mut moved, "shop-1").await, "it is no further session");
+    made(&mut moved, "/seats/A6", EPHEMERAL).await;
+    let other = JuteConnection::connect(&third, &moved.session).await.expect("it listens");
+    let mut other = other.expect("it lives");
+    assert!(authenticate(&mut other, "ops").await);
+    are_denied(&mut other, &[JuteRequest::create("/seats/B5", b"", EPHEMERAL)]).await;
+    made(&mut other, "/seats/note", PERSISTENT).await;
+    assert_eq!(owners(&stage).await, ["shop-1"]);
+
+    // Its end makes room for the next one.
+    assert_eq!(other.ask(&JuteRequest::Close).await, Ok(JuteAnswer::Nothing));
+    until("a session of the same identity", async || connect(&first, "shop-1").await).await;
 }
 
 async fn connect_encrypted(address: &str, config: &Arc<ClientConfig>) -> Option<JuteConnection<TlsStream<TcpStream>>> {

@@ -292,6 +292,7 @@ impl Show for Reply {
         match self {
             Self::Opened(ttl) => format!("opened ttl={}", ttl.as_millis()),
             Self::Renewed(renewals) => join(renewals, "\n"),
+            Self::OwnerSet => "owner set".to_owned(),
             Self::Attached(Attachment { number, ttl }) => format!("attached as {number} ttl={}", ttl.as_millis()),
             Self::Closed => "closed".into(),
             Self::Queued(ticket) => format!("queued ticket={}", ticket.0),

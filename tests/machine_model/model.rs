@@ -146,6 +146,7 @@ impl Model {
             Command::Open { session, ttl, label, address, owner } => self.open(*session, *ttl, label, *address, owner),
             Command::Renew { sessions } => Ok(Reply::Renewed(sessions.iter().map(|id| self.renew(*id)).collect())),
             Command::Attach { session } => self.attach(*session),
+            Command::SetOwner { session, owner } => self.set_owner(*session, owner),
             Command::Close { session, by: _, reason: _ } => self.close(*session),
             Command::Session { session, request, operation } => self.request(*session, request.clone(), operation),
             Command::CancelWait { ticket, repeats } => Ok(self.cancel(*ticket, *repeats)),
@@ -248,6 +249,16 @@ impl Model {
                 Ok(Reply::Attached(Attachment { number: session.attached, ttl }))
             }
         }
+    }
+
+    fn set_owner(&mut self, id: SessionId, owner: &Identity) -> Result<Reply, Refusal> {
+        let end = self.end(id);
+        let session = self.sessions.get_mut(&id).ok_or(Refusal::SessionEnded(end))?;
+        if session.owner.as_ref().is_some_and(|known| known != owner) {
+            return Err(Refusal::SessionExists);
+        }
+        session.owner = Some(owner.clone());
+        Ok(Reply::OwnerSet)
     }
 
     pub(crate) fn revocations(&self, id: SessionId) -> Vec<Revocation> {

@@ -444,14 +444,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::Ask;
-    use crate::{batch::KEYSPACE_REQUESTS, changes, redis};
+    use crate::{batch::KEYSPACE_REQUESTS, changes, redis, rights};
 
     /// A request that nobody sends would be one that no run attacks.
     #[test]
     fn every_request_of_the_service_has_a_sender() {
         let asked = Ask::ALL.into_iter().filter_map(Ask::name);
         let sent = asked.chain(KEYSPACE_REQUESTS).chain(changes::REQUESTS);
-        let sent: BTreeSet<_> = sent.chain(redis::REQUESTS).collect();
+        let sent: BTreeSet<_> = sent.chain(redis::REQUESTS).chain(rights::REQUESTS).collect();
         let all: BTreeSet<_> = lockkeeper::server::REQUESTS.iter().copied().collect();
         assert_eq!(sent, all);
     }

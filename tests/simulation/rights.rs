@@ -50,6 +50,8 @@ const TTL_MS: u32 = 600_000;
 const SETTLED: Duration = Duration::from_secs(4);
 /// Of this number of requests, one is preceded by a change of the files.
 const REQUESTS_PER_CHANGE: u32 = 20;
+/// The requests of the service that ports make for these clients alone.
+pub(crate) const REQUESTS: [&str; 1] = ["set_session_owner"];
 /// Sessions that are remembered, of each client.
 const SESSIONS_MAX: usize = 1;
 const PREFIX: &str = "rights/";

@@ -95,6 +95,7 @@ fn what_happened(line: &AuditLine<'_>) -> String {
             let from = said(&line.address).map(|address| format!(", from {address}")).unwrap_or_default();
             format!("{who} opened{owner}{from}, TTL {} ms", line.ttl_ms.unwrap_or_default())
         }
+        AuditEvent::OwnerSet => format!("{who} belongs to {}", said(&line.owner).unwrap_or_default()),
         AuditEvent::SessionEnded => format!("{who} ended{by}{how}"),
         AuditEvent::Granted => {
             let waited = line.ticket.map(|ticket| format!(" after waiting with ticket {ticket}")).unwrap_or_default();

@@ -160,6 +160,7 @@ impl Command {
             }
             Self::Open { .. }
             | Self::Attach { .. }
+            | Self::SetOwner { .. }
             | Self::Close { .. }
             | Self::Session { operation: Operation::Release(_) | Operation::Update(_), .. }
             | Self::CancelWait { .. }

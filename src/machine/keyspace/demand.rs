@@ -44,6 +44,7 @@ impl Machine {
             Command::Session { operation: Operation::Release(_), .. }
             | Command::Renew { .. }
             | Command::Attach { .. }
+            | Command::SetOwner { .. }
             | Command::Close { .. }
             | Command::CancelWait { .. }
             | Command::ForceRelease(_)

@@ -5,6 +5,7 @@
 use std::ops::Add;
 
 use imbl::OrdMap;
+use lockkeeper_planted::Planted;
 
 use super::{
     session::SessionState,
@@ -129,6 +130,25 @@ impl SessionLedger {
             self.temporaries.bytes = self.temporaries.bytes - before + after;
         }
         self.count(session, |usage| usage.bytes = usage.bytes - before as u64 + after as u64);
+    }
+
+    /// A session has got an owner, who is charged for everything that it has: `before` are the bytes of its own entry until then, and
+    /// `locks` is the number of the locks that it holds.
+    pub(super) fn adopt(&mut self, session: &SessionState, before: usize, locks: u64) {
+        let more = session.bare_bytes() - before;
+        self.bytes += more;
+        if session.is_temporary {
+            self.temporaries.bytes += more;
+        }
+        if Planted::LateOwnerUncharged.is_on() {
+            return;
+        }
+        self.count(session, |usage| {
+            usage.sessions += u64::from(!session.is_temporary);
+            usage.locks += locks;
+            usage.waiters += u64::from(session.waits);
+            usage.bytes += session.bytes() as u64;
+        });
     }
 
     /// Counts a session with everything that hangs on it, as [`Self::open`] and all later changes did.

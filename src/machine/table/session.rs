@@ -12,7 +12,7 @@ pub(crate) struct SessionState {
     pub(crate) opened: WallTime,
     /// The address from which it was opened. Not part of the hash.
     pub(crate) address: Option<Address>,
-    /// The client that it belongs to. It never changes.
+    /// The client that it belongs to. It is set once.
     pub(crate) owner: Option<Identity>,
     /// It is closed when the last entry leaves it.
     pub(crate) is_of_entries: bool,

@@ -170,6 +170,14 @@ impl SessionTable {
         session.attached
     }
 
+    /// Gives a session without an owner this one; `locks` is the number of the locks that it holds.
+    pub(crate) fn set_owner(&mut self, id: SessionId, owner: Identity, locks: u64) {
+        let session = self.by_id.get_mut(&id).expect(EXISTS);
+        let before = session.bare_bytes();
+        session.owner = Some(owner);
+        self.ledger.adopt(session, before, locks);
+    }
+
     /// A session is over, and what it has will be cleared away. Returns the deadline that it had.
     pub(crate) fn begin_end(&mut self, id: SessionId, ending: SessionEnding) -> Stamp {
         let session = self.session_mut(id);

@@ -117,6 +117,13 @@ pub enum Command {
         /// The session's id.
         session: SessionId,
     },
+    /// Gives a session that has no owner one: its client has shown who it is after the session was opened.
+    SetOwner {
+        /// The session's id.
+        session: SessionId,
+        /// The client that it belongs to from now on. A repeat names the same one.
+        owner: Identity,
+    },
     /// Closes a session: releases what it holds, cancels what it waits for.
     Close {
         /// The session's id.
@@ -213,6 +220,7 @@ impl Command {
                 label.check_limits()?;
                 owned(owner)
             }
+            Self::SetOwner { owner, .. } => owner.check_limits(),
             Self::Close { by, reason, .. } => {
                 reason.as_ref().map_or(Ok(()), Reason::check_limits)?;
                 owned(by)
@@ -261,6 +269,7 @@ impl Command {
             Self::Open { .. } => "open",
             Self::Renew { .. } => "renew",
             Self::Attach { .. } => "attach",
+            Self::SetOwner { .. } => "set-owner",
             Self::Close { .. } => "close",
             Self::Session { operation: Operation::Acquire(_), .. } => "acquire",
             Self::Session { operation: Operation::Release(_), .. } => "release",

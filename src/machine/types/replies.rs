@@ -233,6 +233,8 @@ pub enum Reply {
     Renewed(Vec<Renewal>),
     /// To [`Command::Attach`].
     Attached(Attachment),
+    /// To [`Command::SetOwner`].
+    OwnerSet,
     /// To [`Command::Close`].
     Closed,
     /// To an acquire that waits: its end follows as [`Event::WaitEnded`].
@@ -321,6 +323,7 @@ impl Reply {
             Self::Opened(_)
             | Self::Renewed(_)
             | Self::Attached(_)
+            | Self::OwnerSet
             | Self::Closed
             | Self::WaitCancelled(_)
             | Self::Forced { .. }

@@ -132,6 +132,7 @@ impl Times {
             drop,
             Command::Renew { sessions: vec![ANN; 1024 * self.0] },
             Command::Attach { session: ANN },
+            Command::SetOwner { session: ANN, owner: self.identity().expect("an identity") },
             Command::Note(note),
             Command::Compact { revision: Revision(u64::MAX) },
             Command::CancelWait { ticket: Ticket(u64::MAX), repeats: Some(u64::MAX) },

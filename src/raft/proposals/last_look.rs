@@ -87,6 +87,7 @@ fn has_only_numbers(command: &Command) -> bool {
         | Command::Tick
         | Command::Session { operation: Operation::Release(_), .. } => true,
         Command::Open { .. }
+        | Command::SetOwner { .. }
         | Command::Close { .. }
         | Command::Session { operation: Operation::Acquire(_) | Operation::Update(_), .. }
         | Command::ForceRelease(_)

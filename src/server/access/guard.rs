@@ -194,6 +194,14 @@ guarded! {
     RenewSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
     KeepAlive, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
     AttachSession, |it| Needs { session: Some(it.session), ..right(Right::Acquire, RequestSubject::Anywhere) };
+    // The adapter that asks has seen that the session is the caller's.
+    SetSessionOwner, |_it| Needs {
+        right: None,
+        session: None,
+        for_others: false,
+        adds: Some(Adds { sessions: 1, ..Adds::default() }),
+        txn: None,
+    };
     CloseSession, |it| Needs { for_others: true, ..session(it.session) };
     AcquireLocks, |it| Needs {
         right: Some((Right::Acquire, Concern::All(it.acquire.wants()))),

@@ -48,6 +48,7 @@ calls! {
     OpenSession => SessionOpened, "open_session", true;
     RenewSession => SessionRenewed, "renew_session", true;
     AttachSession => Attachment, "attach_session", true;
+    SetSessionOwner => SessionOwnerSet, "set_session_owner", true;
     CloseSession => SessionClosed, "close_session", true;
     ListSessions => ListedSessions, "list_sessions", false;
     AcquireLocks => Acquired, "acquire_locks", true;

@@ -317,10 +317,11 @@ impl Local {
 
     /// Whether the caller may use a session: a member asks, the caller owns it, or it has no owner and the node serves anonymous callers.
     ///
-    /// It suffices to read the table as it is applied here, though the command comes later in the log. The owner of a session never
-    /// changes, and an id is not used again. A leader has applied all entries of its predecessors, and proposals are bound to its term. So
-    /// a session that this table lacks was not open when the command was sent, or its open is in flight. In the first case the table
-    /// refuses the command. In the second, only the client that drew the id from 128 random bits knows it.
+    /// It suffices to read the table as it is applied here, though the command comes later in the log. A session's owner is set once, those
+    /// who could use it before that are no strangers to it, and an id is not used again. A leader has applied all entries of its
+    /// predecessors, and proposals are bound to its term. So a session that this table lacks was not open when the command was sent, or its
+    /// open is in flight. In the first case the table refuses the command. In the second, only the client that drew the id from 128 random
+    /// bits knows it.
     fn may_use(&self, caller: &Caller, session: SessionId) -> Result<bool, Error> {
         if !self.replica.leads() {
             return Err(Error::no_leader());

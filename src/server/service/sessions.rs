@@ -52,6 +52,15 @@ impl Serve for AttachSession {
     }
 }
 
+impl Serve for SetSessionOwner {
+    async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionOwnerSet>, Error> {
+        let Some(owner) = caller.identity.clone() else { return Err(Error::not_owner(None)) };
+        let reply = node.apply(Command::SetOwner { session: self.session, owner }).await?;
+        let Reply::OwnerSet = reply else { return Err(Error::unexpected(reply)) };
+        Ok(Form::Typed(SessionOwnerSet))
+    }
+}
+
 impl Serve for CloseSession {
     async fn serve(self, node: &Local, caller: &Caller) -> Result<Form<SessionClosed>, Error> {
         let Self { session, reason } = self;

@@ -33,7 +33,7 @@ const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
 /// The paths of the calls that change something.
-const CHANGES: [&str; 20] = [
+const CHANGES: [&str; 21] = [
     "/lockkeeper.v1.Sessions/Open",
     "/lockkeeper.v1.Sessions/Renew",
     "/lockkeeper.v1.Sessions/CloseSession",
@@ -49,6 +49,7 @@ const CHANGES: [&str; 20] = [
     "/lockkeeper.internal.v1.Keyspace/Commit",
     "/lockkeeper.internal.v1.Keyspace/Compact",
     "/lockkeeper.internal.v1.Keyspace/Attach",
+    "/lockkeeper.internal.v1.Keyspace/SetOwner",
     "/lockkeeper.v1.Cluster/AddMember",
     "/lockkeeper.v1.Cluster/PromoteMember",
     "/lockkeeper.v1.Cluster/RemoveMember",

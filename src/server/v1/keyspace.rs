@@ -8,7 +8,7 @@ use super::{Adapter, Backend, ReplyMessages, caller, messages};
 use crate::{
     api::requests::{
         AttachSession, CommitEach, CompactEntries, EntriesWatched, GetEntries, ListEntries, RunUnit, SelectEntries,
-        WatchEntries,
+        SetSessionOwner, WatchEntries,
     },
     wire::{Encode, Form},
 };
@@ -48,6 +48,10 @@ impl<B: Backend> Keyspace for Adapter<B> {
 
     async fn attach(&self, request: Request<pb::AttachSession>) -> Result<Response<pb::SessionAttached>, Status> {
         self.call::<AttachSession>(request).await
+    }
+
+    async fn set_owner(&self, request: Request<pb::SetSessionOwner>) -> Result<Response<pb::SessionOwnerSet>, Status> {
+        self.call::<SetSessionOwner>(request).await
     }
 
     type WatchStream = ReplyMessages<EntriesWatched>;

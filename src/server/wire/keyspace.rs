@@ -328,6 +328,34 @@ impl Forward for AttachSession {
     forwarded_to_keyspace!(attach);
 }
 
+impl Encode for SetSessionOwner {
+    type Message = pb::SetSessionOwner;
+
+    fn encode(self) -> Self::Message {
+        pb::SetSessionOwner { session: write_session(self.session) }
+    }
+
+    fn decode(message: Self::Message) -> Result<Self, Error> {
+        Ok(Self { session: read_session(&message.session).map_err(malformed("session"))? })
+    }
+}
+
+impl Forward for SetSessionOwner {
+    forwarded_to_keyspace!(set_owner);
+}
+
+impl Encode for SessionOwnerSet {
+    type Message = pb::SessionOwnerSet;
+
+    fn encode(self) -> Self::Message {
+        pb::SessionOwnerSet {}
+    }
+
+    fn decode(pb::SessionOwnerSet {}: Self::Message) -> Result<Self, Error> {
+        Ok(Self)
+    }
+}
+
 impl Encode for Attachment {
     type Message = pb::SessionAttached;
 
@@ -505,6 +533,10 @@ mod tests {
             Ok(Response::new(pb::SessionAttached { number: 7, ..Default::default() }))
         }
 
+        async fn set_owner(&self, _: Request<pb::SetSessionOwner>) -> Result<Response<pb::SessionOwnerSet>, Status> {
+            Ok(Response::new(pb::SessionOwnerSet {}))
+        }
+
         async fn select(&self, _: Request<pb::SelectEntries>) -> Result<Response<pb::EntriesSelected>, Status> {
             Ok(Response::new(pb::EntriesSelected { revision: 5, ..Default::default() }))
         }
@@ -535,7 +567,7 @@ mod tests {
         endpoint.timeout(Duration::from_secs(60)).connect().await.expect("it listens")
     }
 
-    async fn revisions(channel: Channel) -> [Result<u64, Status>; 8] {
+    async fn revisions(channel: Channel) -> [Result<u64, Status>; 9] {
         let commit = Txn::call(channel.clone(), Request::new(Txn::default().encode())).await;
         let get = GetEntries::call(channel.clone(), Request::new(Default::default())).await;
         let list = ListEntries::call(channel.clone(), Request::new(Default::default())).await;
@@ -543,6 +575,7 @@ mod tests {
         let compact = CompactEntries::call(channel.clone(), Request::new(Default::default())).await;
         let attach = AttachSession::call(channel.clone(), Request::new(Default::default())).await;
         let each = CommitEach::call(channel.clone(), Request::new(Default::default())).await;
+        let owner = SetSessionOwner::call(channel.clone(), Request::new(Default::default())).await;
         let run = RunUnit::call(channel, Request::new(Default::default())).await;
         [
             commit.map(|reply| reply.get_ref().revision),
@@ -553,13 +586,14 @@ mod tests {
             run.map(|reply| u64::from(reply.get_ref().answer[0])),
             attach.map(|reply| reply.get_ref().number),
             each.map(|reply| reply.get_ref().outcomes.len() as u64),
+            owner.map(|_| 9),
         ]
     }
 
     #[tokio::test]
     async fn each_request_is_forwarded_by_its_call() {
         let answers = revisions(node(true).await).await;
-        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(answers.map(|answer| answer.expect("answered")), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
     #[tokio::test]

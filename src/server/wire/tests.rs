@@ -296,6 +296,8 @@ fn requests_about_the_keyspace() {
     let attached = Attached { session: SESSION, number: 7 };
     survives([txn.clone(), txn.clone().by_attached(attached).falling_back(), txn.closing(attached)]);
     survives([AttachSession { session: SESSION }]);
+    survives([SetSessionOwner { session: SESSION }]);
+    survives([SessionOwnerSet]);
     survives([None, Some(Revision(0)), Some(Revision(6))].map(|at| GetEntries {
         keys: vec![key(), Key::first()],
         at,

@@ -86,6 +86,9 @@ fn write_command(command: &Command) -> pb::Command {
             Kind::Renew(pb::Renew { sessions: sessions.iter().copied().map(write_session).collect() })
         }
         Command::Attach { session } => Kind::Attach(pb::Attach { session: write_session(*session) }),
+        Command::SetOwner { session, owner } => {
+            Kind::SetOwner(pb::SetOwner { session: write_session(*session), owner: owner.as_str().into() })
+        }
         Command::Close { session, by, reason } => Kind::Close(pb::Close {
             session: write_session(*session),
             by: write_identity(by.as_ref()),
@@ -194,6 +197,10 @@ fn read_command(command: pb::Command) -> Result<Command, Malformed> {
             Command::Renew { sessions: renew.sessions.iter().map(read_session).collect::<Result<_, _>>()? }
         }
         Kind::Attach(pb::Attach { session }) => Command::Attach { session: read_session(&session)? },
+        Kind::SetOwner(pb::SetOwner { session, owner }) => {
+            let owner = read_identity(&owner)?.ok_or(Malformed("a session for no owner"))?;
+            Command::SetOwner { session: read_session(&session)?, owner }
+        }
         Kind::Close(pb::Close { session, by, reason }) => Command::Close {
             session: read_session(&session)?,
             by: read_identity(&by)?,

@@ -221,6 +221,29 @@ fn the_lines_tell_of_entries_as_of_locks() {
     assert!(lines.iter().all(|line| line.ticket.is_none() || line.what == AuditEvent::Begun));
 }
 
+/// A repeat and a refusal change nothing, and have no line.
+#[test]
+fn the_lines_tell_who_a_session_belongs_to_once() {
+    let directory = TempDir::new().unwrap();
+    let sink = Sink::open(directory.path(), "c", Rotation { file_bytes: u64::MAX, files_kept: 0 }).unwrap();
+    let table = table(Some(sink.clone()));
+    let open = Command::Open {
+        session: SessionId(1),
+        ttl: Ttl::from_millis(60_000).unwrap(),
+        label: Label::default(),
+        address: None,
+        owner: None,
+    };
+    let set_owner = |owner| Command::SetOwner { session: SessionId(1), owner: Identity::new(owner).unwrap() };
+    apply(&table, 2, vec![Command::BeginAudit, RAISE, open]);
+    apply(&table, 3, vec![set_owner("ann"), set_owner("ann"), set_owner("bob")]);
+    sink.sync().unwrap();
+    let lines = written(&directory, table.read(|applied| applied.trail.head()));
+    let told = lines.iter().filter(|line| line.session == Some(Session(1)));
+    let told: Vec<_> = told.map(|line| (line.what, line.index, line.owner.as_deref().unwrap_or("-"))).collect();
+    assert_eq!(told, [(AuditEvent::SessionOpened, 2, "-"), (AuditEvent::OwnerSet, 3, "ann")], "{lines:#?}");
+}
+
 #[test]
 fn the_lines_tell_of_sessions_that_transactions_open() {
     let directory = TempDir::new().unwrap();

@@ -233,7 +233,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
             ClientRequest::Write(write) => self.write(&[write], false).await,
             ClientRequest::Multi(writes) => self.write(&writes, true).await,
             ClientRequest::Sync { path } => self.sync(&path).await,
-            ClientRequest::Auth { scheme, credentials } => self.authenticate(&scheme, &credentials),
+            ClientRequest::Auth { scheme, credentials } => self.authenticate(&scheme, &credentials).await,
             ClientRequest::SetWatches { relative, paths } => Ok(self.set_watches(relative, &paths).await),
             ClientRequest::AddWatch { path, is_recursive } => Ok(self.add_watch(&path, is_recursive)),
             ClientRequest::CheckWatches { path, kind } => Ok(self.check_watches(&path, kind)),
@@ -311,9 +311,9 @@ impl<S: ZookeeperStore> ClientSession<S> {
     }
 
     /// Adds an identity. An answer that the client is nobody must reach it before the connection is closed.
-    fn authenticate(&mut self, scheme: &str, credentials: &[u8]) -> Result<RequestAnswer, ClosingReason> {
+    async fn authenticate(&mut self, scheme: &str, credentials: &[u8]) -> Result<RequestAnswer, ClosingReason> {
         let added = match (scheme, std::str::from_utf8(credentials)) {
-            ("digest", Ok(credentials)) => self.add_digest(credentials)?,
+            ("digest", Ok(credentials)) => self.add_digest(credentials).await?,
             ("x509", _) if self.identities.has_certificate() => Ok(()),
             // Its address is known already.
             ("ip", _) => Ok(()),
@@ -324,7 +324,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
         Ok(RequestAnswer { revision: None, result: added.map(|()| Vec::new()), is_last })
     }
 
-    fn add_digest(&mut self, credentials: &str) -> Result<Result<(), ErrorCode>, ClosingReason> {
+    async fn add_digest(&mut self, credentials: &str) -> Result<Result<(), ErrorCode>, ClosingReason> {
         if let Err(code) = self.identities.add_digest(credentials) {
             return Ok(Err(code));
         }
@@ -340,9 +340,23 @@ impl<S: ZookeeperStore> ClientSession<S> {
             })?;
             if let Some(proof) = proof {
                 self.note_proof(proof);
+                self.own_session().await?;
             }
         }
         Ok(Ok(()))
+    }
+
+    /// The session belongs to the identity that was proven. Without an answer the client comes back, and proves itself again.
+    async fn own_session(&mut self) -> Result<(), ClosingReason> {
+        let owned = self.node.store.set_owner(&self.requester(), self.attached.session).await;
+        owned.map_err(|failure| {
+            tracing::debug!(%failure, client = %self.address, "a connection is closed, since its session got no owner");
+            // A session too many ends with the connection that has opened it, as that of a stranger.
+            if let ZookeeperFailure::Full(_) = failure {
+                self.identity = None;
+            }
+            ClosingReason::AtOnce
+        })
     }
 
     fn note_proof(&mut self, proof: DigestProof) {

@@ -224,6 +224,33 @@ async fn an_identity_has_as_many_connections_as_it_may() {
     }
 }
 
+#[tokio::test]
+async fn a_session_belongs_to_the_identity_that_is_proven_first_and_counts_for_its_limit() {
+    let rig = Rig::new(2).await;
+    rig.cluster.add_user("ann", "hush");
+    rig.cluster.add_user("bob", "hidden");
+    rig.cluster.limit_sessions(1);
+    let ann = Some("ann".to_owned());
+    let mut first = rig.client().await;
+    assert_eq!(rig.cluster.owners(), [None]);
+    authenticate(&mut first, "digest", b"ann:hush").await.unwrap();
+    assert_eq!(rig.cluster.owners(), std::slice::from_ref(&ann));
+
+    // Where it goes on, it is hers already, and no one's whom its client may be besides.
+    let mut moved = rig.again(1, &first).await.expect("it lives");
+    authenticate(&mut moved, "digest", b"ann:hush").await.unwrap();
+    authenticate(&mut moved, "digest", b"bob:hidden").await.unwrap();
+    assert_eq!(rig.cluster.owners(), std::slice::from_ref(&ann));
+
+    // One too many is closed without an answer, and its session ends with it.
+    let mut second = rig.client().await;
+    second.send(Opcode::AUTH, |out| drop_ref(out.int(0).string("digest").buffer(Some(b"ann:hush")))).await;
+    assert_eq!(second.next().await, None);
+    until("its session ends", || rig.cluster.owners() == [ann.clone()]).await;
+    let mut bob = rig.client().await;
+    authenticate(&mut bob, "digest", b"bob:hidden").await.expect("another identity is not concerned");
+}
+
 /// Strangers could fill the table with sessions; whoever comes back to a session of its own may have nodes.
 #[tokio::test]
 async fn the_session_of_a_stranger_ends_with_its_connection_but_not_one_that_was_taken_up_again() {

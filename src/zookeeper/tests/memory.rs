@@ -32,6 +32,7 @@ struct MemorySession {
     number: u64,
     ttl_ms: u64,
     deadline: Instant,
+    owner: Option<String>,
 }
 
 /// A state, as nodes apply it.
@@ -74,6 +75,8 @@ struct MemoryAll {
     /// The open connections of each identity, and how many it may have.
     open: BTreeMap<String, Vec<Weak<()>>>,
     connections_max: usize,
+    /// How many sessions each may own.
+    sessions_max: usize,
     /// Keys with this part may not be read or written.
     forbidden_part: Option<String>,
     commits: u64,
@@ -107,6 +110,7 @@ impl MemoryCluster {
             users: BTreeMap::new(),
             open: BTreeMap::new(),
             connections_max: usize::MAX,
+            sessions_max: usize::MAX,
             forbidden_part: None,
             commits: 0,
         };
@@ -226,6 +230,15 @@ impl MemoryCluster {
 
     pub(super) fn limit_connections(&self, most: usize) {
         self.all().connections_max = most;
+    }
+
+    pub(super) fn limit_sessions(&self, most: usize) {
+        self.all().sessions_max = most;
+    }
+
+    /// The owners of all sessions.
+    pub(super) fn owners(&self) -> Vec<Option<String>> {
+        self.all().now.sessions.values().map(|session| session.owner.clone()).collect()
     }
 
     pub(super) fn forbid(&self, part: &str) {
@@ -420,13 +433,20 @@ impl MemoryNode {
 }
 
 impl ZookeeperStore for MemoryNode {
-    async fn open(&self, _: &ZnodeRequester, session: u64, ttl_ms: u64) -> Result<SessionStart, ZookeeperFailure> {
+    async fn open(
+        &self,
+        requester: &ZnodeRequester,
+        session: u64,
+        ttl_ms: u64,
+    ) -> Result<SessionStart, ZookeeperFailure> {
         let (start, steps) = {
             let mut all = self.cluster.all();
             let mut state = all.now.clone();
             state.revision += 1;
             let deadline = Instant::now() + Duration::from_millis(ttl_ms);
-            state.sessions.insert(session, MemorySession { number: 1, ttl_ms, deadline });
+            state
+                .sessions
+                .insert(session, MemorySession { number: 1, ttl_ms, deadline, owner: requester.identity.clone() });
             let step = AppliedStep { revision: state.revision, ..AppliedStep::default() };
             self.cluster.push(&mut all, state, step);
             (Self::start(session, &all), all.steps.len())
@@ -455,6 +475,20 @@ impl ZookeeperStore for MemoryNode {
         };
         self.applied_steps(steps).await?;
         Ok(outcome)
+    }
+
+    async fn set_owner(&self, requester: &ZnodeRequester, session: u64) -> Result<(), ZookeeperFailure> {
+        let mut all = self.cluster.all();
+        let owned = all.now.sessions.values().filter(|session| session.owner == requester.identity).count();
+        let most = all.sessions_max;
+        let Some(known) = all.now.sessions.get_mut(&session).filter(|session| session.owner.is_none()) else {
+            return Ok(());
+        };
+        if owned >= most {
+            return Err(ZookeeperFailure::Full(format!("{:?} has {owned} sessions", requester.identity)));
+        }
+        known.owner.clone_from(&requester.identity);
+        Ok(())
     }
 
     async fn close(&self, _: &ZnodeRequester, attached: NumberedSession) -> Result<CloseOutcome, ZookeeperFailure> {

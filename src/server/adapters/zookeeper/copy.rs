@@ -200,6 +200,11 @@ impl CopyState {
         self.machine.attached(session)
     }
 
+    /// Whether a session has an owner.
+    pub(super) fn has_owner(&self, session: SessionId) -> bool {
+        self.machine.owner(session).flatten().is_some()
+    }
+
     /// Whether a session is over, and all that it owned is gone.
     pub(super) fn is_cleared(&self, session: SessionId) -> bool {
         !self.machine.has_session(session)

@@ -17,7 +17,7 @@ use tokio::{
 use lockkeeper_environment::Random;
 use lockkeeper_machine::{
     AtLeaseEnd, Attached, Committed, Compare, Identity, Key, Label, Lease, LockName, Operand, Put, PutChild, PutClaim,
-    PutLease, Relation, Revision, Ttl, Txn, TxnFailure, TxnFailureReason, TxnOperation, TxnResult, Value,
+    PutLease, Relation, Revision, Ttl, Txn, TxnFailure, TxnFailureReason, TxnOperation, TxnResult, Value, Version,
 };
 use lockkeeper_policy::{RequestSubject, Right};
 use lockkeeper_zookeeper::{
@@ -38,7 +38,7 @@ use crate::{
     },
     api::{
         Caller, Deadline, Error, FailureReason as Reason,
-        requests::{AttachSession, GetEntries, ListSessions, OpenSession},
+        requests::{AttachSession, GetEntries, ListSessions, OpenSession, SetSessionOwner},
     },
     service::Serve,
 };
@@ -108,6 +108,22 @@ impl ZookeeperStore for ZookeeperKeyspace {
                 Ok(AttachOutcome::Over { revision })
             }
             Err(error) => Err(failed(&error)),
+        }
+    }
+
+    async fn set_owner(&self, requester: &ZnodeRequester, session: u64) -> Result<(), ZookeeperFailure> {
+        let id = names::session_id(session);
+        // Until every member knows such owners, each write asks for the rights of the identity all the same.
+        let is_known = self.client.service().replica().versions().cluster() >= Version::LATE_OWNERS;
+        if !is_known || self.copy.state().has_owner(id) {
+            return Ok(());
+        }
+
+        let owned = self.client_call(requester, &self.caller(requester), SetSessionOwner { session: id }).await;
+        match owned {
+            // Another connection of its client has shown another identity meanwhile.
+            Err(error) if error.reason == Reason::SessionExists => Ok(()),
+            owned => owned.map(drop).map_err(|error| failed(&error)),
         }
     }
 

@@ -43,6 +43,20 @@ pub(crate) struct AttachSession {
     pub(crate) session: SessionId,
 }
 
+/// Makes the caller the owner of a session that has none, and charges it for what the session has. Only adapters ask for it, whose clients
+/// show who they are after their sessions are open: the adapter knows that the session is the caller's.
+///
+/// Fails for a session of another owner, or that has ended, and if the caller has as many sessions as it may have. Sent again, it has no
+/// further effect.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SetSessionOwner {
+    pub(crate) session: SessionId,
+}
+
+/// The session belongs to the caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionOwnerSet;
+
 /// Closes a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CloseSession {

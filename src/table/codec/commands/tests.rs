@@ -225,6 +225,8 @@ fn command() -> impl Strategy<Value = Command> {
         ),
         vec(session(), 0..4).prop_map(|sessions| Command::Renew { sessions }),
         session().prop_map(|session| Command::Attach { session }),
+        (session(), identity())
+            .prop_filter_map("no owner", |(session, owner)| Some(Command::SetOwner { session, owner: owner? })),
         (session(), identity(), option::of(".{1,40}")).prop_map(|(session, by, reason)| {
             let reason = reason.map(|reason| Reason::new(&reason).unwrap());
             Command::Close { session, by, reason }
@@ -430,6 +432,8 @@ fn values_that_no_table_has_are_malformed_and_those_beyond_a_limit_are_not() {
         Kind::Txn(pb::Txn { attached: Some(pb::Attached::default()), ..Default::default() }),
         Kind::Txn(pb::Txn { closes: true, ..Default::default() }),
         Kind::Attach(pb::Attach { session: Bytes::from_static(&[0; 17]) }),
+        Kind::SetOwner(pb::SetOwner { session: Bytes::from_static(&[0; 17]), owner: "ann".into() }),
+        Kind::SetOwner(pb::SetOwner { session: Bytes::from_static(&[0; 16]), owner: String::new() }),
         compare(b"k", 0, Some(pb::compare::Operand::Version(1))),
         compare(b"k", equal, None),
         compare(b"", equal, Some(pb::compare::Operand::Version(1))),
