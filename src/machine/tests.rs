@@ -622,6 +622,8 @@ fn a_command_with_an_identity_waits_for_the_version_that_knows_identities() {
     };
     assert!(commands(|| None).iter().all(|command| command.since() == Version(1)));
     assert!(commands(|| Identity::new("ops").ok()).iter().all(|command| command.since() == Version(2)));
+    let set_owner = Command::SetOwner { session: session(1), owner: ops().unwrap() };
+    assert_eq!(set_owner.since(), Version(6));
     let mut machine = Machine::default();
     run(&mut machine, Command::Open { session: session(1), ttl, label: Label::default(), address: None, owner: ops() });
     let since: Vec<_> = machine.records().map(|record| record.since()).collect();
