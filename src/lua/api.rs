@@ -10,7 +10,7 @@ use mlua::{Function, Lua, MultiValue, Scope, Table, Value};
 use sha1::{Digest, Sha1};
 
 use crate::{
-    budget::{RunBudget, RunEnded},
+    budget::{RunBudget, RunEnded, charge_bytes},
     convert::{error_text, to_lua},
     raise::{LuaArguments, Raised, at_caller, bad_argument, error_table},
     random::Lrand48,
@@ -78,7 +78,7 @@ fn call_command(
     arguments: &MultiValue,
     raises: bool,
 ) -> mlua::Result<Value> {
-    let reply = match command_arguments(format, arguments)? {
+    let reply = match command_arguments(budget, format, arguments)? {
         Ok(arguments) => {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
             let answer = host.borrow_mut().call(&arguments);
@@ -105,10 +105,19 @@ fn call_command(
 }
 
 /// The arguments as bytes, or the reason why they are none.
-fn command_arguments(format: &Function, values: &MultiValue) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
+///
+/// A script has a string once, however many arguments it is; here are as many copies. So they are counted before they are made.
+fn command_arguments(
+    budget: &RunBudget,
+    format: &Function,
+    values: &MultiValue,
+) -> mlua::Result<Result<Vec<Vec<u8>>, &'static str>> {
     if values.is_empty() {
         return Ok(Err("Please specify at least one argument for this redis lib call"));
     }
+
+    let lengths = values.iter().map(|value| value.as_string().map_or(0, |text| text.as_bytes().len()));
+    charge_bytes(budget, lengths.fold(0, usize::saturating_add))?;
 
     let mut arguments = Vec::with_capacity(values.len());
     for value in values {

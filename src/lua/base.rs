@@ -9,6 +9,12 @@ use crate::raise::{LuaArguments, Raised, at_caller, bad_argument, call_guarded_a
 /// The text of the library for a metatable that may not be replaced.
 const PROTECTED: &str = "cannot change a protected metatable";
 
+/// The text of the library for more results than its stack takes.
+const TOO_MANY_RESULTS: &str = "too many results to unpack";
+
+/// More values than the stack of the library takes (its `LUAI_MAXCSTACK`).
+const UNPACKED_MAX: i64 = 8000;
+
 /// What a script sees of sealed tables: to it, they are the tables that they stand for.
 pub(crate) struct SealedTables {
     /// The real table of each sealed one.
@@ -79,6 +85,7 @@ pub(crate) fn library(lua: &Lua, sealed: &SealedTables) -> mlua::Result<Table> {
     })?;
     add("getmetatable", metatable)?;
     add("setmetatable", set_metatable)?;
+    add("unpack", unpack)?;
     Ok(table)
 }
 
@@ -107,6 +114,29 @@ fn writable_argument(base: &Base, arguments: &LuaArguments<'_>) -> mlua::Result<
     match base.real_table(table)? {
         Some(_) => Err(readonly()),
         None => Ok(table.clone()),
+    }
+}
+
+/// `unpack(list, first, last)`.
+///
+/// The library counts what is between two of C's `int`s in an `int`, and with a count that does not fit writes beyond its stack
+/// (CVE-2025-46817). So the count is looked at before the library sees it.
+#[expect(clippy::cast_possible_truncation, reason = "the library takes ints of C")]
+fn unpack(lua: &Lua, base: &Base, arguments: &LuaArguments<'_>) -> mlua::Result<MultiValue> {
+    let list = real_argument(base, arguments)?;
+    let first = arguments.integer_or(2, 1)? as i32;
+    let last = match (arguments.get(3), &list) {
+        (None | Some(Value::Nil), Value::Table(list)) => i32::try_from(list.raw_len()).unwrap_or(i32::MAX),
+        _ => arguments.integer(3)? as i32,
+    };
+    if i64::from(last) - i64::from(first) >= UNPACKED_MAX {
+        return Err(at_caller(lua, TOO_MANY_RESULTS));
+    }
+
+    let values = vec![list, Value::Integer(i64::from(first)), Value::Integer(i64::from(last))];
+    match call_guarded_all(lua, &base.original("unpack")?, values) {
+        Err(error) if is_text(&error, TOO_MANY_RESULTS) => Err(at_caller(lua, TOO_MANY_RESULTS)),
+        other => other,
     }
 }
 

@@ -91,3 +91,20 @@ impl RunBudget {
         }
     }
 }
+
+/// Bytes that are copied at the cost of one instruction.
+const BYTES_PER_INSTRUCTION: usize = 64;
+
+/// Refuses bytes that could not be kept anyway, before they are copied, and charges for those that can.
+pub(crate) fn charge_bytes(budget: &RunBudget, length: usize) -> mlua::Result<()> {
+    refuse_bytes(budget, length)?;
+    Ok(budget.spend((length / BYTES_PER_INSTRUCTION) as u64)?)
+}
+
+/// Refuses more bytes than a run may have. The interpreter's allocator does not see those that are not its own.
+pub(crate) fn refuse_bytes(budget: &RunBudget, length: usize) -> mlua::Result<()> {
+    if length > budget.limits().memory_bytes_max {
+        return Err(mlua::Error::MemoryError("not enough memory".to_owned()));
+    }
+    Ok(())
+}

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use crate::{
-    budget::RunBudget,
+    budget::{RunBudget, refuse_bytes},
     raise::{LuaArguments, at_caller, bad_argument},
 };
 
@@ -76,8 +76,6 @@ fn raised(lua: &Lua, failure: JsonFailure) -> mlua::Error {
 
 /// Charges for bytes, and refuses more than the run may have in memory.
 fn charge(budget: &RunBudget, bytes: usize) -> mlua::Result<()> {
-    if bytes > budget.limits().memory_bytes_max {
-        return Err(mlua::Error::MemoryError("not enough memory".to_owned()));
-    }
+    refuse_bytes(budget, bytes)?;
     Ok(budget.spend(1 + (bytes / BYTES_PER_INSTRUCTION) as u64)?)
 }

@@ -62,6 +62,11 @@ impl<'a> Matcher<'a> {
         Self { subject, pattern: until_zero(pattern), captures: Vec::new(), depth: 0, budget, uncharged: 0 }
     }
 
+    /// What the run may still cost.
+    pub(crate) fn budget(&self) -> &'a RunBudget {
+        self.budget
+    }
+
     /// Matches the pattern from its byte `from` at a position of the subject, and returns the position after the match.
     pub(crate) fn match_at(&mut self, position: usize, from: usize) -> Result<Option<usize>, MatchFailure> {
         self.captures.clear();

@@ -74,7 +74,7 @@ end
 -- The functions of the base library that Redis leaves to scripts, without those that compile texts.
 local globals = {}
 local NAMES = {
-  "_VERSION", "assert", "collectgarbage", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "unpack",
+  "_VERSION", "assert", "collectgarbage", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber", "tostring", "type",
 }
 for index = 1, #NAMES do
   globals[NAMES[index]] = library[NAMES[index]]
@@ -85,33 +85,35 @@ end
 globals.pcall = pcall
 globals.xpcall = xpcall
 
-local function copied(source)
-  local copy = {}
-  for name, value in pairs(source) do
-    copy[name] = value
+-- The functions of a library that are named here, and those that replace or complete them. A name that is not here reaches no script: a
+-- library in C may have functions that nobody thought of.
+local function chosen(source, names, replacements)
+  local library = {}
+  for index = 1, #names do
+    local value = source[names[index]]
+    if value == nil then
+      error("the interpreter has no function " .. names[index])
+    end
+    library[names[index]] = value
   end
-  return copy
+  for name, value in pairs(replacements) do
+    library[name] = value
+  end
+  return library
 end
 
-local strings = copied(library.string)
-strings.dump = nil
-for name, value in pairs(native.string) do
-  strings[name] = value
-end
+local strings = chosen(library.string, { "byte", "char", "format", "len", "lower", "reverse", "sub", "upper" }, native.string)
+-- The name that `gmatch` had in Lua 5.0.
+strings.gfind = strings.gmatch
 
-local tables = copied(library.table)
-for name, value in pairs(native.table) do
-  tables[name] = value
-end
+local tables = chosen(library.table, { "concat", "foreach", "foreachi", "getn", "maxn", "setn" }, native.table)
 
-local maths = copied(library.math)
-for name, value in pairs(native.math) do
-  maths[name] = value
-end
+local maths = chosen(library.math, {
+  "abs", "acos", "asin", "atan", "atan2", "ceil", "cos", "cosh", "deg", "exp", "floor", "fmod", "frexp", "huge", "ldexp", "log", "log10",
+  "max", "min", "mod", "modf", "pi", "pow", "rad", "sin", "sinh", "sqrt", "tan", "tanh",
+}, native.math)
 
-local coroutines = copied(library.coroutine)
-coroutines.resume = resume
-coroutines.wrap = native.wrap
+local coroutines = chosen(library.coroutine, { "create", "running", "status", "yield" }, { resume = resume, wrap = native.wrap })
 
 globals.string = seal(strings)
 globals.table = seal(tables)

@@ -2,16 +2,14 @@
 
 use std::{cell::Cell, rc::Rc};
 
+use memchr::memmem;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 
 use crate::{
-    budget::RunBudget,
+    budget::{RunBudget, charge_bytes, refuse_bytes},
     pattern::{Capture, Matcher, is_plain},
     raise::{LuaArguments, at_caller, bad_argument, call_guarded, match_failed, type_name},
 };
-
-/// Bytes that are copied at the cost of one instruction.
-const BYTES_PER_INSTRUCTION: usize = 64;
 
 /// Makes a table of the functions.
 pub(crate) fn library(lua: &Lua, budget: &Rc<RunBudget>) -> mlua::Result<Table> {
@@ -47,14 +45,6 @@ fn rep(lua: &Lua, budget: &Rc<RunBudget>, values: MultiValue) -> mlua::Result<Mu
     lua.create_string(text.repeat(if text.is_empty() { 0 } else { count })).map(|text| one(Value::String(text)))
 }
 
-/// Refuses a string that could not be kept anyway, before it is made, and charges for one that can.
-fn charge_bytes(budget: &RunBudget, length: usize) -> mlua::Result<()> {
-    if length > budget.limits().memory_bytes_max {
-        return Err(mlua::Error::MemoryError("not enough memory".to_owned()));
-    }
-    Ok(budget.spend((length / BYTES_PER_INSTRUCTION) as u64)?)
-}
-
 /// `string.find(text, pattern, from, plain)` and `string.match(text, pattern, from)`.
 fn find(lua: &Lua, budget: &Rc<RunBudget>, values: MultiValue, wants_place: bool) -> mlua::Result<MultiValue> {
     let arguments = LuaArguments::new(lua, values);
@@ -67,7 +57,7 @@ fn find(lua: &Lua, budget: &Rc<RunBudget>, values: MultiValue, wants_place: bool
     let first = start_from(from, text.len());
     let asks_plain = arguments.get(4).is_some_and(|plain| !matches!(plain, Value::Nil | Value::Boolean(false)));
     if wants_place && (asks_plain || is_plain(&pattern)) {
-        charge_bytes(budget, text.len())?;
+        charge_bytes(budget, text.len().saturating_add(pattern.len()))?;
         return Ok(place_of(&text, &pattern, first));
     }
 
@@ -92,13 +82,9 @@ fn start_from(from: i64, length: usize) -> usize {
     usize::try_from(from.saturating_sub(1).clamp(0, length)).expect("it is between 0 and a length")
 }
 
+/// Where a part begins and ends, found in linear time.
 fn place_of(text: &[u8], part: &[u8], first: usize) -> MultiValue {
-    let start = if part.is_empty() {
-        Some(first)
-    } else {
-        text[first..].windows(part.len()).position(|window| window == part).map(|offset| first + offset)
-    };
-    match start {
+    match memmem::find(&text[first..], part).map(|offset| first + offset) {
         Some(start) => MultiValue::from_vec(vec![position(start + 1), position(start + part.len())]),
         None => one(Value::Nil),
     }
@@ -272,7 +258,7 @@ fn append(
     Ok(())
 }
 
-/// Appends a text in which `%1` to `%9` stand for captures, and `%0` for the whole match.
+/// Appends a text in which `%1` to `%9` stand for captures, and `%0` for the whole match. A short text may name a long match many times.
 fn append_template(
     lua: &Lua,
     matcher: &Matcher<'_>,
@@ -288,6 +274,7 @@ fn append_template(
             continue;
         }
 
+        refuse_bytes(matcher.budget(), to.len())?;
         match bytes.next() {
             Some(b'0') => to.extend_from_slice(&text[start..end]),
             Some(digit @ b'1'..=b'9') => {

@@ -80,6 +80,10 @@ fn functions_of_the_library_end() {
         "return string.gsub(string.rep('a', 100000), '.-.-.-.-b', '')",
         "for w in string.gmatch(string.rep('a', 100000), '.-.-.-b') do end",
         "return string.find(string.rep('(', 1000000), '%b()')",
+        "for w in string.gfind(string.rep('a', 30000), string.rep('a*', 30) .. 'b') do end",
+        "while true do string.find(string.rep('a', 4e6), string.rep('a', 2e6) .. 'b', 1, true) end",
+        // Strings that are alike for a megabyte, and an order for which the library takes the square of the length.
+        "local s = string.rep('x', 1e6) local u = {} for i = 1, 8 do u[i] = s .. i end local t = {} for i = 1, 2000 do t[i] = u[i % 2 == 0 and (2000 - i) % 8 + 1 or i % 8 + 1] end while true do table.sort(t) end",
         // An array on which the library's choice of a pivot takes the square of its length.
         "local n = 60000 local t = {} for i = 1, n do t[i] = i % 2 == 0 and n - i or i end while true do table.sort(t) end",
         "table.sort({3, 2, 1}, function() while true do end end)",
@@ -94,6 +98,12 @@ fn functions_of_the_library_end() {
         "tostring(setmetatable({}, {__tostring = function() while true do end end}))",
     ] {
         assert_over_limit(source);
+    }
+
+    // A list of 28 elements, of which the length is said to be a hundred million.
+    let powers: Vec<_> = (0..28).map(|power| format!("[{}] = 1", 1_u64 << power)).collect();
+    for call in ["table.remove(t, 1)", "table.insert(t, 1, 1)"] {
+        assert_over_limit(&format!("local t = {{{}}} return {call}", powers.join(", ")));
     }
 }
 
@@ -131,6 +141,7 @@ fn stacks_end() {
         "return string.byte(string.rep('x', 100000), 1, -1)",
         "local f = function(s) return s end for i = 1, 300 do local g = f f = function(s) return (string.gsub(s, 'x', g)) end end return f('x')",
         "return string.find(string.rep('a', 100000), string.rep('a?', 100000))",
+        "for _ in string.gfind(string.rep('a', 100000), string.rep('a?', 100000)) do end",
         "return string.find('x', string.rep('(', 100))",
         "local t = {} t[1] = t return t",
         "local t = {} t[1] = t return cjson.encode(t)",
@@ -153,6 +164,76 @@ fn stacks_end() {
     assert!(matches!(attack(&blocks), Err(ScriptFailure::Compile(_))));
     let long = format!("return {}", vec!["1"; 300_000].join(" .. "));
     assert!(matches!(attack(&long), Err(ScriptFailure::Compile(_) | ScriptFailure::OverLimit(_))));
+}
+
+/// The interpreter's allocator sees what the interpreter keeps, but not what functions in Rust copy for it.
+#[test]
+fn copies_outside_the_interpreter_end() {
+    let before = peak_bytes();
+    for source in [
+        "string.gsub(string.rep('a', 1e6), '.+', string.rep('%0', 3000))",
+        "string.gsub(string.rep('a', 1e6), '(.+)', string.rep('%1', 3000))",
+        "local s = string.rep('a', 1e6) local t = {} for i = 1, 3000 do t[i] = s end return redis.call('echo', unpack(t))",
+        "local s = string.rep('a', 1e6) local t = {} for i = 1, 3000 do t[i] = s end return cjson.encode(t)",
+        "local s = string.rep('a', 1e6) local t = {} for i = 1, 3000 do t[i] = s end return t",
+    ] {
+        assert_over_limit(source);
+    }
+
+    // Each wants three gigabytes. What the tests beside this one take is less than the difference.
+    let grown = peak_bytes() - before;
+    assert!(grown < 1 << 30, "the process grew by {grown} bytes");
+}
+
+/// The most memory that this process ever had.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status of the process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim_end().parse().expect("a number");
+    kibibytes * 1024
+}
+
+/// The library of C writes beyond its stack for some of these (CVE-2025-46817).
+#[test]
+fn results_that_no_stack_takes_are_refused() {
+    for source in [
+        "return unpack({}, 0, 2147483647)",
+        "return unpack({}, -2, 2147483647)",
+        "return unpack({}, -2147483648, 2147483647)",
+        "return unpack({}, -2147483648, 0)",
+        "return unpack({}, '0', '2147483647')",
+        "return unpack({}, 1, 8000)",
+        "local t = {} for i = 1, 8000 do t[i] = i end return unpack(t)",
+    ] {
+        assert!(raised(source).contains("user_script:1: too many results to unpack"), "{source}");
+    }
+
+    assert_eq!(text("return table.concat({unpack({'a', 'b', 'c'}, 2)})"), "bc");
+    assert_eq!(text("return table.concat({unpack({'a', 'b', 'c'}, '1', 2.5)})"), "ab");
+    assert_eq!(run("return #{unpack({}, 3, 2)}"), Ok(RedisReply::Integer(0)));
+    assert_eq!(run("return select('#', unpack({}, 2147483640, 2147483647))"), Ok(RedisReply::Integer(8)));
+    assert_eq!(run("return select('#', unpack({}, -2147483648, -2147483640))"), Ok(RedisReply::Integer(9)));
+    assert!(raised("return unpack()").contains("bad argument #1 to 'unpack' (table expected, got no value)"));
+    assert!(raised("return unpack({}, {})").contains("bad argument #2 to 'unpack' (number expected, got table)"));
+    assert!(raised("return unpack({}, 1, 'x')").contains("bad argument #3 to 'unpack' (number expected, got string)"));
+}
+
+/// A function of the library in C that is not known here could run for ever, so there is none.
+#[test]
+fn libraries_have_the_functions_that_are_known() {
+    let names = |library: &str| {
+        text(&format!(
+            "local names = {{}} for name in pairs({library}) do names[#names + 1] = name end table.sort(names) return              table.concat(names, ' ')"
+        ))
+    };
+    assert_eq!(names("string"), "byte char find format gfind gmatch gsub len lower match rep reverse sub upper");
+    assert_eq!(names("table"), "concat foreach foreachi getn insert maxn remove setn sort");
+    assert_eq!(names("coroutine"), "create resume running status wrap yield");
+    assert_eq!(
+        names("math"),
+        "abs acos asin atan atan2 ceil cos cosh deg exp floor fmod frexp huge ldexp log log10 max min mod modf pi pow rad random \
+         randomseed sin sinh sqrt tan tanh"
+    );
 }
 
 #[test]
