@@ -88,6 +88,9 @@ impl Machine {
         let ForceRelease { reason, by, .. } = force;
         let HeldGrant { session, names, .. } = self.grants.existing(token).clone();
         if let Some(deadline) = self.grants.revoked(session, token).and_then(|revoked| revoked.deadline) {
+            if self.counts_all() {
+                self.batch.spend(1);
+            }
             return self.clock.remaining_ms(deadline);
         }
 

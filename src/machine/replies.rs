@@ -24,7 +24,7 @@
 //!
 //! Every reply of a request that ran is remembered, "busy" and refusals included. If a refusal were forgotten, a late copy of the request
 //! could be granted when the locks are free, to a client that has long moved on. A request that was refused before it ran is not
-//! remembered: the session is over, its memory is full, or a check of this file refused it.
+//! remembered: the session is over, its memory is full, its reply has no room in the table, or a check of this file refused it.
 //!
 //! Memory is bounded, which limits what a session may ask for. An acquire is refused when its session remembers
 //! [`REPLIES_PER_SESSION_MAX`] replies: those of acquires that wait, mostly. Releases and updates have [`RELEASE_REPLIES_PER_SESSION_MAX`]
@@ -40,7 +40,10 @@
 
 use std::num::NonZeroU64;
 
-use crate::{table::RememberedReply, *};
+use crate::{
+    table::{RememberedReply, remembered_acquire_bytes, remembered_update_bytes},
+    *,
+};
 
 impl Asked {
     /// Shares the names with the grant, if there is one.
@@ -96,6 +99,10 @@ impl Machine {
             return Err(Refusal::Limit(Limit::RepliesPerSession));
         }
 
+        if self.counts_all() {
+            self.ensure_room_for_reply(session, operation)?;
+        }
+
         let reply = self.run_operation(session, Some(request.id), operation, events).unwrap_or_else(Reply::Refused);
         if has_place {
             let asked = Asked::by(operation, &reply);
@@ -103,6 +110,18 @@ impl Machine {
             self.sessions.remember(session, request.id, Arc::new(remembered));
         }
         Ok(reply)
+    }
+
+    /// Refuses a request whose reply has no room in the table: also a refusal is remembered, with the names that were asked for. A release
+    /// is never refused for its bytes, and its reply has no names.
+    fn ensure_room_for_reply(&self, session: SessionId, operation: &Operation) -> Result<(), Refusal> {
+        let bytes = match operation {
+            Operation::Acquire(acquire) => remembered_acquire_bytes(acquire),
+            Operation::Update(update) => remembered_update_bytes(update),
+            Operation::Release(_) => return Ok(()),
+        };
+        self.ensure_room_in_table(bytes)?;
+        self.ensure_room_in_session(session, bytes)
     }
 
     /// The reply to a request that ran before. It is refused if it asks for something else now.

@@ -12,14 +12,14 @@
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
 //! | 4 | [`Record::Closed`]; [`Command::BeginAudit`]; entries with a deadline of their own, in [`Command::Txn`], [`Record::Entry`] and [`Record::EntryEvent`] |
 //! | 5 | [`Command::Attach`], and its number in [`Record::Session`]; children of keys, attachments, fallbacks and more than 256 operations in [`Command::Txn`]; children, and temporary entries without a session, in [`Record::Entry`] and [`Record::EntryEvent`] |
-//! | 6 | [`Command::SetOwner`] |
+//! | 6 | [`Command::SetOwner`]; limits and costs that earlier versions did not count: see [`Machine::counts_all`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
 //! later version only if the field is set.
 //!
-//! A log or a snapshot without a version has version 1. Applying does not ask for the version: an entry that is in the log was allowed
-//! there.
+//! A log or a snapshot without a version has version 1. Applying does not ask whether a command may be in the log: it was allowed there. It
+//! asks for the version where a later one applies an old command in another way.
 
 use std::fmt;
 
@@ -61,6 +61,8 @@ impl Version {
     pub const CHILDREN: Self = Self(5);
     /// The first version whose members know sessions that get their owner later.
     pub const LATE_OWNERS: Self = Self(6);
+    /// The first version whose members count what [`Machine::counts_all`] names.
+    pub const ALL_COUNTED: Self = Self(6);
 
     /// The version that a command or a record needs for this field.
     fn for_identity(identity: Option<&Identity>) -> Self {
@@ -169,6 +171,12 @@ impl Machine {
     /// The cluster version.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// Whether all is counted that a command adds and visits. Before version 6, three things were not: the bytes of a reply that is
+    /// remembered, grants that a forced release finds revoked already, and a temporary entry that replaces another one by more bytes.
+    pub(crate) fn counts_all(&self) -> bool {
+        self.version >= Version::ALL_COUNTED
     }
 
     /// Never lowers it: a leader that proposed this may have known less than the present one.

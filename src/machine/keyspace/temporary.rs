@@ -43,8 +43,18 @@ impl Machine {
 
         let bytes_max = self.batch.limits().table_bytes / PART;
         let present = self.temporaries();
-        let are_too_many = present.count + count > self.capacity.temporary_entries;
-        if count > 0 && (are_too_many || present.bytes.saturating_add(bytes) > bytes_max) {
+        let are_too_many = count > 0 && present.count + count > self.capacity.temporary_entries;
+        let more = if self.counts_all() {
+            let grown = [(&in_then, txn.then()), (&in_otherwise, txn.otherwise())]
+                .map(|(new, branch)| new.bytes.saturating_sub(self.replaced_temporary_bytes(branch)));
+            grown[0].max(grown[1])
+        } else if count > 0 {
+            bytes
+        } else {
+            0
+        };
+        // What takes no more than it replaces is never refused, also where the part is full.
+        if are_too_many || more > 0 && present.bytes.saturating_add(more) > bytes_max {
             return Err(Refusal::Limit(Limit::TemporaryEntries));
         }
 
@@ -88,6 +98,16 @@ impl Machine {
         new
     }
 
+    /// The bytes of the temporary entries without a session that a branch replaces by others, counted as those are.
+    fn replaced_temporary_bytes(&self, branch: &[TxnOperation]) -> usize {
+        let replaced = branch.iter().filter_map(|operation| {
+            let put = operation.put().filter(|put| put.lease.is_temporary())?;
+            let present = self.entries.get(&put.key).filter(|entry| entry.is_temporary)?;
+            Some(entry_bytes_max(&put.key, &present.value))
+        });
+        replaced.sum()
+    }
+
     /// What a put of a temporary entry without a session adds. One that replaces another takes no further place.
     fn new_temporary(&self, put: &Put) -> Temporaries {
         let is_replaced = self.entries.get(&put.key).is_some_and(|entry| entry.is_temporary);
@@ -97,7 +117,11 @@ impl Machine {
 
 /// What the entry of a put takes at the most.
 fn bytes_max(put: &Put) -> usize {
-    FIXED + put.key.as_bytes().len() + put.value.as_bytes().len()
+    entry_bytes_max(&put.key, &put.value)
+}
+
+fn entry_bytes_max(key: &Key, value: &Value) -> usize {
+    FIXED + key.as_bytes().len() + value.as_bytes().len()
 }
 
 #[cfg(test)]
@@ -220,6 +244,29 @@ mod tests {
             assert!(matches!(apply(&mut machine, limits, 1000, temporary(3, 1000)), Reply::Committed(_)));
             assert_eq!(apply(&mut machine, limits, 1000, open(300)), refused(Limit::TableBytes));
         }
+    }
+
+    /// Before version 6, one that replaces another was not counted, however long it was.
+    #[test]
+    fn a_temporary_entry_that_grows_takes_no_more_than_its_part() {
+        let mut machine = Machine::default();
+        let limits = Limits { table_bytes: 8000, ..Limits::NONE };
+        assert!(matches!(apply(&mut machine, limits, 0, remembered(1, 500)), Reply::Committed(_)));
+        assert!(matches!(apply(&mut machine, limits, 0, remembered(1, 20_000)), Reply::Committed(_)));
+        apply(&mut machine, limits, 1000, Command::Tick);
+
+        apply(&mut machine, limits, 1000, Command::RaiseVersion { to: Version::ALL_COUNTED });
+        assert!(matches!(apply(&mut machine, limits, 1000, remembered(1, 500)), Reply::Committed(_)));
+        assert_eq!(apply(&mut machine, limits, 1000, remembered(1, 20_000)), refused(Limit::TemporaryEntries));
+        assert!(matches!(apply(&mut machine, limits, 1000, remembered(1, 1500)), Reply::Committed(_)));
+        assert_eq!(apply(&mut machine, limits, 1000, remembered(2, 500)), refused(Limit::TemporaryEntries));
+
+        // The same again, or less.
+        for bytes in [1500, 10] {
+            assert!(matches!(apply(&mut machine, limits, 1000, remembered(1, bytes)), Reply::Committed(_)));
+        }
+        assert!(matches!(apply(&mut machine, limits, 1000, remembered(2, 500)), Reply::Committed(_)));
+        machine.check().unwrap();
     }
 
     /// The ends of sessions are remembered for the clients that renew them: nobody renews those of entries.

@@ -55,7 +55,7 @@ pub use ledger::Usage;
 pub(crate) use locks::{ActiveLock, LockTable};
 pub(crate) use numbers::IssuedNumbers;
 pub use replies::Asked;
-pub(crate) use replies::RememberedReply;
+pub(crate) use replies::{RememberedReply, remembered_acquire_bytes, remembered_update_bytes};
 pub(crate) use session::{ClaimCount, SessionEnding, SessionState};
 pub(crate) use sessions::SessionTable;
 pub(crate) use waits::{WaitTable, WaitingAcquire};

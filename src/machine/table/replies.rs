@@ -40,6 +40,16 @@ impl RememberedReply {
     }
 }
 
+/// The bytes of the reply to an acquire, without what a reply says of others.
+pub(crate) fn remembered_acquire_bytes(acquire: &Acquire) -> usize {
+    REPLY + acquire.wants().iter().map(|want| HELD + want.name.as_str().len()).sum::<usize>()
+}
+
+/// The bytes of the reply to an update.
+pub(crate) fn remembered_update_bytes(update: &Update) -> usize {
+    REPLY + update.name.as_str().len()
+}
+
 impl Asked {
     fn bytes(&self) -> usize {
         match self {
