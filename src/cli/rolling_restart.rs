@@ -192,7 +192,9 @@ impl RollingRestart {
                 Ok(status) if status.node_id != node_id => {
                     return Err(format!("node {} answers at the address of node {node_id}, {address}", status.node_id));
                 }
-                Ok(status) if status.start == before && !was_down => "is still the process from before".to_owned(),
+                Ok(status) if is_same_process(&status.start, before, was_down) => {
+                    "is still the process from before".to_owned()
+                }
                 Ok(status) if !status.serving => format!("does not serve: {}", status.trouble),
                 Ok(status) if status.applied_index < tip => {
                     format!("has applied {} of {tip} entries", status.applied_index)
@@ -318,6 +320,11 @@ impl RestartSurvey {
     }
 }
 
+/// Whether a node that answers is the process that it was. One answer that did not come is no restart, where the program names its start.
+fn is_same_process(start: &str, before: &str, was_down: bool) -> bool {
+    start == before && (!was_down || !before.is_empty())
+}
+
 fn stopped(why: &str) -> Failure {
     Failure::new(Exit::Error, format_args!("the rolling restart stopped: {why}"))
 }
@@ -390,6 +397,14 @@ mod tests {
             refused.message
         );
         assert!(expand("ssh {host}", &member(3, "$(reboot):1")).unwrap_err().contains("a shell could take"));
+    }
+
+    #[test]
+    fn an_answer_that_did_not_come_is_no_restart() {
+        assert!(is_same_process("7-1", "7-1", false) && is_same_process("7-1", "7-1", true));
+        assert!(!is_same_process("8-1", "7-1", false) && !is_same_process("8-1", "7-1", true));
+        // A program that does not name its start.
+        assert!(is_same_process("", "", false) && !is_same_process("", "", true));
     }
 
     #[test]

@@ -2,11 +2,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use lockkeeper_table::Applied;
 use openraft::{Instant, ServerState, async_runtime::WatchReceiver};
+
+use tokio::sync::Semaphore;
 
 use super::{api::Error, progress::Progress, pulse::Pulse};
 use lockkeeper_environment::{Blocking, Clock};
@@ -33,6 +37,8 @@ pub(crate) struct Cluster {
     pub(crate) members: Arc<Mutex<BTreeMap<u64, Progress>>>,
     /// How this node's table compares with those of the others, if tables are compared.
     pub(crate) comparison: Option<Arc<TableComparison>>,
+    /// The hashes of the table that statuses show.
+    pub(crate) hashing: Arc<TableHashing>,
     /// The scheduling delay of Raft's runtime.
     pub(crate) pulse: Pulse,
     /// The scheduling delays of the clients' runtime and of the adapters'.
@@ -158,10 +164,78 @@ impl Cluster {
         others.filter(|id| self.replica.silence_of(*id, term).is_none_or(|silence| silence > SILENT)).collect()
     }
 
-    /// Returns the index of the last entry applied, and the hash of the table after it. Takes time in proportion to the table.
+    /// Returns the index of an entry that is applied, and the hash of the table after it: of the last one when this was called, or of a
+    /// later one. Takes time in proportion to the table.
     pub(crate) async fn table_hash(&self) -> Result<(u64, u64), Error> {
-        let applied = self.replica.table().read(Clone::clone);
-        let hashed = self.blocking.run(move || Ok((applied.index(), applied.machine.hash()))).await;
+        let table = || self.replica.table().read(Clone::clone);
+        let hashed = Arc::clone(&self.hashing).hashed(self.blocking, table).await;
         hashed.map_err(|_| Error::internal("the hash of the table could not be computed"))
+    }
+}
+
+/// Hashes of the table for those who ask for this node's status, which anybody may: one is computed at a time, at low priority, and those
+/// who wait share the next.
+#[derive(Debug)]
+pub(crate) struct TableHashing {
+    turn: Arc<Semaphore>,
+    /// The last one, with the index of the entry after which it was computed.
+    last: Mutex<Option<(u64, u64)>>,
+}
+
+impl Default for TableHashing {
+    fn default() -> Self {
+        Self { turn: Arc::new(Semaphore::new(1)), last: Mutex::default() }
+    }
+}
+
+impl TableHashing {
+    /// The hash of the table as it is when this is called, or later. Cancel safe: the work goes on, for the next one who asks.
+    async fn hashed(self: Arc<Self>, blocking: Blocking, table: impl Fn() -> Applied) -> io::Result<(u64, u64)> {
+        let asked = table().index();
+        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(io::Error::other)?;
+        let last = *self.last();
+        if let Some(last) = last.filter(|(index, _)| *index >= asked) {
+            return Ok(last);
+        }
+
+        // The turn ends with the work, also if nobody waits for it any more.
+        let applied = table();
+        let work = move || {
+            let hashed = (applied.index(), applied.machine.hash());
+            *self.last() = Some(hashed);
+            drop(turn);
+            Ok(hashed)
+        };
+        blocking.run_in_background("status-hash", work).await
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<(u64, u64)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn those_who_ask_at_once_share_one_hash() {
+        let hashing = Arc::new(TableHashing::default());
+        let reads = AtomicUsize::new(0);
+        let table = || {
+            reads.fetch_add(1, Relaxed);
+            Applied::default()
+        };
+
+        let asked = (0..100).map(|_| Arc::clone(&hashing).hashed(Blocking::OnThreads, table));
+        let expected = (0, Applied::default().machine.hash());
+        for hashed in join_all(asked).await {
+            assert_eq!(hashed.expect("a hash"), expected);
+        }
+        assert_eq!(reads.into_inner(), 101, "each looks at the index, and one takes the table");
     }
 }

@@ -72,6 +72,7 @@ impl Services {
             applying: Arc::default(),
             members: Arc::default(),
             comparison: None,
+            hashing: Arc::default(),
             pulse: Pulse::default(),
             clients_pulse: Pulse::default(),
             adapters_pulse: Pulse::default(),

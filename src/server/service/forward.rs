@@ -26,7 +26,7 @@ use tonic::{Request, Status, Streaming, metadata::MetadataMap, transport::Channe
 
 use crate::{
     api::{
-        Caller, Deadline, Error,
+        Caller, Deadline, Error, FailureReason,
         requests::{KeepAlive, KeepAliveEvent, WatchEvent, WatchLocks},
     },
     wire::{Encode, Form, Forward, status::error_of},
@@ -276,7 +276,9 @@ fn moved(in_flight: InFlight) -> Error {
 /// The leader's error or, if the status comes from the transport, what is known about the request.
 fn failed(status: &Status, in_flight: InFlight) -> Error {
     if let Some(error) = error_of(status) {
-        return error;
+        // A leader of an earlier version calls some requests safe to repeat that it may still commit.
+        let is_late = matches!(error.reason, FailureReason::DeadlineExceeded);
+        return if is_late && in_flight.changes { Error::deadline_passed(true) } else { error };
     }
     if in_flight.deadline.is_some_and(Deadline::has_passed) {
         return Error::deadline_passed(in_flight.changes);
@@ -294,6 +296,16 @@ fn failed(status: &Status, in_flight: InFlight) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::Retry;
+
+    #[test]
+    fn a_change_whose_deadline_passed_at_the_leader_may_still_take_effect() {
+        let late = Status::from(Error::deadline_passed(false));
+        for (changes, retry) in [(true, Retry::SameId), (false, Retry::Safe)] {
+            let in_flight = InFlight { changes, deadline: None };
+            assert_eq!(failed(&late, in_flight).retry, retry);
+        }
+    }
 
     #[test]
     fn a_forwarded_request_names_its_caller() {

@@ -12,7 +12,7 @@ use crate::{
     api::{Caller, Error, requests::*},
     wire::Form,
 };
-use lockkeeper_machine::{Attachment, Command, Renewal, Reply, SessionId};
+use lockkeeper_machine::{Attachment, Command, Identity, Renewal, Reply, SessionId, SessionView};
 use lockkeeper_raft::NoReply;
 use lockkeeper_table::Applied;
 
@@ -119,7 +119,11 @@ impl Serve for ListSessions {
     }
 }
 
-/// Lists only the caller's sessions, from a clone of the table: they may be few among a million.
+/// Maximum number of sessions that one page visits: they share a runtime with renewals. It takes some milliseconds.
+const VISITED_MAX: usize = 20_000;
+
+/// Lists only the caller's sessions, from a clone of the table. They may be few among a million, so a page may have none and be followed by
+/// others.
 async fn own_sessions(
     node: &Local,
     caller: &Caller,
@@ -127,8 +131,75 @@ async fn own_sessions(
     size: usize,
 ) -> Result<Form<ListedSessions>, Error> {
     let (machine, index) = node.frozen(request.stale).await?;
-    let own = machine.sessions(request.after).filter(|session| session.owner == caller.identity);
-    let sessions: Vec<_> = own.take(size).collect();
-    let more_after = sessions.last().filter(|_| sessions.len() == size).map(|last| last.session);
+    let (sessions, more_after) =
+        page_of_own(machine.sessions(request.after).take(VISITED_MAX), VISITED_MAX, caller.identity.as_ref(), size);
     Ok(Form::Typed(ListedSessions { sessions, more_after, index }))
+}
+
+/// Takes those of this owner, up to `size` of them. Returns also after which session the next page begins, unless this is the last one:
+/// fewer than `visited_max` sessions are all that there are.
+fn page_of_own(
+    all: impl Iterator<Item = SessionView>,
+    visited_max: usize,
+    owner: Option<&Identity>,
+    size: usize,
+) -> (Vec<SessionView>, Option<SessionId>) {
+    let mut own = Vec::new();
+    for (visited, session) in (1..).zip(all) {
+        let id = session.session;
+        if session.owner.as_ref() == owner {
+            own.push(session);
+        }
+        if own.len() == size || visited == visited_max {
+            return (own, Some(id));
+        }
+    }
+    (own, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_machine::{Label, Ttl, WallTime};
+
+    use super::*;
+
+    fn session(id: u128, owner: &str) -> SessionView {
+        SessionView {
+            session: SessionId(id),
+            label: Label::default(),
+            ttl: Ttl::from_millis(10_000).expect("a TTL"),
+            remaining_ms: 10_000,
+            opened: WallTime::default(),
+            grants: 0,
+            waits: 0,
+            address: None,
+            owner: Identity::new(owner).ok(),
+            bytes: 0,
+        }
+    }
+
+    /// Pages visit few sessions, whoever they belong to, and none is left out.
+    #[test]
+    fn pages_of_a_few_own_sessions_among_many() {
+        let all: Vec<_> = (1..=100).map(|id| session(id, if id % 30 == 0 { "shop" } else { "others" })).collect();
+        let shop = Identity::new("shop").expect("an identity");
+        let mut after = None;
+        let mut seen = Vec::new();
+        let mut pages = 0;
+
+        loop {
+            let rest = all.iter().filter(|session| Some(session.session) > after).take(10).cloned();
+            let (own, more_after) = page_of_own(rest, 10, Some(&shop), 2);
+            seen.extend(own.iter().map(|session| session.session.0));
+            pages += 1;
+            if more_after.is_none() {
+                break;
+            }
+            after = more_after;
+        }
+        assert_eq!((seen, pages), (vec![30, 60, 90], 11));
+
+        let (own, more_after) = page_of_own(all.into_iter().take(60), 60, Some(&shop), 2);
+        assert_eq!((own.len(), more_after), (2, Some(SessionId(60))));
+    }
 }
