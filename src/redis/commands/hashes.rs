@@ -2,6 +2,7 @@
 
 use super::{
     arguments::{Arguments, CommandResult, double, integer, wrong_number},
+    copies::{bulk, bulk_or_nil, bulks},
     keys::{ScanOptions, scan_cursor},
     strings::float_sum_error,
 };
@@ -47,38 +48,33 @@ pub(super) fn set_if_absent(view: &mut UnitView, arguments: &Arguments<'_>) -> C
 /// Serves `HGET key field`: the value, or nil.
 pub(super) fn get(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     let fields = view.read::<HashFields>(arguments[1])?;
-    Ok(RedisReply::bulk_or_nil(fields.get(arguments[2]).cloned()))
+    bulk_or_nil(view, fields.get(arguments[2]))
 }
 
 /// Serves `HMGET key field …`: a value or nil for each.
 pub(super) fn get_many(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     let fields = view.read::<HashFields>(arguments[1])?;
-    let values = arguments[2..].iter().map(|field| RedisReply::bulk_or_nil(fields.get(field).cloned()));
-    Ok(RedisReply::Array(values.collect()))
-}
-
-/// All fields with their values. Each costs work.
-fn all(view: &mut UnitView, key: &[u8]) -> Result<Vec<(RedisReply, RedisReply)>, Stop> {
-    let fields = view.read::<HashFields>(key)?;
-    view.spend(fields.len())?;
-    let pair =
-        |(field, value): (&Vec<u8>, &Vec<u8>)| (RedisReply::Bulk(field.clone()), RedisReply::Bulk(value.clone()));
-    Ok(fields.in_order().map(pair).collect())
+    let values = arguments[2..].iter().map(|field| bulk_or_nil(view, fields.get(field)));
+    values.collect::<Result<_, _>>().map(RedisReply::Array)
 }
 
 /// Serves `HGETALL key`: fields and values, as a map in the third version of the protocol.
 pub(super) fn get_all(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::Map(all(view, arguments[1])?))
+    let fields = view.read::<HashFields>(arguments[1])?;
+    let pairs = fields.in_order().map(|(field, value)| Ok((bulk(view, field)?, bulk(view, value)?)));
+    pairs.collect::<Result<_, _>>().map(RedisReply::Map)
 }
 
 /// Serves `HKEYS key`: the names of the fields.
 pub(super) fn names(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::Array(all(view, arguments[1])?.into_iter().map(|(field, _)| field).collect()))
+    let fields = view.read::<HashFields>(arguments[1])?;
+    bulks(view, fields.in_order().map(|(field, _)| field)).map(RedisReply::Array)
 }
 
 /// Serves `HVALS key`: the values of the fields.
 pub(super) fn values(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::Array(all(view, arguments[1])?.into_iter().map(|(_, value)| value).collect()))
+    let fields = view.read::<HashFields>(arguments[1])?;
+    bulks(view, fields.in_order().map(|(_, value)| value)).map(RedisReply::Array)
 }
 
 /// Serves `HSCAN key cursor`: all fields in one step, as Redis does with small hashes.
@@ -88,8 +84,8 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
     let options = ScanOptions::read_for_parts(&arguments[3..], fields.len())?;
     view.spend(fields.in_order().map(|(field, _)| options.work(field)).sum())?;
     let shown = fields.in_order().filter(|(field, _)| options.shows(field));
-    let parts = RedisReply::bulks(shown.flat_map(|(field, value)| [field.clone(), value.clone()]));
-    Ok(RedisReply::Array(vec![RedisReply::text("0"), parts]))
+    let parts = bulks(view, shown.flat_map(|(field, value)| [field, value]))?;
+    Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::Array(parts)]))
 }
 
 /// Serves `HDEL key field …`: the number of fields that were there.
@@ -124,12 +120,13 @@ pub(super) fn value_length(view: &mut UnitView, arguments: &Arguments<'_>) -> Co
 /// Serves `HINCRBY key field number`: the new number.
 pub(super) fn increment(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     let by = integer(arguments[3])?;
-    let before = view.read::<HashFields>(arguments[1])?.get(arguments[2]).cloned();
-    let before = before.map_or(Some(0), |text| parse_integer(&text));
+    let fields = view.read::<HashFields>(arguments[1])?;
+    let before = fields.get(arguments[2]).map_or(Some(0), |text| parse_integer(text));
     let before = before.ok_or_else(|| Stop::refused("ERR hash value is not an integer"))?;
     let sum = before.checked_add(by);
     let sum = sum.ok_or_else(|| Stop::refused("ERR increment or decrement would overflow"))?;
 
+    drop(fields);
     put_field(view, arguments, sum.to_string().into_bytes())?;
     Ok(RedisReply::Integer(sum))
 }
@@ -139,12 +136,14 @@ pub(super) fn increment_by_float(view: &mut UnitView, arguments: &Arguments<'_>)
     if double(arguments[3])?.is_infinite() {
         return Err(Stop::refused("ERR value is NaN or Infinity"));
     }
-    let before = view.read::<HashFields>(arguments[1])?.get(arguments[2]).cloned().unwrap_or_else(|| b"0".to_vec());
-    let sum = add_decimals(&before, arguments[3]).map_err(|error| match error {
+    let fields = view.read::<HashFields>(arguments[1])?;
+    let before = fields.get(arguments[2]).map_or(&b"0"[..], Vec::as_slice);
+    let sum = add_decimals(before, arguments[3]).map_err(|error| match error {
         DecimalError::Invalid => Stop::refused("ERR hash value is not a float"),
         DecimalError::Infinite => float_sum_error(error),
     })?;
 
+    drop(fields);
     put_field(view, arguments, sum.clone().into_bytes())?;
     Ok(RedisReply::text(sum))
 }

@@ -1,7 +1,10 @@
 //! Lists: queues, and elements that wake waiters.
 
-use super::arguments::{
-    Arguments, CommandResult, double, integer, is_word, not_an_integer, positive, slice, syntax_error, wrong_number,
+use super::{
+    arguments::{
+        Arguments, CommandResult, double, integer, is_word, not_an_integer, positive, slice, syntax_error, wrong_number,
+    },
+    copies::{bulk, bulk_or_nil, bulks},
 };
 use crate::{
     RedisReply,
@@ -36,6 +39,12 @@ impl ListEnd {
             Self::Left => items.push_front(item),
             Self::Right => items.push_back(item),
         }
+    }
+
+    /// The items from this end on.
+    fn in_order(self, items: &ListItems) -> impl Iterator<Item = &Vec<u8>> {
+        let length = items.len();
+        (0..length).filter_map(move |place| items.get(if self == Self::Left { place } else { length - 1 - place }))
     }
 
     /// Takes the item at this end.
@@ -100,22 +109,25 @@ fn pop(view: &mut UnitView, arguments: &Arguments<'_>, end: ListEnd, command: &s
     }
     let count = arguments.get(2).map(|count| positive(count)).transpose()?;
     let key = arguments[1];
-    let length = view.read::<ListItems>(key)?.len();
+    let present = view.read::<ListItems>(key)?;
     match count {
-        None if length == 0 => return Ok(RedisReply::Nil),
-        Some(_) if length == 0 => return Ok(RedisReply::NilArray),
+        None if present.is_empty() => return Ok(RedisReply::Nil),
+        Some(_) if present.is_empty() => return Ok(RedisReply::NilArray),
         Some(0) => return Ok(RedisReply::Array(Vec::new())),
         _ => {}
     }
 
-    view.spend(count.unwrap_or(1).min(length))?;
+    let popped = bulks(view, end.in_order(&present).take(count.unwrap_or(1)))?;
+    drop(present);
     let mut list = view.take::<ListItems>(key)?;
-    let popped: Vec<_> = (0..count.unwrap_or(1)).map_while(|_| end.pop(&mut list)).collect();
+    for _ in &popped {
+        end.pop(&mut list);
+    }
     view.put_back(key, list)?;
     if count.is_some() {
-        return Ok(RedisReply::bulks(popped));
+        return Ok(RedisReply::Array(popped));
     }
-    Ok(RedisReply::bulk_or_nil(popped.into_iter().next()))
+    Ok(popped.into_iter().next().unwrap_or(RedisReply::Nil))
 }
 
 /// Serves `LLEN key`: the number of items.
@@ -138,7 +150,7 @@ pub(super) fn item(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
         return Ok(RedisReply::Nil);
     }
     let index = integer(arguments[2])?;
-    Ok(RedisReply::bulk_or_nil(place(index, list.len()).and_then(|place| list.get(place).cloned())))
+    bulk_or_nil(view, place(index, list.len()).and_then(|place| list.get(place)))
 }
 
 /// Serves `LRANGE key start end`: the items between, both included.
@@ -147,8 +159,7 @@ pub(super) fn range(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRe
     let end = integer(arguments[3])?;
     let list = view.read::<ListItems>(arguments[1])?;
     let shown = slice(start, end, list.len());
-    view.spend(shown.len())?;
-    Ok(RedisReply::bulks(list.range(shown).cloned()))
+    bulks(view, list.range(shown)).map(RedisReply::Array)
 }
 
 /// Serves `LREM key count item`: removes equal items from the begin, from the end if the count is below zero, or all if it is zero. The
@@ -315,25 +326,26 @@ pub(super) fn pop_and_push(view: &mut UnitView, arguments: &Arguments<'_>) -> Co
 /// Moves an item. A target of another type is an error before anything moves; without the source it does not matter.
 fn move_between(view: &mut UnitView, source: &[u8], target: &[u8], from: ListEnd, to: ListEnd) -> CommandResult {
     let target_kind = view.kind(target)?;
-    if view.read::<ListItems>(source)?.is_empty() {
-        return Ok(RedisReply::Nil);
-    }
+    let present = view.read::<ListItems>(source)?;
+    let Some(moved) = from.in_order(&present).next() else { return Ok(RedisReply::Nil) };
     if target_kind.is_some() {
         view.read::<ListItems>(target)?;
     }
+    let shown = bulk(view, moved)?;
+    drop(present);
 
     let mut list = view.take::<ListItems>(source)?;
-    let Some(item) = from.pop(&mut list) else { return Ok(RedisReply::Nil) };
+    let item = from.pop(&mut list).expect("the list has an item");
     if source == target {
-        to.push(&mut list, item.clone());
+        to.push(&mut list, item);
         view.put_back(source, list)?;
-        return Ok(RedisReply::Bulk(item));
+        return Ok(shown);
     }
     view.put_back(source, list)?;
     let mut list = view.take::<ListItems>(target)?;
-    to.push(&mut list, item.clone());
+    to.push(&mut list, item);
     view.put_back(target, list)?;
-    Ok(RedisReply::Bulk(item))
+    Ok(shown)
 }
 
 /// Checks the timeout of a command that waits: seconds, with a fraction. Zero waits for ever.
@@ -358,13 +370,15 @@ fn pop_first(view: &mut UnitView, arguments: &Arguments<'_>, end: ListEnd) -> Co
     let (timeout, keys) = arguments[1..].split_last().expect("the arity is checked");
     timeout_seconds(timeout)?;
     for key in keys {
-        if view.read::<ListItems>(key)?.is_empty() {
-            continue;
-        }
+        let present = view.read::<ListItems>(key)?;
+        let Some(item) = end.in_order(&present).next() else { continue };
+        let shown = bulk(view, item)?;
+        drop(present);
+
         let mut list = view.take::<ListItems>(key)?;
-        let item = end.pop(&mut list);
+        end.pop(&mut list);
         view.put_back(key, list)?;
-        return Ok(RedisReply::bulks([Some(key.to_vec()), item].into_iter().flatten()));
+        return Ok(RedisReply::Array(vec![RedisReply::Bulk(key.to_vec()), shown]));
     }
     Ok(RedisReply::NilArray)
 }

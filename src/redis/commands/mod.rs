@@ -4,6 +4,7 @@
 //! `session`. The table has both, since clients ask for it (COMMAND), and since it says how many arguments a command takes.
 
 mod arguments;
+mod copies;
 pub(crate) mod glob;
 mod hashes;
 mod keys;
@@ -33,8 +34,14 @@ pub(crate) fn run(view: &mut UnitView, arguments: &Arguments<'_>) -> Result<Redi
         let name = command.name;
         return Err(Stop::Refused(format!("ERR {name} has no place among the commands of a transaction or a script")));
     };
+    let paid_before = view.paid_bytes();
     view.spend(1 + arguments.len())?;
-    run(view, arguments)
+    let reply = run(view, arguments)?;
+
+    let given: usize = arguments.iter().map(|argument| argument.len()).sum();
+    let paid = view.paid_bytes() - paid_before;
+    debug_assert!(reply.text_bytes() <= given + paid, "stored bytes are paid for before they are copied to a reply");
+    Ok(reply)
 }
 
 /// Finds a command, and checks the number of its arguments.

@@ -2,13 +2,10 @@
 
 use super::{
     arguments::{Arguments, CommandResult, positive, syntax_error},
+    copies::bulks,
     keys::{ScanOptions, scan_cursor},
 };
-use crate::{
-    RedisReply,
-    data::SetMembers,
-    view::{Stop, UnitView},
-};
+use crate::{RedisReply, data::SetMembers, view::UnitView};
 
 /// Serves `SADD key member …`: the number of new members.
 pub(super) fn add(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
@@ -40,16 +37,10 @@ pub(super) fn remove(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
     Ok(RedisReply::count(removed))
 }
 
-/// All members, in their order. Each costs work.
-fn all(view: &mut UnitView, key: &[u8]) -> Result<Vec<Vec<u8>>, Stop> {
-    let members = view.read::<SetMembers>(key)?;
-    view.spend(members.len())?;
-    Ok(members.in_order().map(|(member, ())| member.clone()).collect())
-}
-
 /// Serves `SMEMBERS key`: all members, as a set in the third version of the protocol.
 pub(super) fn members(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::Set(all(view, arguments[1])?.into_iter().map(RedisReply::Bulk).collect()))
+    let members = view.read::<SetMembers>(arguments[1])?;
+    bulks(view, members.in_order().map(|(member, ())| member)).map(RedisReply::Set)
 }
 
 /// Serves `SISMEMBER key member`.
@@ -74,7 +65,9 @@ pub(super) fn pop(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResu
         return Err(syntax_error());
     }
     let count = arguments.get(2).map(|count| positive(count)).transpose()?;
-    let mut left = all(view, arguments[1])?;
+    let present = view.read::<SetMembers>(arguments[1])?;
+    view.spend(present.len())?;
+    let mut left: Vec<&Vec<u8>> = present.in_order().map(|(member, ())| member).collect();
     if left.is_empty() {
         return Ok(if count.is_some() { RedisReply::Set(Vec::new()) } else { RedisReply::Nil });
     }
@@ -82,8 +75,9 @@ pub(super) fn pop(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResu
     let mut drawn = Vec::new();
     while drawn.len() < count.unwrap_or(1) && !left.is_empty() {
         let place = view.random_below(left.len());
-        drawn.push(left.swap_remove(place));
+        drawn.push(view.copy(left.swap_remove(place))?);
     }
+    drop(present);
     if !drawn.is_empty() {
         let mut members = view.take::<SetMembers>(arguments[1])?;
         for member in &drawn {
@@ -100,9 +94,10 @@ pub(super) fn pop(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResu
 /// Serves `SSCAN key cursor`: all members in one step, as Redis does with small sets.
 pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
     scan_cursor(arguments[2])?;
-    let all = all(view, arguments[1])?;
-    let options = ScanOptions::read_for_parts(&arguments[3..], all.len())?;
-    view.spend(all.iter().map(|member| options.work(member)).sum())?;
-    let shown = all.into_iter().filter(|member| options.shows(member));
-    Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::bulks(shown)]))
+    let members = view.read::<SetMembers>(arguments[1])?;
+    let options = ScanOptions::read_for_parts(&arguments[3..], members.len())?;
+    let all = || members.in_order().map(|(member, ())| member);
+    view.spend(all().map(|member| options.work(member)).sum())?;
+    let shown = bulks(view, all().filter(|member| options.shows(member)))?;
+    Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::Array(shown)]))
 }

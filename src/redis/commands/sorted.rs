@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     arguments::{Arguments, CommandResult, double, integer, is_word, not_an_integer, positive, slice, syntax_error},
+    copies::{bulk, bulks},
     keys::{ScanOptions, scan_cursor},
     lists::timeout_seconds,
 };
@@ -20,8 +21,13 @@ fn score(number: f64) -> Result<Score, Stop> {
 }
 
 /// A member and its score in a reply.
-fn pair(member: &[u8], score: Score) -> (RedisReply, RedisReply) {
-    (RedisReply::Bulk(member.to_vec()), RedisReply::Double(score.number()))
+fn pair(view: &mut UnitView, member: &[u8], score: Score) -> Result<(RedisReply, RedisReply), Stop> {
+    Ok((bulk(view, member)?, score_reply(score)))
+}
+
+/// A score in a reply.
+fn score_reply(score: Score) -> RedisReply {
+    RedisReply::Double(score.number())
 }
 
 /// The options of ZADD.
@@ -175,9 +181,9 @@ pub(super) fn scores(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
     Ok(RedisReply::Array(arguments[2..].iter().map(|member| double_or_nil(members.score(member))).collect()))
 }
 
-/// A score in a reply.
+/// A score in a reply, or nil.
 fn double_or_nil(score: Option<Score>) -> RedisReply {
-    score.map_or(RedisReply::Nil, |score| RedisReply::Double(score.number()))
+    score.map_or(RedisReply::Nil, score_reply)
 }
 
 /// Serves `ZCARD key`: the number of members.
@@ -320,32 +326,34 @@ impl RangeOptions {
 fn range_in_form(view: &mut UnitView, arguments: &Arguments<'_>, form: RangeForm) -> CommandResult {
     let options = RangeOptions::read(&arguments[4..], form)?;
     let is_reverse = options.form.is_reverse;
-    let shown = if options.form.by_score {
+    let members;
+    let shown: Vec<(&Vec<u8>, Score)> = if options.form.by_score {
         // A reverse range names the greater bound first.
         let [min, max] = if is_reverse { [arguments[3], arguments[2]] } else { [arguments[2], arguments[3]] };
         let range = ScoreRange::read(min, max)?;
-        let members = view.read::<SortedMembers>(arguments[1])?;
+        members = view.read::<SortedMembers>(arguments[1])?;
         view.spend(members.len())?;
 
         let within = directed(&members, is_reverse).into_iter().filter(|(_, score)| range.contains(*score));
         let limit = usize::try_from(options.limit).unwrap_or(usize::MAX);
         match usize::try_from(options.offset) {
-            Ok(offset) => within.skip(offset).take(limit).map(|(member, score)| pair(member, score)).collect(),
+            Ok(offset) => within.skip(offset).take(limit).collect(),
             Err(_) => Vec::new(),
         }
     } else {
         let start = integer(arguments[2])?;
         let end = integer(arguments[3])?;
-        let members = view.read::<SortedMembers>(arguments[1])?;
+        members = view.read::<SortedMembers>(arguments[1])?;
         view.spend(members.len())?;
         let places = slice(start, end, members.len());
-        directed(&members, is_reverse)[places].iter().map(|(member, score)| pair(member, *score)).collect()
+        directed(&members, is_reverse)[places].to_vec()
     };
 
     if options.with_scores {
-        return Ok(RedisReply::Pairs(shown));
+        let pairs = shown.into_iter().map(|(member, score)| pair(view, member, score));
+        return pairs.collect::<Result<_, _>>().map(RedisReply::Pairs);
     }
-    Ok(RedisReply::Array(shown.into_iter().map(|(member, _)| member).collect()))
+    bulks(view, shown.into_iter().map(|(member, _)| member)).map(RedisReply::Array)
 }
 
 /// All members, from one end or the other.
@@ -409,7 +417,8 @@ fn pop(view: &mut UnitView, arguments: &Arguments<'_>, is_greatest: bool) -> Com
     }
     let count = arguments.get(2).map(|count| positive(count)).transpose()?;
     let popped = take_ends(view, arguments[1], count.unwrap_or(1), is_greatest)?;
-    let pairs: Vec<_> = popped.iter().map(|(member, score)| pair(member, *score)).collect();
+    let pairs: Vec<_> =
+        popped.into_iter().map(|(member, score)| (RedisReply::Bulk(member), score_reply(score))).collect();
     if count.is_some() {
         return Ok(RedisReply::Pairs(pairs));
     }
@@ -421,7 +430,7 @@ fn take_ends(view: &mut UnitView, key: &[u8], count: usize, is_greatest: bool) -
     let members = view.read::<SortedMembers>(key)?;
     view.spend(members.len())?;
     let ends = directed(&members, is_greatest).into_iter().take(count);
-    let ends: Vec<_> = ends.map(|(member, score)| (member.clone(), score)).collect();
+    let ends = ends.map(|(member, score)| Ok((view.copy(member)?, score))).collect::<Result<Vec<_>, Stop>>()?;
     drop(members);
 
     if !ends.is_empty() {
@@ -451,8 +460,8 @@ fn pop_first(view: &mut UnitView, arguments: &Arguments<'_>, is_greatest: bool) 
     for key in keys {
         let popped = take_ends(view, key, 1, is_greatest)?;
         if let Some((member, score)) = popped.into_iter().next() {
-            let (member, score) = pair(&member, score);
-            return Ok(RedisReply::Array(vec![RedisReply::Bulk(key.to_vec()), member, score]));
+            let parts = vec![RedisReply::Bulk(key.to_vec()), RedisReply::Bulk(member), score_reply(score)];
+            return Ok(RedisReply::Array(parts));
         }
     }
     Ok(RedisReply::NilArray)
@@ -466,8 +475,10 @@ pub(super) fn scan(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandRes
     view.spend(members.in_order().map(|(member, _)| options.work(member)).sum())?;
     let shown = members.in_order().filter(|(member, _)| options.shows(member));
     // The scores are strings in both versions of the protocol.
-    let parts = shown.flat_map(|(member, score)| [member.clone(), format_double(score.number()).into_bytes()]);
-    Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::bulks(parts)]))
+    let pairs = shown.map(|(member, score)| Ok([bulk(view, member)?, RedisReply::text(format_double(score.number()))]));
+    let pairs = pairs.collect::<Result<Vec<_>, Stop>>()?;
+    let parts = pairs.into_iter().flatten().collect();
+    Ok(RedisReply::Array(vec![RedisReply::text("0"), RedisReply::Array(parts)]))
 }
 
 /// How scores of one member in several sets are brought together.

@@ -370,7 +370,7 @@ pub(super) fn append(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandR
 
 /// Serves `STRLEN key`: the length in bytes.
 pub(super) fn length(view: &mut UnitView, arguments: &Arguments<'_>) -> CommandResult {
-    Ok(RedisReply::count(view.text(arguments[1])?.map_or(0, |text| text.len())))
+    view.text_length(arguments[1]).map(RedisReply::count)
 }
 
 /// Serves `GETRANGE key start end`, and its old name SUBSTR: a part of the string.

@@ -100,15 +100,27 @@ impl RedisReply {
 
     /// About how many bytes it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
-        const PART: usize = std::mem::size_of::<RedisReply>();
-        let all = |items: &[Self]| items.iter().map(Self::bytes).sum::<usize>();
-        PART + match self {
-            Self::Status(bytes) | Self::Error(bytes) | Self::Bulk(bytes) | Self::Verbatim(bytes) => bytes.len(),
-            Self::Array(items) | Self::Set(items) | Self::Push(items) => all(items),
-            Self::Map(pairs) | Self::Pairs(pairs) => {
-                pairs.iter().map(|(first, second)| first.bytes() + second.bytes()).sum()
+        self.sum_of_parts(std::mem::size_of::<Self>())
+    }
+
+    /// Number of bytes of its texts.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.sum_of_parts(0)
+    }
+
+    /// Number of bytes of its texts, and so many more for each part.
+    fn sum_of_parts(&self, part_bytes: usize) -> usize {
+        let all = |items: &[Self]| items.iter().map(|item| item.sum_of_parts(part_bytes)).sum::<usize>();
+        part_bytes
+            + match self {
+                Self::Status(bytes) | Self::Error(bytes) | Self::Bulk(bytes) | Self::Verbatim(bytes) => bytes.len(),
+                Self::Array(items) | Self::Set(items) | Self::Push(items) => all(items),
+                Self::Map(pairs) | Self::Pairs(pairs) => {
+                    let both =
+                        |(first, second): &(Self, Self)| [first, second].map(|part| part.sum_of_parts(part_bytes));
+                    pairs.iter().flat_map(both).sum()
+                }
+                Self::Integer(_) | Self::Double(_) | Self::Nil | Self::NilArray | Self::OwnRevision => 0,
             }
-            Self::Integer(_) | Self::Double(_) | Self::Nil | Self::NilArray | Self::OwnRevision => 0,
-        }
     }
 }

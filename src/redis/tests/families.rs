@@ -338,3 +338,72 @@ async fn patterns_that_take_long_are_refused() {
         assert!(reply.contains(&name[..1_000]), "{command}: {reply}");
     }
 }
+
+const TOO_MUCH_WORK: &str = "-ERR the commands take more than 2097152 units of work";
+
+#[tokio::test(start_paused = true)]
+async fn the_bytes_of_a_reply_are_paid_for_before_they_are_copied() {
+    let mut api = Api::new();
+    let value = "v".repeat(390_000);
+    api.call(&format!("HSET h f {value}")).await;
+    let reply = api.call(&format!("HMGET h{}", " f".repeat(200))).await;
+    assert!(reply.starts_with(TOO_MUCH_WORK), "{}", &reply[..100]);
+    let reply = api.call(&format!("HMGET h{}", " f".repeat(20))).await;
+    assert_eq!(reply, format!("*20|{}", format!("$390000|{value}|").repeat(20)));
+}
+
+/// Each of them shows a long text: whoever runs it demands that it was paid for.
+#[tokio::test(start_paused = true)]
+async fn every_command_that_shows_stored_bytes_pays_for_them() {
+    let mut api = Api::new();
+    let long = |letter: &str| letter.repeat(100_000);
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(long);
+    let fill = [
+        format!("SET text {a}"),
+        format!("RPUSH list {a} {b} {c} {d} {a} {b} {c} {d}"),
+        format!("HSET hash {a} {b}"),
+        format!("SADD set {a} {b} {c}"),
+        format!("ZADD sorted 1 {a} 2 {b} 3 {c} 4 {d}"),
+        format!("SET {} key", &a[..2_000]),
+    ];
+    for line in fill {
+        let reply = api.call(&line).await;
+        assert!(!reply.starts_with('-'), "{reply}");
+    }
+
+    for (line, bytes_min) in [
+        ("GET text", 100_000),
+        ("MGET text text none", 200_000),
+        ("GETRANGE text 1 -1", 99_999),
+        ("GETEX text", 100_000),
+        ("SET text x GET", 100_000),
+        ("LRANGE list 0 -1", 800_000),
+        ("LINDEX list 1", 100_000),
+        ("LPOP list", 100_000),
+        ("RPOP list 2", 200_000),
+        ("LMOVE list other LEFT RIGHT", 100_000),
+        ("LMOVE list list LEFT RIGHT", 100_000),
+        ("BRPOP none list 0", 100_000),
+        ("HGET hash none", 0),
+        ("HGETALL hash", 200_000),
+        ("HKEYS hash", 100_000),
+        ("HVALS hash", 100_000),
+        ("HSCAN hash 0", 200_000),
+        ("SMEMBERS set", 300_000),
+        ("SSCAN set 0", 300_000),
+        ("SPOP set", 100_000),
+        ("SPOP set 2", 200_000),
+        ("ZRANGE sorted 0 -1", 400_000),
+        ("ZRANGEBYSCORE sorted 1 3 WITHSCORES", 300_000),
+        ("ZSCAN sorted 0", 400_000),
+        ("ZPOPMIN sorted", 100_000),
+        ("ZPOPMAX sorted 2", 200_000),
+        ("BZPOPMIN sorted 0", 100_000),
+        ("KEYS a*", 2_000),
+        ("SCAN 0", 2_000),
+        ("RANDOMKEY", 0),
+    ] {
+        let reply = api.call(line).await;
+        assert!(!reply.starts_with('-') && reply.len() > bytes_min, "{line}: {} bytes", reply.len());
+    }
+}

@@ -205,6 +205,17 @@ impl UnitView {
         self.spend(1 + bytes / WORK_UNIT_BYTES)
     }
 
+    /// Copies stored bytes. The work is spent before: a unit that has none left takes no memory either.
+    pub(crate) fn copy(&mut self, stored: &[u8]) -> Result<Vec<u8>, Stop> {
+        self.spend_bytes(stored.len())?;
+        Ok(stored.to_vec())
+    }
+
+    /// Number of bytes for which the work that was done is enough.
+    pub(crate) fn paid_bytes(&self) -> usize {
+        self.work.saturating_mul(WORK_UNIT_BYTES)
+    }
+
     /// Counts bytes that a command writes. Fails if the unit writes too many.
     pub(crate) fn count_written(&mut self, bytes: usize) -> Result<(), Stop> {
         self.written_bytes = self.written_bytes.saturating_add(bytes);
@@ -240,14 +251,22 @@ impl UnitView {
 
     /// The string of a key. Fails on a value of another type.
     pub(crate) fn text(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Stop> {
+        let bytes = self.text_length(key)?;
+        self.spend_bytes(bytes)?;
+        match self.slot(key)?.datum() {
+            Some(Datum::Text(text)) => Ok(Some(text.clone())),
+            Some(Datum::List(_) | Datum::Hash(_) | Datum::Set(_) | Datum::Sorted(_)) | None => Ok(None),
+        }
+    }
+
+    /// The length of the string of a key in bytes; 0 if there is none. Fails on a value of another type.
+    pub(crate) fn text_length(&mut self, key: &[u8]) -> Result<usize, Stop> {
         self.datum(key)?;
-        let text = match self.slot(key)?.datum() {
-            None => None,
-            Some(Datum::Text(text)) => Some(text.clone()),
-            Some(Datum::List(_) | Datum::Hash(_) | Datum::Set(_) | Datum::Sorted(_)) => return Err(Stop::wrong_type()),
-        };
-        self.spend_bytes(text.as_ref().map_or(0, Vec::len))?;
-        Ok(text)
+        match self.slot(key)?.datum() {
+            None => Ok(0),
+            Some(Datum::Text(text)) => Ok(text.len()),
+            Some(Datum::List(_) | Datum::Hash(_) | Datum::Set(_) | Datum::Sorted(_)) => Err(Stop::wrong_type()),
+        }
     }
 
     /// The structure of a key, to be read; an empty one if there is none. Fails on a value of another type.
@@ -373,17 +392,20 @@ impl UnitView {
         }
         let is_flushed = self.flushed.contains(&self.database);
 
+        let loaded = Arc::clone(&self.loaded);
         let need = RangeNeed { from: start.clone(), to: end.clone(), limit };
         let (stored, more) = if is_flushed {
-            (Vec::new(), false)
+            (&[][..], false)
         } else {
-            let Some(page) = self.loaded.ranges.get(&need) else {
+            let Some(page) = loaded.ranges.get(&need) else {
                 self.needs.ranges.insert(need);
                 return Err(Stop::Missing);
             };
-            (page.keys.clone(), page.more)
+            (&page.keys[..], page.more)
         };
-        self.spend(stored.len())?;
+        for stored in stored {
+            self.spend_bytes(stored.key.len())?;
+        }
 
         // With more to come, what lies behind the last one that was read is not known.
         let read_to = match stored.last() {
@@ -394,17 +416,18 @@ impl UnitView {
             self.ranges_read.insert((start.clone(), read_to.clone(), self.loaded.range_revision));
             self.seen.extend(stored.iter().map(|stored| (stored.key.clone(), stored.modified)));
         }
-        let mut seen: BTreeMap<Vec<u8>, Option<DatumKind>> =
-            stored.into_iter().map(|stored| (stored.key, stored.kind)).collect();
-        for (key, slot) in self.slots.range_mut(start..read_to) {
-            if slot.change == SlotChange::None {
-                continue;
-            }
+
+        let own = start..read_to;
+        let own_work = self.slots.range(own.clone()).map(|(key, _)| 1 + key.len() / WORK_UNIT_BYTES).sum();
+        self.spend(own_work)?;
+        let mut seen: BTreeMap<&[u8], Option<DatumKind>> =
+            stored.iter().map(|stored| (&stored.key[..], stored.kind)).collect();
+        for (key, slot) in self.slots.range(own).filter(|(_, slot)| slot.change != SlotChange::None) {
             let kind = slot.kind()?;
             if kind.is_none() {
-                seen.remove(key);
+                seen.remove(&key[..]);
             } else {
-                seen.insert(key.clone(), kind);
+                seen.insert(key, kind);
             }
         }
 
