@@ -1,6 +1,6 @@
 //! Sorted sets: semaphores with deadlines as scores, queues of waiters.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     arguments::{Arguments, CommandResult, double, integer, is_word, not_an_integer, positive, slice, syntax_error},
@@ -570,6 +570,46 @@ impl<'a> Join<'a> {
     }
 }
 
+/// A source of a join. It shares its members with the view: the same one may be named thousands of times.
+enum JoinSource {
+    /// Each member has a score of 1.
+    Set(Arc<SetMembers>),
+    Sorted(Arc<SortedMembers>),
+}
+
+impl JoinSource {
+    fn read(view: &mut UnitView, key: &[u8]) -> Result<Self, Stop> {
+        if view.kind(key)? == Some(DatumKind::Set) {
+            return view.read(key).map(Self::Set);
+        }
+        view.read(key).map(Self::Sorted)
+    }
+
+    /// Fails if the value of a key can be no source.
+    fn check_kind(view: &mut UnitView, key: &[u8]) -> Result<(), Stop> {
+        match view.kind(key)? {
+            None | Some(DatumKind::Set | DatumKind::Sorted) => Ok(()),
+            Some(DatumKind::Text | DatumKind::List | DatumKind::Hash) => Err(Stop::wrong_type()),
+        }
+    }
+
+    /// Number of members.
+    fn len(&self) -> usize {
+        match self {
+            Self::Set(members) => members.len(),
+            Self::Sorted(members) => members.len(),
+        }
+    }
+
+    /// The members with their scores.
+    fn members(&self) -> Box<dyn Iterator<Item = (&Vec<u8>, f64)> + '_> {
+        match self {
+            Self::Set(members) => Box::new(members.in_order().map(|(member, ())| (member, 1.0))),
+            Self::Sorted(members) => Box::new(members.in_order().map(|(member, score)| (member, score.number()))),
+        }
+    }
+}
+
 /// Joins the sources. The target is replaced, and gone if nothing is left.
 fn store_join(view: &mut UnitView, arguments: &Arguments<'_>, command: &str, is_intersection: bool) -> CommandResult {
     let count = Join::key_count(arguments, command)?;
@@ -578,20 +618,20 @@ fn store_join(view: &mut UnitView, arguments: &Arguments<'_>, command: &str, is_
 
     // The types of all sources are looked at before the options.
     for key in keys {
-        members_with_scores(view, key)?;
+        JoinSource::check_kind(view, key)?;
     }
     let Join { sources, aggregate } = Join::read(keys, options)?;
     let mut read = Vec::with_capacity(sources.len());
     for (key, weight) in sources {
-        read.push((members_with_scores(view, key)?, weight));
+        read.push((JoinSource::read(view, key)?, weight));
     }
     // The smallest source comes first, as with Redis: only its weighted scores are made numbers before they are joined.
     read.sort_by_key(|(members, _)| members.len());
-    let source_count = read.len();
 
-    let mut joined: BTreeMap<Vec<u8>, (usize, f64)> = BTreeMap::new();
-    for (place, (source, weight)) in read.into_iter().enumerate() {
-        for (member, score) in source {
+    let mut joined: BTreeMap<&[u8], (usize, f64)> = BTreeMap::new();
+    for (place, (source, weight)) in read.iter().enumerate() {
+        for (member, score) in source.members() {
+            view.spend_bytes(member.len())?;
             let weighted = score * weight;
             let weighted = if is_intersection && place > 0 { weighted } else { or_zero(weighted) };
             let entry = joined.entry(member).or_insert((0, weighted));
@@ -602,29 +642,15 @@ fn store_join(view: &mut UnitView, arguments: &Arguments<'_>, command: &str, is_
         }
     }
 
-    let mut members = SortedMembers::default();
-    let mut bytes = 0;
-    for (member, (count, number)) in joined {
-        if !is_intersection || count == source_count {
-            bytes += member.len() + 8;
-            members.set(&member, score(number)?);
-        }
+    if is_intersection {
+        joined.retain(|_, (count, _)| *count == read.len());
     }
-    view.count_written(bytes)?;
+    view.count_written(joined.keys().map(|member| member.len() + 8).sum())?;
+    let mut members = SortedMembers::default();
+    for (member, (_, number)) in joined {
+        members.set(member, score(number)?);
+    }
     let length = members.len();
     view.replace(arguments[1], members)?;
     Ok(RedisReply::count(length))
-}
-
-/// The members of a sorted set with their scores, or of a set with a score of 1 each.
-fn members_with_scores(view: &mut UnitView, key: &[u8]) -> Result<Vec<(Vec<u8>, f64)>, Stop> {
-    if view.kind(key)? == Some(DatumKind::Set) {
-        let members = view.read::<SetMembers>(key)?;
-        view.spend(members.len())?;
-        return Ok(members.in_order().map(|(member, ())| (member.clone(), 1.0)).collect());
-    }
-
-    let members = view.read::<SortedMembers>(key)?;
-    view.spend(members.len())?;
-    Ok(members.in_order().map(|(member, score)| (member.clone(), score.number())).collect())
 }

@@ -407,3 +407,27 @@ async fn every_command_that_shows_stored_bytes_pays_for_them() {
         assert!(!reply.starts_with('-') && reply.len() > bytes_min, "{line}: {} bytes", reply.len());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_join_of_many_sources_pays_for_the_bytes_of_each() {
+    let mut api = Api::new();
+    let member = "m".repeat(390_000);
+    api.call(&format!("ZADD z 1 {member}")).await;
+    api.call(&format!("SADD s {member}")).await;
+    for command in ["ZUNIONSTORE", "ZINTERSTORE"] {
+        for source in [" z", " s"] {
+            let reply = api.call(&format!("{command} t 300{}", source.repeat(300))).await;
+            assert!(reply.starts_with(TOO_MUCH_WORK), "{command}{source}: {reply}");
+            assert_eq!(api.call(&format!("{command} t 100{}", source.repeat(100))).await, ":1|");
+        }
+    }
+    api.expect(&[
+        ("ZRANGE t 0 -1 WITHSCORES", &format!("*2|$390000|{member}|$3|100|")),
+        // The types of all sources come first, and they cost nothing.
+        ("SET text x", "+OK|"),
+        (&format!("ZUNIONSTORE t 301{} text", " z".repeat(300)), WRONG_TYPE),
+        ("ZUNIONSTORE t 2 z text WEIGHTS x", WRONG_TYPE),
+        ("ZUNIONSTORE t 2 z none WEIGHTS x", "-ERR syntax error|"),
+    ])
+    .await;
+}
