@@ -113,7 +113,7 @@ pub fn unit_samples() -> Vec<Vec<u8>> {
     };
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
     let script = ScriptInvocation {
-        source: b"return 1".to_vec(),
+        source: b"return 1"[..].into(),
         sha1: "e0e1f9fabfc9d4800c877a703b823ac0578ff8db".to_owned(),
         keys: words(&["k"]),
         arguments: words(&["a", "b"]),

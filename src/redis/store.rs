@@ -352,10 +352,11 @@ pub trait RedisStore: Clone + Send + Sync + 'static {
 
     /// Has the leader's node run a unit of work (`Redis::run_unit`) for the requester, and returns the bytes that it returned. `None` means
     /// that this node leads, and nothing was done: the caller runs the unit itself. A unit reads and commits by the calls above, so it is
-    /// right on any node; the leader's is the one where its reads cost no hop, and where units on the same keys take turns.
+    /// right on any node; the leader's is the one where its reads cost no hop, and where units on the same keys take turns. Its bytes are
+    /// made only if they are sent.
     fn run_at_leader(
         &self,
         requester: &Requester,
-        unit: Vec<u8>,
+        unit: impl FnOnce() -> Vec<u8> + Send,
     ) -> impl Future<Output = Result<Option<Vec<u8>>, StoreFailure>> + Send;
 }

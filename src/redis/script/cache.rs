@@ -18,7 +18,7 @@ const SCRIPT_COST: usize = 256;
 #[derive(Debug)]
 pub(crate) struct CachedScript {
     /// Its text, byte for byte.
-    pub(crate) source: Vec<u8>,
+    pub(crate) source: Arc<[u8]>,
     /// Its name for clients: 40 lower-case hexadecimal digits.
     pub(crate) sha1: String,
     /// What it does, if that needs no interpreter.
@@ -39,7 +39,7 @@ impl CachedScript {
 
     /// Hashes a script and looks for its shape. That is done once for each.
     pub(crate) fn new(source: &[u8]) -> Self {
-        Self { source: source.to_vec(), sha1: sha1::hexadecimal(source), shape: ScriptShape::recognize(source) }
+        Self { source: source.into(), sha1: sha1::hexadecimal(source), shape: ScriptShape::recognize(source) }
     }
 
     /// Number of bytes that it takes.

@@ -1,5 +1,7 @@
 //! EVAL, EVALSHA and SCRIPT.
 
+use std::sync::Arc;
+
 use super::{
     RedisSession,
     answer::{Closes, failure_reply},
@@ -54,7 +56,7 @@ impl<S: RedisStore> RedisSession<S> {
 
         let owned = |arguments: &[&[u8]]| arguments.iter().map(|argument| argument.to_vec()).collect();
         Ok(ScriptInvocation {
-            source: script.source.clone(),
+            source: Arc::clone(&script.source),
             sha1: script.sha1.clone(),
             keys: owned(keys),
             arguments: owned(given),

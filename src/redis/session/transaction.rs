@@ -20,6 +20,8 @@ use crate::{
 const QUEUED_MAX: usize = 16 << 10;
 /// Their bytes.
 const QUEUED_BYTES_MAX: usize = 4 << 20;
+/// Maximum number of bytes of the scripts of a transaction. EVALSHA names a long one by 40 bytes, and the leader's node gets all of it.
+const SOURCE_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of watched keys: the keyspace compares no more in a transaction.
 const WATCHED_MAX: usize = 256;
 
@@ -165,6 +167,11 @@ impl<S: RedisStore> RedisSession<S> {
         for (command, arguments) in transaction.queued {
             queued.push(self.prepare(command, arguments, &mut calls).await);
         }
+        if source_bytes(&calls) > SOURCE_BYTES_MAX {
+            return Ok(RedisReply::error(format!(
+                "ERR the scripts of the transaction have more than {SOURCE_BYTES_MAX} bytes: make several of it"
+            )));
+        }
         let replies = if calls.is_empty() && watched.is_empty() {
             Vec::new()
         } else {
@@ -238,4 +245,10 @@ impl<S: RedisStore> RedisSession<S> {
         }
         Ok(merged)
     }
+}
+
+/// Number of bytes of the scripts, each as often as it is called.
+fn source_bytes(calls: &[UnitCall]) -> usize {
+    let source = |call: &UnitCall| if let UnitCall::Script(script) = call { script.source.len() } else { 0 };
+    calls.iter().map(source).sum()
 }

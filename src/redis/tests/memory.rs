@@ -513,12 +513,17 @@ impl RedisStore for Memory {
         Ok(receiver)
     }
 
-    async fn run_at_leader(&self, _requester: &Requester, unit: Vec<u8>) -> Result<Option<Vec<u8>>, StoreFailure> {
+    async fn run_at_leader(
+        &self,
+        _requester: &Requester,
+        unit: impl FnOnce() -> Vec<u8> + Send,
+    ) -> Result<Option<Vec<u8>>, StoreFailure> {
         let mut state = self.state();
         if let Some(failure) = state.failure.clone() {
             return Err(failure);
         }
-        state.given.push(unit);
+        let is_follower = state.is_follower;
+        state.given.extend(is_follower.then(unit));
         Ok(None)
     }
 }

@@ -233,3 +233,23 @@ async fn a_database_of_very_many_keys_is_emptied_however_long_it_takes() {
     api.store.fail_after(u64::MAX / 2, StoreFailure::Unavailable(String::new()));
     assert_ne!(api.call("DBSIZE").await, ":2000|");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_scripts_of_a_transaction_are_bounded_however_they_are_named() {
+    let mut api = Api::new();
+    let source = format!("get K1{}", " ".repeat(60 << 10));
+    let hash = crate::sha1::hexadecimal(source.as_bytes());
+    let load = ["SCRIPT", "LOAD", &source].map(|word| word.as_bytes().to_vec());
+    api.request(load.to_vec()).await;
+    let evaluated = format!("EVALSHA {hash} 1 k");
+
+    let text = "-ERR the scripts of the transaction have more than 4194304 bytes: make several of it|";
+    for (count, last, done) in [(60, "$-1|", ":1|"), (100, text, ":0|")] {
+        let mut transaction = vec!["MULTI", "SET done x"];
+        transaction.extend(std::iter::repeat_n(&*evaluated, count));
+        transaction.push("EXEC");
+        let replies = api.pipeline(lines(&transaction)).await.expect("it goes on");
+        assert!(replies.ends_with(last), "{replies}");
+        assert_eq!(api.call("DEL done").await, done);
+    }
+}

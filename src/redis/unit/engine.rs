@@ -159,7 +159,7 @@ impl<S: RedisStore> Engine<S> {
         if unit.is_read_of_keys() {
             return self.run_here(requester, &unit).await;
         }
-        let outcome = self.store.run_at_leader(requester, unit.encode());
+        let outcome = self.store.run_at_leader(requester, || unit.encode());
 
         match timeout_at(requester.deadline + DEADLINE_SLACK, outcome).await {
             Ok(Ok(None)) => self.run_here(requester, &unit).await,

@@ -10,6 +10,8 @@ mod running;
 mod turns;
 mod wire;
 
+use std::sync::Arc;
+
 use crate::{RedisReply, StoreFailure};
 
 pub(crate) use engine::{Engine, EngineParts};
@@ -48,8 +50,8 @@ pub(crate) enum UnitCall {
 /// A script with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptInvocation {
-    /// The text of the script.
-    pub(crate) source: Vec<u8>,
+    /// The text of the script. The node that remembers it shares it with all its invocations.
+    pub(crate) source: Arc<[u8]>,
     pub(crate) sha1: String,
     /// The keys that it declares.
     pub(crate) keys: Vec<Vec<u8>>,
@@ -147,7 +149,7 @@ impl UnitCall {
                 2 => true,
                 _ => return None,
             },
-            source: bytes.bytes()?,
+            source: bytes.bytes()?.into(),
             sha1: bytes.text()?,
             keys: bytes.list()?,
             arguments: bytes.list()?,

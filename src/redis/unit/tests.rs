@@ -34,6 +34,7 @@ fn unit() -> impl Strategy<Value = CommandUnit> {
     let list = || proptest::collection::vec(bytes(), 1..4);
     let script = (bytes(), "[0-9a-f]{40}", list(), list(), any::<bool>()).prop_map(
         |(source, sha1, keys, arguments, is_read_only)| {
+            let source = source.into();
             UnitCall::Script(ScriptInvocation { source, sha1, keys, arguments, is_read_only })
         },
     );

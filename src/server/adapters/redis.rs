@@ -342,11 +342,16 @@ impl RedisStore for RedisKeyspace {
         Ok(receiver)
     }
 
-    async fn run_at_leader(&self, requester: &Requester, unit: Vec<u8>) -> Result<Option<Vec<u8>>, StoreFailure> {
+    async fn run_at_leader(
+        &self,
+        requester: &Requester,
+        unit: impl FnOnce() -> Vec<u8> + Send,
+    ) -> Result<Option<Vec<u8>>, StoreFailure> {
         if self.client.service().replica().leads() {
             return Ok(None);
         }
-        let answer = self.within(requester.deadline, &self.caller(requester), RunUnit { unit: unit.into() }).await;
+        let unit = unit().into();
+        let answer = self.within(requester.deadline, &self.caller(requester), RunUnit { unit }).await;
         match answer {
             Ok(done) => Ok(Some(done.answer.to_vec())),
             // The leader's node has no such port, or an earlier version: a unit is right on any node.
