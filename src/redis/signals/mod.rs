@@ -59,7 +59,9 @@ use crate::{RedisStore, Requester, StoreFailure};
 use feed::{FeedNumber, WriteFeed};
 use leases::{LeaseChanges, Leases, LeasesWritten};
 pub(crate) use places::{LocalPlace, WaiterStanding};
-pub(crate) use publish::{COMPARED_TOGETHER, count_receivers, count_subscribers, list_topics, message_write, publish};
+pub(crate) use publish::{
+    COMPARED_TOGETHER, channels_with_receivers, count_receivers, count_subscribers, list_topics, message_write, publish,
+};
 pub(crate) use topics::{ChannelMessage, Inbox, Outbox, Topic};
 use {places::LocalPlaces, topics::Topics};
 

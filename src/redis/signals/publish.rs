@@ -1,6 +1,6 @@
 //! Messages, and the number of their receivers over all nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::task::yield_now;
 
@@ -29,6 +29,35 @@ pub(crate) async fn count_receivers<S: RedisStore>(store: &S, channel: &[u8]) ->
         }
     }
     Ok(count)
+}
+
+/// Those of some channels whose messages would have receivers. It reads the patterns once for all of them.
+pub(crate) async fn channels_with_receivers<S: RedisStore>(
+    store: &S,
+    channels: BTreeSet<Vec<u8>>,
+) -> Result<BTreeSet<Vec<u8>>, StoreFailure> {
+    let mut heard = BTreeSet::new();
+    if channels.is_empty() {
+        return Ok(heard);
+    }
+
+    let patterns = list_topics(store, true).await?;
+    let mut compared = 0;
+    for channel in channels {
+        let mut is_heard = false;
+        for pattern in patterns.keys() {
+            if compared % COMPARED_TOGETHER == 0 {
+                yield_now().await;
+            }
+            compared += 1;
+            is_heard |= glob::matches(pattern, &channel);
+        }
+        let own = Topic { is_pattern: false, name: channel };
+        if is_heard || count_subscribers(store, &own).await? > 0 {
+            heard.insert(own.name);
+        }
+    }
+    Ok(heard)
 }
 
 /// The number of subscribers of a topic.

@@ -8,7 +8,9 @@ use tokio::{
 };
 
 use super::{Api, Memory, Scripted, options};
-use crate::{Options, RedisStore as _, StoreFailure, node::RedisNode, signals::port};
+use crate::{
+    EntryTxn, EntryWrite, Expiry, LockClaim, Options, RedisStore as _, StoreFailure, node::RedisNode, signals::port,
+};
 
 /// More than anything here takes, in the time of a test, which is not real.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -584,4 +586,66 @@ async fn of_many_clients_of_a_node_only_the_first_looks_and_all_are_served_at_on
         assert_eq!(popped, format!("*2|$5|queue|${}|{item}|", item.len()));
     }
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+/// Receivers are counted before a unit runs, and a subscription may be acknowledged between that and the commit.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_comes_after_the_count_of_a_transaction_gets_its_message() {
+    let nodes = SeveralNodes::new(2);
+    let mut subscriber = nodes.client(0);
+    subscriber.call("subscribe other").await;
+    let mut writer = nodes.client(1);
+    writer.expect(&[("multi", "+OK|"), ("set key value", "+QUEUED|"), ("publish done key", "+QUEUED|")]).await;
+    nodes.store.slow_down(Duration::from_secs(1));
+    let executing = tokio::spawn(async move { writer.call("exec").await });
+    sleep(Duration::from_millis(10)).await;
+    nodes.store.slow_down(Duration::ZERO);
+
+    assert_eq!(subscriber.call("subscribe done").await, "*3|$9|subscribe|$4|done|:2|");
+    assert_eq!(nodes.client(0).call("exists key").await, ":0|", "the commit is under way");
+    assert_eq!(executing.await.expect("no panic"), "*2|+OK|:0|");
+    assert_eq!(message(&mut subscriber).await, "*3|$7|message|$4|done|$3|key|");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_comes_before_a_transaction_reads_gets_its_message() {
+    let nodes = SeveralNodes::new(2);
+    let mut subscriber = nodes.client(0);
+    subscriber.call("subscribe other").await;
+    let mut reader = nodes.client(1);
+    reader.expect(&[("multi", "+OK|"), ("get key", "+QUEUED|"), ("publish done key", "+QUEUED|")]).await;
+    nodes.store.slow_down_ranges(Duration::from_millis(500));
+    let executing = tokio::spawn(async move { reader.call("exec").await });
+    // The subscribers of the channel are counted, and those of patterns not yet.
+    sleep(Duration::from_millis(750)).await;
+
+    assert_eq!(subscriber.call("subscribe done").await, "*3|$9|subscribe|$4|done|:2|");
+    assert!(!executing.is_finished());
+    assert_eq!(executing.await.expect("no panic"), "*2|$-1|:1|");
+    assert_eq!(message(&mut subscriber).await, "*3|$7|message|$4|done|$3|key|");
+}
+
+/// A transaction that publishes and writes nothing else depends on what it has read all the same.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_published_if_what_was_read_has_changed() {
+    let nodes = SeveralNodes::new(1);
+    let mut subscriber = nodes.client(0);
+    subscriber.call("subscribe done").await;
+    let change = || {
+        let key = b"redis/0/key".to_vec();
+        let write = EntryWrite::Put { key, value: b"sx".to_vec(), expiry: Expiry::None, claim: LockClaim::None };
+        EntryTxn { writes: vec![write], ..EntryTxn::default() }
+    };
+
+    let mut publisher = nodes.client(0);
+    publisher.expect(&[("watch key", "+OK|"), ("multi", "+OK|"), ("publish done watched", "+QUEUED|")]).await;
+    nodes.store.intrude(change(), 1);
+    assert_eq!(publisher.call("exec").await, "*-1|");
+
+    // Without a watched key it runs again, and its answer is that of the run whose message was sent.
+    publisher.call("del key").await;
+    publisher.expect(&[("multi", "+OK|"), ("get key", "+QUEUED|"), ("publish done read", "+QUEUED|")]).await;
+    nodes.store.intrude(change(), 1);
+    assert_eq!(publisher.call("exec").await, "*2|$1|x|:1|");
+    assert_eq!(message(&mut subscriber).await, "*3|$7|message|$4|done|$4|read|");
 }

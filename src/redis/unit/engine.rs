@@ -236,26 +236,42 @@ impl<S: RedisStore> Engine<S> {
                 Err(outcome) => return outcome,
             };
             let LoadedRun { replies, mut view, is_of_one_moment, place: _place } = ran;
-            let mut messages = UnitMessages::new(view.take_published());
+            let has_writes = view.has_writes();
+            let mut messages = UnitMessages::new(view.take_published(), has_writes);
 
             let database = view.database;
             // A transaction that read at several moments needs the store to say that nothing has changed between them.
-            let is_read = !view.has_writes() && (is_of_one_moment || !unit.is_transaction);
-            let txn = if is_read { EntryTxn::default() } else { view.into_txn(&unit.holder) };
-            if is_read && messages.are_none() {
-                return UnitOutcome::Done { replies, database };
+            let is_read = !has_writes && messages.are_unheard() && (is_of_one_moment || !unit.is_transaction);
+            let mut revision = 0;
+            if !is_read {
+                let txn = view.into_txn(&unit.holder);
+                match messages.commit_with_first(&self.store, requester, txn).await {
+                    Ok(committed) if committed.succeeded => revision = committed.revision,
+                    // A commit of another node, or a client of another protocol, came in between.
+                    Ok(_) => {
+                        pause(tries).await;
+                        continue;
+                    }
+                    Err(failure) => return failure.into(),
+                }
             }
 
-            match messages.commit_with_first(&self.store, requester, txn).await {
-                Ok(committed) if committed.succeeded => {
-                    messages.publish_rest(&self.store).await;
-                    let replies = replies.into_iter().map(|reply| reply.at_revision(committed.revision)).collect();
-                    return UnitOutcome::Done { replies, database };
+            // Whoever subscribed before all of this was read must get what is published. Nothing has happened yet: the next run counts
+            // these subscribers, and commits the message together with what was read.
+            if !has_writes && messages.are_unheard() {
+                match messages.are_heard_now(&self.store).await {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        pause(tries).await;
+                        continue;
+                    }
+                    Err(failure) => return failure.into(),
                 }
-                // A commit of another node, or a client of another protocol, came in between.
-                Ok(_) => pause(tries).await,
-                Err(failure) => return failure.into(),
+            } else {
+                messages.publish_rest(&self.store).await;
             }
+            let replies = replies.into_iter().map(|reply| reply.at_revision(revision)).collect();
+            return UnitOutcome::Done { replies, database };
         }
         UnitOutcome::Refused(format!(
             "ERR other clients changed the same keys during each of {TRIES_MAX} tries, and nothing was done: try again"

@@ -1,22 +1,36 @@
 //! What a unit publishes: the first message in the unit's own transaction, the others after it.
+//!
+//! Receivers are counted before the unit runs, and a subscription is acknowledged at once. So a count of zero says nothing of the moment at
+//! which the unit is committed: the message of a unit that writes goes with its writes whatever was counted, which costs nothing, and for
+//! the others receivers are counted again.
 
-use crate::{EntryTxn, RedisStore, Requester, StoreFailure, TxnOutcome, signals};
+use std::collections::BTreeSet;
 
-/// What a unit publishes, each message with its channel.
+use crate::{EntryTxn, RedisStore, Requester, StoreFailure, TxnOutcome, signals, view::PublishedMessage};
+
+/// What a unit publishes.
 pub(super) struct UnitMessages {
-    /// The first one is part of the unit's transaction. An entry can be written once in a transaction, so that the others follow it.
-    first: Option<(Vec<u8>, Vec<u8>)>,
-    rest: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Part of the unit's transaction. An entry can be written once in a transaction, so that the others follow it.
+    first: Option<PublishedMessage>,
+    rest: Vec<PublishedMessage>,
 }
 
 impl UnitMessages {
-    pub(super) fn new(published: Vec<(Vec<u8>, Vec<u8>)>) -> Self {
-        let mut rest = published.into_iter();
-        Self { first: rest.next(), rest: rest.collect() }
+    /// Without writes there is nothing to commit for messages that nobody gets: the first one that has receivers is committed then.
+    pub(super) fn new(mut published: Vec<PublishedMessage>, has_writes: bool) -> Self {
+        let place = published.iter().position(|message| has_writes || message.has_receivers);
+        let first = place.map(|place| published.remove(place));
+        Self { first, rest: published }
     }
 
-    pub(super) fn are_none(&self) -> bool {
+    /// Whether no message is to be committed.
+    pub(super) fn are_unheard(&self) -> bool {
         self.first.is_none()
+    }
+
+    /// Whether messages which had no receivers have some now.
+    pub(super) async fn are_heard_now<S: RedisStore>(&self, store: &S) -> Result<bool, StoreFailure> {
+        signals::channels_with_receivers(store, self.unheard()).await.map(|channels| !channels.is_empty())
     }
 
     /// Commits what a unit writes, together with its first message. In a store that is full there may be room for the writes alone: a lock
@@ -28,15 +42,21 @@ impl UnitMessages {
         mut txn: EntryTxn,
     ) -> Result<TxnOutcome, StoreFailure> {
         let has_writes = !txn.writes.is_empty();
-        let Some((channel, message)) = &self.first else {
+        let Some(PublishedMessage { channel, text, has_receivers }) = &self.first else {
             return store.commit(requester, txn).await;
         };
         let alone = has_writes.then(|| txn.clone());
-        txn.writes.push(signals::message_write(channel, message));
+        txn.writes.push(signals::message_write(channel, text));
 
-        match (store.commit(requester, txn).await, alone) {
+        let goes_alone = |failure: &StoreFailure| match failure {
             // A node of an earlier version, which leads, wants a right to channels.
-            (Err(StoreFailure::Full(_) | StoreFailure::Denied(_)), Some(alone)) => store.commit(requester, alone).await,
+            StoreFailure::Full(_) | StoreFailure::Denied(_) => true,
+            // A message that nobody may get does not make the writes too many.
+            StoreFailure::TooLarge(_) => !has_receivers,
+            StoreFailure::Overloaded(_) | StoreFailure::Unavailable(_) | StoreFailure::Unknown(_) => false,
+        };
+        match (store.commit(requester, txn).await, alone) {
+            (Err(failure), Some(alone)) if goes_alone(&failure) => store.commit(requester, alone).await,
             (Ok(committed), _) => {
                 self.first = None;
                 Ok(committed)
@@ -47,10 +67,21 @@ impl UnitMessages {
 
     /// Sends the messages of a unit whose writes are committed. One that cannot be sent is lost, as those of a Redis that fails over.
     pub(super) async fn publish_rest<S: RedisStore>(self, store: &S) {
-        for (channel, message) in self.first.into_iter().chain(self.rest) {
-            if let Err(failure) = signals::publish(store, &channel, &message).await {
+        let unheard = self.unheard();
+        let heard_now = signals::channels_with_receivers(store, unheard.clone()).await.unwrap_or(unheard);
+        for message in self.first.into_iter().chain(self.rest) {
+            if !message.has_receivers && !heard_now.contains(&message.channel) {
+                continue;
+            }
+            if let Err(failure) = signals::publish(store, &message.channel, &message.text).await {
                 tracing::warn!(%failure, "a message of a transaction is lost");
             }
         }
+    }
+
+    /// The channels that had no receivers.
+    fn unheard(&self) -> BTreeSet<Vec<u8>> {
+        let unheard = self.first.iter().chain(&self.rest).filter(|message| !message.has_receivers);
+        unheard.map(|message| message.channel.clone()).collect()
     }
 }

@@ -100,13 +100,22 @@ pub(crate) struct UnitView {
     /// What was asked for and is not loaded.
     needs: UnitNeeds,
     /// Messages for channels, in their order.
-    published: Vec<(Vec<u8>, Vec<u8>)>,
+    published: Vec<PublishedMessage>,
     /// Work that was done.
     work: usize,
     /// Bytes that were written.
     written_bytes: usize,
     /// The state of the random numbers.
     random: u64,
+}
+
+/// A message that a unit publishes.
+#[derive(Clone, Debug)]
+pub(crate) struct PublishedMessage {
+    pub(crate) channel: Vec<u8>,
+    pub(crate) text: Vec<u8>,
+    /// Whether it had receivers when they were counted. That was before the unit ran: others may have subscribed since.
+    pub(crate) has_receivers: bool,
 }
 
 /// A key of a database, in a range.
@@ -177,14 +186,13 @@ impl UnitView {
             let text = format!("ERR a transaction publishes at most {PUBLISHED_MAX} messages: make several of it");
             return Err(Stop::Over(text));
         }
-        if receivers > 0 {
-            self.published.push((channel.to_vec(), message.to_vec()));
-        }
+        let has_receivers = receivers > 0;
+        self.published.push(PublishedMessage { channel: channel.to_vec(), text: message.to_vec(), has_receivers });
         Ok(receivers)
     }
 
     /// The messages that are to be sent after the commit.
-    pub(crate) fn take_published(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn take_published(&mut self) -> Vec<PublishedMessage> {
         std::mem::take(&mut self.published)
     }
 
