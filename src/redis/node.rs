@@ -1,6 +1,6 @@
 //! What all connections of a node share.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, time::Instant};
 
@@ -15,7 +15,9 @@ use crate::{
 };
 
 /// Time for which a node may run scripts that another node was told to forget.
-const FLUSH_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
+const FLUSH_CHECK: Duration = Duration::from_secs(1);
+/// Time limit of a look whether they are to be forgotten: it is a part of the time of the command that looks.
+const FLUSH_LOOK_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// The state that all connections of a node share.
 pub(crate) struct RedisNode<S> {
@@ -30,8 +32,17 @@ pub(crate) struct RedisNode<S> {
     /// When the port was made.
     pub(crate) signals: NodeSignals<S>,
     pub(crate) began: Instant,
-    /// When it was last asked whether scripts are to be forgotten, and the revision of the last time.
-    flushed: Mutex<Option<(Instant, u64)>>,
+    /// What is known of the last time at which scripts were to be forgotten.
+    flushed: Mutex<FlushLook>,
+}
+
+/// The last look whether scripts are to be forgotten.
+#[derive(Debug, Default)]
+struct FlushLook {
+    /// When that was, whether the store answered or not.
+    at: Option<Instant>,
+    /// The revision that the store has told.
+    revision: Option<u64>,
 }
 
 impl<S: RedisStore> RedisNode<S> {
@@ -55,7 +66,7 @@ impl<S: RedisStore> RedisNode<S> {
             scripts: ScriptCache::new(options.script_cache_bytes_max),
             signals,
             began: Instant::now(),
-            flushed: Mutex::new(None),
+            flushed: Mutex::default(),
             options,
         }
     }
@@ -66,22 +77,26 @@ impl<S: RedisStore> RedisNode<S> {
     }
 
     /// The script with this SHA-1, which may be written in any case: from this node's memory, or from the store. `None` means that there is
-    /// none, or that the store did not answer; then the client sends the script itself.
-    pub(crate) async fn find_script(&self, requester: &Requester, sha1: &[u8]) -> Option<Arc<CachedScript>> {
+    /// none; then the client sends the script itself.
+    pub(crate) async fn find_script(
+        &self,
+        requester: &Requester,
+        sha1: &[u8],
+    ) -> Result<Option<Arc<CachedScript>>, StoreFailure> {
         if let Some(script) = self.find_remembered_script(requester, sha1).await {
-            return Some(script);
+            return Ok(Some(script));
         }
 
-        let sha1 = script_name(sha1)?;
+        let Some(sha1) = script_name(sha1) else { return Ok(None) };
         let port = Requester { is_port: true, ..requester.clone() };
-        let found = self.store().get(&port, vec![script_key(&sha1)]).await.ok()?;
-        let entry = found.entries.into_iter().next().flatten()?;
+        let found = self.store().get(&port, vec![script_key(&sha1)]).await?;
+        let Some(entry) = found.entries.into_iter().next().flatten() else { return Ok(None) };
         let script = Arc::new(CachedScript::new(&entry.value));
         if script.sha1 != sha1 {
-            return None;
+            return Ok(None);
         }
         self.scripts.put(&script);
-        Some(script)
+        Ok(Some(script))
     }
 
     /// The same from this node's memory alone.
@@ -131,23 +146,29 @@ impl<S: RedisStore> RedisNode<S> {
         // Somebody else is looking.
         let Ok(mut flushed) = self.flushed.try_lock() else { return };
         let now = Instant::now();
-        if flushed.is_some_and(|(looked, _)| now.duration_since(looked) < FLUSH_CHECK) {
+        if flushed.at.is_some_and(|looked| now.duration_since(looked) < FLUSH_CHECK) {
             return;
         }
 
-        let port = Requester { is_port: true, ..requester.clone() };
-        let Ok(found) = self.store().get(&port, vec![FLUSHED.to_vec()]).await else { return };
+        let deadline = requester.deadline.min(now + FLUSH_LOOK_TIMEOUT);
+        let port = Requester { is_port: true, deadline, ..requester.clone() };
+        let Ok(found) = self.store().get(&port, vec![FLUSHED.to_vec()]).await else {
+            // Without a leader no script takes effect. If each of them looked again, hundreds that have come together would wait one after
+            // the other, and none would be told within its time.
+            flushed.at = Some(Instant::now());
+            return;
+        };
         let revision = found.entries.first().and_then(Option::as_ref).map_or(0, |entry| entry.modified);
-        if flushed.is_some_and(|(_, before)| before != revision) {
+        if flushed.revision.is_some_and(|before| before != revision) {
             self.scripts.clear();
         }
-        *flushed = Some((now, revision));
+        *flushed = FlushLook { at: Some(now), revision: Some(revision) };
     }
 
     /// Notes that this node's own memory was emptied at a revision.
     pub(crate) async fn note_flush(&self, revision: u64) {
         self.scripts.clear();
-        *self.flushed.lock().await = Some((Instant::now(), revision));
+        *self.flushed.lock().await = FlushLook { at: Some(Instant::now()), revision: Some(revision) };
     }
 }
 

@@ -27,6 +27,11 @@ pub(super) fn failure_reply(failure: StoreFailure) -> Result<RedisReply, Closes>
     Ok(RedisReply::error(text))
 }
 
+/// The failure of a read before anything was done: without an answer it is known all the same that nothing happened.
+pub(super) fn as_read(failure: StoreFailure) -> StoreFailure {
+    if let StoreFailure::Unknown(text) = failure { StoreFailure::Unavailable(text) } else { failure }
+}
+
 /// The reply to a command that was answered here.
 pub(super) fn reply_to_one(result: Result<RedisReply, Stop>) -> RedisReply {
     match result {

@@ -124,9 +124,11 @@ impl<S: RedisStore> RedisSession<S> {
         requests: &mut VecDeque<RequestWords>,
         out: &mut Vec<u8>,
     ) -> Result<(), Closes> {
-        let fast = self.take_fast(requests).await;
+        // Looking for scripts takes a part of the time of the commands that name them.
+        let requester = self.requester();
+        let fast = self.take_fast(requests, &requester).await;
         if !fast.is_empty() {
-            return self.run_fast(fast, out).await;
+            return self.run_fast(fast, requester, out).await;
         }
 
         let Some(request) = requests.pop_front() else { return Ok(()) };
@@ -144,7 +146,7 @@ impl<S: RedisStore> RedisSession<S> {
                 if command.name.ends_with("subscribe") {
                     return self.serve_subscription(command.name, &arguments, out).await;
                 }
-                let reply = self.run_alone(command, &arguments, out).await?;
+                let reply = self.run_alone(command, &arguments, &requester, out).await?;
                 self.write(&reply, out);
             }
             RequestPlan::Data(command) => {
@@ -253,12 +255,13 @@ impl<S: RedisStore> RedisSession<S> {
         &mut self,
         command: &'static CommandSpec,
         arguments: &Arguments<'_>,
+        requester: &Requester,
         out: &mut Vec<u8>,
     ) -> Result<RedisReply, Closes> {
         let result = match command.run {
             CommandRunner::Connection => self.run_connection(command.name, arguments, out).await?,
             CommandRunner::Local => self.run_local(command.name, arguments).await?,
-            CommandRunner::Script => return self.run_script(command, arguments).await,
+            CommandRunner::Script => return self.run_script(command, arguments, requester).await,
             CommandRunner::Data(_) if command.name.starts_with("flush") => self.flush(command.name, arguments).await?,
             CommandRunner::Data(_) if command.may_wait() => return self.wait_for_item(command, arguments).await,
             CommandRunner::Data(_) if command.name == "publish" => return self.publish(arguments).await,
@@ -365,7 +368,7 @@ impl<S: RedisStore> RedisSession<S> {
     async fn run_slowly(&mut self, request: RequestWords, command: &'static CommandSpec) -> Result<RedisReply, Closes> {
         if matches!(command.run, CommandRunner::Script) {
             let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-            return self.run_script(command, &arguments).await;
+            return self.run_script(command, &arguments, &self.requester()).await;
         }
         let outcome = self.run_unit(self.unit(vec![UnitCall::Command(request)])).await;
         self.take_reply(outcome)

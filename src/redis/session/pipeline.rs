@@ -11,7 +11,7 @@ use super::{
     answer::{Closes, failure_reply},
 };
 use crate::{
-    EntryTxn, RedisReply, RedisStore, StoreFailure, TxnOutcome,
+    EntryTxn, RedisReply, RedisStore, Requester, StoreFailure, TxnOutcome,
     commands::{self, CommandRunner, CommandSpec, Flag},
     fast::FastTxn,
     resp::RequestWords,
@@ -27,12 +27,16 @@ pub(super) struct FastRequest {
 
 impl<S: RedisStore> RedisSession<S> {
     /// Takes the first requests that are one transaction each.
-    pub(super) async fn take_fast(&self, requests: &mut VecDeque<RequestWords>) -> Vec<FastRequest> {
+    pub(super) async fn take_fast(
+        &self,
+        requests: &mut VecDeque<RequestWords>,
+        requester: &Requester,
+    ) -> Vec<FastRequest> {
         let mut taken = Vec::new();
         let mut left = TOGETHER_BYTES_MAX;
         while taken.len() < TOGETHER_MAX
             && let Some(request) = requests.front()
-            && let Some((command, fast)) = self.as_fast(request).await
+            && let Some((command, fast)) = self.as_fast(request, requester).await
         {
             let bytes = bytes_of(request);
             if bytes > left && !taken.is_empty() {
@@ -47,7 +51,7 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// A request as one transaction, if it is as much.
-    async fn as_fast(&self, request: &RequestWords) -> Option<(&'static CommandSpec, FastTxn)> {
+    async fn as_fast(&self, request: &RequestWords, requester: &Requester) -> Option<(&'static CommandSpec, FastTxn)> {
         if self.transaction.is_some() || !self.is_known() || self.is_subscriber_only() {
             return None;
         }
@@ -59,7 +63,7 @@ impl<S: RedisStore> RedisSession<S> {
             CommandRunner::Data(_) => FastTxn::from_command(&arguments, self.database, &self.client().label(), now_ms)?,
             CommandRunner::Script if !command.has(Flag::ReadOnly) => {
                 let script = if command.name == "evalsha" {
-                    self.node.find_remembered_script(&self.requester(), arguments[1]).await?
+                    self.node.find_remembered_script(requester, arguments[1]).await?
                 } else {
                     CachedScript::check_length(arguments[1]).ok()?;
                     self.node.remember_script(arguments[1])
@@ -73,16 +77,22 @@ impl<S: RedisStore> RedisSession<S> {
     }
 
     /// Commits the transactions, and writes the replies in the order of the requests.
-    pub(super) async fn run_fast(&mut self, requests: Vec<FastRequest>, out: &mut Vec<u8>) -> Result<(), Closes> {
+    pub(super) async fn run_fast(
+        &mut self,
+        requests: Vec<FastRequest>,
+        requester: Requester,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Closes> {
         self.node.clients.note_commands(self.client(), requests.len());
         if let Some(last) = requests.last() {
             self.note_command(last.command);
         }
 
         let mut requests = VecDeque::from(requests);
+        let mut requester = requester;
         while !requests.is_empty() {
             let txns: Vec<EntryTxn> = requests.iter().map(|request| request.fast.txn().clone()).collect();
-            let outcomes = self.node.store().commit_each(&self.requester(), txns).await;
+            let outcomes = self.node.store().commit_each(&requester, txns).await;
             for outcome in outcomes {
                 let Some(FastRequest { request, command, fast }) = requests.pop_front() else { break };
                 let reply = match self.fast_reply(fast, outcome).await? {
@@ -91,6 +101,8 @@ impl<S: RedisStore> RedisSession<S> {
                 };
                 self.write(&reply, out);
             }
+            // Those that were not begun have their own time.
+            requester = self.requester();
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! EVAL, EVALSHA and SCRIPT.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     RedisSession,
-    answer::{Closes, failure_reply},
+    answer::{Closes, as_read, failure_reply},
     clients::unknown_subcommand,
 };
 use crate::{
@@ -23,45 +23,74 @@ const STORED_MAX: usize = 500;
 /// Their bytes.
 const STORED_BYTES_MAX: usize = 4 << 20;
 
+/// The scripts that were asked for by a request, by their SHA-1s as the client wrote them. Those that nobody knows are among them.
+pub(super) type FoundScripts = BTreeMap<Vec<u8>, Option<Arc<CachedScript>>>;
+
 impl<S: RedisStore> RedisSession<S> {
     /// Serves EVAL and EVALSHA by the interpreter.
     pub(super) async fn run_script(
         &mut self,
         command: &'static CommandSpec,
         arguments: &Arguments<'_>,
+        requester: &Requester,
     ) -> Result<RedisReply, Closes> {
-        let call = match self.script_call(command, arguments).await {
-            Ok(call) => call,
-            Err(stop) => return Ok(super::reply_to_one(Err(stop))),
+        let call = match self.script_call(command, arguments, requester, &mut FoundScripts::default()).await {
+            Ok(Ok(call)) => call,
+            Ok(Err(stop)) => return Ok(super::reply_to_one(Err(stop))),
+            Err(failure) => return failure_reply(failure),
         };
         let unit = CommandUnit { is_transaction: true, ..self.unit(vec![UnitCall::Script(call)]) };
-        let outcome = self.run_unit(unit).await;
+        let outcome = self.node.engine.run(requester, unit).await;
         self.take_reply(outcome)
     }
 
-    /// The script that EVAL or EVALSHA names, with its arguments.
+    /// The script that EVAL or EVALSHA names, with its arguments. Fails if the store does not say whether it knows the script.
     pub(super) async fn script_call(
         &self,
         command: &CommandSpec,
         arguments: &Arguments<'_>,
-    ) -> Result<ScriptInvocation, Stop> {
-        let (keys, given) = split_keys(arguments)?;
+        requester: &Requester,
+        found: &mut FoundScripts,
+    ) -> Result<Result<ScriptInvocation, Stop>, StoreFailure> {
+        let (keys, given) = match split_keys(arguments) {
+            Ok(split) => split,
+            Err(stop) => return Ok(Err(stop)),
+        };
         let script = if command.name.starts_with("evalsha") {
-            let found = self.node.find_script(&self.requester(), arguments[1]).await;
-            found.ok_or_else(|| Stop::refused("NOSCRIPT No matching script. Please use EVAL."))?
+            let Some(script) = self.find_once(arguments[1], requester, found).await? else {
+                return Ok(Err(Stop::refused("NOSCRIPT No matching script. Please use EVAL.")));
+            };
+            script
         } else {
-            CachedScript::check_length(arguments[1])?;
+            if let Err(stop) = CachedScript::check_length(arguments[1]) {
+                return Ok(Err(stop));
+            }
             self.node.remember_script(arguments[1])
         };
 
         let owned = |arguments: &[&[u8]]| arguments.iter().map(|argument| argument.to_vec()).collect();
-        Ok(ScriptInvocation {
+        Ok(Ok(ScriptInvocation {
             source: Arc::clone(&script.source),
             sha1: script.sha1.clone(),
             keys: owned(keys),
             arguments: owned(given),
             is_read_only: command.has(Flag::ReadOnly),
-        })
+        }))
+    }
+
+    /// The script with this SHA-1, as it was found before if it was asked for before.
+    async fn find_once(
+        &self,
+        sha1: &[u8],
+        requester: &Requester,
+        found: &mut FoundScripts,
+    ) -> Result<Option<Arc<CachedScript>>, StoreFailure> {
+        if let Some(script) = found.get(sha1) {
+            return Ok(script.clone());
+        }
+        let script = self.node.find_script(requester, sha1).await.map_err(as_read)?;
+        found.insert(sha1.to_vec(), script.clone());
+        Ok(script)
     }
 
     /// Serves SCRIPT with its subcommands.

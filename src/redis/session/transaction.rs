@@ -2,14 +2,15 @@
 
 use std::{mem, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     RedisSession,
     answer::{Closes, failure_reply, reply_to_one},
+    scripts::FoundScripts,
 };
 use crate::{
-    RedisReply, RedisStore,
+    RedisReply, RedisStore, Requester, StoreFailure,
     commands::{Arguments, CommandRunner, CommandSpec, Flag},
     key::store_key,
     unit::{CommandUnit, REPLY_BYTES_MAX, UnitCall, UnitOutcome},
@@ -162,11 +163,14 @@ impl<S: RedisStore> RedisSession<S> {
             return Ok(RedisReply::error("EXECABORT Transaction discarded because of previous errors."));
         }
 
+        let requester = self.requester();
         let mut calls = Vec::new();
-        let mut queued = Vec::new();
-        for (command, arguments) in transaction.queued {
-            queued.push(self.prepare(command, arguments, &mut calls).await);
-        }
+        let prepared = timeout_at(requester.deadline, self.prepare_all(transaction.queued, &requester, &mut calls));
+        let late = || StoreFailure::Unavailable("the scripts of the transaction were not found in time".to_owned());
+        let queued = match prepared.await.unwrap_or_else(|_| Err(late())) {
+            Ok(queued) => queued,
+            Err(failure) => return failure_reply(failure),
+        };
         if source_bytes(&calls) > SOURCE_BYTES_MAX {
             return Ok(RedisReply::error(format!(
                 "ERR the scripts of the transaction have more than {SOURCE_BYTES_MAX} bytes: make several of it"
@@ -176,7 +180,7 @@ impl<S: RedisStore> RedisSession<S> {
             Vec::new()
         } else {
             let unit = CommandUnit { watched, is_transaction: true, ..self.unit(calls) };
-            match self.run_unit(unit).await {
+            match self.node.engine.run(&requester, unit).await {
                 UnitOutcome::Done { replies, database } => {
                     self.database = database;
                     replies
@@ -189,14 +193,31 @@ impl<S: RedisStore> RedisSession<S> {
         self.merge(queued, replies).await.map(RedisReply::Array)
     }
 
+    /// Gives all queued commands their places. Fails if the store does not say whether it knows one of the scripts.
+    async fn prepare_all(
+        &self,
+        commands: Vec<(&'static CommandSpec, Vec<Vec<u8>>)>,
+        requester: &Requester,
+        calls: &mut Vec<UnitCall>,
+    ) -> Result<Vec<QueuedCommand>, StoreFailure> {
+        let mut scripts = FoundScripts::new();
+        let mut queued = Vec::with_capacity(commands.len());
+        for (command, arguments) in commands {
+            queued.push(self.prepare(command, arguments, requester, &mut scripts, calls).await?);
+        }
+        Ok(queued)
+    }
+
     /// Gives a queued command its place: in the unit, or elsewhere.
     async fn prepare(
         &self,
         command: &'static CommandSpec,
         arguments: Vec<Vec<u8>>,
+        requester: &Requester,
+        scripts: &mut FoundScripts,
         calls: &mut Vec<UnitCall>,
-    ) -> QueuedCommand {
-        match command.run {
+    ) -> Result<QueuedCommand, StoreFailure> {
+        Ok(match command.run {
             CommandRunner::Data(_) => {
                 calls.push(UnitCall::Command(arguments));
                 QueuedCommand::InUnit
@@ -204,7 +225,7 @@ impl<S: RedisStore> RedisSession<S> {
 
             CommandRunner::Script => {
                 let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-                match self.script_call(command, &arguments).await {
+                match self.script_call(command, &arguments, requester, scripts).await? {
                     Ok(script) => {
                         calls.push(UnitCall::Script(script));
                         QueuedCommand::InUnit
@@ -213,7 +234,7 @@ impl<S: RedisStore> RedisSession<S> {
                 }
             }
             CommandRunner::Local | CommandRunner::Connection => QueuedCommand::Local(command, arguments),
-        }
+        })
     }
 
     /// Brings the replies of a unit and those of this node into the order of the commands.

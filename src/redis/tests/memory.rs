@@ -8,7 +8,7 @@ use std::{
 
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::redis::{
@@ -45,6 +45,8 @@ struct State {
     connections_max: usize,
     /// Answers every call so.
     failure: Option<StoreFailure>,
+    /// Each call waits in vain for a leader until its deadline.
+    is_leaderless: bool,
     /// The next commit happens, and its answer is lost.
     loses_answer: bool,
     /// The next commit does not happen, and nobody is told so.
@@ -83,6 +85,7 @@ impl Default for Memory {
             connections: Vec::new(),
             connections_max: usize::MAX,
             failure: None,
+            is_leaderless: false,
             loses_answer: false,
             loses_request: false,
             commit_takes: Duration::ZERO,
@@ -176,6 +179,11 @@ impl Memory {
         self.state().connections_max = connections_max;
     }
 
+    /// From now on each call waits in vain for a leader until its deadline.
+    pub(super) fn lose_the_leader(&self) {
+        self.state().is_leaderless = true;
+    }
+
     /// From now on another node leads.
     pub(super) fn follow(&self) {
         self.state().is_follower = true;
@@ -221,6 +229,15 @@ impl Memory {
 }
 
 impl Memory {
+    /// Waits for a leader.
+    async fn lead(&self, requester: &Requester) -> Result<(), StoreFailure> {
+        if !self.state().is_leaderless {
+            return Ok(());
+        }
+        sleep_until(requester.deadline).await;
+        Err(StoreFailure::Unavailable("no leader".to_owned()))
+    }
+
     fn commit_now(&self, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
         let mut state = self.state();
         if let Some(failure) = state.failure.clone() {
@@ -440,7 +457,8 @@ impl RedisStore for Memory {
         (1..=3).map(node).collect()
     }
 
-    async fn get(&self, _requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {
+    async fn get(&self, requester: &Requester, keys: Vec<Vec<u8>>) -> Result<FoundEntries, StoreFailure> {
+        self.lead(requester).await?;
         let mut state = self.state();
         state.check()?;
         let entries = keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect();
@@ -477,6 +495,7 @@ impl RedisStore for Memory {
     }
 
     async fn commit(&self, requester: &Requester, txn: EntryTxn) -> Result<TxnOutcome, StoreFailure> {
+        self.lead(requester).await?;
         let takes = self.state().commit_takes;
         if !takes.is_zero() && timeout_at(requester.deadline, sleep(takes)).await.is_err() {
             return Err(StoreFailure::Unavailable("the deadline passed".to_owned()));
@@ -515,9 +534,10 @@ impl RedisStore for Memory {
 
     async fn run_at_leader(
         &self,
-        _requester: &Requester,
+        requester: &Requester,
         unit: impl FnOnce() -> Vec<u8> + Send,
     ) -> Result<Option<Vec<u8>>, StoreFailure> {
+        self.lead(requester).await?;
         let mut state = self.state();
         if let Some(failure) = state.failure.clone() {
             return Err(failure);

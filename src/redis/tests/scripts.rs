@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{advance, timeout};
+use tokio::time::{Instant, advance, timeout};
 
 use super::{Api, memory::Memory, options, words};
 use crate::{Interpreter, Options, RedisReply, ScriptFailure, ScriptHost, ScriptLimits, node::RedisNode};
@@ -304,4 +304,47 @@ async fn receivers_are_counted_once_for_each_channel_of_a_script() {
     assert_eq!(api.request(script("EVAL", &source.join("\n"), "0")).await, ":0|");
     let reads = api.store.reads() - before;
     assert!(reads < 200, "{reads} reads");
+}
+
+/// Whatever a node has to learn of the scripts before.
+#[tokio::test(start_paused = true)]
+async fn without_a_leader_a_script_that_is_named_is_refused_in_the_time_of_a_command() {
+    let mut api = Api::new();
+    let release = "if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+    for source in [release, "get K1"] {
+        api.request(script("SCRIPT", "LOAD", "").into_iter().chain([source.as_bytes().to_vec()]).collect()).await;
+    }
+    let named = |source: &str| script("EVALSHA", &crate::sha1::hexadecimal(source.as_bytes()), "1 k v");
+    let mut transaction = vec![words("MULTI")];
+    transaction.extend((0..50).map(|_| named("get K1")));
+    transaction.extend((0..50).map(|number| named(&format!("get {number}"))));
+    transaction.push(words("EXEC"));
+    api.store.lose_the_leader();
+
+    for (requests, refused) in [
+        (vec![named("get K1")], 1),
+        (vec![named("get another")], 1),
+        ((0..50).map(|_| named(release)).collect(), 50),
+        (transaction, 1),
+    ] {
+        // The last look whether scripts are to be forgotten was before.
+        advance(Duration::from_secs(2)).await;
+        let began = Instant::now();
+        let replies = api.pipeline(requests).await.expect("an answer");
+        assert_eq!(replies.matches("-LOADING ").count(), refused, "{replies}");
+        let took = began.elapsed();
+        assert!(took <= Duration::from_millis(4_500), "{took:?} for {refused} of them");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_asks_once_for_each_script() {
+    let mut api = Api::new();
+    let mut transaction = vec![words("MULTI")];
+    transaction.extend((0..100).map(|_| script("EVALSHA", &crate::sha1::hexadecimal(b"get K1"), "1 k")));
+    transaction.push(words("EXEC"));
+    let before = api.store.reads();
+    let replies = api.pipeline(transaction).await.expect("an answer");
+    assert_eq!(replies.matches("-NOSCRIPT ").count(), 100);
+    assert!(api.store.reads() - before < 5, "{} reads", api.store.reads() - before);
 }
