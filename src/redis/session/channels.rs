@@ -67,7 +67,7 @@ impl<S: RedisStore> RedisSession<S> {
 
     /// Writes messages that are there, until there is no room: a number of bytes. The last one may exceed it.
     pub(crate) fn write_messages(&mut self, out: &mut Vec<u8>, room: usize) {
-        let bytes_max = out.len() + room;
+        let bytes_max = out.len().saturating_add(room);
         while out.len() < bytes_max
             && let Some(message) = self.subscriptions.as_mut().and_then(|subscriptions| subscriptions.inbox.try_next())
         {
@@ -169,6 +169,9 @@ impl<S: RedisStore> RedisSession<S> {
             tracing::debug!(%failure, "a subscription is counted for some seconds after its end");
         }
 
+        // What was delivered until then comes before the acknowledgement. In RESP2 a message after the last one would be taken for the
+        // reply to the next command, and each later reply for that to another command.
+        self.write_messages(out, usize::MAX);
         if topics.is_empty() {
             let reply = note(command, None, self.topics_count());
             self.write(&reply, out);
@@ -179,6 +182,9 @@ impl<S: RedisStore> RedisSession<S> {
             }
             let reply = note(command, Some(topic.name), self.topics_count());
             self.write(&reply, out);
+        }
+        if self.topics_count() == 0 {
+            self.subscriptions = None;
         }
     }
 

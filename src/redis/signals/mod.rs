@@ -188,6 +188,12 @@ impl<S> NodeSignals<S> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
     }
 
+    /// Gives a message to the subscribers of this node, as its feed does.
+    #[cfg(test)]
+    pub(crate) fn deliver(&self, channel: &[u8], message: &[u8]) {
+        self.shared.topics.deliver(channel, message);
+    }
+
     /// Removes a subscriber, and has it no longer counted soon.
     pub(crate) fn drop_subscriptions(&self, topics: &[Topic], client: u64) {
         drop(self.end_subscriptions(topics, client));

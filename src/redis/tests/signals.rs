@@ -649,3 +649,23 @@ async fn nothing_is_published_if_what_was_read_has_changed() {
     assert_eq!(publisher.call("exec").await, "*2|$1|x|:1|");
     assert_eq!(message(&mut subscriber).await, "*3|$7|message|$4|done|$4|read|");
 }
+
+/// In RESP2 nothing else tells a message from the reply to the next command.
+#[tokio::test(start_paused = true)]
+async fn no_message_comes_after_the_acknowledgement_that_ends_a_subscription() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    client.call("subscribe news other").await;
+    let deliver = |text: &[u8]| nodes.nodes[0].signals.deliver(b"news", text);
+    deliver(b"one");
+    let one = "*3|$7|message|$4|news|$3|one|";
+    assert_eq!(client.call("unsubscribe other").await, format!("{one}*3|$11|unsubscribe|$5|other|:1|"));
+
+    deliver(b"two");
+    deliver(b"last");
+    let two = "*3|$7|message|$4|news|$3|two|*3|$7|message|$4|news|$4|last|";
+    assert_eq!(client.call("unsubscribe").await, format!("{two}*3|$11|unsubscribe|$4|news|:0|"));
+    deliver(b"nobody");
+    assert!(timeout(PATIENCE, client.session.next_message()).await.is_err(), "a message without a subscription");
+    assert_eq!(client.call("get key").await, "$-1|");
+}
