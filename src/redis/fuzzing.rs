@@ -58,6 +58,7 @@ pub fn run_commands(bytes: &[u8]) -> usize {
             entries: needs.keys.iter().map(|key| (key.clone(), None)).collect(),
             ranges: needs.ranges.iter().map(|range| (range.clone(), LoadedRange::default())).collect(),
             counts: needs.counts.iter().map(|database| (*database, 0)).collect(),
+            compares_counts: needs.compares_counts,
             now_ms: 1,
             range_revision: 1,
             receivers: needs.receivers.iter().map(|channel| (channel.clone(), 0)).collect(),

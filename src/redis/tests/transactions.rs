@@ -253,3 +253,28 @@ async fn the_scripts_of_a_transaction_are_bounded_however_they_are_named() {
         assert_eq!(api.call("DEL done").await, done);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_number_of_keys_by_which_a_script_decides_is_compared() {
+    let mut api = Api::new();
+    api.call("SET k v").await;
+    let script = |source: &str| vec![b"EVAL".to_vec(), source.as_bytes().to_vec(), b"0".to_vec()];
+    api.store.intrude(intrusion("other"), 1);
+    assert_eq!(api.request(script("dbsize\nset done x\ndbsize")).await, ":3|");
+
+    // A key that is gone is noticed as well, and so is the count of a transaction.
+    let gone = EntryWrite::Delete { key: b"redis/0/other".to_vec() };
+    api.store.intrude(EntryTxn { writes: vec![gone], ..EntryTxn::default() }, 1);
+    let replies = api.pipeline(lines(&["MULTI", "DBSIZE", "DEL done", "DBSIZE", "EXEC"])).await;
+    assert_eq!(replies.as_deref(), Ok("+OK|+QUEUED|+QUEUED|+QUEUED|*3|:2|:1|:1|"));
+
+    // By itself it costs one read, however many keys there are.
+    (0..500).for_each(|number| api.store.put(&format!("redis/0/{number}"), b"sx"));
+    let before = api.store.reads();
+    assert_eq!(api.call("DBSIZE").await, ":501|");
+    assert_eq!(api.request(script("dbsize")).await, ":501|");
+    assert_eq!(api.store.reads() - before, 2);
+    let refused = api.request(script("dbsize\nset done x")).await;
+    assert!(refused.starts_with("-ERR DBSIZE in a script or transaction that writes compares each key"), "{refused}");
+    assert_eq!(api.request(script("flushdb\nset done x\ndbsize")).await, ":1|");
+}

@@ -320,6 +320,11 @@ impl<S: RedisStore> Engine<S> {
             view.watch(&unit.watched);
             let (result, view) = self.run_calls(requester, unit, view).await;
             match result {
+                // The writes may come after the count by which a script decides: only now it shows that the count has to be compared.
+                Ok(_) if view.has_uncompared_count() && view.has_effects() => {
+                    needs.counts.clear();
+                    needs.compares_counts = true;
+                }
                 Ok(replies) => return Ok(LoadedRun { replies, view, is_of_one_moment, place }),
                 Err(Stop::Refused(text) | Stop::Over(text)) => return Err(UnitOutcome::Refused(text)),
                 // Which keys a script reads shows only as it runs. It runs again from its start, with what it asked for.
@@ -337,7 +342,7 @@ impl<S: RedisStore> Engine<S> {
 
     /// Loads entries and ranges. Returns whether all of them are of one moment.
     async fn load(&self, requester: &Requester, needs: &UnitNeeds) -> Result<(Loaded, bool), StoreFailure> {
-        let mut loaded = Loaded::default();
+        let mut loaded = Loaded { compares_counts: needs.compares_counts, ..Loaded::default() };
         let mut calls = 0;
         for range in &needs.ranges {
             calls += self.load_range(requester, range, &mut loaded).await?;

@@ -16,6 +16,8 @@ pub(crate) struct Loaded {
     pub(crate) ranges: BTreeMap<RangeNeed, LoadedRange>,
     /// Number of keys of databases.
     pub(crate) counts: BTreeMap<u8, u64>,
+    /// Whether keys are counted by reading each of them ([`UnitNeeds::compares_counts`]).
+    pub(crate) compares_counts: bool,
     /// Number of subscribers that a message of a channel reaches.
     pub(crate) receivers: BTreeMap<Vec<u8>, u64>,
     /// The cluster time.
@@ -64,6 +66,8 @@ pub(crate) struct UnitNeeds {
     pub(crate) ranges: BTreeSet<RangeNeed>,
     /// Databases whose keys are counted.
     pub(crate) counts: BTreeSet<u8>,
+    /// Whether keys are counted by reading each of them: then the transaction can say that their number is as it was.
+    pub(crate) compares_counts: bool,
     /// Channels whose subscribers are counted.
     pub(crate) receivers: BTreeSet<Vec<u8>>,
 }
@@ -74,6 +78,7 @@ impl UnitNeeds {
         self.keys.extend(other.keys.iter().cloned());
         self.ranges.extend(other.ranges.iter().cloned());
         self.counts.extend(other.counts.iter().copied());
+        self.compares_counts |= other.compares_counts;
         self.receivers.extend(other.receivers.iter().cloned());
     }
 }

@@ -34,6 +34,8 @@ const WORK_UNITS_MAX: usize = 2 << 20;
 const WORK_UNIT_BYTES: usize = 32;
 /// Maximum number of messages that a unit publishes.
 const PUBLISHED_MAX: usize = 100;
+/// Maximum number of keys that are counted one by one: the keyspace compares no more in a transaction.
+const COMPARED_KEYS_MAX: usize = 256;
 /// Maximum number of bytes that the commands of a unit write, all together.
 const WRITTEN_BYTES_MAX: usize = 3 << 20;
 
@@ -97,6 +99,8 @@ pub(crate) struct UnitView {
     ranges_read: BTreeSet<(Vec<u8>, Vec<u8>, u64)>,
     /// Revisions of entries that were seen in ranges, or read before they were flushed.
     seen: BTreeSet<(Vec<u8>, u64)>,
+    /// Whether keys were counted by their number alone.
+    has_uncompared_count: bool,
     /// What was asked for and is not loaded.
     needs: UnitNeeds,
     /// Messages for channels, in their order.
@@ -141,6 +145,7 @@ impl UnitView {
             flushed: BTreeSet::new(),
             ranges_read: BTreeSet::new(),
             seen: BTreeSet::new(),
+            has_uncompared_count: false,
             needs: UnitNeeds::default(),
             published: Vec::new(),
             work: 0,
@@ -168,6 +173,11 @@ impl UnitView {
     /// Whether something is written.
     pub(crate) fn has_writes(&self) -> bool {
         !self.flushed.is_empty() || self.slots.values().any(|slot| slot.change != SlotChange::None)
+    }
+
+    /// Whether something is written or published.
+    pub(crate) fn has_effects(&self) -> bool {
+        self.has_writes() || !self.published.is_empty()
     }
 
     /// Has a message sent after the commit. Returns the number of its receivers now.
@@ -448,7 +458,14 @@ impl UnitView {
     }
 
     /// Number of keys of the selected database.
+    ///
+    /// A number alone is no condition of a transaction. So a unit that writes runs once more, and counts the keys one by one
+    /// ([`Self::has_uncompared_count`]).
     pub(crate) fn count_keys(&mut self) -> Result<u64, Stop> {
+        if self.loaded.compares_counts {
+            return self.count_compared_keys();
+        }
+        self.has_uncompared_count |= !self.flushed.contains(&self.database);
         let range = database_start(self.database)..database_end(self.database);
         let mut count = 0;
         if !self.flushed.contains(&self.database) {
@@ -465,6 +482,23 @@ impl UnitView {
             count = count.saturating_add(u64::from(after && !before)).saturating_sub(u64::from(before && !after));
         }
         Ok(count)
+    }
+
+    /// Number of keys of the selected database, each of which the transaction compares.
+    fn count_compared_keys(&mut self) -> Result<u64, Stop> {
+        let (seen, more) = self.keys(b"", b"", COMPARED_KEYS_MAX + 1)?;
+        if more || seen.len() > COMPARED_KEYS_MAX {
+            return Err(Stop::Over(format!(
+                "ERR DBSIZE in a script or transaction that writes compares each key, at most {COMPARED_KEYS_MAX}, and the database has \
+                 more: ask for it before"
+            )));
+        }
+        Ok(seen.len() as u64)
+    }
+
+    /// Whether keys were counted, and the transaction would not notice that their number has changed.
+    pub(crate) fn has_uncompared_count(&self) -> bool {
+        self.has_uncompared_count
     }
 
     /// A cursor for the position of a scan, and the position of a cursor.
