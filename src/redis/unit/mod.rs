@@ -20,8 +20,8 @@ use wire::{WireReader, WireWriter};
 
 /// The version of the bytes of units and outcomes.
 const FORM: u8 = 1;
-/// Parts of a reply within parts, such as tables within tables that a script returns.
-const DEPTH_MAX: usize = 128;
+/// Parts of a reply within parts: a script may return 128 tables within tables, and the innermost has elements.
+const DEPTH_MAX: usize = 129;
 
 /// Commands that run at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -97,3 +97,14 @@ fn replies_that_are_too_deep_are_refused() {
     let outcome = UnitOutcome::Done { replies: vec![reply], database: 0 };
     assert_eq!(UnitOutcome::decode(&outcome.encode()), None);
 }
+
+/// It is committed by then.
+#[test]
+fn the_deepest_result_of_a_script_is_read() {
+    let mut reply = RedisReply::Integer(1);
+    for _ in 0..128 {
+        reply = RedisReply::Array(vec![reply]);
+    }
+    let outcome = UnitOutcome::Done { replies: vec![reply], database: 0 };
+    assert_eq!(UnitOutcome::decode(&outcome.encode()), Some(outcome));
+}
