@@ -9,7 +9,7 @@ use tokio::{
 
 use super::{
     RedisSession,
-    answer::{Closes, failure_reply, reply_to_one},
+    answer::{Closes, as_read, failure_reply, reply_to_one},
 };
 use crate::{
     RedisReply, RedisStore, Requester, StoreFailure,
@@ -115,7 +115,12 @@ impl<S: RedisStore> RedisSession<S> {
 
         // One that comes while others wait has to wait behind them.
         match self.node.signals.has_waiters(&stored).await {
-            Ok(true) => {}
+            // Its places are the port's own entries. Who may not read the keys must not take those of others.
+            Ok(true) => {
+                if let Err(failure) = self.node.store().get(&self.requester(), stored.clone()).await {
+                    return failure_reply(as_read(failure));
+                }
+            }
             Ok(false) => match self.try_pop(&pop, 0..pop.keys.len()).await? {
                 PopAttempt::Answered(reply) => return Ok(reply),
                 PopAttempt::Nothing => {}

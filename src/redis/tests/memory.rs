@@ -64,6 +64,8 @@ struct State {
     given: Vec<Vec<u8>>,
     /// No transaction may write a key with this part.
     refused_part: Option<String>,
+    /// No client may read a key with this part.
+    denied_part: Option<String>,
     /// Whether there is no room for another entry.
     is_full: bool,
     /// Feeds, with their ranges.
@@ -95,6 +97,7 @@ impl Default for Memory {
             is_follower: false,
             given: Vec::new(),
             refused_part: None,
+            denied_part: None,
             is_full: false,
             feeds: Vec::new(),
         })))
@@ -196,6 +199,11 @@ impl Memory {
     /// From now on keys with this part are too much.
     pub(super) fn refuse_keys_with(&self, part: &str) {
         self.state().refused_part = Some(part.to_owned());
+    }
+
+    /// From now on clients may not read keys with this part.
+    pub(super) fn deny_keys_with(&self, part: &str) {
+        self.state().denied_part = Some(part.to_owned());
     }
 
     /// Whether there is room for another entry.
@@ -461,6 +469,11 @@ impl RedisStore for Memory {
         self.lead(requester).await?;
         let mut state = self.state();
         state.check()?;
+        if let Some(part) = state.denied_part.as_ref().filter(|_| !requester.is_port)
+            && keys.iter().any(|key| String::from_utf8_lossy(key).contains(part))
+        {
+            return Err(StoreFailure::Denied(format!("no right to {part}")));
+        }
         let entries = keys.iter().map(|key| state.entries.get(key).map(|(entry, _)| entry.clone())).collect();
         Ok(FoundEntries { entries, revision: state.revision, now_ms: state.now_ms() })
     }

@@ -669,3 +669,15 @@ async fn no_message_comes_after_the_acknowledgement_that_ends_a_subscription() {
     assert!(timeout(PATIENCE, client.session.next_message()).await.is_err(), "a message without a subscription");
     assert_eq!(client.call("get key").await, "$-1|");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_read_a_key_takes_no_place_of_those_that_wait_for_it() {
+    let nodes = SeveralNodes::new(1);
+    let waiting = nodes.waits(0, "blpop queue 0").await;
+    nodes.store.deny_keys_with("queue");
+    let mut stranger = nodes.client(0);
+    let commits = nodes.store.commits();
+    assert_eq!(stranger.call("blpop queue 5").await, "-NOPERM no right to queue|");
+    assert_eq!(nodes.store.commits(), commits, "it had a place");
+    waiting.abort();
+}
