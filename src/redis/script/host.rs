@@ -3,6 +3,7 @@
 use crate::{
     CallAborted, RedisReply, ScriptHost,
     commands::{self, Arguments, CommandRunner, CommandSpec, Flag},
+    key::token_key,
     view::{Stop, UnitView},
 };
 
@@ -40,7 +41,9 @@ impl<'a> ViewHost<'a> {
         // What a script has read and found absent may be what it decides by.
         if command.has(Flag::ReadOnly) {
             for key in command.keys(arguments) {
-                self.view.note_decided(key)?;
+                // The token of a lock is no key of its own: nobody has a right to it, and the lock is what was absent.
+                let token_of = token_key(key).filter(|_| command.name == "get");
+                self.view.note_decided(token_of.unwrap_or(key))?;
             }
         }
         Ok(reply)

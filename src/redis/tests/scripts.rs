@@ -348,3 +348,15 @@ async fn a_transaction_asks_once_for_each_script() {
     assert_eq!(replies.matches("-NOSCRIPT ").count(), 100);
     assert!(api.store.reads() - before < 5, "{} reads", api.store.reads() - before);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_reads_the_token_of_a_lock_needs_the_right_to_the_lock_alone() {
+    let mut api = Api::new();
+    api.store.deny_keys_with("lockkeeper:token:");
+    assert_eq!(api.request(script("EVAL", "get lockkeeper:token:k", "0")).await, "$-1|");
+    api.call("SET k v NX PX 60000").await;
+    let token = api.call("GET lockkeeper:token:k").await;
+    assert!(token.starts_with('$') && token != "$-1|", "{token}");
+    assert_eq!(api.request(script("EVAL", "get lockkeeper:token:k", "0")).await, token);
+    assert_eq!(api.request(script("EVAL", "get K1", "1 lockkeeper:token:k")).await, token);
+}

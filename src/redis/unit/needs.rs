@@ -37,7 +37,10 @@ impl CommandUnit {
 
         for call in &self.calls {
             match call {
-                UnitCall::Script(script) => needs.keys.extend(script.keys.iter().map(|key| store_key(database, key))),
+                UnitCall::Script(script) => {
+                    let keys = script.keys.iter().map(|key| token_key(key).unwrap_or(key));
+                    needs.keys.extend(keys.map(|key| store_key(database, key)));
+                }
                 UnitCall::Command(arguments) => {
                     let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
                     let Ok(command) = commands::find_checked(&arguments) else { continue };
