@@ -56,6 +56,8 @@ struct State {
     commits: usize,
     /// The next commit takes effect, and has no answer.
     loses_answer: bool,
+    /// Right after the next commit, everything before it is forgotten.
+    forgets_past: bool,
     /// Writes of others, one before each call of keys.
     others: VecDeque<Txn>,
     /// The tables that calls have met, in their order.
@@ -158,6 +160,11 @@ impl Memory {
     /// The answer to the next commit is lost.
     pub(crate) fn lose_answer(&self) {
         self.state().loses_answer = true;
+    }
+
+    /// The next commit is followed by a compaction of all that was before it.
+    pub(crate) fn forget_past(&self) {
+        self.state().forgets_past = true;
     }
 
     /// How many transactions were committed.
@@ -311,6 +318,9 @@ impl Store for Memory {
             panic!("not an answer to a transaction")
         };
         self.state().commits += 1;
+        if std::mem::take(&mut self.state().forgets_past) {
+            self.apply(Command::Compact { revision: committed.revision });
+        }
         // Who asked may be gone when the answer comes.
         yield_now().await;
         let is_lost = std::mem::take(&mut self.state().loses_answer);

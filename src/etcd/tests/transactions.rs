@@ -269,6 +269,25 @@ async fn a_transaction_takes_effect_whole_or_not_at_all() {
     assert_eq!(kv.range(prefix("a")).await.unwrap().into_inner().count, 0);
 }
 
+#[tokio::test]
+async fn a_transaction_that_has_written_shows_the_past_that_is_forgotten_meanwhile() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    let first = kv.put(put("a", "old")).await.unwrap().into_inner().header.unwrap().revision;
+    kv.put(put("a", "new")).await.unwrap();
+
+    api.store.forget_past();
+    let past = RangeRequest { revision: first, ..prefix("a") };
+    let success = vec![operation(put("b", "")), operation(past.clone())];
+    let answer = commit(&mut kv, TxnRequest { success: success.clone(), ..Default::default() }).await;
+    assert_eq!(range(&answer.responses[1]).kvs[0].value, b"old");
+
+    // Whoever comes later is refused, and nothing is written.
+    let error = kv.txn(TxnRequest { success, ..Default::default() }).await.unwrap_err();
+    assert_eq!(shown(&error), "11 etcdserver: mvcc: required revision has been compacted");
+    assert_eq!(kv.range(prefix("b")).await.unwrap().into_inner().kvs[0].version, 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_of_transactions_in_transactions_are_not_compared_with_each_other() {
     let mut kv = Api::new().kv();

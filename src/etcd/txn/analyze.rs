@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_machine::{Key, KeyRange, Revision};
+use lockkeeper_machine::{Key, KeyRange};
 
 use crate::{
     error::Error,
     key,
-    proto::etcdserverpb::{Compare, RangeRequest, RequestOp, TxnRequest, request_op::Request},
+    proto::etcdserverpb::{Compare, RequestOp, TxnRequest, request_op::Request},
 };
 
 /// A range, as a compare names it: its key and its end.
@@ -19,31 +19,17 @@ pub(super) fn operations(request: &TxnRequest) -> impl Iterator<Item = &Request>
     both.into_iter().flatten().filter_map(|operation| operation.request.as_ref())
 }
 
-/// Whether the store cannot run the transaction as it is. One that writes nothing is decided too: it then costs no entry of the log.
+/// Whether the store cannot run the transaction as it is. It does not read the past, which may be forgotten by the time of the commit. A
+/// transaction that writes nothing is decided too: it then costs no entry of the log.
 pub(super) fn needs_decision(request: &TxnRequest) -> bool {
     let is_beyond_store = |operation: &Request| match operation {
         Request::RequestTxn(_) => true,
         Request::RequestPut(put) => put.ignore_value || put.ignore_lease,
-        Request::RequestRange(_) | Request::RequestDeleteRange(_) => false,
+        Request::RequestRange(range) => range.revision > 0,
+        Request::RequestDeleteRange(_) => false,
     };
     operations(request).any(is_beyond_store)
         || operations(request).all(|operation| matches!(operation, Request::RequestRange(_)))
-}
-
-/// The revision of the past that a read shows.
-pub(super) fn past_of_range(range: &RangeRequest) -> Option<Revision> {
-    u64::try_from(range.revision).ok().filter(|revision| *revision > 0).map(Revision)
-}
-
-/// Collects the revisions of the past that a transaction may show.
-pub(super) fn past_of_request(request: &TxnRequest, past: &mut BTreeSet<Revision>) {
-    for operation in operations(request) {
-        match operation {
-            Request::RequestRange(range) => past.extend(past_of_range(range)),
-            Request::RequestTxn(txn) => past_of_request(txn, past),
-            Request::RequestPut(_) | Request::RequestDeleteRange(_) => {}
-        }
-    }
 }
 
 /// The keys and ranges that a transaction is decided by: those that it compares, and those whose value or lease it keeps.

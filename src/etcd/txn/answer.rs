@@ -23,6 +23,8 @@ use crate::{
 struct BranchOutcome<'a> {
     branch: &'a Branch<'a>,
     committed: &'a Committed,
+    /// What the branch has read of the past.
+    past: Vec<RangeResponse>,
 }
 
 impl<S: Store> Etcd<S> {
@@ -32,8 +34,10 @@ impl<S: Store> Etcd<S> {
         caller: &S::Caller,
         branch: &Branch<'_>,
         committed: &Committed,
+        past: Vec<RangeResponse>,
     ) -> Result<(Revision, TxnResponse), Error> {
-        let responses = self.responses(caller, &BranchOutcome { branch, committed }, &branch.steps).await?;
+        let outcome = BranchOutcome { branch, committed, past };
+        let responses = self.responses(caller, &outcome, &branch.steps).await?;
         Ok((committed.revision, TxnResponse { header: None, succeeded: committed.succeeded, responses }))
     }
 
@@ -62,8 +66,8 @@ impl<S: Store> Etcd<S> {
     ) -> Result<Response, Error> {
         let header = inner_header(outcome.committed.revision);
         Ok(match step {
-            BranchStep::Past(request) => {
-                let (answer, _) = self.read(caller, request).await?;
+            BranchStep::Past { place } => {
+                let answer = outcome.past.get(*place).cloned().unwrap_or_default();
                 Response::ResponseRange(RangeResponse { header, ..answer })
             }
             BranchStep::Range { place } => {

@@ -61,8 +61,11 @@ impl Claims {
 
 /// A step of a branch, and the places of the store's operations for it.
 pub(super) enum BranchStep<'a> {
-    /// A read of the past, which is answered after the commit.
-    Past(&'a RangeRequest),
+    /// A read of the past.
+    Past {
+        /// In [`Branch::past`].
+        place: usize,
+    },
     Range {
         place: usize,
     },
@@ -86,6 +89,8 @@ pub(super) enum BranchStep<'a> {
 #[derive(Default)]
 pub(super) struct Branch<'a> {
     pub(super) operations: Vec<TxnOperation>,
+    /// What it reads of the past, which the store does not do in a transaction.
+    pub(super) past: Vec<&'a RangeRequest>,
     pub(super) steps: Vec<BranchStep<'a>>,
     claimed: BTreeSet<LockName>,
     /// Whether the former entries of single keys do not fit into the transaction, so that the history must show them.
@@ -120,7 +125,10 @@ impl<'a> Branch<'a> {
 
     fn add_step(&mut self, claims: &Claims, decided: &Decided<'a>) -> Result<BranchStep<'a>, Error> {
         Ok(match decided {
-            Decided::Range(request) if request.revision > 0 => BranchStep::Past(request),
+            Decided::Range(request) if request.revision > 0 => {
+                self.past.push(request);
+                BranchStep::Past { place: self.past.len() - 1 }
+            }
             Decided::Range(request) => {
                 let select = range::select(request)?;
                 BranchStep::Range { place: self.push(TxnOperation::Select(select)) }

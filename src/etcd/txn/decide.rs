@@ -1,17 +1,11 @@
 //! Which operations of a transaction run, by what was read.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use lockkeeper_machine::{Entry, Key, Operand, Relation, Revision};
 use lockkeeper_planted::Planted;
 
-use super::{
-    analyze::{RangeName, past_of_range},
-    compare::CompareCondition,
-};
+use super::{analyze::RangeName, compare::CompareCondition};
 use crate::{
     error::Error,
     key,
@@ -132,15 +126,4 @@ pub(super) fn decide<'a>(request: &'a TxnRequest, snapshot: &Snapshot) -> Result
         });
     }
     Ok((succeeded, operations))
-}
-
-/// Collects the revisions of the past that the operations of a branch show.
-pub(super) fn past_of_decided(operations: &[Decided<'_>], past: &mut BTreeSet<Revision>) {
-    for operation in operations {
-        match operation {
-            Decided::Range(range) => past.extend(past_of_range(range)),
-            Decided::Txn { operations, .. } => past_of_decided(operations, past),
-            Decided::Put { .. } | Decided::Delete(_) => {}
-        }
-    }
 }

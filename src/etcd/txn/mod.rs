@@ -3,14 +3,14 @@
 //! **Directly**, where the store can do everything that the transaction asks: compares, reads, puts, deletes. Both branches go into one
 //! transaction of the store.
 //!
-//! **Decided here**, where it cannot: transactions in transactions, and puts that keep a value or a lease. The keys that decide are read.
-//! They say which branches run, since etcd makes all compares before the first operation. What these branches do is committed on the
-//! condition that nothing that was read has changed; otherwise all of it happens again. Branches that write nothing are not committed: the
-//! answer shows the revision that was read.
+//! **Decided here**, where it cannot: transactions in transactions, puts that keep a value or a lease, and reads of the past, which may be
+//! forgotten by the time of the commit. The keys that decide are read. They say which branches run, since etcd makes all compares before
+//! the first operation. What these branches do is committed on the condition that nothing that was read has changed; otherwise all of it
+//! happens again. Branches that write nothing are not committed: the answer shows the revision that was read.
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `analyze` | what a transaction needs: a decision, keys and ranges that decide it, revisions of the past |
+//! | `analyze` | what a transaction needs: a decision, keys and ranges that decide it |
 //! | `compare` | a compare of etcd's, as one of the store's |
 //! | `decide` | what was read, and which operations run then |
 //! | `compile` | these operations, as operations of the store; which locks its puts claim |
@@ -22,23 +22,20 @@ mod compare;
 mod compile;
 mod decide;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Stamp, Txn, TxnOperation, TxnResult};
 
 use self::{
-    analyze::{Deciding, needs_decision, past_of_request},
+    analyze::{Deciding, needs_decision},
     compare::CompareCondition,
     compile::{Branch, Claims},
-    decide::{Snapshot, decide, past_of_decided, undecided},
+    decide::{Snapshot, decide, undecided},
 };
 use crate::{
     Etcd, Store, StoreError,
     error::Error,
-    proto::etcdserverpb::{TxnRequest, TxnResponse},
+    proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse},
 };
 
 /// Attempts to commit what was decided from keys that change meanwhile.
@@ -51,16 +48,7 @@ impl<S: Store> Etcd<S> {
         caller: &S::Caller,
         request: &TxnRequest,
     ) -> Result<(Revision, TxnResponse), Error> {
-        let mut past = BTreeSet::new();
-        past_of_request(request, &mut past);
-
-        // A revision that cannot be shown matters only if the branch that shows it runs. Then the transaction fails before it writes.
-        let is_readable = match self.ensure_readable(caller, past).await {
-            Ok(()) => true,
-            Err(Error::Compacted | Error::Future) => false,
-            Err(error) => return Err(error),
-        };
-        if is_readable && !needs_decision(request) {
+        if !needs_decision(request) {
             return self.run_directly(caller, request).await;
         }
 
@@ -70,15 +58,6 @@ impl<S: Store> Etcd<S> {
             }
         }
         Err(StoreError::Overloaded.into())
-    }
-
-    /// Fails if one of these revisions cannot be shown.
-    async fn ensure_readable(&self, caller: &S::Caller, past: BTreeSet<Revision>) -> Result<(), Error> {
-        for revision in past {
-            // It reads no key: the caller may not be allowed to read one that it does not ask for.
-            self.store.get(caller, Vec::new(), Some(revision)).await?;
-        }
-        Ok(())
     }
 
     /// Runs both branches as one transaction of the store.
@@ -95,7 +74,7 @@ impl<S: Store> Etcd<S> {
         let txn = Txn::new(compares, then.operations.clone(), otherwise.operations.clone()).map_err(invalid)?;
         let committed = self.store.commit(caller, txn).await?;
         let branch = if committed.succeeded { &then } else { &otherwise };
-        self.answer(caller, branch, &committed).await
+        self.answer(caller, branch, &committed, Vec::new()).await
     }
 
     /// Reads, decides and commits. Returns `None` if what was read has changed meanwhile.
@@ -107,18 +86,16 @@ impl<S: Store> Etcd<S> {
         let snapshot = self.read_deciding(caller, request).await?;
         let (succeeded, operations) = decide(request, &snapshot)?;
 
-        let mut past = BTreeSet::new();
-        past_of_decided(&operations, &mut past);
-        self.ensure_readable(caller, past).await?;
-
+        // The past is read before the commit: if it cannot be shown, the transaction fails and has written nothing.
         let branch = Branch::compile(&Claims::collect(request), &operations)?;
+        let past = self.read_past(caller, &branch.past).await?;
         if !branch.writes() {
             let results = self.read_all(caller, &branch.operations, snapshot.revision).await?;
             // What was read shows no time, and no answer of etcd's has one.
             let now = Stamp::default();
             let failed = None;
             let committed = Committed { succeeded, failed, revision: snapshot.revision, now, results };
-            return Ok(Some(self.answer(caller, &branch, &committed).await?));
+            return Ok(Some(self.answer(caller, &branch, &committed, past).await?));
         }
 
         let txn = Txn::new(snapshot.guards()?, branch.operations.clone(), Vec::new()).map_err(invalid)?;
@@ -129,7 +106,17 @@ impl<S: Store> Etcd<S> {
 
         // The store says that the guards held; the client asks whether its own compares did.
         let committed = Committed { succeeded, ..committed };
-        Ok(Some(self.answer(caller, &branch, &committed).await?))
+        Ok(Some(self.answer(caller, &branch, &committed, past).await?))
+    }
+
+    /// Runs the reads of the past.
+    async fn read_past(&self, caller: &S::Caller, requests: &[&RangeRequest]) -> Result<Vec<RangeResponse>, Error> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (answer, _) = self.read(caller, request).await?;
+            answers.push(answer);
+        }
+        Ok(answers)
     }
 
     /// Runs the operations of a branch that writes nothing, on the state at a revision.
