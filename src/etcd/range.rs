@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
-use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Selected, Shows, SortBy};
+use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Selected, Shows, SortBy, TXN_READS_MAX};
 use lockkeeper_planted::Planted;
 
 use crate::{
@@ -21,6 +21,8 @@ use crate::{
 
 /// Bytes of keys and values in one answer, at the most: an answer is sent whole.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Entries in all answers of one transaction, at the most: small ones take far more memory than their bytes.
+const ANSWER_ENTRIES_MAX: usize = 16 * TXN_READS_MAX;
 /// Entries that are kept beyond the limit before the surplus is sorted out.
 const SURPLUS: usize = 1024;
 /// Attempts to read a range whose revision is forgotten before all its pages are read.
@@ -100,28 +102,65 @@ impl<S: Store> Etcd<S> {
         }
     }
 
-    /// All entries of a range, and the present revision.
+    /// All entries of a range, at a revision. They must fit into the room.
     pub(crate) async fn entries(
         &self,
         caller: &S::Caller,
         range: KeyRange,
-        at: Option<Revision>,
-    ) -> Result<(Vec<FoundEntry>, Revision), Error> {
-        for _ in 0..ATTEMPTS_MAX {
-            let mut all = Vec::new();
-            let mut bytes = 0;
-            let scanned = self.scan(caller, range.clone(), at, |entries| {
-                // Counted page by page: a range may have far more than an answer can.
-                bytes += entries.iter().map(size).sum::<usize>();
-                all.extend(entries);
-                if bytes > ANSWER_BYTES_MAX { Err(too_large()) } else { Ok(()) }
-            });
-            match scanned.await {
-                Err(Error::Compacted) if at.is_none() => {}
-                scanned => return Ok((all, scanned?)),
-            }
-        }
-        Err(StoreError::Overloaded.into())
+        at: Revision,
+        room: &mut AnswerRoom,
+    ) -> Result<Vec<FoundEntry>, Error> {
+        let mut all = Vec::new();
+        let scanned = self.scan(caller, range, Some(at), |entries| {
+            // Counted page by page: a range may have far more than an answer can.
+            room.take(entries.len(), entries.iter().map(size).sum())?;
+            all.extend(entries);
+            Ok(())
+        });
+        scanned.await?;
+        Ok(all)
+    }
+}
+
+/// What several reads of one request may still have together.
+pub(crate) struct AnswerRoom {
+    entries_left: usize,
+    bytes_left: usize,
+}
+
+impl AnswerRoom {
+    /// For the entries that an answer shows.
+    pub(crate) fn for_shown() -> Self {
+        Self { entries_left: ANSWER_ENTRIES_MAX, bytes_left: ANSWER_BYTES_MAX }
+    }
+
+    /// For the entries from which one operation selects some.
+    pub(crate) fn for_visited() -> Self {
+        Self { entries_left: usize::MAX, bytes_left: ANSWER_BYTES_MAX }
+    }
+
+    /// For the entries that decide a transaction. Where the store makes the compares itself, it looks at no more of them either.
+    pub(crate) fn for_compared() -> Self {
+        Self { entries_left: TXN_READS_MAX, bytes_left: ANSWER_BYTES_MAX }
+    }
+
+    /// Takes the room of an answer.
+    pub(crate) fn take_answer(&mut self, answer: &RangeResponse) -> Result<(), Error> {
+        self.take(answer.kvs.len(), answer.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum())
+    }
+
+    /// Takes the room of the entries of some keys.
+    pub(crate) fn take_found(&mut self, entries: &[Option<Arc<Entry>>]) -> Result<(), Error> {
+        let values = entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum();
+        self.take(entries.len(), values)
+    }
+
+    /// Takes the room of entries with these bytes. Fails if there is not enough.
+    pub(crate) fn take(&mut self, entries: usize, bytes: usize) -> Result<(), Error> {
+        let entries_left = self.entries_left.checked_sub(entries).ok_or_else(too_large)?;
+        let bytes_left = self.bytes_left.checked_sub(bytes).ok_or_else(too_large)?;
+        *self = Self { entries_left, bytes_left };
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use futures::{
@@ -16,7 +17,7 @@ use lockkeeper_machine::{
     Command, Committed, EntryEvent, Key, KeyRange, Label, Limit, Machine, Put, PutLease, Refusal, Renewal, Reply,
     Revision, RevisionError, Select, Selected, SessionId, Stamp, Time, Ttl, Txn, TxnOperation, Value, WallTime,
 };
-use tokio::{sync::watch, task::yield_now};
+use tokio::{sync::watch, task::yield_now, time::sleep};
 
 use super::{EtcdMember, Facts, Found, KeptAlive, NodeCondition, RangePage, Session, Store, StoreError, Watched};
 
@@ -56,6 +57,8 @@ struct State {
     commits: usize,
     /// The next commit takes effect, and has no answer.
     loses_answer: bool,
+    /// How long a read takes.
+    read_time: Duration,
     /// Right after the next commit, everything before it is forgotten.
     forgets_past: bool,
     /// Writes of others, one before each call of keys.
@@ -165,6 +168,11 @@ impl Memory {
     /// The next commit is followed by a compaction of all that was before it.
     pub(crate) fn forget_past(&self) {
         self.state().forgets_past = true;
+    }
+
+    /// From now on each read takes this time.
+    pub(crate) fn read_slowly(&self, read_time: Duration) {
+        self.state().read_time = read_time;
     }
 
     /// How many transactions were committed.
@@ -280,6 +288,11 @@ impl Store for Memory {
         limit: usize,
         at: Option<Revision>,
     ) -> Result<RangePage, StoreError> {
+        let read_time = self.state().read_time;
+        if !read_time.is_zero() {
+            sleep(read_time).await;
+        }
+
         let machine = self.read_at_leader()?;
         let revision = machine.revision();
         let entries = machine.entries_at(&range, at.unwrap_or(revision)).map_err(past)?;

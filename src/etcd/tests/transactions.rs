@@ -288,6 +288,60 @@ async fn a_transaction_that_has_written_shows_the_past_that_is_forgotten_meanwhi
     assert_eq!(kv.range(prefix("b")).await.unwrap().into_inner().kvs[0].version, 1);
 }
 
+#[tokio::test]
+async fn the_answers_of_a_transaction_have_one_limit() {
+    let mut kv = Api::new().kv();
+    let large = "x".repeat(300 << 10);
+    let first = kv.put(put("a1", &large)).await.unwrap().into_inner().header.unwrap().revision;
+    kv.put(put("a2", &large)).await.unwrap();
+
+    // Each answer has 600 KiB.
+    let present = |count| vec![operation(prefix("a")); count];
+    let past = |count| vec![operation(RangeRequest { revision: first + 1, ..prefix("a") }); count];
+    let both = |count: usize| [present(count), past(count)].concat();
+    let inner = |count| vec![operation(TxnRequest { success: present(count), ..Default::default() }); 2];
+    let counts = |count| vec![operation(RangeRequest { count_only: true, ..prefix("a") }); count];
+
+    let too_large = "8 etcdserver: the answer has more than 4194304 bytes: ask for fewer keys, with a limit";
+    let txn = |success: Vec<RequestOp>| TxnRequest { success, ..Default::default() };
+    for (fits, exceeds) in [(present(6), present(7)), (past(6), past(7)), (both(3), both(4)), (inner(3), inner(4))] {
+        commit(&mut kv, txn(fits)).await;
+        assert_eq!(shown(&kv.txn(txn(exceeds)).await.unwrap_err()), too_large);
+    }
+    commit(&mut kv, txn(counts(128))).await;
+
+    // One that writes and shows too much of the past writes nothing.
+    let writes = [past(7), vec![operation(put("b", ""))]].concat();
+    assert_eq!(shown(&kv.txn(txn(writes)).await.unwrap_err()), too_large);
+    assert_eq!(kv.range(prefix("b")).await.unwrap().into_inner().count, 0);
+}
+
+#[tokio::test]
+async fn a_transaction_of_too_many_reads_is_refused_before_the_first_one() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    let many = |one: TxnRequest| TxnRequest { success: vec![operation(one); 64], ..Default::default() };
+    let reads = many(TxnRequest { success: vec![operation(prefix("a")); 17], ..Default::default() });
+    let too_many = "3 etcdserver: too many operations in txn request";
+    assert_eq!(shown(&kv.txn(reads).await.unwrap_err()), too_many);
+    assert_eq!(api.store.led_reads(), 1, "the revision");
+
+    let compares = many(TxnRequest { compare: vec![absent("a"); 17], ..Default::default() });
+    assert_eq!(shown(&kv.txn(compares).await.unwrap_err()), too_many);
+    assert_eq!(api.store.led_reads(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reads_of_a_transaction_have_one_deadline() {
+    let api = Api::new();
+    let mut kv = api.kv();
+    api.store.read_slowly(Duration::from_secs(1));
+    let reads = |count| TxnRequest { success: vec![operation(prefix("a")); count], ..Default::default() };
+    commit(&mut kv, reads(6)).await;
+    let error = kv.txn(reads(8)).await.unwrap_err();
+    assert_eq!(shown(&error), "14 etcdserver: request timed out");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_of_transactions_in_transactions_are_not_compared_with_each_other() {
     let mut kv = Api::new().kv();

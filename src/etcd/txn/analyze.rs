@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_machine::{Key, KeyRange};
+use lockkeeper_machine::{Key, KeyRange, TXN_OPERATIONS_MAX};
 
 use crate::{
     error::Error,
@@ -37,6 +37,8 @@ pub(super) fn needs_decision(request: &TxnRequest) -> bool {
 pub(super) struct Deciding {
     pub(super) keys: BTreeSet<Key>,
     pub(super) ranges: BTreeMap<RangeName, KeyRange>,
+    /// How often they are named.
+    named: usize,
 }
 
 impl Deciding {
@@ -47,6 +49,7 @@ impl Deciding {
     }
 
     fn add(&mut self, request: &TxnRequest) -> Result<(), Error> {
+        self.count(request.compare.len())?;
         for Compare { key, range_end, .. } in &request.compare {
             if range_end.is_empty() {
                 self.keys.insert(key::from_wire(key)?);
@@ -59,11 +62,18 @@ impl Deciding {
             match operation {
                 Request::RequestTxn(txn) => self.add(txn)?,
                 Request::RequestPut(put) if put.ignore_value || put.ignore_lease => {
+                    self.count(1)?;
                     self.keys.insert(key::from_wire(&put.key)?);
                 }
                 Request::RequestPut(_) | Request::RequestRange(_) | Request::RequestDeleteRange(_) => {}
             }
         }
         Ok(())
+    }
+    /// Refuses more than the store compares, before the first read: a request has room for a hundred thousand of them, in transactions
+    /// within transactions, each with a range of its own.
+    fn count(&mut self, named: usize) -> Result<(), Error> {
+        self.named += named;
+        if self.named > TXN_OPERATIONS_MAX { Err(Error::TooManyOperations) } else { Ok(()) }
     }
 }

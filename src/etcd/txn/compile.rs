@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use lockkeeper_machine::{
     AtLeaseEnd, Entry, Key, KeyRange, Lease, LockName, Put, PutClaim, PutLease, Select,
-    TXN_OPERATIONS_BEFORE_CHILDREN_MAX, TxnOperation, Value,
+    TXN_OPERATIONS_BEFORE_CHILDREN_MAX, TXN_OPERATIONS_MAX, TxnOperation, Value,
 };
 use lockkeeper_planted::Planted;
 
@@ -93,6 +93,8 @@ pub(super) struct Branch<'a> {
     pub(super) past: Vec<&'a RangeRequest>,
     pub(super) steps: Vec<BranchStep<'a>>,
     claimed: BTreeSet<LockName>,
+    /// Operations of the client that were added, with those of inner transactions.
+    added: usize,
     /// Whether the former entries of single keys do not fit into the transaction, so that the history must show them.
     is_crowded: bool,
 }
@@ -118,6 +120,11 @@ impl<'a> Branch<'a> {
     fn add(&mut self, claims: &Claims, decided: &[Decided<'a>]) -> Result<Vec<BranchStep<'a>>, Error> {
         let mut steps = Vec::with_capacity(decided.len());
         for operation in decided {
+            // A request has room for hundreds of thousands, in transactions within transactions.
+            self.added += 1;
+            if self.added > TXN_OPERATIONS_MAX {
+                return Err(Error::TooManyOperations);
+            }
             steps.push(self.add_step(claims, operation)?);
         }
         Ok(steps)

@@ -22,9 +22,10 @@ mod compare;
 mod compile;
 mod decide;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lockkeeper_machine::{Committed, InvalidTxn, Key, Revision, Select, Stamp, Txn, TxnOperation, TxnResult};
+use tokio::time::timeout;
 
 use self::{
     analyze::{Deciding, needs_decision},
@@ -36,10 +37,15 @@ use crate::{
     Etcd, Store, StoreError,
     error::Error,
     proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse},
+    range::AnswerRoom,
 };
 
 /// Attempts to commit what was decided from keys that change meanwhile.
 const ATTEMPTS_MAX: usize = 32;
+/// Keys that are read in one call, since their values may be large.
+const KEYS_AT_A_TIME: usize = 32;
+/// Time limit of a transaction, with all its reads and attempts. etcd's own.
+const TIME_MAX: Duration = Duration::from_secs(7);
 
 impl<S: Store> Etcd<S> {
     /// Runs a transaction that was checked. Returns its revision, and the answer without its header.
@@ -52,12 +58,16 @@ impl<S: Store> Etcd<S> {
             return self.run_directly(caller, request).await;
         }
 
-        for _ in 0..ATTEMPTS_MAX {
-            if let Some(answer) = self.run_decided(caller, request).await? {
-                return Ok(answer);
+        // Each of its calls has a time limit, but there may be thousands of them.
+        let decided = async {
+            for _ in 0..ATTEMPTS_MAX {
+                if let Some(answer) = self.run_decided(caller, request).await? {
+                    return Ok(answer);
+                }
             }
-        }
-        Err(StoreError::Overloaded.into())
+            Err(StoreError::Overloaded.into())
+        };
+        timeout(TIME_MAX, decided).await.unwrap_or(Err(Error::TimedOut))
     }
 
     /// Runs both branches as one transaction of the store.
@@ -88,9 +98,10 @@ impl<S: Store> Etcd<S> {
 
         // The past is read before the commit: if it cannot be shown, the transaction fails and has written nothing.
         let branch = Branch::compile(&Claims::collect(request), &operations)?;
-        let past = self.read_past(caller, &branch.past).await?;
+        let mut room = AnswerRoom::for_shown();
+        let past = self.read_past(caller, &branch.past, &mut room).await?;
         if !branch.writes() {
-            let results = self.read_all(caller, &branch.operations, snapshot.revision).await?;
+            let results = self.read_all(caller, &branch.operations, snapshot.revision, &mut room).await?;
             // What was read shows no time, and no answer of etcd's has one.
             let now = Stamp::default();
             let failed = None;
@@ -109,39 +120,59 @@ impl<S: Store> Etcd<S> {
         Ok(Some(self.answer(caller, &branch, &committed, past).await?))
     }
 
-    /// Runs the reads of the past.
-    async fn read_past(&self, caller: &S::Caller, requests: &[&RangeRequest]) -> Result<Vec<RangeResponse>, Error> {
+    /// Runs the reads of the past. What they show must fit into the room.
+    async fn read_past(
+        &self,
+        caller: &S::Caller,
+        requests: &[&RangeRequest],
+        room: &mut AnswerRoom,
+    ) -> Result<Vec<RangeResponse>, Error> {
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             let (answer, _) = self.read(caller, request).await?;
+            room.take_answer(&answer)?;
             answers.push(answer);
         }
         Ok(answers)
     }
 
-    /// Runs the operations of a branch that writes nothing, on the state at a revision.
+    /// Runs the operations of a branch that writes nothing, on the state at a revision. What they show must fit into the room.
     async fn read_all(
         &self,
         caller: &S::Caller,
         operations: &[TxnOperation],
         at: Revision,
+        room: &mut AnswerRoom,
     ) -> Result<Vec<TxnResult>, Error> {
         let mut results = Vec::with_capacity(operations.len());
         for operation in operations {
             let select = if let TxnOperation::Select(select) = operation { select.clone() } else { Select::default() };
-            let (entries, _) = self.entries(caller, select.range.clone(), Some(at)).await?;
+            let mut visited = AnswerRoom::for_visited();
+            let entries = self.entries(caller, select.range.clone(), at, &mut visited).await?;
 
             let entries = entries.iter().map(|(key, entry)| (key, Arc::clone(entry)));
-            results.push(TxnResult::Selected(select.from(entries)));
+            let selected = select.from(entries);
+            room.take(selected.entries.len(), selected.bytes())?;
+            results.push(TxnResult::Selected(selected));
         }
         Ok(results)
     }
 
     /// Reads what decides a transaction, all of it as of one revision.
     async fn read_deciding(&self, caller: &S::Caller, request: &TxnRequest) -> Result<Snapshot, Error> {
-        let Deciding { keys, ranges } = Deciding::collect(request)?;
+        let Deciding { keys, ranges, .. } = Deciding::collect(request)?;
         let keys: Vec<Key> = keys.into_iter().collect();
-        let found = self.store.get(caller, keys.clone(), None).await?;
+        let mut room = AnswerRoom::for_compared();
+
+        // The present revision, also if no key decides.
+        let (first, others) = keys.split_at(keys.len().min(KEYS_AT_A_TIME));
+        let mut found = self.store.get(caller, first.to_vec(), None).await?;
+        room.take_found(&found.entries)?;
+        for keys in others.chunks(KEYS_AT_A_TIME) {
+            let more = self.store.get(caller, keys.to_vec(), Some(found.revision)).await?;
+            room.take_found(&more.entries)?;
+            found.entries.extend(more.entries);
+        }
 
         let mut snapshot = Snapshot {
             revision: found.revision,
@@ -149,7 +180,7 @@ impl<S: Store> Etcd<S> {
             ranges: BTreeMap::new(),
         };
         for (name, range) in ranges {
-            let (entries, _) = self.entries(caller, range, Some(snapshot.revision)).await?;
+            let entries = self.entries(caller, range, snapshot.revision, &mut room).await?;
             snapshot.ranges.insert(name, entries);
         }
         Ok(snapshot)
