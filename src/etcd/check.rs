@@ -118,14 +118,14 @@ fn writes_of(branch: &[RequestOp]) -> Result<BranchWrites<'_>, Error> {
 
 /// Where one of etcd's ranges ends. A later end is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum RangeEnd<'a> {
+pub(crate) enum RangeEnd<'a> {
     /// The bytes, and whether the range has them as a key.
     At(&'a [u8], bool),
     Never,
 }
 
 impl<'a> RangeEnd<'a> {
-    fn from_wire(from: &'a [u8], end: &'a [u8]) -> Self {
+    pub(crate) fn from_wire(from: &'a [u8], end: &'a [u8]) -> Self {
         match end {
             [] => Self::At(from, true),
             [0] => Self::Never,
@@ -136,10 +136,10 @@ impl<'a> RangeEnd<'a> {
 
 /// Ranges that do not overlap, by their first keys.
 #[derive(Default)]
-struct Ranges<'a>(BTreeMap<&'a [u8], RangeEnd<'a>>);
+pub(crate) struct Ranges<'a>(BTreeMap<&'a [u8], RangeEnd<'a>>);
 
 impl<'a> Ranges<'a> {
-    fn insert(&mut self, mut from: &'a [u8], mut end: RangeEnd<'a>) {
+    pub(crate) fn insert(&mut self, mut from: &'a [u8], mut end: RangeEnd<'a>) {
         // A range that ends before it begins has no keys.
         if end <= RangeEnd::At(from, false) {
             return;
@@ -162,9 +162,15 @@ impl<'a> Ranges<'a> {
         self.0.insert(from, end);
     }
 
-    fn contains(&self, key: &[u8]) -> bool {
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
         // Ranges do not overlap: only the last one that begins in time can have the key.
         self.0.range(..=key).next_back().is_some_and(|(_, end)| *end >= RangeEnd::At(key, true))
+    }
+
+    /// The number of ranges that are left of those that were inserted.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 

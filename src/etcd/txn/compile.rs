@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use lockkeeper_machine::{
-    AtLeaseEnd, Entry, Key, KeyRange, Lease, LockName, Put, PutClaim, PutLease, Select,
-    TXN_OPERATIONS_BEFORE_CHILDREN_MAX, TXN_OPERATIONS_MAX, TxnOperation, Value,
+    AtLeaseEnd, Entry, Key, Lease, LockName, Put, PutClaim, PutLease, Select, TXN_OPERATIONS_BEFORE_CHILDREN_MAX,
+    TXN_OPERATIONS_MAX, TxnOperation, Value,
 };
 use lockkeeper_planted::Planted;
 
 use super::{analyze::operations, decide::Decided};
 use crate::{
+    check::{RangeEnd, Ranges},
     error::Error,
     key,
     proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, request_op::Request},
@@ -17,27 +18,28 @@ use crate::{
 };
 
 /// Which locks the puts of a transaction claim: see `README.md`.
-pub(super) struct Claims {
+#[derive(Default)]
+pub(super) struct Claims<'a> {
     /// The single keys that the transaction compares.
-    compared: BTreeSet<Vec<u8>>,
-    /// The ranges that it compares.
-    ranges: Vec<KeyRange>,
+    compared: BTreeSet<&'a [u8]>,
+    /// The ranges that it compares. A request has room for a hundred thousand: no put is looked for in all of them.
+    ranges: Ranges<'a>,
 }
 
-impl Claims {
-    pub(super) fn collect(request: &TxnRequest) -> Self {
-        let mut claims = Self { compared: BTreeSet::new(), ranges: Vec::new() };
+impl<'a> Claims<'a> {
+    pub(super) fn collect(request: &'a TxnRequest) -> Self {
+        let mut claims = Self::default();
         claims.add_compared(request);
         claims
     }
 
-    fn add_compared(&mut self, request: &TxnRequest) {
+    fn add_compared(&mut self, request: &'a TxnRequest) {
         for compare in &request.compare {
             if compare.range_end.is_empty() {
-                self.compared.insert(compare.key.clone());
+                self.compared.insert(&compare.key);
             } else {
-                // A range that is refused here is refused when the compare is compiled, and with it the transaction.
-                self.ranges.extend(key::range(&compare.key, &compare.range_end));
+                // A range that the store does not take is refused when the compare is compiled, and with it the transaction.
+                self.ranges.insert(&compare.key, RangeEnd::from_wire(&compare.key, &compare.range_end));
             }
         }
 
@@ -51,8 +53,7 @@ impl Claims {
     /// The lock of a put with this lease.
     fn lock(&self, key: &Key, lease: i64) -> Option<LockName> {
         // A key of a queue is known by its name. Any other key is a lock only by what the client does with it, or as Patroni names it.
-        let is_compared =
-            || self.compared.contains(key::shown(key)) || self.ranges.iter().any(|range| range.contains(key));
+        let is_compared = || self.compared.contains(key::shown(key)) || self.ranges.contains(key::shown(key));
         let is_single = key::is_leader(key) || is_compared();
         let single = || is_single.then(|| key::single(key)).flatten();
         key::queue(key, lease).or_else(single)
@@ -100,7 +101,7 @@ pub(super) struct Branch<'a> {
 }
 
 impl<'a> Branch<'a> {
-    pub(super) fn compile(claims: &Claims, decided: &[Decided<'a>]) -> Result<Self, Error> {
+    pub(super) fn compile(claims: &Claims<'_>, decided: &[Decided<'a>]) -> Result<Self, Error> {
         let mut branch = Self::default();
         branch.steps = branch.add(claims, decided)?;
 
@@ -117,7 +118,7 @@ impl<'a> Branch<'a> {
         !self.operations.iter().all(|operation| matches!(operation, TxnOperation::Get(_) | TxnOperation::Select(_)))
     }
 
-    fn add(&mut self, claims: &Claims, decided: &[Decided<'a>]) -> Result<Vec<BranchStep<'a>>, Error> {
+    fn add(&mut self, claims: &Claims<'_>, decided: &[Decided<'a>]) -> Result<Vec<BranchStep<'a>>, Error> {
         let mut steps = Vec::with_capacity(decided.len());
         for operation in decided {
             // A request has room for hundreds of thousands, in transactions within transactions.
@@ -130,7 +131,7 @@ impl<'a> Branch<'a> {
         Ok(steps)
     }
 
-    fn add_step(&mut self, claims: &Claims, decided: &Decided<'a>) -> Result<BranchStep<'a>, Error> {
+    fn add_step(&mut self, claims: &Claims<'_>, decided: &Decided<'a>) -> Result<BranchStep<'a>, Error> {
         Ok(match decided {
             Decided::Range(request) if request.revision > 0 => {
                 self.past.push(request);
@@ -176,7 +177,7 @@ impl<'a> Branch<'a> {
         Ok((is_wanted && !self.is_crowded).then(|| self.push(TxnOperation::Get(key))))
     }
 
-    fn put(&mut self, claims: &Claims, request: &PutRequest, kept: Option<&Entry>) -> Result<Put, Error> {
+    fn put(&mut self, claims: &Claims<'_>, request: &PutRequest, kept: Option<&Entry>) -> Result<Put, Error> {
         let key = key::from_wire(&request.key)?;
         let value = match kept.filter(|_| request.ignore_value) {
             Some(kept) => kept.value.clone(),
@@ -195,5 +196,43 @@ impl<'a> Branch<'a> {
         let lease = Lease { session: key::session(request.lease), at_end: AtLeaseEnd::Delete };
         let claims = claims.lock(&key, request.lease).filter(|lock| self.claimed.insert(lock.clone()));
         Ok(Put { key, value, lease: PutLease::Given(lease), claims: claims.map(PutClaim::from) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::etcdserverpb::Compare;
+
+    /// As many as a request has room for.
+    const MANY: usize = 50_000;
+
+    #[test]
+    fn compared_ranges_are_joined() {
+        let range = |n: usize| Compare {
+            key: format!("k{n:05}").into_bytes(),
+            range_end: format!("k{:05}", n + 2).into_bytes(),
+            ..Compare::default()
+        };
+        let request = TxnRequest { compare: (0..MANY).map(range).collect(), ..TxnRequest::default() };
+        let claims = Claims::collect(&request);
+        assert_eq!(claims.ranges.len(), 1);
+
+        let is_lock = |key: &str| claims.lock(&key::from_wire(key.as_bytes()).expect("a key"), 7).is_some();
+        assert!(is_lock("k00000") && is_lock("k31234") && is_lock("k50000/x"));
+        assert!(!is_lock("k") && !is_lock("k50001"));
+    }
+
+    #[test]
+    fn no_more_operations_are_compiled_than_may_run() {
+        let request = PutRequest { key: b"k".to_vec(), lease: 7, ..PutRequest::default() };
+        let puts = |count| (0..count).map(|_| Decided::Put { request: &request, kept: None }).collect();
+        let nested = vec![Decided::Txn { succeeded: true, operations: puts(MANY) }];
+
+        let mut branch = Branch::default();
+        let claims = Claims::default();
+        assert_eq!(branch.add(&claims, &nested).err(), Some(Error::TooManyOperations));
+        assert!(branch.operations.len() <= TXN_OPERATIONS_MAX, "{}", branch.operations.len());
+        assert_eq!(Branch::compile(&claims, &nested).err(), Some(Error::TooManyOperations));
     }
 }
