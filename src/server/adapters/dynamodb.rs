@@ -33,7 +33,7 @@ use super::{
 use crate::{
     api::{
         Caller, Deadline, Error, FailureReason,
-        requests::{GetEntries, ListEntries},
+        requests::{EntriesFound, GetEntries, ListEntries},
     },
     http_port::HttpPort,
     service::Service,
@@ -41,6 +41,8 @@ use crate::{
 
 /// Maximum number of bytes of the entries that one request names: four times that of the items of a transaction.
 const ENTRIES_BYTES_MAX: usize = 16 << 20;
+/// Attempts to read the entries of one request, if its revision is forgotten before all of them are read.
+const READS_MAX: usize = 4;
 
 /// Serves the API until `stopping` is cancelled. Fails at once if the secrets cannot be read.
 pub(crate) fn serve<L: Listen>(
@@ -111,7 +113,8 @@ impl dynamodb::Store for Keyspace {
         keys: Vec<Vec<u8>>,
     ) -> Result<Vec<Option<dynamodb::ItemEntry>>, dynamodb::DynamoStoreError> {
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let entries = self.entries(&self.caller(caller), keys).await?;
+        let caller = self.caller(caller);
+        let entries = read_entries(&keys, |request| self.client.call(&caller, request)).await?;
         Ok(entries.iter().map(|entry| entry.as_deref().map(shown)).collect())
     }
 
@@ -177,31 +180,59 @@ impl Keyspace {
         let deadline = Some(Deadline::at(caller.deadline));
         Caller { remote: Some(caller.address.into()), identity, deadline, ..Caller::default() }
     }
+}
 
-    /// Reads all entries of these keys. Each page of them is as of one moment.
-    async fn entries(
-        &self,
-        caller: &Caller,
-        mut keys: Vec<Key>,
-    ) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::DynamoStoreError> {
-        let mut entries = Vec::with_capacity(keys.len());
-        let mut bytes = 0;
-        while !keys.is_empty() {
-            let request = GetEntries { keys: keys.clone(), at: None, on_time: false };
-            let found = self.client.call(caller, request).await.map_err(|error| failed(&error))?;
-
-            bytes += found.entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
-            if bytes > ENTRIES_BYTES_MAX {
-                return Err(too_large(format!(
-                    "the items of the request have more than {ENTRIES_BYTES_MAX} bytes, the limit: name fewer of them"
-                )));
-            }
-
-            keys.drain(..found.entries.len().clamp(1, keys.len()));
-            entries.extend(found.entries);
+/// Reads all entries of these keys, all of the same revision, by as many requests as they need.
+async fn read_entries<F>(
+    keys: &[Key],
+    mut read: impl FnMut(GetEntries) -> F,
+) -> Result<Vec<Option<Arc<Entry>>>, dynamodb::DynamoStoreError>
+where
+    F: Future<Output = Result<EntriesFound, Error>>,
+{
+    for _ in 0..READS_MAX {
+        match read_pages(keys, &mut read).await? {
+            Some(entries) => return Ok(entries),
+            // The pages that are read are of no use any more: all of them must show one moment.
+            None => tracing::debug!("the history was compacted between two pages of a read, which begins again"),
         }
-        Ok(entries)
     }
+    Err(dynamodb::DynamoStoreError::Overloaded(
+        "the history of the keyspace was forgotten faster than the items were read: name fewer of them".to_owned(),
+    ))
+}
+
+/// One attempt at it. There are no entries if the revision of the first page was compacted before the last one.
+async fn read_pages<F>(
+    mut keys: &[Key],
+    mut read: impl FnMut(GetEntries) -> F,
+) -> Result<Option<Vec<Option<Arc<Entry>>>>, dynamodb::DynamoStoreError>
+where
+    F: Future<Output = Result<EntriesFound, Error>>,
+{
+    let mut entries = Vec::with_capacity(keys.len());
+    let mut bytes = 0;
+    let mut at = None;
+
+    while !keys.is_empty() {
+        let found = match read(GetEntries { keys: keys.to_vec(), at, on_time: false }).await {
+            Err(error) if at.is_some() && error.reason == FailureReason::RevisionCompacted => return Ok(None),
+            found => found.map_err(|error| failed(&error))?,
+        };
+        // Read all pages at the revision of the first one.
+        at = at.or(Some(found.revision));
+
+        bytes += found.entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum::<usize>();
+        if bytes > ENTRIES_BYTES_MAX {
+            return Err(too_large(format!(
+                "the items of the request have more than {ENTRIES_BYTES_MAX} bytes, the limit: name fewer of them"
+            )));
+        }
+
+        keys = &keys[found.entries.len().clamp(1, keys.len())..];
+        entries.extend(found.entries);
+    }
+    Ok(Some(entries))
 }
 
 /// A transaction that is being built.
@@ -319,8 +350,10 @@ fn failed(error: &Error) -> dynamodb::DynamoStoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use super::*;
-    use lockkeeper_machine::{Command, Committed, Machine, Reply, Time};
+    use lockkeeper_machine::{Command, Committed, Machine, Reply, Stamp, Time};
 
     /// A transaction of 100 items, DynamoDB's most, with a lease each, fits into one of the keyspace.
     #[test]
@@ -408,6 +441,74 @@ mod tests {
         machine.apply(late, Command::Tick, &mut Vec::new());
         assert!((0..100).all(|number| answer(&machine, number).is_none()), "their time is over");
         assert_eq!((machine.counts().sessions, machine.counts().entries), (0, 0));
+    }
+
+    /// A table between whose pages of two entries others write.
+    struct PagedTable {
+        machine: Machine,
+        /// Whether each write is followed by a compaction.
+        forgets: bool,
+        reads: usize,
+    }
+
+    impl PagedTable {
+        fn put_all(&mut self, value: u8) {
+            let put = |number: u8| {
+                let value = Value::new(&[value]).expect("short");
+                TxnOperation::Put(Put { key: item(number), value, lease: PutLease::None, claims: None })
+            };
+            let txn = Txn::new(Vec::new(), (0..5).map(put).collect(), Vec::new()).expect("in bounds");
+            self.machine.apply(Time::default(), Command::Txn(txn), &mut Vec::new());
+        }
+
+        fn page(&mut self, request: &GetEntries) -> Result<EntriesFound, Error> {
+            let revision = self.machine.revision();
+            let entry = |key| self.machine.entry_at(key, request.at.unwrap_or(revision)).map_err(Error::revision);
+            let entries = request.keys.iter().take(2).map(entry).collect::<Result<_, _>>()?;
+
+            // What is read next is as others leave it.
+            self.reads += 1;
+            self.put_all(u8::try_from(self.reads).expect("few"));
+            if self.forgets {
+                let revision = self.machine.revision();
+                self.machine.apply(Time::default(), Command::Compact { revision }, &mut Vec::new());
+            }
+            Ok(EntriesFound { entries, revision, now: Stamp::default() })
+        }
+    }
+
+    fn item(number: u8) -> Key {
+        key(&[b'k', number]).expect("a key")
+    }
+
+    /// The first byte of each of five items, which are read in pages of two while others write all of them after each page.
+    async fn read_beside_writers(forgets_until: usize) -> (Result<Vec<u8>, dynamodb::DynamoStoreError>, usize) {
+        let mut table = PagedTable { machine: Machine::default(), forgets: true, reads: 0 };
+        table.put_all(0);
+        let keys: Vec<_> = (0..5).map(item).collect();
+        let read = read_entries(&keys, |request| {
+            table.forgets = table.reads < forgets_until;
+            ready(table.page(&request))
+        });
+        let entries = read.await;
+        let first = |entry: Option<Arc<Entry>>| entry.expect("it is there").value.as_bytes()[0];
+        (entries.map(|entries| entries.into_iter().map(first).collect()), table.reads)
+    }
+
+    #[tokio::test]
+    async fn all_items_of_a_request_are_of_one_moment() {
+        let (values, reads) = read_beside_writers(0).await;
+        assert_eq!(values, Ok(vec![0; 5]));
+        assert_eq!(reads, 3);
+
+        // Forgotten after the first page: it begins again.
+        let (values, reads) = read_beside_writers(1).await;
+        assert_eq!(values, Ok(vec![1; 5]));
+        assert_eq!(reads, 4);
+
+        let (values, reads) = read_beside_writers(usize::MAX).await;
+        assert!(matches!(values, Err(dynamodb::DynamoStoreError::Overloaded(_))), "{values:?}");
+        assert_eq!(reads, READS_MAX);
     }
 
     #[test]
