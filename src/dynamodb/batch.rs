@@ -357,13 +357,14 @@ impl<S: Store> Database<S> {
             // lost.
             if let (Some(mark), Some(kept)) = (mark, answers.into_iter().flatten().next()) {
                 let kept = once::kept_transaction(&kept.value, body).map_err(|()| token_of_another_request())?;
-                return repeated(kept, mark, &located);
+                match self.repeat(caller, kept, mark, &located).await? {
+                    Some(answer) => return Ok(answer),
+                    None => continue,
+                }
             }
 
             check_items_differ(&located)?;
-
-            let read = located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum();
-            check_bytes(read)?;
+            check_bytes(&located)?;
 
             let plans: Vec<_> = prepared
                 .iter()
@@ -416,8 +417,7 @@ impl<S: Store> Database<S> {
             }
         }
 
-        let conflict = CancellationReason { code: "TransactionConflict", message: None, item: None };
-        Err(Error::cancelled(vec![conflict; parts.len()]))
+        Err(conflict(parts.len()))
     }
 
     pub(crate) async fn transact_get_items(&self, caller: &DynamoCaller, body: &[u8]) -> Result<Vec<u8>> {
@@ -433,7 +433,7 @@ impl<S: Store> Database<S> {
             projections.push(projection(get)?);
         }
         let (located, _) = self.locate(caller, &wanted, &[]).await?;
-        check_bytes(located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum())?;
+        check_bytes(&located)?;
         let mut costs = Costs::default();
         let mut responses = Vec::with_capacity(parts.len());
         for (located, projection) in located.into_iter().zip(&projections) {
@@ -445,18 +445,27 @@ impl<S: Store> Database<S> {
         let consumed_capacity = costs.shown(request.return_consumed_capacity.as_deref());
         Ok(json(&TransactGetResponse { responses, consumed_capacity }))
     }
-}
 
-/// The answer to a transaction that is sent again. It is cancelled if a lock that it acquired is lost: executing the rest again would be
-/// worse.
-fn repeated(kept: KeptTransaction, mark: RequestMark, located: &[StoredItem]) -> Result<Vec<u8>> {
-    let is_lost = |place: usize, located: &StoredItem| kept.locks.contains(&place) && !located.is_as_left_by(mark);
-    let lost: Vec<_> = located.iter().enumerate().map(|(place, located)| is_lost(place, located)).collect();
-    if !lost.contains(&true) {
-        return Ok(kept.answer);
+    /// The answer to a transaction that is sent again, once the leases of its locks are renewed. There is none if one of them has changed
+    /// meanwhile. It is cancelled if a lock that it acquired is lost: executing the rest again would be worse.
+    async fn repeat(
+        &self,
+        caller: &DynamoCaller,
+        kept: KeptTransaction,
+        mark: RequestMark,
+        located: &[StoredItem],
+    ) -> Result<Option<Vec<u8>>> {
+        let is_lost = |place: usize, located: &StoredItem| kept.locks.contains(&place) && !located.is_as_left_by(mark);
+        let lost: Vec<_> = located.iter().enumerate().map(|(place, located)| is_lost(place, located)).collect();
+        if lost.contains(&true) {
+            let failed = |is_lost: bool| reason(is_lost.then(|| Error::condition_failed(None)));
+            return Err(Error::cancelled(lost.into_iter().map(failed).collect()));
+        }
+
+        let locks: Vec<_> = kept.locks.iter().filter_map(|place| located.get(*place)).collect();
+        let is_renewed = self.renew(caller, &locks).await?;
+        Ok(is_renewed.then_some(kept.answer))
     }
-    let failed = |is_lost: bool| reason(is_lost.then(|| Error::condition_failed(None)));
-    Err(Error::cancelled(lost.into_iter().map(failed).collect()))
 }
 
 fn check_count(count: usize) -> Result<()> {
@@ -479,6 +488,12 @@ fn check_items_differ(located: &[StoredItem]) -> Result<()> {
     Ok(())
 }
 
+/// The error of a transaction whose items others change all the time.
+fn conflict(parts: usize) -> Error {
+    let reason = CancellationReason { code: "TransactionConflict", message: None, item: None };
+    Error::cancelled(vec![reason; parts])
+}
+
 fn token_of_another_request() -> Error {
     Error::new(
         ErrorType::IdempotentParameterMismatch,
@@ -486,7 +501,8 @@ fn token_of_another_request() -> Error {
     )
 }
 
-fn check_bytes(bytes: usize) -> Result<()> {
+fn check_bytes(located: &[StoredItem]) -> Result<()> {
+    let bytes: usize = located.iter().map(|located| located.shown.as_ref().map_or(0, item_size)).sum();
     if bytes > TRANSACTION_BYTES_MAX {
         return Err(Error::validation(format!(
             "the items of the transaction have {bytes} bytes, and the limit is {TRANSACTION_BYTES_MAX}: name fewer of them"

@@ -407,7 +407,7 @@ impl<S: Store> Database<S> {
         // The item says itself that this request wrote it last. That is enough for an answer, unless it shows what was there before.
         let is_as_left = located.is_as_left_by(mark);
         let is_remembered = answer.is_some() || is_as_left && !shows_old;
-        if is_remembered && is_as_left && !self.renew(caller, located).await? {
+        if is_remembered && is_as_left && !self.renew(caller, &[located]).await? {
             return Ok(Recalled::Stale);
         }
 
@@ -418,18 +418,26 @@ impl<S: Store> Database<S> {
         })
     }
 
-    /// Renews the lease of an item, if it has one, before a request that acquired it is answered again: some clients count their lease from
-    /// the answer. Returns `false` if the item has changed meanwhile.
-    async fn renew(&self, caller: &DynamoCaller, located: &StoredItem) -> Result<bool> {
-        let Some((record, entry)) = located.stored.as_ref().filter(|(_, entry)| entry.leased) else { return Ok(true) };
-        let renewed = ItemRecord { fence: recipes::kept(record, entry), ..record.clone() };
-        let put = Write::Put { key: located.key.clone(), value: renewed.encode(), lease: Lease::Renew };
-        let expected = vec![
-            (crate::key::table_key(&located.known.table.name), located.known.modified),
-            (located.key.clone(), entry.modified),
-        ];
-        let committed = self.store.commit(caller, StoreTxn { expected, writes: vec![put] }).await?;
-        Ok(committed.succeeded)
+    /// Renews the leases of these items, of those that have one and all at once, before a request that acquired them is answered again:
+    /// some clients count their lease from the answer. Returns `false` if one of the items has changed meanwhile.
+    pub(crate) async fn renew(&self, caller: &DynamoCaller, items: &[&StoredItem]) -> Result<bool> {
+        let mut txn = StoreTxn::default();
+        for located in items {
+            let Some((record, entry)) = located.stored.as_ref().filter(|(_, entry)| entry.leased) else { continue };
+            let renewed = ItemRecord { fence: recipes::kept(record, entry), ..record.clone() };
+            txn.writes.push(Write::Put { key: located.key.clone(), value: renewed.encode(), lease: Lease::Renew });
+
+            let table = (crate::key::table_key(&located.known.table.name), located.known.modified);
+            if !txn.expected.contains(&table) {
+                txn.expected.push(table);
+            }
+            txn.expected.push((located.key.clone(), entry.modified));
+        }
+
+        if txn.writes.is_empty() {
+            return Ok(true);
+        }
+        Ok(self.store.commit(caller, txn).await?.succeeded)
     }
 
     /// Commits a write together with its answer. A write that gives something back is committed without the answer if there is no room for

@@ -78,6 +78,16 @@ impl Memory {
         self.state().entries.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
+    /// The key of the item whose key ends so.
+    pub(super) fn item_key(&self, end: &str) -> Vec<u8> {
+        let state = self.state();
+        let is_item = |key: &&Vec<u8>| {
+            let key = String::from_utf8_lossy(key);
+            key.contains("/item/") && key.ends_with(end)
+        };
+        state.entries.keys().find(is_item).expect("it is there").clone()
+    }
+
     /// As an operator ends them.
     pub(super) fn revoke_leases(&self) {
         self.end_leases();

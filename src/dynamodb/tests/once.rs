@@ -1,11 +1,15 @@
 //! Requests that an SDK sends again.
 
+use std::time::Duration;
+
 use serde_json::{Value as Json, json};
+use tokio::time::advance;
 
 use super::{
     Api,
     locks::{GET, acquire},
 };
+use crate::{StoreTxn, Write};
 
 async fn again(api: &Api, operation: &str, id: &str, body: &str) -> Result<Json, String> {
     api.call_again(operation, Some(id), body).await.map_err(|error| super::shown_error(&error))
@@ -107,6 +111,35 @@ async fn a_transaction_that_comes_again_confirms_no_lock_that_is_lost() {
     assert_eq!(codes, ["None", "ConditionalCheckFailed"]);
     let get = r#"{"TableName":"locks","Key":{"key":{"S":"count"}}}"#;
     assert_eq!(api.ok("GetItem", get).await["Item"]["n"], json!({"N": "1"}), "nothing happens twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_comes_again_renews_its_locks() {
+    let api = Api::with_tables(&[("locks", &["key"])]).await;
+    let acquire: Json = serde_json::from_str(&acquire("ann", "1", false)).expect("JSON");
+    let lock = |key: &str| {
+        let mut put = acquire.clone();
+        put["Item"]["key"]["S"] = json!(key);
+        json!({"Put": put})
+    };
+    let body = json!({"TransactItems": [lock("jobs"), lock("seats")], "ClientRequestToken": "t"}).to_string();
+    let first = api.ok("TransactWriteItems", &body).await;
+
+    // Both leases have 20 s, and the client counts them from the answer that it gets.
+    advance(Duration::from_secs(15)).await;
+    assert_eq!(api.ok("TransactWriteItems", &body).await, first);
+    advance(Duration::from_secs(15)).await;
+    for key in ["jobs", "seats"] {
+        let held = api.ok("GetItem", &GET.replace("jobs", key)).await;
+        assert_eq!(held["Item"].get("isReleased"), None, "{key}");
+    }
+
+    // What another writer changes in between is looked at again: the lock is lost, and the repetition is cancelled.
+    let key = api.0.store.item_key("jobs");
+    api.0.store.intrude(StoreTxn { expected: Vec::new(), writes: vec![Write::Delete { key }] });
+    let error = api.call("TransactWriteItems", &body).await.unwrap_err();
+    let codes: Vec<_> = error["CancellationReasons"].as_array().unwrap().iter().map(|it| &it["Code"]).collect();
+    assert_eq!(codes, ["ConditionalCheckFailed", "None"]);
 }
 
 #[tokio::test]
