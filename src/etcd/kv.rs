@@ -1,6 +1,6 @@
 //! Keys: reads, and writes, each of which is a transaction.
 
-use lockkeeper_machine::{Key, KeyRange};
+use lockkeeper_machine::{Key, KeyRange, Revision, TXN_BYTES_MAX, TXN_WRITES_MAX};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -12,8 +12,8 @@ use crate::{
         RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, kv_server::Kv, request_op,
         response_op::Response as Answer,
     },
+    range::{AnswerRoom, FoundEntry, size},
 };
-use lockkeeper_machine::{Revision, TXN_WRITES_MAX};
 
 #[tonic::async_trait]
 impl<S: Store> Kv for Etcd<S> {
@@ -80,20 +80,33 @@ impl<S: Store> Etcd<S> {
         Ok((revision, answer.responses.pop().and_then(|answer| answer.response)))
     }
 
-    /// Deletes a range of more keys than one transaction may: part by part.
+    /// Deletes a range of more keys than one transaction may, or of more than it can show: part by part.
     async fn delete_in_parts(
         &self,
         caller: &S::Caller,
         request: &DeleteRangeRequest,
     ) -> Result<(Revision, DeleteRangeResponse), Error> {
         let KeyRange { mut from, to } = key::range(&request.key, &request.range_end)?;
+
+        // What is deleted is in the answer: if it does not fit, nothing must be deleted.
+        if request.prev_kv {
+            let mut room = AnswerRoom::for_shown();
+            let all = KeyRange { from: from.clone(), to: to.clone() };
+            let scanned = self.scan(caller, all, None, |entries| room.take_entries(&entries)).await;
+            scanned.map_err(|error| if error == Error::Compacted { Error::TooManyRequests } else { error })?;
+        }
+
         let mut whole = DeleteRangeResponse::default();
         loop {
             // Half of what one may: others may add some meanwhile.
             let page =
                 self.store.list(caller, KeyRange { from: from.clone(), to: to.clone() }, TXN_WRITES_MAX / 2, None);
             let page = page.await?;
-            let next = page.entries.last().filter(|_| page.more).map(|(last, _)| [last.as_bytes(), &[0]].concat());
+            let all = page.entries.len();
+            let fitting = if request.prev_kv { fitting(&page.entries) } else { all };
+            let is_last = !page.more && fitting == all;
+            let last = page.entries[..fitting].last().filter(|_| !is_last);
+            let next = last.map(|(last, _)| [last.as_bytes(), &[0]].concat());
             let next = next.map(|next| Key::new(&next)).transpose().map_err(|_| Error::TooLarge)?;
 
             // A part is a range and not the keys that were listed: a key that was put meanwhile is deleted too.
@@ -114,6 +127,17 @@ impl<S: Store> Etcd<S> {
             from = next;
         }
     }
+}
+
+/// How many of these entries one transaction can delete and show, of which there is at least one. They take half of its room: others may
+/// add some meanwhile.
+fn fitting(entries: &[FoundEntry]) -> usize {
+    let mut bytes = 0;
+    let beyond = entries.iter().position(|entry| {
+        bytes += size(entry);
+        bytes > TXN_BYTES_MAX / 2
+    });
+    beyond.map_or(entries.len(), |beyond| beyond.max(1))
 }
 
 /// The store answered another operation than the one that it was asked for: a mistake of ours.

@@ -2,7 +2,9 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
-use lockkeeper_machine::{Bounds, Entry, Key, KeyRange, Revision, Select, Selected, Shows, SortBy, TXN_READS_MAX};
+use lockkeeper_machine::{
+    Bounds, Entry, Key, KeyRange, Revision, Select, Selected, Shows, SortBy, TXN_READS_MAX, Value,
+};
 use lockkeeper_planted::Planted;
 
 use crate::{
@@ -28,7 +30,7 @@ const SURPLUS: usize = 1024;
 /// Attempts to read a range whose revision is forgotten before all its pages are read.
 const ATTEMPTS_MAX: usize = 4;
 
-type FoundEntry = (Key, Arc<Entry>);
+pub(crate) type FoundEntry = (Key, Arc<Entry>);
 
 impl<S: Store> Etcd<S> {
     /// Answers a read. The header is left to the caller; also returns the present revision.
@@ -113,7 +115,7 @@ impl<S: Store> Etcd<S> {
         let mut all = Vec::new();
         let scanned = self.scan(caller, range, Some(at), |entries| {
             // Counted page by page: a range may have far more than an answer can.
-            room.take(entries.len(), entries.iter().map(size).sum())?;
+            room.take_entries(&entries)?;
             all.extend(entries);
             Ok(())
         });
@@ -149,6 +151,11 @@ impl AnswerRoom {
         self.take(answer.kvs.len(), answer.kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum())
     }
 
+    /// Takes the room of some entries.
+    pub(crate) fn take_entries(&mut self, entries: &[FoundEntry]) -> Result<(), Error> {
+        self.take(entries.len(), entries.iter().map(size).sum())
+    }
+
     /// Takes the room of the entries of some keys.
     pub(crate) fn take_found(&mut self, entries: &[Option<Arc<Entry>>]) -> Result<(), Error> {
         let values = entries.iter().flatten().map(|entry| entry.value.as_bytes().len()).sum();
@@ -164,8 +171,12 @@ impl AnswerRoom {
     }
 }
 
-fn size((key, entry): &FoundEntry) -> usize {
+pub(crate) fn size((key, entry): &FoundEntry) -> usize {
     key.as_bytes().len() + entry.value.as_bytes().len()
+}
+
+fn without_value((key, entry): FoundEntry) -> FoundEntry {
+    (key, Arc::new(Entry { value: Value::default(), ..Entry::clone(&entry) }))
 }
 
 fn too_large() -> Error {
@@ -207,6 +218,9 @@ impl<'a> RangeView<'a> {
                 self.more = true;
                 continue;
             }
+            // A value that is not shown is not kept either, unless it decides the order.
+            let is_kept = !self.request.keys_only || self.target == SortTarget::Value;
+            let found = if is_kept { found } else { without_value(found) };
             self.bytes += size(&found);
             self.found.push(found);
 
@@ -217,7 +231,7 @@ impl<'a> RangeView<'a> {
             }
 
             // The surplus must not count: it is cut before an answer is called too large.
-            if self.bytes > ANSWER_BYTES_MAX && !self.request.keys_only {
+            if self.bytes > ANSWER_BYTES_MAX {
                 self.cut();
                 if self.bytes > ANSWER_BYTES_MAX {
                     return Err(too_large());

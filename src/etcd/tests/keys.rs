@@ -1,9 +1,16 @@
 //! Reads, puts, deletes and compaction.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::proto::etcdserverpb::{
-    CompactionRequest, LeaseGrantRequest,
-    range_request::{SortOrder, SortTarget},
+use crate::{
+    error::Error,
+    key,
+    proto::etcdserverpb::{
+        CompactionRequest, LeaseGrantRequest,
+        range_request::{SortOrder, SortTarget},
+    },
+    range::RangeView,
 };
 
 #[tokio::test]
@@ -189,4 +196,49 @@ async fn a_request_that_asks_for_a_leader_is_refused_without_one() {
     let mut request = tonic::Request::new(prefix("a"));
     request.metadata_mut().insert("hasleader", "true".parse().unwrap());
     assert_eq!(shown(&api.kv().range(request).await.unwrap_err()), "14 etcdserver: no leader");
+}
+
+#[tokio::test]
+async fn a_read_of_keys_keeps_no_values_and_has_the_limit_of_all_answers() {
+    let api = Api::new();
+    api.kv().put(put("a", "a value")).await.unwrap();
+    let entry = api.store.machine().entry(&key::from_wire(b"a").unwrap()).unwrap();
+    let keys_only = RangeRequest { keys_only: true, ..prefix("a") };
+    let kept = Arc::strong_count(&entry);
+
+    let mut view = RangeView::new(&keys_only);
+    let mut number = 0..;
+    let mut found = || (key::from_wire(format!("{:02000}", number.next().unwrap()).as_bytes()).unwrap(), entry.clone());
+    view.add((0..2000).map(|_| found())).unwrap();
+    assert_eq!(Arc::strong_count(&entry), kept);
+    let too_large = view.add((0..200).map(|_| found())).unwrap_err();
+    assert!(matches!(too_large, Error::AnswerTooLarge { .. }), "{too_large}");
+
+    // What is sorted by values has to keep them until the end.
+    let by_value = RangeRequest { sort_target: SortTarget::Value.into(), ..keys_only };
+    let mut view = RangeView::new(&by_value);
+    view.add([(key::from_wire(b"b").unwrap(), entry.clone())]).unwrap();
+    assert_eq!(view.answer().kvs[0].value, b"");
+}
+
+#[tokio::test]
+async fn a_deletion_shows_what_it_deletes_or_deletes_nothing() {
+    let mut kv = Api::new().kv();
+    // Four of them are more than one transaction shows, and eleven more than an answer has.
+    let large = "x".repeat(390 << 10);
+    for number in 10..21 {
+        kv.put(put(&format!("a{number}"), &large)).await.unwrap();
+    }
+    let with_former = |prefix| DeleteRangeRequest { prev_kv: true, ..delete(prefix) };
+
+    let error = kv.delete_range(with_former("a")).await.unwrap_err();
+    assert_eq!(shown(&error), "8 etcdserver: the answer has more than 4194304 bytes: ask for fewer keys, with a limit");
+    assert_eq!(kv.range(RangeRequest { count_only: true, ..prefix("a") }).await.unwrap().into_inner().count, 11);
+
+    kv.delete_range(delete("a2")).await.unwrap();
+    kv.delete_range(delete("a19")).await.unwrap();
+    let deleted = kv.delete_range(with_former("a")).await.unwrap().into_inner();
+    assert_eq!((deleted.deleted, deleted.prev_kvs.len()), (9, 9));
+    assert!(deleted.prev_kvs.iter().all(|kv| kv.value == large.as_bytes()));
+    assert_eq!(kv.range(prefix("a")).await.unwrap().into_inner().count, 0);
 }
