@@ -237,6 +237,8 @@ struct Unanswered {
 struct OpenRenewals {
     renewals: mpsc::Sender<SessionId>,
     kept: BoxStream<'static, Result<KeptAlive, StoreError>>,
+    /// Since when it is open.
+    since: Instant,
 }
 
 impl<S: Store> Keeper<S> {
@@ -261,7 +263,13 @@ impl<S: Store> Keeper<S> {
                             return Ok(Some(answer));
                         }
                     }
-                    Some(Err(StoreError::NoLeader | StoreError::LeaderChanged)) | None => self.open = None,
+                    Some(Err(StoreError::NoLeader | StoreError::LeaderChanged)) | None => {
+                        // There was a leader, even if nobody asked it for a renewal: the wait for the next one begins now.
+                        if open.since.elapsed() > PAUSE {
+                            self.leaderless_since = None;
+                        }
+                        self.open = None;
+                    }
                     Some(Err(error)) => return Err(error.into()),
                 },
                 asked = next_of(&mut self.asked), if self.waiting < UNANSWERED_MAX => match asked {
@@ -304,7 +312,7 @@ impl<S: Store> Keeper<S> {
                 for (session, unanswered) in &mut self.unanswered {
                     unanswered.send(*session, &renewals);
                 }
-                self.open = Some(OpenRenewals { renewals, kept });
+                self.open = Some(OpenRenewals { renewals, kept, since: Instant::now() });
                 Ok(())
             }
             Err(StoreError::NoLeader | StoreError::LeaderChanged) => Ok(()),

@@ -126,3 +126,30 @@ async fn a_renewal_that_the_leader_does_not_answer_is_sent_again() {
     answers.sort_unstable();
     assert_eq!(answers, [77, 77, 78, 78], "each has one, and the stream ends");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_stream_outlives_one_change_of_leader_after_the_other() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 77 }).await.unwrap();
+    let (renew, renewals) = mpsc::channel(8);
+    let mut kept = lease.lease_keep_alive(ReceiverStream::new(renewals)).await.unwrap().into_inner();
+    let mut pass =
+        async |ms| assert!(timeout(Duration::from_millis(ms), kept.next()).await.is_err(), "nothing is asked");
+
+    // Each of them has a new leader within a second.
+    for _ in 0..3 {
+        pass(6000).await;
+        api.store.be_leaderless(true);
+        pass(1000).await;
+        api.store.be_leaderless(false);
+    }
+    renew.send(LeaseKeepAliveRequest { id: 77 }).await.unwrap();
+    let answer = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").expect("no error");
+    assert_eq!((answer.id, answer.ttl), (77, 60));
+
+    // Nobody waits for a leader that does not come.
+    api.store.be_leaderless(true);
+    let error = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").unwrap_err();
+    assert_eq!(shown(&error), "14 etcdserver: no leader");
+}
