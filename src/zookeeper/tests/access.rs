@@ -57,6 +57,19 @@ async fn lists_that_cannot_be_are_refused() {
     for acl in bad {
         assert_eq!(create_with(&mut client, "/a", &acl).await, Err(INVALID_ACL), "{acl:?}");
     }
+
+    // Lists whose entries stand for all identities of a client, each time: they are not compared one by one before they are counted.
+    for number in 0..32 {
+        authenticate(&mut client, "digest", format!("user{number}:hush").as_bytes()).await.unwrap();
+    }
+    let own = |number: i32| entry(number, "auth", "");
+    let same = vec![own(31); 60_000];
+    assert_eq!(create_with(&mut client, "/a", &same).await, Err(INVALID_ACL));
+    let different: Vec<_> = (0..60_000).map(own).collect();
+    assert_eq!(create_with(&mut client, "/a", &different).await, Err(INVALID_ACL));
+    let nine: Vec<_> = (1..10).map(own).collect();
+    assert_eq!(create_with(&mut client, "/a", &nine).await, Err(INVALID_ACL));
+    create_with(&mut client, "/a", &nine[1..]).await.unwrap();
 }
 
 #[tokio::test]

@@ -64,10 +64,20 @@ impl ClientIdentities {
 
     /// Checks a list that a client gives to a node. `auth` becomes the client's own identities.
     pub(crate) fn complete(&self, asked: &[AclEntry]) -> Result<Vec<AclEntry>, ErrorCode> {
+        // Before anything is compared: a frame has room for many thousands of entries, and `auth` stands for many each time.
+        if asked.len() > ENTRIES_MAX {
+            return Err(ErrorCode::InvalidAcl);
+        }
+
         let mut acl: Vec<AclEntry> = Vec::new();
+        let mut own_permissions = Vec::new();
         for entry in asked {
             let entries = match entry.scheme.as_str() {
-                "auth" => self.own(entry.permissions),
+                "auth" if own_permissions.contains(&entry.permissions) => continue,
+                "auth" => {
+                    own_permissions.push(entry.permissions);
+                    self.own(entry.permissions)
+                }
                 _ if is_valid(entry) => vec![entry.clone()],
                 _ => Vec::new(),
             };
@@ -79,12 +89,12 @@ impl ClientIdentities {
                     acl.push(entry);
                 }
             }
+            if acl.len() > ENTRIES_MAX {
+                return Err(ErrorCode::InvalidAcl);
+            }
         }
 
-        if acl.is_empty() || acl.len() > ENTRIES_MAX {
-            return Err(ErrorCode::InvalidAcl);
-        }
-        Ok(acl)
+        if acl.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(acl) }
     }
 
     /// Entries for what the client has proven. Its address is no proof.
