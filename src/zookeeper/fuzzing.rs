@@ -51,10 +51,10 @@ pub fn frames(bytes: &[u8]) -> Result<usize, String> {
 
 /// Reads the value of an entry. Panics if one that can be read is another one when it is written and read again.
 pub fn value(bytes: &[u8]) -> Option<Vec<u8>> {
-    let value = ZnodeValue::try_decode(bytes)?;
-    let again = value.encode().to_vec();
+    let value = ZnodeValue::try_decode(&bytes.into())?;
+    let again = value.encode();
     assert_eq!(ZnodeValue::decode(&again), value);
-    Some(again)
+    Some(again.to_vec())
 }
 
 /// Reads a path. Panics if its key is that of another path, or not among those of its parent's children.

@@ -2,7 +2,7 @@
 
 use super::RequestAnswer;
 use crate::{
-    tree::{Znode, ZnodePath},
+    tree::{PlannedStat, ZnodePath},
     wire::{ErrorCode, JuteWriter, Opcode, WriteOperation},
     writes::{WriteOutcome, WriteResult},
 };
@@ -59,13 +59,13 @@ impl ResultWriter<'_> {
 
         if let (Some(request), Some(result)) = (requests.first(), results.first()) {
             match result {
-                WriteResult::Created { write, path, node } => {
+                WriteResult::Created { write, path, stat } => {
                     body.string(&self.path(*write, path.as_ref()));
                     if opcode(request) != Opcode::CREATE {
-                        node.stat(self.revision).write(&mut body);
+                        self.stat(stat, &mut body);
                     }
                 }
-                WriteResult::Written(node) => self.stat(node, &mut body),
+                WriteResult::Written(stat) => self.stat(stat, &mut body),
                 WriteResult::Deleted | WriteResult::Checked => {}
             }
         }
@@ -79,13 +79,13 @@ impl ResultWriter<'_> {
 
             body.multi_header(opcode, false, 0);
             match result {
-                WriteResult::Created { write, path, node } => {
+                WriteResult::Created { write, path, stat } => {
                     body.string(&self.path(*write, path.as_ref()));
                     if opcode == Opcode::CREATE_WITH_STAT {
-                        self.stat(node, &mut body);
+                        self.stat(stat, &mut body);
                     }
                 }
-                WriteResult::Written(node) => self.stat(node, &mut body),
+                WriteResult::Written(stat) => self.stat(stat, &mut body),
                 WriteResult::Deleted | WriteResult::Checked => {}
             }
         }
@@ -93,8 +93,8 @@ impl ResultWriter<'_> {
         body.into_bytes()
     }
 
-    fn stat(&self, node: &Znode, body: &mut JuteWriter) {
-        node.stat(self.revision).write(body);
+    fn stat(&self, stat: &PlannedStat, body: &mut JuteWriter) {
+        stat.at(self.revision).write(body);
     }
 
     /// The path of a node that was made.

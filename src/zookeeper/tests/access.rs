@@ -160,7 +160,7 @@ async fn a_proof_that_is_none_is_told_and_then_the_connection_ends() {
 
 #[test]
 fn addresses_and_certificates_are_identities() {
-    let value = |acl: Vec<AclEntry>| crate::tree::ZnodeValue { acl, ..crate::tree::ZnodeValue::system() };
+    let value = |acl: Vec<AclEntry>| crate::tree::ZnodeValue { acl: acl.into(), ..crate::tree::ZnodeValue::system() };
     let client = ClientIdentities::new("10.1.2.3".parse().unwrap(), Some("CN=ann".to_owned()));
     for (scheme, id, is_meant) in [
         ("ip", "10.1.2.3", true),

@@ -1,5 +1,8 @@
 //! Paths, keys, values.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use crate::{
@@ -80,7 +83,7 @@ proptest! {
     fn a_value_is_read_as_it_was_written(
         times in any::<(i64, i64, i32, i32)>(),
         data_revision in proptest::option::of(any::<u64>()),
-        data in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50)),
+        data in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50).prop_map(Bytes::from)),
         life in prop_oneof![
             Just(NodeLife::Persistent),
             Just(NodeLife::Container),
@@ -98,7 +101,8 @@ proptest! {
 
     #[test]
     fn a_value_of_others_is_data(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
-        let value = ZnodeValue::decode(&bytes);
-        prop_assert!(ZnodeValue::try_decode(&bytes).is_some() || value.data.as_deref() == Some(&bytes[..]));
+        let entry = Arc::from(&bytes[..]);
+        let value = ZnodeValue::decode(&entry);
+        prop_assert!(ZnodeValue::try_decode(&entry).is_some() || value.data.as_deref() == Some(&bytes[..]));
     }
 }

@@ -1,5 +1,7 @@
 //! A node, as requests see it: an entry of the store, or one that is always there.
 
+use bytes::Bytes;
+
 use super::{ZnodePath, ZnodeValue};
 use crate::{
     AppliedZnodes, ChildCounts, StoredZnode,
@@ -24,6 +26,10 @@ pub(crate) struct Znode {
     pub(crate) children: ChildCounts,
 }
 
+/// What clients are told of a node, without its data and its access list. Its revisions may be [`PENDING`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedStat(ZnodeStat);
+
 impl Znode {
     /// A node of the store.
     pub(crate) fn from_stored(stored: &StoredZnode) -> Self {
@@ -45,25 +51,44 @@ impl Znode {
 
     /// What clients are told of it. `revision` is that of the transaction which is being made.
     pub(crate) fn stat(&self, revision: u64) -> ZnodeStat {
-        let settled = |number: u64| if number == PENDING { revision } else { number };
+        self.planned_stat().at(revision)
+    }
+
+    /// What clients will be told of it when the transaction has its revision.
+    pub(crate) fn planned_stat(&self) -> PlannedStat {
         let ChildCounts { made, live, changed } = self.children;
         // Both halves of the count wrap around as ZooKeeper's number of 32 bits does.
         #[expect(clippy::cast_possible_truncation, reason = "a counter of 32 bits that wraps around")]
         let child_version = made.wrapping_mul(2).wrapping_sub(live) as i32;
         let children_modified = if changed == 0 { self.created } else { changed };
 
-        ZnodeStat {
-            created: settled(self.created),
-            modified: settled(self.value.data_revision.unwrap_or(self.modified)),
+        PlannedStat(ZnodeStat {
+            created: self.created,
+            modified: self.value.data_revision.unwrap_or(self.modified),
             created_ms: self.value.created_ms,
             modified_ms: self.value.modified_ms,
             version: self.value.version,
             child_version,
             acl_version: self.value.acl_version,
             owner: self.owner.unwrap_or_default(),
-            data_bytes: self.value.data.as_ref().map_or(0, Vec::len),
+            data_bytes: self.value.data.as_ref().map_or(0, Bytes::len),
             children: live,
-            children_modified: settled(children_modified),
+            children_modified,
+        })
+    }
+}
+
+impl PlannedStat {
+    /// The same once the transaction has this revision.
+    pub(crate) fn at(&self, revision: u64) -> ZnodeStat {
+        let settled = |number: u64| if number == PENDING { revision } else { number };
+        let Self(stat) = self;
+
+        ZnodeStat {
+            created: settled(stat.created),
+            modified: settled(stat.modified),
+            children_modified: settled(stat.children_modified),
+            ..stat.clone()
         }
     }
 }
@@ -101,6 +126,6 @@ fn system_node(path: &ZnodePath) -> Option<Znode> {
     };
     let mut node = Znode::system(children);
     // Nobody writes these.
-    node.value.acl = vec![AclEntry { permissions: permissions::READ, ..AclEntry::open() }];
+    node.value.acl = [AclEntry { permissions: permissions::READ, ..AclEntry::open() }].into();
     Some(node)
 }

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::NodeLife;
 use crate::wire::AclEntry;
 
@@ -32,9 +34,9 @@ pub(crate) struct ZnodeValue {
     /// The revision of its data, if the entry was written since.
     pub(crate) data_revision: Option<u64>,
     /// Who may do what. Empty means that everybody may do everything.
-    pub(crate) acl: Vec<AclEntry>,
-    /// Its data, which may be absent.
-    pub(crate) data: Option<Vec<u8>>,
+    pub(crate) acl: Arc<[AclEntry]>,
+    /// Its data, which may be absent. What was read is a part of the entry, and not a copy.
+    pub(crate) data: Option<Bytes>,
 }
 
 impl ZnodeValue {
@@ -47,8 +49,8 @@ impl ZnodeValue {
             version: 0,
             acl_version: 0,
             data_revision: Some(0),
-            acl: Vec::new(),
-            data: Some(Vec::new()),
+            acl: Arc::default(),
+            data: Some(Bytes::new()),
         }
     }
 
@@ -89,9 +91,9 @@ impl ZnodeValue {
 
     /// Reads the bytes of an entry. One that this version cannot read was written by other means than this protocol: it shows as a node
     /// with these bytes as its data, which everybody may read and write as far as the policy allows.
-    pub(crate) fn decode(bytes: &[u8]) -> Self {
-        let foreign = || Self { data: Some(bytes.to_vec()), ..Self::system() };
-        Self::try_decode(bytes).unwrap_or_else(foreign)
+    pub(crate) fn decode(entry: &Arc<[u8]>) -> Self {
+        let foreign = || Self { data: Some(Bytes::from_owner(Arc::clone(entry))), ..Self::system() };
+        Self::try_decode(entry).unwrap_or_else(foreign)
     }
 
     /// Whether the last write of the entry was one of its data. Looks at the first bytes alone.
@@ -100,8 +102,8 @@ impl ZnodeValue {
     }
 
     /// Reads the bytes of an entry.
-    pub(crate) fn try_decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = ValueReader(bytes);
+    pub(crate) fn try_decode(entry: &Arc<[u8]>) -> Option<Self> {
+        let mut reader = ValueReader(entry);
         if reader.number()? != [VERSION] {
             return None;
         }
@@ -118,20 +120,21 @@ impl ZnodeValue {
             (false, true) => NodeLife::Ttl { ms: i64::from_be_bytes(reader.number()?) },
             (false, false) => NodeLife::Persistent,
         };
-        let acl = if has(HAS_ACL) { reader.acl()? } else { Vec::new() };
-        let data = if has(IS_NULL) { None } else { Some(reader.0.to_vec()) };
+        let acl = if has(HAS_ACL) { reader.acl()?.into() } else { Arc::default() };
+        let data_from = entry.len() - reader.0.len();
+        let data = if has(IS_NULL) { None } else { Some(Bytes::from_owner(Arc::clone(entry)).slice(data_from..)) };
 
         Some(Self { life, created_ms, modified_ms, version, acl_version, data_revision, acl, data })
     }
 
     /// The access list as clients see it.
     pub(crate) fn shown_acl(&self) -> Vec<AclEntry> {
-        if self.acl.is_empty() { vec![AclEntry::open()] } else { self.acl.clone() }
+        if self.acl.is_empty() { vec![AclEntry::open()] } else { self.acl.to_vec() }
     }
 
     /// Makes this the access list.
     pub(crate) fn set_acl(&mut self, acl: Vec<AclEntry>) {
-        self.acl = if acl == [AclEntry::open()] { Vec::new() } else { acl };
+        self.acl = if acl == [AclEntry::open()] { Arc::default() } else { acl.into() };
     }
 }
 

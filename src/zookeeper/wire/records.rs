@@ -29,6 +29,11 @@ impl AclEntry {
         Self { permissions: permissions::ALL, scheme: "world".to_owned(), id: "anyone".to_owned() }
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.scheme.len() + self.id.len()
+    }
+
     /// Reads a list.
     pub(crate) fn read_list(reader: &mut JuteReader<'_>) -> Result<Vec<Self>, JuteError> {
         const BYTES_MIN: usize = 12;

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     StoredZnode, ZnodeCondition, ZnodeTxn, ZnodeWrite,
-    tree::{PENDING, Znode, ZnodePath, ZnodeValue, look_up_stored, stored_key},
+    tree::{PENDING, PlannedStat, Znode, ZnodePath, ZnodeValue, look_up_stored, stored_key},
 };
 
 /// What a plan knows of one path.
@@ -24,6 +24,8 @@ struct OverlaidZnode {
 /// A write of the plan.
 struct PlannedWrite {
     write: ZnodeWrite,
+    /// The value that it gives the entry. It becomes bytes when the plan is made: an earlier value of the same entry is never sent.
+    value: Option<ZnodeValue>,
     /// The request that it is for.
     operation: usize,
 }
@@ -34,12 +36,14 @@ pub(super) struct Overlay<'a> {
     nodes: HashMap<ZnodePath, OverlaidZnode>,
     conditions: Vec<ZnodeCondition>,
     writes: Vec<Option<PlannedWrite>>,
+    /// Bytes of all access lists that its requests have given.
+    pub(super) acl_bytes: usize,
 }
 
 impl<'a> Overlay<'a> {
     /// A state of the store of which nothing was read.
     pub(super) fn new(get: &'a dyn Fn(&[u8]) -> Option<StoredZnode>) -> Self {
-        Self { get, nodes: HashMap::new(), conditions: Vec::new(), writes: Vec::new() }
+        Self { get, nodes: HashMap::new(), conditions: Vec::new(), writes: Vec::new(), acl_bytes: 0 }
     }
 
     /// The node of a path. What is read becomes a condition of the transaction.
@@ -61,8 +65,8 @@ impl<'a> Overlay<'a> {
         self.nodes.get(path).is_some_and(|known| known.node.is_some())
     }
 
-    fn push(&mut self, operation: usize, write: ZnodeWrite) -> usize {
-        self.writes.push(Some(PlannedWrite { write, operation }));
+    fn push(&mut self, operation: usize, write: ZnodeWrite, value: Option<ZnodeValue>) -> usize {
+        self.writes.push(Some(PlannedWrite { write, value, operation }));
         self.writes.len() - 1
     }
 
@@ -87,12 +91,13 @@ impl<'a> Overlay<'a> {
             parent: parent.key(),
             key,
             is_numbered: path.is_none(),
-            value: node.value.encode(),
+            value: Arc::default(),
             owner: node.owner,
         };
+        let value = Some(node.value.clone());
 
         self.note_child(&parent, true);
-        let Some(path) = path else { return self.push(operation, write) };
+        let Some(path) = path else { return self.push(operation, write, value) };
         let known = self.nodes.get(&path);
         let first_life = known.and_then(|known| known.first_life);
         let is_deleted = first_life.is_none() && known.is_some_and(|known| known.is_deleted);
@@ -102,32 +107,32 @@ impl<'a> Overlay<'a> {
         let index = if let Some((made, ended)) = first_life {
             if let Some(planned) = self.writes[made].as_mut() {
                 planned.write = write;
+                planned.value = value;
             }
             self.writes[ended] = None;
             made
         } else {
-            self.push(operation, write)
+            self.push(operation, write, value)
         };
         self.nodes.insert(path, OverlaidZnode { node: Some(node), put: Some(index), is_deleted, first_life: None });
         index
     }
 
-    /// Plans another value for a node that was read. Returns the node as it is then.
-    pub(super) fn put(&mut self, operation: usize, path: &ZnodePath, value: ZnodeValue) -> Option<Znode> {
-        let encoded = value.encode();
+    /// Plans another value for a node that was read. Returns what clients are told of the node as it is then.
+    pub(super) fn put(&mut self, operation: usize, path: &ZnodePath, value: ZnodeValue) -> Option<PlannedStat> {
         let put = self.nodes.get(path)?.put;
         if let Some(planned) = put.and_then(|index| self.writes[index].as_mut()) {
-            planned.write.set_value(encoded);
+            planned.value = Some(value.clone());
         } else {
-            let write = ZnodeWrite::Put { key: stored_key(path)?, value: encoded };
-            let index = self.push(operation, write);
+            let write = ZnodeWrite::Put { key: stored_key(path)?, value: Arc::default() };
+            let index = self.push(operation, write, Some(value.clone()));
             self.nodes.get_mut(path)?.put = Some(index);
         }
 
         let node = self.nodes.get_mut(path)?.node.as_mut()?;
         node.value = value;
         node.modified = PENDING;
-        Some(node.clone())
+        Some(node.planned_stat())
     }
 
     /// Plans the end of a node that was read.
@@ -146,7 +151,7 @@ impl<'a> Overlay<'a> {
             self.writes[index] = None;
         }
         if !(is_made_here && was_deleted) {
-            let ended = self.push(operation, ZnodeWrite::Delete { key: path.key() });
+            let ended = self.push(operation, ZnodeWrite::Delete { key: path.key() }, None);
             let first_life = put.filter(|_| is_made_here).map(|made| (made, ended));
             if let Some(known) = self.nodes.get_mut(path) {
                 known.first_life = first_life;
@@ -162,7 +167,10 @@ impl<'a> Overlay<'a> {
         let mut operations = Vec::new();
         for planned in self.writes {
             places.push(planned.as_ref().map(|_| writes.len()));
-            if let Some(PlannedWrite { write, operation }) = planned {
+            if let Some(PlannedWrite { mut write, value, operation }) = planned {
+                if let Some(value) = value {
+                    write.set_value(value.encode());
+                }
                 writes.push(write);
                 operations.push(operation);
             }

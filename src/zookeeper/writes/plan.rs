@@ -1,11 +1,19 @@
 //! Makes one transaction of the requests of a write or of a multi.
 
+use bytes::Bytes;
+
 use super::overlay::{Overlay, PlannedChild};
 use crate::{
     StoredZnode, ZnodeTxn, ZnodeWrite,
-    tree::{ClientIdentities, CreateMode, NodeLife, PENDING, Znode, ZnodePath, ZnodeValue, split_numbered},
-    wire::{CreateRequest, ErrorCode, WriteOperation, permissions},
+    tree::{
+        ClientIdentities, CreateMode, NodeLife, PENDING, PlannedStat, Znode, ZnodePath, ZnodeValue, split_numbered,
+    },
+    wire::{AclEntry, CreateRequest, ErrorCode, WriteOperation, permissions},
 };
+
+/// Maximum bytes of the access lists of one plan: those that are replaced by later ones count, too. An `auth` entry of 16 bytes stands for
+/// up to 32 KiB.
+const ACLS_BYTES_MAX: usize = 4 << 20;
 
 /// Who asks, and when.
 pub(super) struct Planner<'a> {
@@ -26,12 +34,12 @@ pub(crate) enum WriteResult {
         write: usize,
         /// The path, unless the store gave it.
         path: Option<ZnodePath>,
-        /// The node, as the request left it.
-        node: Box<Znode>,
+        /// What clients are told of the node, as the request left it.
+        stat: PlannedStat,
     },
     Deleted,
-    /// Data or an access list was replaced. The node, as the request left it.
-    Written(Box<Znode>),
+    /// Data or an access list was replaced. What clients are told of the node, as the request left it.
+    Written(PlannedStat),
     Checked,
 }
 
@@ -116,12 +124,12 @@ impl Planner<'_> {
                 value.version = value.version.wrapping_add(1);
                 value.modified_ms = self.wall_ms;
                 value.data_revision = None;
-                value.data.clone_from(data);
+                value.data = data.as_deref().map(Bytes::copy_from_slice);
                 written(overlay.put(operation, &path, value))
             }
             WriteOperation::SetAcl { path, acl, version } => {
                 let path = writable(path)?;
-                let acl = self.identities.complete(acl)?;
+                let acl = self.complete(overlay, acl)?;
                 let node = self.existing(overlay, &path, permissions::ADMIN)?;
                 check_version(*version, node.value.acl_version)?;
 
@@ -135,6 +143,13 @@ impl Planner<'_> {
                 written(overlay.put(operation, &path, value))
             }
         }
+    }
+
+    /// An access list as it is kept.
+    fn complete(&self, overlay: &mut Overlay<'_>, asked: &[AclEntry]) -> Result<Vec<AclEntry>, ErrorCode> {
+        let acl = self.identities.complete(asked)?;
+        overlay.acl_bytes += acl.iter().map(AclEntry::bytes).sum::<usize>();
+        if overlay.acl_bytes > ACLS_BYTES_MAX { Err(ErrorCode::BadArguments) } else { Ok(acl) }
     }
 
     /// A node that must be there, and the right to do this with it.
@@ -157,7 +172,7 @@ impl Planner<'_> {
     ) -> Result<WriteResult, ErrorCode> {
         let mode = CreateMode::from_request(request)?;
         let (parent, path, key) = place(&request.path, mode.is_numbered)?;
-        let acl = self.identities.complete(&request.acl)?;
+        let acl = self.complete(overlay, &request.acl)?;
         if path.as_ref().is_some_and(|path| path.as_str() == "/zookeeper") {
             return Err(ErrorCode::NodeExists);
         }
@@ -178,24 +193,18 @@ impl Planner<'_> {
 
         let owner = mode.is_ephemeral.then_some(self.session);
         let node = self.new_node(request, mode.life, acl, owner);
-        let child = PlannedChild { parent, path: path.clone(), key, node: node.clone() };
-        let write = overlay.create(operation, child);
-        Ok(WriteResult::Created { write, path, node: Box::new(node) })
+        let stat = node.planned_stat();
+        let write = overlay.create(operation, PlannedChild { parent, path: path.clone(), key, node });
+        Ok(WriteResult::Created { write, path, stat })
     }
 
-    fn new_node(
-        &self,
-        request: &CreateRequest,
-        life: NodeLife,
-        acl: Vec<crate::wire::AclEntry>,
-        owner: Option<u64>,
-    ) -> Znode {
+    fn new_node(&self, request: &CreateRequest, life: NodeLife, acl: Vec<AclEntry>, owner: Option<u64>) -> Znode {
         let mut value = ZnodeValue {
             life,
             created_ms: self.wall_ms,
             modified_ms: self.wall_ms,
             data_revision: None,
-            data: request.data.clone(),
+            data: request.data.as_deref().map(Bytes::copy_from_slice),
             ..ZnodeValue::system()
         };
         value.set_acl(acl);
@@ -242,11 +251,72 @@ fn writable(text: &str) -> Result<ZnodePath, ErrorCode> {
     if path.is_system() { Err(ErrorCode::BadArguments) } else { Ok(path) }
 }
 
-fn written(node: Option<Znode>) -> Result<WriteResult, ErrorCode> {
-    node.map(|node| WriteResult::Written(Box::new(node))).ok_or(ErrorCode::NoNode)
+fn written(stat: Option<PlannedStat>) -> Result<WriteResult, ErrorCode> {
+    stat.map(WriteResult::Written).ok_or(ErrorCode::NoNode)
 }
 
 /// Whether a version is the one that was asked for; -1 asks for any.
 fn check_version(asked: i32, is: i32) -> Result<(), ErrorCode> {
     if asked == -1 || asked == is { Ok(()) } else { Err(ErrorCode::BadVersion) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::ChildCounts;
+
+    /// A plan in a state in which each node that is asked for is there, with this value.
+    fn plan(identities: &ClientIdentities, requests: &[WriteOperation], value: &ZnodeValue) -> WritePlan {
+        let value = value.encode();
+        let get = |_: &[u8]| {
+            let children = ChildCounts::default();
+            Some(StoredZnode { created: 1, modified: 1, owner: None, children, value: Arc::clone(&value) })
+        };
+        WritePlan::make(&Planner { identities, session: 1, wall_ms: 0 }, requests, &get)
+    }
+
+    fn identities() -> ClientIdentities {
+        ClientIdentities::new("127.0.0.1".parse().expect("an address"), None)
+    }
+
+    #[test]
+    fn what_a_node_has_is_planned_once_however_often_a_multi_writes_it() {
+        let set_acl = |number: i32| {
+            let acl = vec![AclEntry { permissions: 16 + number % 2, ..AclEntry::open() }];
+            WriteOperation::SetAcl { path: "/a".to_owned(), acl, version: -1 }
+        };
+        let requests: Vec<_> = (0..400).map(set_acl).collect();
+        let value = ZnodeValue { data: Some(vec![7; 20_000].into()), ..ZnodeValue::system() };
+        let plan = plan(&identities(), &requests, &value);
+
+        assert_eq!((plan.results.len(), plan.txn.writes.len(), plan.failure), (400, 1, None));
+        // All that the results hold is in this text: nothing of the data.
+        let held = format!("{:?}", plan.results).len();
+        assert!(held < 400 * 1_000, "{held} bytes");
+        assert_eq!(plan.results[399], WriteResult::Written(written_stat(&value, 400)));
+    }
+
+    fn written_stat(value: &ZnodeValue, acl_version: i32) -> PlannedStat {
+        let value = ZnodeValue { acl_version, ..value.clone() };
+        let children = ChildCounts::default();
+        Znode { value, created: 1, modified: PENDING, owner: None, children }.planned_stat()
+    }
+
+    #[test]
+    fn access_lists_that_grow_in_a_multi_are_bounded() {
+        let mut identities = identities();
+        for number in 0..32 {
+            identities.add_digest(&format!("{}{number}:hush", "u".repeat(900))).expect("an identity");
+        }
+        let auth = |permissions: i32| AclEntry { permissions, scheme: "auth".to_owned(), id: String::new() };
+        let acl: Vec<_> = (1..8).map(auth).chain([AclEntry::open()]).collect();
+        let set_acl = WriteOperation::SetAcl { path: "/a".to_owned(), acl, version: -1 };
+
+        let plan = plan(&identities, &vec![set_acl; 1_000], &ZnodeValue::system());
+        let (operation, code) = plan.failure.expect("it fails");
+        assert_eq!(code, ErrorCode::BadArguments);
+        assert!((10..20).contains(&operation), "{operation}");
+    }
 }
