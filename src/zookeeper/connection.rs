@@ -37,6 +37,8 @@ const READ_BYTES: usize = 4 << 10;
 const READ_BYTES_MAX: usize = 16 << 10;
 /// Number of bytes that are read while a request is served.
 const READ_AHEAD_BYTES: usize = 64 << 10;
+/// Number of bytes of replies that are written before the room that they took is used again.
+const WRITTEN_BYTES_KEPT: usize = 64 << 10;
 /// Maximum length of the first frame, in bytes.
 const CONNECT_BYTES_MAX: usize = 4 << 10;
 /// Time that a client has to close a connection whose end it was told: a reset before that could lose what it was told.
@@ -351,6 +353,10 @@ fn note_written(out: &mut Vec<u8>, written: &mut usize, taken: &io::Result<usize
         }
         out.clear();
         *written = 0;
+    } else if *written >= WRITTEN_BYTES_KEPT && *written >= out.len() / 2 {
+        // A client that has always asked for more than it has read never comes to the end. What is moved is less than what was written.
+        out.drain(..*written);
+        *written = 0;
     }
     Ok(())
 }
@@ -368,5 +374,27 @@ impl<'a, S> OutstandingRequest<'a, S> {
 impl<S> Drop for OutstandingRequest<'_, S> {
     fn drop(&mut self) {
         self.0.stats.outstanding.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_always_reads_and_always_asks_for_more_takes_bounded_room() {
+        const REPLY_BYTES: usize = 400 << 10;
+        let mut out = vec![0; 4 << 20];
+        let mut written = 0;
+        for number in 0..1_000_u32 {
+            out.extend_from_slice(&[0; REPLY_BYTES]);
+            let end = out.len();
+            out[end - 4..].copy_from_slice(&number.to_be_bytes());
+            note_written(&mut out, &mut written, &Ok(REPLY_BYTES)).expect("it is written");
+
+            assert_eq!(out.len() - written, 4 << 20, "what waits");
+            assert!(out.capacity() <= 20 << 20, "{} bytes after {number} replies", out.capacity());
+            assert!(out.ends_with(&number.to_be_bytes()));
+        }
     }
 }
