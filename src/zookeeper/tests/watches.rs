@@ -154,6 +154,32 @@ async fn a_watch_does_not_hear_of_a_change_that_its_read_shows() {
 }
 
 #[tokio::test]
+async fn a_watch_that_is_set_again_by_a_read_of_an_untold_change_hears_of_the_next_one() {
+    let rig = Rig::new(1).await;
+    let mut watcher = rig.client().await;
+    let mut writer = rig.client().await;
+    writer.create("/a", b"", 0).await.unwrap();
+    watcher.get("/a", true).await.unwrap();
+    let before = rig.cluster.stored(b"zookeeper\0a").unwrap().modified;
+
+    rig.cluster.set_silent(0, true);
+    let set = writer.send(Opcode::SET_DATA, |out| drop_ref(out.string("/a").buffer(Some(b"1")).int(-1))).await;
+    until("it is written", || rig.cluster.stored(b"zookeeper\0a").unwrap().modified > before).await;
+    let received = rig.ports[0].stats().received;
+    let get = watcher.send(Opcode::GET_DATA, |out| drop_ref(out.string("/a").bool(true))).await;
+    until("it is read", || rig.ports[0].stats().received > received).await;
+    rig.cluster.set_silent(0, false);
+
+    assert_eq!(watcher.event().await, event(DATA, "/a"));
+    watcher.reply(get).await.unwrap();
+    writer.reply(set).await.unwrap();
+    for data in [b"2", b"3"] {
+        writer.set("/a", data, -1).await.unwrap();
+    }
+    assert_eq!(events(&mut watcher).await, [event(DATA, "/a")]);
+}
+
+#[tokio::test]
 async fn events_come_in_the_order_of_the_changes() {
     let rig = Rig::new(1).await;
     let mut watcher = rig.client().await;

@@ -42,9 +42,18 @@ pub(crate) struct WatchLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchLimitReached;
 
-type Watchers = HashMap<Arc<str>, BTreeMap<WatcherId, u64>>;
+/// The states in which a watch was set, by their revisions: it is for later changes.
+#[derive(Clone, Copy, Debug)]
+struct WatchSpan {
+    /// The first one. For a watch of one shot: the first one since it fired.
+    first: u64,
+    /// The last one.
+    last: u64,
+}
 
-/// The watches of all connections. Each has the revision of the state in which it was set: it is for later changes.
+type Watchers = HashMap<Arc<str>, BTreeMap<WatcherId, WatchSpan>>;
+
+/// The watches of all connections.
 #[derive(Debug)]
 pub(crate) struct WatchTable {
     limits: WatchLimits,
@@ -78,8 +87,8 @@ impl WatchTable {
         }
     }
 
-    /// Sets a watch for the changes after a revision. One that is set already stays as it is; of the two that stay, the later replaces the
-    /// earlier.
+    /// Sets a watch for the changes after a revision. One that is set already is for those after both; of the two that stay, the later
+    /// replaces the earlier.
     pub(crate) fn add(
         &mut self,
         connection: WatcherId,
@@ -97,6 +106,10 @@ impl WatchTable {
         let own = self.by_connection.entry(connection).or_default();
         let entry = (class, path.shared());
         if own.contains(&entry) {
+            let span = self.watchers(class).get_mut(path.as_str()).and_then(|watchers| watchers.get_mut(&connection));
+            if let Some(span) = span {
+                span.last = span.last.max(since);
+            }
             return Ok(());
         }
         if own.len() >= self.limits.per_connection || self.bytes + bytes > self.limits.bytes {
@@ -105,7 +118,8 @@ impl WatchTable {
 
         own.insert(entry);
         self.bytes += bytes;
-        self.watchers(class).entry(path.shared()).or_default().insert(connection, since);
+        let span = WatchSpan { first: since, last: since };
+        self.watchers(class).entry(path.shared()).or_default().insert(connection, span);
         Ok(())
     }
 
@@ -167,26 +181,31 @@ impl WatchTable {
     }
 
     /// The connections whose watches a change of a revision fires: those that the classes name at this path, and recursive ones above it.
-    /// The watches of one shot are gone then.
+    /// The watches of one shot are gone then, but for those that were set again by a read which shows the change: the change may be told
+    /// after that read, and its client sets aside the earlier watch at the event, and the later one at the reply.
     pub(super) fn fire(&mut self, classes: &[WatchClass], path: &ZnodePath, revision: u64) -> BTreeSet<WatcherId> {
         let mut fired = BTreeSet::new();
         for class in classes {
-            let at_path = self.watchers(*class).get(path.as_str());
-            let is_due = |(_, since): &(&WatcherId, &u64)| **since < revision;
-            let due: Vec<_> = at_path.into_iter().flatten().filter(is_due).map(|(id, _)| *id).collect();
-            if matches!(class, WatchClass::Data | WatchClass::Children) {
-                for connection in &due {
-                    self.remove(*connection, *class, path.as_str());
+            let at_path = self.watchers(*class).get_mut(path.as_str());
+            let mut spent = Vec::new();
+            for (connection, span) in at_path.into_iter().flatten().filter(|(_, span)| span.first < revision) {
+                fired.insert(*connection);
+                match class {
+                    WatchClass::Data | WatchClass::Children if span.last < revision => spent.push(*connection),
+                    WatchClass::Data | WatchClass::Children => span.first = span.last,
+                    WatchClass::Persistent | WatchClass::Recursive => {}
                 }
             }
-            fired.extend(due);
+            for connection in spent {
+                self.remove(connection, *class, path.as_str());
+            }
         }
 
         if classes.contains(&WatchClass::Recursive) && !self.recursive.is_empty() {
             let mut above = path.parent();
             while let Some(at) = above {
                 let watchers = self.recursive.get(at.as_str()).into_iter().flatten();
-                fired.extend(watchers.filter(|(_, since)| **since < revision).map(|(id, _)| *id));
+                fired.extend(watchers.filter(|(_, span)| span.first < revision).map(|(id, _)| *id));
                 above = at.parent();
             }
         }
@@ -223,5 +242,36 @@ mod tests {
         assert_eq!(table.counts(), (1, 1, 1));
         assert_eq!(table.fire(&[WatchClass::Data], &path(0), 2), BTreeSet::from([stays]));
         assert_eq!(table.bytes, 0);
+    }
+
+    #[test]
+    fn a_watch_that_is_set_again_before_its_change_is_told_fires_for_the_next_one_too() {
+        let mut table = WatchTable::new(WatchLimits { per_connection: 10, bytes: usize::MAX });
+        let path = ZnodePath::parse("/a").expect("a path");
+        let one = WatcherId(1);
+        let set = |table: &mut WatchTable, since: u64| {
+            for class in [WatchClass::Data, WatchClass::Children] {
+                table.add(one, class, &path, since).expect("there is room");
+            }
+        };
+        let fired = |table: &mut WatchTable, revision: u64| {
+            [WatchClass::Data, WatchClass::Children].map(|class| !table.fire(&[class], &path, revision).is_empty())
+        };
+
+        // The read that sets it again shows the changes up to 5, none of which was told.
+        set(&mut table, 1);
+        set(&mut table, 5);
+        let told = [1, 4, 5, 6, 7].map(|revision| fired(&mut table, revision));
+        assert_eq!(told, [[false; 2], [true; 2], [false; 2], [true; 2], [false; 2]]);
+        assert_eq!(table.counts(), (0, 0, 0));
+
+        // Without a change between the two reads there is one watch.
+        set(&mut table, 7);
+        set(&mut table, 8);
+        let told = [8, 9, 10].map(|revision| fired(&mut table, revision));
+        assert_eq!(told, [[true; 2], [true; 2], [false; 2]]);
+        set(&mut table, 10);
+        set(&mut table, 11);
+        assert_eq!([12, 13].map(|revision| fired(&mut table, revision)), [[true; 2], [false; 2]]);
     }
 }
