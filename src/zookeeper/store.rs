@@ -138,7 +138,8 @@ pub struct ZnodeTxn {
     pub conditions: Vec<ZnodeCondition>,
     /// The writes, in this order: each sees what those before it did. A key is put at most once, and may be deleted before or after that.
     pub writes: Vec<ZnodeWrite>,
-    /// The keys whose entries are answered if it is refused.
+    /// The keys whose entries are answered if it is refused. If these have more bytes than the store shows at once, it fails instead with
+    /// [`ZookeeperFailure::TooLarge`].
     pub otherwise_get: Vec<Vec<u8>>,
 }
 

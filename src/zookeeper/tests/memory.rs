@@ -18,6 +18,8 @@ use super::zookeeper::{
 
 /// Maximum number of conditions, and of writes.
 const TXN_MAX: usize = 1_024;
+/// Maximum bytes of keys and values that a transaction has, and of values that its refusal shows.
+const TXN_BYTES_MAX: usize = 1_536 << 10;
 /// Maximum bytes of a value.
 const VALUE_BYTES_MAX: usize = 400 << 10;
 
@@ -376,6 +378,17 @@ fn puts_twice(txn: &ZnodeTxn) -> bool {
     txn.writes.iter().filter_map(put).any(|key| !seen.insert(key))
 }
 
+/// Bytes of its keys and values, as the store counts them.
+fn txn_bytes(txn: &ZnodeTxn) -> usize {
+    let written = txn.writes.iter().map(|write| match write {
+        ZnodeWrite::CreateChild { parent, key, value, .. } => parent.len() + key.len() + value.len(),
+        ZnodeWrite::Put { key, value } => key.len() + value.len(),
+        ZnodeWrite::Delete { key } => key.len(),
+    });
+    let compared = txn.conditions.iter().map(|condition| condition.key.len());
+    written.chain(compared).chain(txn.otherwise_get.iter().map(Vec::len)).sum()
+}
+
 fn keys(txn: &ZnodeTxn) -> impl Iterator<Item = &Vec<u8>> {
     txn.writes.iter().map(|write| match write {
         ZnodeWrite::CreateChild { key, .. } | ZnodeWrite::Put { key, .. } | ZnodeWrite::Delete { key } => key,
@@ -566,7 +579,9 @@ impl ZookeeperStore for MemoryNode {
                 ZnodeWrite::CreateChild { value, .. } | ZnodeWrite::Put { value, .. } => value.len() > VALUE_BYTES_MAX,
                 ZnodeWrite::Delete { .. } => false,
             };
-            if txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX || txn.writes.iter().any(is_large) {
+            let is_long =
+                txn.conditions.len() > TXN_MAX || txn.writes.len() > TXN_MAX || txn_bytes(&txn) > TXN_BYTES_MAX;
+            if is_long || txn.writes.iter().any(is_large) {
                 return Err(ZookeeperFailure::TooLarge("too large".to_owned()));
             }
             if let Some(intruder) = all.intruders.pop() {
@@ -579,6 +594,10 @@ impl ZookeeperStore for MemoryNode {
 
             all.commits += 1;
             let verdict = self.judge(&mut all, attached, &txn);
+            let shown_bytes = verdict.found.iter().flatten().map(|stored| stored.value.len()).sum::<usize>();
+            if shown_bytes > TXN_BYTES_MAX {
+                return Err(ZookeeperFailure::TooLarge("it shows too much".to_owned()));
+            }
             if verdict.refusal.is_some() && all.refuses_early {
                 return Ok(verdict);
             }

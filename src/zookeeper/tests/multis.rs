@@ -4,7 +4,10 @@ use super::{
     Rig,
     client::{Body, Client, drop_ref, write_create},
 };
-use crate::wire::{JuteWriter, Opcode, ZnodeStat};
+use crate::{
+    ZnodeTxn, ZnodeWrite,
+    wire::{JuteWriter, Opcode, ZnodeStat},
+};
 
 enum Op<'a> {
     Create(&'a str, i32),
@@ -204,6 +207,33 @@ async fn trees_are_deleted_by_the_thousand() {
     let checks: Vec<_> = (0..2_000).map(|_| Op::Create("/t-", 2)).collect();
     let results = multi(&mut client, &checks).await;
     assert_eq!((results.len(), &results[0], &results[1]), (2_000, &Done::Error(-8), &Done::Error(-2)));
+}
+
+#[tokio::test]
+async fn nodes_that_are_large_together_are_planned_again_and_told_apart() {
+    let rig = Rig::new(1).await;
+    let mut client = rig.client().await;
+    client.create("/small", b"", 0).await.unwrap();
+    let large = ["/a", "/b", "/c", "/d", "/e"];
+    for path in large {
+        client.create(path, &[0; 350_000], 0).await.unwrap();
+    }
+
+    // The store shows no refusal with all of these, and the one that fails is told all the same.
+    let mut ops = vec![Op::Set("/small", b"", -1)];
+    ops.extend(large.map(|path| Op::Check(path, if path == "/e" { 7 } else { 0 })));
+    assert_eq!(multi(&mut client, &ops).await, errors(&[0, 0, 0, 0, 0, -103]));
+
+    // Another client writes right before, twice: the same multi is planned in the state that it has left.
+    let stored = rig.cluster.stored(b"zookeeper\0small").unwrap();
+    let put = ZnodeWrite::Put { key: b"zookeeper\0small".to_vec(), value: stored.value };
+    rig.cluster.intrude(vec![ZnodeTxn { writes: vec![put], ..ZnodeTxn::default() }; 2]);
+    let mut ops = vec![Op::Set("/small", b"new", -1)];
+    ops.extend(large.map(|path| Op::Check(path, 0)));
+    let mut expected = vec![Done::Stat(1, 3)];
+    expected.extend(large.map(|_| Done::Nothing(13)));
+    assert_eq!(multi(&mut client, &ops).await, expected);
+    assert_eq!(client.get("/small", false).await.unwrap().0, b"new");
 }
 
 #[tokio::test]

@@ -73,6 +73,8 @@ pub(crate) async fn execute<S: ZookeeperStore>(
     let planner = context.planner();
     // What a refusal has shown is newer than what this node has applied.
     let mut shown: HashMap<Vec<u8>, Option<StoredZnode>> = HashMap::new();
+    // A multi may read nodes that have more bytes together than the store shows in one refusal.
+    let mut asks_for_found = true;
     let mut pause = Duration::from_millis(1);
 
     for attempt in 1_u32.. {
@@ -80,12 +82,25 @@ pub(crate) async fn execute<S: ZookeeperStore>(
             let get = |key: &[u8]| shown.get(key).cloned().unwrap_or_else(|| applied.get(key));
             WritePlan::make(&planner, requests, &get)
         });
-        let txn = std::mem::take(&mut plan.txn);
+        let mut txn = std::mem::take(&mut plan.txn);
+        if !asks_for_found {
+            txn.otherwise_get.clear();
+        }
         let keys = txn.otherwise_get.clone();
-        let verdict = context.store.commit(context.requester, Some(context.attached), txn).await?;
-        match judge(plan, verdict) {
-            PlanJudgement::Ended(outcome) => return Ok(outcome),
-            PlanJudgement::Again(found) => shown.extend(keys.into_iter().zip(found)),
+
+        match context.store.commit(context.requester, Some(context.attached), txn).await {
+            // Either the transaction is too large, or what its refusal would show: then it is judged without.
+            Err(ZookeeperFailure::TooLarge(_)) if asks_for_found => asks_for_found = false,
+            Err(failure) => return Err(failure),
+            Ok(verdict) => match judge(plan, verdict) {
+                PlanJudgement::Ended(outcome) => return Ok(outcome),
+                PlanJudgement::Again(found) if asks_for_found => shown.extend(keys.into_iter().zip(found)),
+                PlanJudgement::Again(_) => {
+                    // The state of the refusal comes to this node.
+                    context.store.catch_up(context.requester).await?;
+                    shown.clear();
+                }
+            },
         }
 
         if Instant::now() >= context.requester.deadline {
