@@ -422,8 +422,13 @@ impl ClientRequest {
 fn failure_code(failure: &ZookeeperFailure) -> Result<ErrorCode, ClosingReason> {
     match failure {
         ZookeeperFailure::Denied(_) => Ok(ErrorCode::NoAuth),
-        ZookeeperFailure::TooLarge(_) => Ok(ErrorCode::BadArguments),
+        ZookeeperFailure::TooLarge(_) => {
+            // A client is told a number alone. The message names the limit.
+            tracing::debug!(%failure, "a request is refused, since it is too large");
+            Ok(ErrorCode::BadArguments)
+        }
         ZookeeperFailure::Full(_) => Ok(ErrorCode::QuotaExceeded),
+
         ZookeeperFailure::NotExecuted(_) | ZookeeperFailure::Unknown(_) => {
             tracing::debug!(%failure, "a connection is closed, since its request has no answer");
             Err(ClosingReason::AfterReplies)

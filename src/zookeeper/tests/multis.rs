@@ -237,6 +237,31 @@ async fn nodes_that_are_large_together_are_planned_again_and_told_apart() {
 }
 
 #[tokio::test]
+async fn a_multi_reads_as_many_nodes_as_the_store_compares() {
+    let rig = Rig::new(1).await;
+    let mut client = rig.client().await;
+    let parents: Vec<String> = (0..513).map(|number| format!("/p{number}")).collect();
+    let leaves: Vec<String> = parents.iter().map(|parent| format!("{parent}/leaf")).collect();
+    for names in [&parents, &leaves] {
+        let creates: Vec<_> = names.iter().map(|name| Op::Create(name, 0)).collect();
+        assert_eq!(multi(&mut client, &creates).await.len(), 513);
+    }
+
+    // Each delete reads a node and its parent: of 513 leaves with parents of their own, one more than fits.
+    let deletes: Vec<_> = leaves.iter().map(|name| Op::Delete(name, -1)).collect();
+    let results = multi(&mut client, &deletes).await;
+    assert_eq!((&results[0], &results[1]), (&Done::Error(-8), &Done::Error(-2)));
+    let results = multi(&mut client, &deletes[..512]).await;
+    assert!(results.iter().all(|done| *done == Done::Nothing(2)), "{results:?}");
+
+    // Parents that go with their leaves are read once.
+    let mut deletes = vec![Op::Delete(&leaves[512], -1)];
+    deletes.extend(parents.iter().map(|name| Op::Delete(name, -1)));
+    let results = multi(&mut client, &deletes).await;
+    assert!(results.iter().all(|done| *done == Done::Nothing(2)), "{results:?}");
+}
+
+#[tokio::test]
 async fn reads_together_have_each_their_own_outcome() {
     let rig = Rig::new(1).await;
     let mut client = rig.client().await;
