@@ -3,7 +3,7 @@
 use super::{ClientSession, RequestAnswer};
 use crate::{
     AppliedZnodes, ZookeeperStore,
-    tree::{ClientIdentities, Znode, ZnodePath, look_up},
+    tree::{ClientIdentities, Znode, ZnodePath, look_up, look_up_stat},
     watches::WatchClass,
     wire::{AclEntry, ErrorCode, JuteWriter, Opcode, ReadOperation, permissions},
 };
@@ -140,8 +140,7 @@ impl ZnodeReader<'_> {
         match request {
             ReadOperation::Exists { .. } => {
                 // As in ZooKeeper 3.8, no right is needed to see that a node is there.
-                let node = look_up(applied, path).ok_or(ErrorCode::NoNode)?;
-                node.stat(revision).write(&mut body);
+                look_up_stat(applied, path).ok_or(ErrorCode::NoNode)?.write(&mut body);
             }
             ReadOperation::GetData { .. } => {
                 let node = self.node(applied, path, permissions::READ)?;

@@ -1,9 +1,11 @@
 //! Watches that a client sets without a read, sets again after it was away, looks for, or removes.
 
+use std::collections::HashSet;
+
 use super::{ClientSession, RequestAnswer};
 use crate::{
     AppliedZnodes, ZookeeperStore,
-    tree::{ZnodePath, look_up},
+    tree::{ZnodePath, look_up_stat},
     watches::{MissedChange, WatchClass, WatchHub, WatchLimitReached, WatchTable},
     wire::{ErrorCode, JuteWriter, WatchPaths, WatcherKind},
 };
@@ -39,8 +41,12 @@ impl<S: ZookeeperStore> ClientSession<S> {
             (&paths.persistent, WatchReason::Persistent),
             (&paths.recursive, WatchReason::Recursive),
         ];
-        let returning = lists.iter().flat_map(|(paths, reason)| paths.iter().map(|path| (path, *reason)));
-        let returning: Vec<_> = returning.collect();
+        let mut returning = Vec::new();
+        for (paths, reason) in lists {
+            // A path that stands twice is one watch. A frame has room for a node's path a hundred thousand times.
+            let mut seen = HashSet::new();
+            returning.extend(paths.iter().filter(|path| seen.insert(path.as_str())).map(|path| (path, reason)));
+        }
 
         let mut revision = self.node.hub.told();
         for some in returning.chunks(PATHS_AT_ONCE) {
@@ -83,7 +89,7 @@ impl<S: ZookeeperStore> ClientSession<S> {
     ) -> Result<(), WatchLimitReached> {
         let ReturningWatch { path, reason } = watch;
         let revision = applied.revision();
-        let stat = look_up(applied, path).map(|node| node.stat(revision));
+        let stat = look_up_stat(applied, path);
         let (class, missed) = match (reason, stat) {
             (WatchReason::Data, Some(stat)) => {
                 (WatchClass::Data, (stat.modified > relative).then_some(MissedChange::Data))

@@ -96,7 +96,12 @@ proptest! {
         let value = ZnodeValue { life, created_ms, modified_ms, version, acl_version, data_revision, acl, data };
         let bytes = value.encode();
         prop_assert_eq!(ZnodeValue::is_data_written(&bytes), data_revision.is_none());
-        prop_assert_eq!(ZnodeValue::decode(&bytes), value);
+        let read = ZnodeValue::decode(&bytes);
+        // A large node is not copied to be looked at.
+        let is_shared = |data: &Bytes| data.is_empty() || bytes.as_ptr_range().contains(&data.as_ptr());
+        prop_assert!(read.data.as_ref().is_none_or(is_shared));
+        prop_assert_eq!(&read, &value);
+        prop_assert_eq!(ZnodeValue::decode_without_acl(&bytes), ZnodeValue { acl: Arc::default(), ..value });
     }
 
     #[test]

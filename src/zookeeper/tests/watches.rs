@@ -300,6 +300,26 @@ async fn watches_that_are_set_again_tell_what_was_missed() {
 }
 
 #[tokio::test]
+async fn a_path_that_is_set_again_many_times_is_one_watch() {
+    let rig = Rig::new(1).await;
+    let mut writer = rig.client().await;
+    writer.create("/changed", b"", 0).await.unwrap();
+    writer.create("/same", b"", 0).await.unwrap();
+    let relative = writer.sync().await;
+    writer.set("/changed", b"", -1).await.unwrap();
+
+    // One event for each of them would be more than a client may leave unread.
+    let mut watcher = rig.client().await;
+    let mut data = vec!["/changed"; 60_000];
+    data.resize(80_000, "/same");
+    let lists: &[&[&str]] = &[&data, &[], &[]];
+    let sent = watcher.send(Opcode::SET_WATCHES, |out| write_watches(out, relative, lists)).await;
+    assert_eq!(watcher.event().await, event(DATA, "/changed"));
+    watcher.reply(sent).await.unwrap();
+    assert_eq!(rig.ports[0].stats().watches, 1);
+}
+
+#[tokio::test]
 async fn persistent_watches_that_are_set_again_tell_nothing_of_what_was_missed() {
     let rig = Rig::new(1).await;
     let mut writer = rig.client().await;

@@ -33,14 +33,12 @@ pub(crate) struct PlannedStat(ZnodeStat);
 impl Znode {
     /// A node of the store.
     pub(crate) fn from_stored(stored: &StoredZnode) -> Self {
-        let StoredZnode { created, modified, owner, children, value } = stored;
-        Self {
-            value: ZnodeValue::decode(value),
-            created: *created,
-            modified: *modified,
-            owner: *owner,
-            children: *children,
-        }
+        Self::with_value(stored, ZnodeValue::decode(&stored.value))
+    }
+
+    fn with_value(stored: &StoredZnode, value: ZnodeValue) -> Self {
+        let StoredZnode { created, modified, owner, children, value: _ } = *stored;
+        Self { value, created, modified, owner, children }
     }
 
     /// A node that is always there, with this number of children.
@@ -98,6 +96,13 @@ pub(crate) fn look_up(applied: &dyn AppliedZnodes, path: &ZnodePath) -> Option<Z
     look_up_stored(path, |key| applied.get(key))
 }
 
+/// What clients are told of the node of a path. Nothing of its value is copied.
+pub(crate) fn look_up_stat(applied: &dyn AppliedZnodes, path: &ZnodePath) -> Option<ZnodeStat> {
+    let open = |stored: &StoredZnode| Znode::with_value(stored, ZnodeValue::decode_without_acl(&stored.value));
+    let node = look_up_with(path, |key| applied.get(key), open)?;
+    Some(node.stat(applied.revision()))
+}
+
 /// The key in the store of a node, if it can have one.
 pub(crate) fn stored_key(path: &ZnodePath) -> Option<Vec<u8>> {
     (!path.is_system()).then(|| path.key())
@@ -105,14 +110,22 @@ pub(crate) fn stored_key(path: &ZnodePath) -> Option<Vec<u8>> {
 
 /// The node of a path, of which `get` knows the entries.
 pub(crate) fn look_up_stored(path: &ZnodePath, get: impl FnOnce(&[u8]) -> Option<StoredZnode>) -> Option<Znode> {
+    look_up_with(path, get, Znode::from_stored)
+}
+
+fn look_up_with(
+    path: &ZnodePath,
+    get: impl FnOnce(&[u8]) -> Option<StoredZnode>,
+    open: impl Fn(&StoredZnode) -> Znode,
+) -> Option<Znode> {
     let Some(key) = stored_key(path) else { return system_node(path) };
     let stored = get(&key);
     if !path.is_root() {
-        return stored.as_ref().map(Znode::from_stored);
+        return stored.as_ref().map(open);
     }
 
     // Of the root's children one is always there, and was never made: so the number of its first child is 0.
-    let mut root = stored.as_ref().map_or_else(|| Znode::system(0), Znode::from_stored);
+    let mut root = stored.as_ref().map_or_else(|| Znode::system(0), open);
     root.created = 0;
     root.children.live += 1;
     Some(root)

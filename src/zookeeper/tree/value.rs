@@ -92,8 +92,16 @@ impl ZnodeValue {
     /// Reads the bytes of an entry. One that this version cannot read was written by other means than this protocol: it shows as a node
     /// with these bytes as its data, which everybody may read and write as far as the policy allows.
     pub(crate) fn decode(entry: &Arc<[u8]>) -> Self {
-        let foreign = || Self { data: Some(Bytes::from_owner(Arc::clone(entry))), ..Self::system() };
-        Self::try_decode(entry).unwrap_or_else(foreign)
+        Self::try_decode(entry).unwrap_or_else(|| Self::foreign(entry))
+    }
+
+    /// The same without the access list: for those who are not asked what they may do.
+    pub(crate) fn decode_without_acl(entry: &Arc<[u8]>) -> Self {
+        Self::try_decode_parts(entry, false).unwrap_or_else(|| Self::foreign(entry))
+    }
+
+    fn foreign(entry: &Arc<[u8]>) -> Self {
+        Self { data: Some(Bytes::from_owner(Arc::clone(entry))), ..Self::system() }
     }
 
     /// Whether the last write of the entry was one of its data. Looks at the first bytes alone.
@@ -103,6 +111,10 @@ impl ZnodeValue {
 
     /// Reads the bytes of an entry.
     pub(crate) fn try_decode(entry: &Arc<[u8]>) -> Option<Self> {
+        Self::try_decode_parts(entry, true)
+    }
+
+    fn try_decode_parts(entry: &Arc<[u8]>, has_acl: bool) -> Option<Self> {
         let mut reader = ValueReader(entry);
         if reader.number()? != [VERSION] {
             return None;
@@ -120,7 +132,7 @@ impl ZnodeValue {
             (false, true) => NodeLife::Ttl { ms: i64::from_be_bytes(reader.number()?) },
             (false, false) => NodeLife::Persistent,
         };
-        let acl = if has(HAS_ACL) { reader.acl()?.into() } else { Arc::default() };
+        let acl = if has(HAS_ACL) { reader.acl(has_acl)?.into() } else { Arc::default() };
         let data_from = entry.len() - reader.0.len();
         let data = if has(IS_NULL) { None } else { Some(Bytes::from_owner(Arc::clone(entry)).slice(data_from..)) };
 
@@ -161,20 +173,24 @@ impl<'a> ValueReader<'a> {
         Some(*number)
     }
 
-    fn text(&mut self) -> Option<String> {
+    fn text(&mut self) -> Option<&'a str> {
         let length = usize::from(u16::from_be_bytes(self.number()?));
         let (text, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        Some(std::str::from_utf8(text).ok()?.to_owned())
+        std::str::from_utf8(text).ok()
     }
 
-    fn acl(&mut self) -> Option<Vec<AclEntry>> {
+    /// Reads an access list, and keeps it if it is asked for.
+    fn acl(&mut self, is_kept: bool) -> Option<Vec<AclEntry>> {
         let count = u16::from_be_bytes(self.number()?);
         let mut acl = Vec::new();
         for _ in 0..count {
             let permissions = i32::from_be_bytes(self.number()?);
             let scheme = self.text()?;
-            acl.push(AclEntry { permissions, scheme, id: self.text()? });
+            let id = self.text()?;
+            if is_kept {
+                acl.push(AclEntry { permissions, scheme: scheme.to_owned(), id: id.to_owned() });
+            }
         }
         Some(acl)
     }
