@@ -170,7 +170,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin, S: ZookeeperStore> ZookeeperConnection<T
         let frame = loop {
             if let Some(word) = self.input.first_chunk().filter(|word| word.iter().all(u8::is_ascii_lowercase)) {
                 let word = *word;
-                self.out.extend_from_slice(words::answer(&self.node, word, self.identity.is_some()).as_bytes());
+                let text = words::answer(&self.node, word, self.identity.is_some()).await;
+                self.out.extend_from_slice(text.as_bytes());
                 return Err(ClosingReason::AfterReplies);
             }
             match frames.read(&mut self.input) {

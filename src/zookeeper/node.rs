@@ -6,7 +6,7 @@ use std::{
 };
 
 use tokio::{
-    sync::OnceCell,
+    sync::{Mutex as AsyncMutex, OnceCell},
     task::JoinSet,
     time::{Duration, Instant, sleep},
 };
@@ -45,6 +45,21 @@ pub(crate) struct ZookeeperNode<S> {
     pub(crate) stats: StatCounters,
     key: OnceCell<PasswordKey>,
     abandoned: Mutex<Vec<AbandonedSession>>,
+    /// What the nodes were counted last. Its lock is held while they are counted: once at a time.
+    pub(crate) counted: AsyncMutex<Option<CountedZnodes>>,
+}
+
+/// The number of nodes in a state of the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CountedZnodes {
+    /// The revision of the state.
+    pub(crate) revision: u64,
+    /// Until then it is told of later states, too.
+    pub(crate) until: Instant,
+    /// All nodes.
+    pub(crate) nodes: u64,
+    /// Those that end with a session.
+    pub(crate) ephemerals: u64,
 }
 
 impl<S: ZookeeperStore> ZookeeperNode<S> {
@@ -57,6 +72,7 @@ impl<S: ZookeeperStore> ZookeeperNode<S> {
             stats: StatCounters::default(),
             key: OnceCell::new(),
             abandoned: Mutex::default(),
+            counted: AsyncMutex::default(),
             options,
         }
     }

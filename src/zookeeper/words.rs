@@ -4,9 +4,11 @@
 
 use std::{fmt::Write as _, sync::atomic::Ordering::Relaxed};
 
+use tokio::time::Instant;
+
 use crate::{
     NodeRole, ZookeeperStats, ZookeeperStore,
-    node::ZookeeperNode,
+    node::{CountedZnodes, ZookeeperNode},
     tree::{ALL_FROM, ALL_TO, ZnodePath},
 };
 
@@ -14,11 +16,13 @@ use crate::{
 const VERSION: &str = concat!("3.8.0-lockkeeper-", env!("CARGO_PKG_VERSION"));
 /// Nodes that are counted before others have a turn.
 const PAGE: usize = 10_000;
+/// How many times as long as a count took, counted from its beginning, its result is told though nodes may have changed.
+const PAUSE_FACTOR: u32 = 10;
 /// Lines of a list of connections or sessions.
 const LINES_MAX: usize = 10_000;
 
 /// Answers a word.
-pub(crate) fn answer<S: ZookeeperStore>(node: &ZookeeperNode<S>, word: [u8; 4], is_known: bool) -> String {
+pub(crate) async fn answer<S: ZookeeperStore>(node: &ZookeeperNode<S>, word: [u8; 4], is_known: bool) -> String {
     let word = String::from_utf8_lossy(&word).into_owned();
     if !node.options.words.contains(&word) {
         return format!("{word} is not executed because it is not in the whitelist.\n");
@@ -36,12 +40,12 @@ pub(crate) fn answer<S: ZookeeperStore>(node: &ZookeeperNode<S>, word: [u8; 4], 
         "conf" => conf(node),
         _ if role == NodeRole::Looking => "This ZooKeeper instance is not currently serving requests\n".to_owned(),
         "isro" => "rw".to_owned(),
-        "srvr" => format!("Zookeeper version: {VERSION}\n{}", state(node, role)),
+        "srvr" => format!("Zookeeper version: {VERSION}\n{}", state(node, role).await),
         "stat" => {
-            format!("Zookeeper version: {VERSION}\nClients:\n{}\n{}", connections(node, false), state(node, role))
+            format!("Zookeeper version: {VERSION}\nClients:\n{}\n{}", connections(node, false), state(node, role).await)
         }
         "cons" => connections(node, true),
-        "mntr" => monitor(node, role),
+        "mntr" => monitor(node, role).await,
         "wchs" => watches(node),
         "dump" => sessions(node),
         _ => String::new(),
@@ -64,31 +68,46 @@ fn mode(role: NodeRole) -> &'static str {
     }
 }
 
-/// Nodes, and those that end with a session.
-fn count_nodes<S: ZookeeperStore>(node: &ZookeeperNode<S>) -> (u64, u64) {
-    // Those that are always there, beside the root.
-    let mut nodes = 3;
-    let mut ephemerals = 0;
-    let mut from = ALL_FROM.to_vec();
-
-    loop {
-        let mut seen = 0;
-        let mut next = None;
-        node.store.applied(|applied| {
-            applied.range(&from, ALL_TO, &mut |key, stored| {
-                if seen == PAGE {
-                    next = Some(key.to_vec());
-                    return false;
-                }
-                seen += 1;
-                nodes += 1;
-                ephemerals += u64::from(stored.owner.is_some());
-                true
-            });
-        });
-        let Some(next) = next else { return (nodes, ephemerals) };
-        from = next;
+/// How many nodes there are. To ask costs nothing, so the nodes are counted only if they may have changed, and then for a part of the time
+/// at the most, while all others wait for the same count.
+async fn count_nodes<S: ZookeeperStore>(node: &ZookeeperNode<S>) -> CountedZnodes {
+    let mut counted = node.counted.lock().await;
+    let began = Instant::now();
+    let revision = node.store.applied(|applied| applied.revision());
+    if let Some(last) = counted.filter(|last| last.revision == revision || began < last.until) {
+        return last;
     }
+
+    // Those that are always there, beside the root.
+    let mut count = CountedZnodes { revision, until: began, nodes: 3, ephemerals: 0 };
+    let mut from = ALL_FROM.to_vec();
+    while let Some(next) = count_page(node, &from, &mut count) {
+        from = next;
+        tokio::task::yield_now().await;
+    }
+    count.until += began.elapsed() * PAUSE_FACTOR;
+    *counted = Some(count);
+    count
+}
+
+/// Counts some nodes. Returns the key to go on from.
+fn count_page<S: ZookeeperStore>(node: &ZookeeperNode<S>, from: &[u8], count: &mut CountedZnodes) -> Option<Vec<u8>> {
+    let mut seen = 0;
+    let mut next = None;
+
+    node.store.applied(|applied| {
+        applied.range(from, ALL_TO, &mut |key, stored| {
+            if seen == PAGE {
+                next = Some(key.to_vec());
+                return false;
+            }
+            seen += 1;
+            count.nodes += 1;
+            count.ephemerals += u64::from(stored.owner.is_some());
+            true
+        });
+    });
+    next
 }
 
 /// The mean time of a request, in milliseconds.
@@ -99,9 +118,9 @@ fn mean_ms(stats: &ZookeeperStats) -> f64 {
     mean_us / 1000.0
 }
 
-fn state<S: ZookeeperStore>(node: &ZookeeperNode<S>, role: NodeRole) -> String {
+async fn state<S: ZookeeperStore>(node: &ZookeeperNode<S>, role: NodeRole) -> String {
     let stats = node.stats();
-    let (nodes, _) = count_nodes(node);
+    let CountedZnodes { nodes, .. } = count_nodes(node).await;
     let revision = node.store.applied(|applied| applied.revision());
 
     format!(
@@ -131,9 +150,9 @@ fn connections<S: ZookeeperStore>(node: &ZookeeperNode<S>, has_session: bool) ->
     text
 }
 
-fn monitor<S: ZookeeperStore>(node: &ZookeeperNode<S>, role: NodeRole) -> String {
+async fn monitor<S: ZookeeperStore>(node: &ZookeeperNode<S>, role: NodeRole) -> String {
     let stats = node.stats();
-    let (nodes, ephemerals) = count_nodes(node);
+    let CountedZnodes { nodes, ephemerals, .. } = count_nodes(node).await;
     let mut text = String::new();
     let mut line = |name: &str, value: &dyn std::fmt::Display| text.push_str(&format!("zk_{name}\t{value}\n"));
 

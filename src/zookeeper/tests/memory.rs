@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
 use tokio::{
@@ -82,6 +85,8 @@ struct MemoryAll {
     /// Keys with this part may not be read or written.
     forbidden_part: Option<String>,
     commits: u64,
+    /// Entries of ranges that were shown.
+    shown: AtomicU64,
 }
 
 /// All nodes.
@@ -115,6 +120,7 @@ impl MemoryCluster {
             sessions_max: usize::MAX,
             forbidden_part: None,
             commits: 0,
+            shown: AtomicU64::new(0),
         };
         Self { all: Arc::new(Mutex::new(all)), moved: watch::Sender::new(0) }
     }
@@ -253,6 +259,10 @@ impl MemoryCluster {
 
     pub(super) fn commits(&self) -> u64 {
         self.all().commits
+    }
+
+    pub(super) fn shown(&self) -> u64 {
+        self.all().shown.load(SeqCst)
     }
 
     pub(super) fn revision(&self) -> u64 {
@@ -398,7 +408,7 @@ fn keys(txn: &ZnodeTxn) -> impl Iterator<Item = &Vec<u8>> {
 /// Changes, and the children that were made by each write.
 type Ran = (Vec<ZnodeChange>, Vec<Option<Vec<u8>>>);
 
-struct MemoryView<'a>(&'a MemoryState);
+struct MemoryView<'a>(&'a MemoryState, &'a AtomicU64);
 
 impl AppliedZnodes for MemoryView<'_> {
     fn revision(&self) -> u64 {
@@ -411,6 +421,7 @@ impl AppliedZnodes for MemoryView<'_> {
 
     fn range(&self, from: &[u8], to: &[u8], show: &mut dyn FnMut(&[u8], &StoredZnode) -> bool) {
         for (key, entry) in self.0.entries.range(from.to_vec()..to.to_vec()) {
+            self.1.fetch_add(1, SeqCst);
             if !show(key, &entry.stored) {
                 break;
             }
@@ -542,7 +553,7 @@ impl ZookeeperStore for MemoryNode {
 
     fn applied<T>(&self, look: impl FnOnce(&dyn AppliedZnodes) -> T) -> T {
         let all = self.cluster.all();
-        look(&MemoryView(&all.steps[all.members[self.index].applied - 1].0))
+        look(&MemoryView(&all.steps[all.members[self.index].applied - 1].0, &all.shown))
     }
 
     fn may_read(&self, _: &ZnodeRequester, key: &[u8]) -> bool {

@@ -50,6 +50,29 @@ async fn probes_are_answered_with_figures_that_are_true() {
 }
 
 #[tokio::test]
+async fn nodes_are_counted_when_they_have_changed_and_not_for_each_word() {
+    let rig = Rig::new(1).await;
+    let mut client = rig.client().await;
+    for number in 0..50 {
+        client.create(&format!("/{number}"), b"", 0).await.unwrap();
+    }
+
+    assert!(ask(&rig, 0, "srvr").await.contains("Node count: 54"));
+    let shown = rig.cluster.shown();
+    assert!(shown >= 50, "{shown}");
+    for word in ["srvr", "stat", "mntr", "srvr"] {
+        assert!(ask(&rig, 0, word).await.contains("54"));
+    }
+    assert_eq!(rig.cluster.shown(), shown);
+
+    client.create("/another", b"", 0).await.unwrap();
+    let mut text = ask(&rig, 0, "srvr").await;
+    while !text.contains("Node count: 55") {
+        text = ask(&rig, 0, "srvr").await;
+    }
+}
+
+#[tokio::test]
 async fn a_node_without_a_leader_says_that_it_does_not_serve() {
     let rig = Rig::new(1).await;
     rig.cluster.cut_off(0);

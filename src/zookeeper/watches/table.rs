@@ -58,10 +58,15 @@ type Watchers = HashMap<Arc<str>, BTreeMap<WatcherId, WatchSpan>>;
 pub(crate) struct WatchTable {
     limits: WatchLimits,
     bytes: usize,
+    /// The number of watches.
+    watches: usize,
+    /// The number of paths that are watched.
+    paths: usize,
     data: Watchers,
     children: Watchers,
     persistent: Watchers,
     recursive: Watchers,
+    /// The watches of each connection that has some.
     by_connection: HashMap<WatcherId, HashSet<(WatchClass, Arc<str>)>>,
 }
 
@@ -70,6 +75,8 @@ impl WatchTable {
         Self {
             limits,
             bytes: 0,
+            watches: 0,
+            paths: 0,
             data: HashMap::new(),
             children: HashMap::new(),
             persistent: HashMap::new(),
@@ -85,6 +92,12 @@ impl WatchTable {
             WatchClass::Persistent => &mut self.persistent,
             WatchClass::Recursive => &mut self.recursive,
         }
+    }
+
+    fn is_watched(&self, path: &str) -> bool {
+        [&self.data, &self.children, &self.persistent, &self.recursive]
+            .iter()
+            .any(|watchers| watchers.contains_key(path))
     }
 
     /// Sets a watch for the changes after a revision. One that is set already is for those after both; of the two that stay, the later
@@ -103,21 +116,23 @@ impl WatchTable {
         }
 
         let bytes = WATCH_BYTES + path.as_str().len();
-        let own = self.by_connection.entry(connection).or_default();
         let entry = (class, path.shared());
-        if own.contains(&entry) {
+        let own = self.by_connection.get(&connection);
+        if own.is_some_and(|own| own.contains(&entry)) {
             let span = self.watchers(class).get_mut(path.as_str()).and_then(|watchers| watchers.get_mut(&connection));
             if let Some(span) = span {
                 span.last = span.last.max(since);
             }
             return Ok(());
         }
-        if own.len() >= self.limits.per_connection || self.bytes + bytes > self.limits.bytes {
+        if own.map_or(0, HashSet::len) >= self.limits.per_connection || self.bytes + bytes > self.limits.bytes {
             return Err(WatchLimitReached);
         }
 
-        own.insert(entry);
+        self.by_connection.entry(connection).or_default().insert(entry);
         self.bytes += bytes;
+        self.watches += 1;
+        self.paths += usize::from(!self.is_watched(path.as_str()));
         let span = WatchSpan { first: since, last: since };
         self.watchers(class).entry(path.shared()).or_default().insert(connection, span);
         Ok(())
@@ -135,8 +150,13 @@ impl WatchTable {
         }
 
         self.bytes -= WATCH_BYTES + path.len();
+        self.watches -= 1;
+        self.paths -= usize::from(!self.is_watched(path));
         if let Some(own) = self.by_connection.get_mut(&connection) {
             own.remove(&(class, Arc::from(path)));
+            if own.is_empty() {
+                self.by_connection.remove(&connection);
+            }
         }
         true
     }
@@ -212,13 +232,9 @@ impl WatchTable {
         fired
     }
 
-    /// The number of watches, of watched paths, and of connections that watch.
+    /// The number of watches, of watched paths, and of connections that watch. Anybody may ask for them, so nothing is looked through.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        let watches = self.by_connection.values().map(HashSet::len).sum();
-        let classes = [&self.data, &self.children, &self.persistent, &self.recursive];
-        let paths: HashSet<&str> = classes.iter().flat_map(|watchers| watchers.keys().map(|path| &**path)).collect();
-        let connections = self.by_connection.values().filter(|own| !own.is_empty()).count();
-        (watches, paths.len(), connections)
+        (self.watches, self.paths, self.by_connection.len())
     }
 }
 
@@ -242,6 +258,31 @@ mod tests {
         assert_eq!(table.counts(), (1, 1, 1));
         assert_eq!(table.fire(&[WatchClass::Data], &path(0), 2), BTreeSet::from([stays]));
         assert_eq!(table.bytes, 0);
+    }
+
+    #[test]
+    fn watches_paths_and_connections_are_counted_as_they_come_and_go() {
+        let mut table = WatchTable::new(WatchLimits { per_connection: 2, bytes: usize::MAX });
+        let path = |text: &str| ZnodePath::parse(text).expect("a path");
+        let first = WatcherId(1);
+        let second = WatcherId(2);
+
+        table.add(first, WatchClass::Data, &path("/a"), 1).expect("there is room");
+        table.add(first, WatchClass::Persistent, &path("/a"), 1).expect("there is room");
+        table.add(first, WatchClass::Data, &path("/a"), 2).expect("it is set already");
+        table.add(first, WatchClass::Data, &path("/b"), 1).expect_err("a third one");
+        table.add(second, WatchClass::Children, &path("/b"), 1).expect("there is room");
+        assert_eq!(table.counts(), (3, 2, 2));
+
+        table.add(first, WatchClass::Recursive, &path("/a"), 1).expect("it replaces one");
+        assert_eq!(table.counts(), (3, 2, 2));
+        table.fire(&[WatchClass::Data], &path("/a"), 3);
+        assert_eq!(table.counts(), (2, 2, 2));
+        assert!(table.remove_kind(second, WatcherKind::Any, &path("/b")));
+        assert_eq!(table.counts(), (1, 1, 1));
+        table.forget(first);
+        table.forget(second);
+        assert_eq!(table.counts(), (0, 0, 0));
     }
 
     #[test]
