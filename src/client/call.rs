@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::{Response, Status};
 
 use super::{
-    Clock, Error,
+    Clock, Error, Refusal,
     backoff::Backoff,
     contact::ClusterContact,
     error::AttemptFailure,
@@ -104,8 +104,13 @@ impl SharedCaller {
             let node = self.nodes.preferred();
             let why = match self.attempt(&node, policy, until, &send).await {
                 Ok(answer) => return Ok(answer),
+                // An earlier attempt may have taken effect: then an answer that does not come from the table does not say that nothing
+                // happened, and another attempt would be answered the same.
+                Err(AttemptFailure::Refused(refused)) if progress.unknown && is_from_outside(&refused.reason) => {
+                    return Err(progress.give_up(format!("{}: {}", node.address, refused.message)));
+                }
                 Err(AttemptFailure::Refused(refused)) => return Err(refused.into()),
-                // An earlier attempt may have taken effect: then this answer does not say that nothing happened.
+                // The same, but another attempt may be answered otherwise.
                 Err(AttemptFailure::NotNow(refused)) if !progress.unknown => return Err(refused.into()),
                 Err(AttemptFailure::NotNow(refused)) => {
                     progress.note(false, true, self.nodes.led_by_other_than(&node));
@@ -196,6 +201,18 @@ impl SharedCaller {
             AttemptFailure::Again { why, .. } => Error::NoCluster { why },
         })
     }
+}
+
+/// Whether a node may refuse a request for this reason before it looks for an earlier copy of it.
+fn is_from_outside(reason: &Refusal) -> bool {
+    matches!(
+        reason,
+        Refusal::Unauthenticated
+            | Refusal::PermissionDenied
+            | Refusal::NotOwner
+            | Refusal::LimitReached
+            | Refusal::ClusterVersion
+    )
 }
 
 async fn expire(attempt: Option<Duration>, until: Option<Instant>) {

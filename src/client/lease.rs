@@ -74,6 +74,8 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct LeaseState {
     deadline: Moment,
+    /// Somebody has seen that the deadline had passed. No later answer puts it off: whoever was told acts on the loss.
+    is_lapsed: bool,
     ended: Option<Loss>,
     /// Grants that an operator revoked and that are not released yet, by token. A token without a guard is possible:
     /// the answer that grants it may be on its way.
@@ -91,6 +93,18 @@ struct Revoked {
 }
 
 impl LeaseState {
+    /// Looks at the clock.
+    fn look(&mut self, now: Moment) {
+        self.is_lapsed |= self.deadline <= now;
+    }
+
+    fn loss(&self, token: Option<u64>) -> Option<Loss> {
+        if let Some(revoked) = token.and_then(|token| self.revoked.get(&token)) {
+            return Some(Loss::Revoked { reason: revoked.reason.clone() });
+        }
+        self.ended.clone().or(self.is_lapsed.then_some(Loss::OutOfContact))
+    }
+
     fn deadline(&self, token: Option<u64>) -> Moment {
         let revoked = token.and_then(|token| self.revoked.get(&token));
         revoked.map_or(self.deadline, |revoked| revoked.deadline.min(self.deadline))
@@ -130,6 +144,7 @@ impl Lease {
     fn begun(clock: Arc<dyn Clock>, acknowledged: AcknowledgedLease) -> Self {
         let state = LeaseState {
             deadline: acknowledged.deadline,
+            is_lapsed: false,
             ended: None,
             revoked: BTreeMap::new(),
             to_acknowledge: BTreeSet::new(),
@@ -141,9 +156,11 @@ impl Lease {
         self.clock.now()
     }
 
-    /// Applies the answer to a renewal. Answers may arrive out of order; the deadline never moves back.
+    /// Applies the answer to a renewal. Answers may arrive out of order; the deadline never moves back. An answer that
+    /// was received while this process was stopped may save the session, unless somebody has seen before that it was lost.
     pub(crate) fn renewed(&self, renewed: RenewalAnswer) {
         let renewal = renewed.acknowledged();
+        let mut is_extended = false;
         self.state.send_if_modified(|state| {
             let is_any_revoked = !renewed.revoked.is_empty();
             // Revocations before the deadline: a revoked grant must not get the extended deadline.
@@ -151,7 +168,8 @@ impl Lease {
                 // The cluster computed the remaining time after the sending.
                 state.revoke(revocation, renewal.sent);
             }
-            if !renewed.more_revoked {
+            is_extended = !renewed.more_revoked && !state.is_lapsed;
+            if is_extended {
                 state.deadline = state.deadline.max(renewal.deadline);
             }
             // Without a revocation no waiting task has to wake earlier.
@@ -159,7 +177,7 @@ impl Lease {
         });
 
         self.acknowledged.send_if_modified(|known| {
-            let is_newer = known.deadline < renewal.deadline && !renewed.more_revoked;
+            let is_newer = known.deadline < renewal.deadline && is_extended;
             *known = if is_newer { renewal } else { *known };
             is_newer
         });
@@ -234,22 +252,29 @@ impl Lease {
 
     /// How long the session, or this grant of it, may still be trusted. Zero: it is lost.
     pub(crate) fn remaining(&self, token: Option<u64>) -> Duration {
-        let state = self.state.borrow();
-        if state.ended.is_some() {
-            return Duration::ZERO;
-        }
-        state.deadline(token).since(self.clock.now())
+        self.look(|state, now| {
+            let is_over = state.ended.is_some() || state.is_lapsed;
+            if is_over { Duration::ZERO } else { state.deadline(token).since(now) }
+        })
+    }
+
+    /// Looks at the clock and then at the state.
+    fn look<T>(&self, at: impl FnOnce(&LeaseState, Moment) -> T) -> T {
+        let now = self.clock.now();
+        let mut seen = None;
+        self.state.send_if_modified(|state| {
+            state.look(now);
+            seen = Some(at(state, now));
+            // Nobody has to wake: each waiter has a timer of its own.
+            false
+        });
+        seen.expect("the closure was called")
     }
 
     /// How the session, or this grant of it, was lost. A revoked grant counts as lost as soon as the client is told,
     /// although its locks stay closed for [`Lease::remaining`].
     pub(crate) fn loss(&self, token: Option<u64>) -> Option<Loss> {
-        let state = self.state.borrow();
-        if let Some(revoked) = token.and_then(|token| state.revoked.get(&token)) {
-            return Some(Loss::Revoked { reason: revoked.reason.clone() });
-        }
-        let out_of_contact = state.deadline <= self.clock.now();
-        state.ended.clone().or(out_of_contact.then_some(Loss::OutOfContact))
+        self.look(|state, _| state.loss(token))
     }
 
     /// Waits until the session, or this grant of it, is lost.
@@ -359,6 +384,22 @@ mod tests {
         assert!(futures::poll!(&mut danger).is_pending(), "2.1 s are left");
         *clock.0.lock().unwrap() = ms(8_901);
         assert_eq!(danger.await, Danger { left: ms(1_999), loss: None });
+    }
+
+    #[test]
+    fn a_loss_that_was_seen_is_final_and_an_answer_before_the_look_saves() {
+        let (clock, lease) = lease(ms(10_000));
+        *clock.0.lock().unwrap() = ms(10_500);
+        lease.renewed(renewed(3_300));
+        assert_eq!((lease.loss(None), lease.remaining(None)), (None, ms(2_700)));
+
+        *clock.0.lock().unwrap() = ms(13_300);
+        let mut renewals = lease.renewals();
+        renewals.mark_unchanged();
+        assert_eq!(lease.loss(Some(7)), Some(Loss::OutOfContact));
+        lease.renewed(renewed(6_600));
+        assert_eq!((lease.loss(None), lease.remaining(Some(8))), (Some(Loss::OutOfContact), Duration::ZERO));
+        assert!(!renewals.has_changed().unwrap());
     }
 
     #[test]

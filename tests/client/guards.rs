@@ -147,6 +147,20 @@ async fn a_retried_acquire_of_a_revoked_grant_reports_the_revocation() {
 }
 
 /// The grant's answer may arrive after the notice of its revocation.
+/// The first copy may still be granted, though a node that has another policy by then refuses the second.
+#[tokio::test]
+async fn an_acquire_that_is_refused_after_a_copy_without_an_answer_is_released() {
+    let node = Node::start();
+    let session = open(&[&node]).await;
+    node.answers([Answer::Hang, Answer::Refuse(Code::PermissionDenied, "PERMISSION_DENIED", "no")]);
+
+    let error = session.acquire("jobs").no_wait().await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }), "{error}");
+    let asked = node.asked_to_acquire().await;
+    let released = node.asked_to_release().await;
+    assert_eq!(released.target, Some(Target::AcquireRequestId(asked.request.unwrap().id)));
+}
+
 #[tokio::test]
 async fn a_grant_revoked_before_its_answer_arrives_is_lost_from_the_start() {
     let node = Node::start();
