@@ -50,8 +50,8 @@ pub struct Session {
 pub enum KeptAlive {
     /// It was renewed, as the stream asked.
     Renewed(SessionId, Ttl),
-    /// It is over, or there was none. Told once for each renewal that comes too late, and unasked when a session that the stream has
-    /// renewed ends.
+    /// It is over, or there was none, or it is another caller's. Told once for each renewal that comes too late, and unasked when a session
+    /// that the stream has renewed ends.
     Ended(SessionId),
 }
 
@@ -266,7 +266,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<SessionId>, StoreError>> + Send;
 
     /// Renews sessions as `renewals` come, for as long as they do. An error ends the stream: renewals that were not answered may have taken
-    /// effect. It ends with [`StoreError::NoLeader`] when the leader changes.
+    /// effect. It ends with [`StoreError::NoLeader`] when the leader changes, and may end without one after a session that is not the
+    /// caller's.
     fn keep_alive(
         &self,
         caller: &Self::Caller,

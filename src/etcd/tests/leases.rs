@@ -7,6 +7,7 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::*;
+use crate::key;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
 };
@@ -152,4 +153,21 @@ async fn an_idle_stream_outlives_one_change_of_leader_after_the_other() {
     api.store.be_leaderless(true);
     let error = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").unwrap_err();
     assert_eq!(shown(&error), "14 etcdserver: no leader");
+}
+
+#[tokio::test]
+async fn a_lease_of_another_caller_does_not_end_the_stream_of_others() {
+    let api = Api::new();
+    let mut lease = api.lease();
+    for id in [77, 78] {
+        lease.lease_grant(LeaseGrantRequest { ttl: 60, id }).await.unwrap();
+    }
+    api.store.give_away(key::session(78));
+    let (renew, renewals) = mpsc::channel(8);
+    let mut kept = lease.lease_keep_alive(ReceiverStream::new(renewals)).await.unwrap().into_inner();
+    for (id, ttl) in [(77, 60), (78, 0), (78, 0), (77, 60)] {
+        renew.send(LeaseKeepAliveRequest { id }).await.unwrap();
+        let answer = timeout(PATIENCE, kept.next()).await.expect("in time").expect("an answer").expect("no error");
+        assert_eq!((answer.id, answer.ttl), (id, ttl));
+    }
 }

@@ -47,6 +47,8 @@ struct State {
     is_leaderless: bool,
     /// Commands that ask for more are refused.
     is_pressed: bool,
+    /// A session that is not the caller's.
+    foreign: Option<SessionId>,
     /// Renewals that will have no answer.
     lost_renewals: usize,
     /// This node's copy, while it lags.
@@ -121,6 +123,11 @@ impl Memory {
     /// The next renewals have no answer.
     pub(crate) fn lose_renewals(&self, count: usize) {
         self.state().lost_renewals = count;
+    }
+
+    /// From now on this session belongs to somebody else.
+    pub(crate) fn give_away(&self, session: SessionId) {
+        self.state().foreign = Some(session);
     }
 
     /// From now on this node applies nothing, or again all that there is.
@@ -394,20 +401,24 @@ impl Store for Memory {
     ) -> Result<BoxStream<'static, Result<KeptAlive, StoreError>>, StoreError> {
         self.led()?;
         let keeping = (self.clone(), self.shared.changed.subscribe(), renewals, Vec::<SessionId>::new());
-        let kept = unfold(keeping, |(store, mut changed, mut renewals, mut known)| async move {
+        let kept = unfold(Some(keeping), |keeping| async move {
+            let (store, mut changed, mut renewals, mut known) = keeping?;
             loop {
                 if store.led().is_err() {
-                    return Some((Err(StoreError::NoLeader), (store, changed, renewals, known)));
+                    return Some((Err(StoreError::NoLeader), Some((store, changed, renewals, known))));
                 }
                 let machine = store.machine();
                 if let Some(place) = known.iter().position(|session| !machine.has_session(*session)) {
                     let session = known.remove(place);
-                    return Some((Ok(KeptAlive::Ended(session)), (store, changed, renewals, known)));
+                    return Some((Ok(KeptAlive::Ended(session)), Some((store, changed, renewals, known))));
                 }
                 let session = tokio::select! {
                     session = renewals.next() => session?,
                     _ = changed.changed() => continue,
                 };
+                if store.state().foreign == Some(session) {
+                    return Some((Ok(KeptAlive::Ended(session)), None));
+                }
                 let lost = store.state().lost_renewals;
                 if lost > 0 {
                     store.state().lost_renewals = lost - 1;
@@ -424,7 +435,7 @@ impl Store for Memory {
                     }
                     _ => KeptAlive::Ended(session),
                 };
-                return Some((Ok(kept), (store, changed, renewals, known)));
+                return Some((Ok(kept), Some((store, changed, renewals, known))));
             }
         });
         Ok(kept.boxed())

@@ -465,8 +465,18 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Translates an event of a stream that keeps sessions alive, unless this protocol has no such event.
+///
+/// A session of another identity ends the service's stream. For etcd's clients there is no such lease, and the other leases of theirs go
+/// on: the stream breaks after this event, and is opened again.
 fn kept(event: Result<KeepAliveEvent, Error>) -> Result<Option<KeptAlive>, StoreError> {
-    let KeepAliveEvent { session, kind } = event.map_err(|error| failed(&error))?;
+    let KeepAliveEvent { session, kind } = match event {
+        Ok(event) => event,
+        Err(error) => {
+            let foreign = error.session().filter(|_| error.reason == FailureReason::NotOwner);
+            return foreign.map(|session| Some(KeptAlive::Ended(session))).ok_or_else(|| failed(&error));
+        }
+    };
+
     Ok(match kind {
         KeepAliveEventKind::Renewed { ttl, .. } => Some(KeptAlive::Renewed(session, ttl)),
         KeepAliveEventKind::Ended(_) => Some(KeptAlive::Ended(session)),
@@ -531,6 +541,18 @@ mod tests {
         assert_eq!(reachable("[::]:2379", "10.0.0.1:7101"), "10.0.0.1:2379");
         assert_eq!(reachable("127.0.0.1:2379", "10.0.0.1:7101"), "127.0.0.1:2379");
         assert_eq!(reachable("etcd.example:2379", "10.0.0.1:7101"), "etcd.example:2379");
+    }
+
+    #[test]
+    fn a_lease_of_another_identity_is_over_for_others_and_ends_no_stream() {
+        let session = SessionId(7);
+        let refused = || Error::not_owner(None);
+        assert_eq!(kept(Err(refused().with_session(session))), Ok(Some(KeptAlive::Ended(session))));
+
+        // Without a session it is about the caller, and so is what the policy says.
+        assert!(matches!(kept(Err(refused())), Err(StoreError::Denied(_))));
+        let denied = Error::unauthenticated("no token").with_session(session);
+        assert_eq!(kept(Err(denied)), Err(StoreError::Anonymous));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use lockkeeper_machine::{
     ENTRIES_MAX, GRANTS_PER_SESSION_MAX, Identity, Invalid, LOCKS_MAX, Limit, REPLIES_PER_SESSION_MAX, Refusal, Reply,
-    RevisionError, SESSIONS_MAX, SessionEnd, TAKEN_PER_SESSION_MAX, TEMPORARY_ENTRIES_MAX, TXN_BYTES_MAX,
+    RevisionError, SESSIONS_MAX, SessionEnd, SessionId, TAKEN_PER_SESSION_MAX, TEMPORARY_ENTRIES_MAX, TXN_BYTES_MAX,
     TXN_READS_MAX, TXN_WRITES_MAX, Version, WAITERS_MAX, WAITS_PER_SESSION_MAX,
 };
 use lockkeeper_policy::Denied;
@@ -117,6 +117,8 @@ pub(crate) struct Error {
 
 /// The value of an error that tells a session which was attached by another connection from one of another identity.
 const ATTACHED: &str = "attached";
+/// The name of the session that an error is about.
+const SESSION: &str = "session_id";
 
 impl std::error::Error for Error {}
 
@@ -139,6 +141,16 @@ impl Error {
     /// Returns the value with this name.
     pub(crate) fn about(&self, name: &str) -> Option<&str> {
         self.about.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The same, about this session: on a stream of many sessions, only this one is refused.
+    pub(crate) fn with_session(self, session: SessionId) -> Self {
+        self.with(SESSION, session)
+    }
+
+    /// Returns the session that it is about, if it names one.
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.about(SESSION).and_then(|session| session.parse().ok())
     }
 
     /// Whether another connection has attached the session ([`Refusal::SessionMoved`]).

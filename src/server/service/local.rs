@@ -267,7 +267,7 @@ impl Local {
         if let Some(count) = self.access.count_denied() {
             tracing::info!(count, from = %caller.shown(), %session, "requests for sessions of other identities were refused");
         }
-        Error::not_owner(caller.identity.as_ref())
+        Error::not_owner(caller.identity.as_ref()).with_session(session)
     }
 
     /// Refuses what exceeds a limit of the identity. The check reads the table as it is applied here, so requests in flight at the same
