@@ -170,3 +170,13 @@ async fn in_a_full_store_a_lock_is_released_though_its_message_has_no_room() {
     assert_eq!(holder.call("exec").await, "*2|:1|:1|");
     assert_eq!(message(&mut subscriber).await, "*3|$7|message|$4|done|$4|lock|");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_nobody_gets_holds_up_no_writes() {
+    let nodes = SeveralNodes::new(1);
+    nodes.store.refuse_keys_with("redis/message/");
+    let mut holder = nodes.client(0);
+    holder.expect(&[("multi", "+OK|"), ("set lock value", "+QUEUED|"), ("publish done lock", "+QUEUED|")]).await;
+    assert_eq!(holder.call("exec").await, "*2|+OK|:0|");
+    assert_eq!(holder.call("get lock").await, "$5|value|");
+}

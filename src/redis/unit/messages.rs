@@ -51,9 +51,10 @@ impl UnitMessages {
         let goes_alone = |failure: &StoreFailure| match failure {
             // A node of an earlier version, which leads, wants a right to channels.
             StoreFailure::Full(_) | StoreFailure::Denied(_) => true,
-            // A message that nobody may get does not make the writes too many.
-            StoreFailure::TooLarge(_) => !has_receivers,
-            StoreFailure::Overloaded(_) | StoreFailure::Unavailable(_) | StoreFailure::Unknown(_) => false,
+            // With a message that had no receivers, writes must not be too many, nor must a release be refused where disks are short of
+            // space: there, deletions alone are served.
+            StoreFailure::TooLarge(_) | StoreFailure::Overloaded(_) => !has_receivers,
+            StoreFailure::Unavailable(_) | StoreFailure::Unknown(_) => false,
         };
         match (store.commit(requester, txn).await, alone) {
             (Err(failure), Some(alone)) if goes_alone(&failure) => store.commit(requester, alone).await,
