@@ -30,7 +30,8 @@ pub struct ZookeeperOptions {
     pub connection_events_bytes_max: usize,
     /// Maximum number of watches of one connection.
     pub connection_watches_max: usize,
-    /// Maximum number of bytes of all watches, about.
+    /// Maximum number of bytes of all watches, about: one address may have half of what others leave free, and one connection half of what
+    /// the others of its address leave of that.
     pub watches_bytes_max: usize,
     /// Time limit of a TLS handshake, and of the first frame.
     pub arrival_timeout: Duration,

@@ -85,7 +85,8 @@ async fn records_that_cannot_be_are_refused_and_the_connection_stays() {
 async fn watches_are_bounded_and_a_bystander_goes_on() {
     let rig = Rig::with(1, |options| {
         options.connection_watches_max = 1_000;
-        options.watches_bytes_max = 700_000;
+        // One connection may have a quarter of it.
+        options.watches_bytes_max = 1_800_000;
     })
     .await;
     let mut greedy = rig.client().await;
@@ -109,6 +110,38 @@ async fn watches_are_bounded_and_a_bystander_goes_on() {
     let sent = bystander.send(Opcode::CREATE, |out| write_create(out, "/b", b"", 0)).await;
     assert_eq!(bystander.event().await, (1, "/b".to_owned()));
     bystander.reply(sent).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_comes_when_others_have_all_watches_that_they_may_have_can_set_one() {
+    let rig = Rig::with(1, |options| options.watches_bytes_max = 10_000_000).await;
+    let mut greedy = Vec::new();
+    for number in 0..8 {
+        let mut client = rig.client().await;
+        let mut set = 0;
+        let path = |set: u32| format!("/{number}-{set}-{}", "x".repeat(1_500));
+        while client.exists(&path(set), true).await == Err(-101) {
+            set += 1;
+        }
+        assert_eq!(client.exists(&path(set), true).await, Err(-125));
+        greedy.push(client);
+    }
+
+    // Neither one that comes from where they do, nor one from elsewhere.
+    let mut near = rig.client().await;
+    assert_eq!(near.exists("/near", true).await, Err(-101));
+    let mut far = rig.client_from("127.0.0.2").await;
+    for number in 0..1_000 {
+        assert_eq!(far.exists(&format!("/far{number}"), true).await, Err(-101));
+    }
+    // The path of a node that can never be is no watch of a megabyte.
+    let endless = format!("/{}", "x".repeat(1_000_000));
+    assert_eq!(far.exists(&endless, true).await, Err(-8));
+    let add = |out: &mut JuteWriter| drop_ref(out.string(&endless).int(1));
+    assert_eq!(far.ask(Opcode::ADD_WATCH, add).await, Err(-8));
+
+    near.send(Opcode::CREATE, |out| write_create(out, "/near", b"", 0)).await;
+    assert_eq!(near.event().await, (1, "/near".to_owned()));
 }
 
 #[tokio::test]

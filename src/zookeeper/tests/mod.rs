@@ -24,7 +24,7 @@ use std::{
 };
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::{Duration, sleep},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -113,9 +113,21 @@ impl Rig {
         session: i64,
         password: &[u8],
     ) -> Option<Client> {
-        let mut stream = self.socket(index).await;
+        let stream = self.socket(index).await;
         let bytes = connect_frame(last_seen, timeout_ms, session, password);
-        tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();
+        Self::greet(stream, &bytes).await
+    }
+
+    /// A client with a new session at the first node, that comes from another address of this machine.
+    async fn client_from(&self, address: &str) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+        let stream = socket.connect(self.addresses[0]).await.unwrap();
+        Self::greet(stream, &connect_frame(0, 30_000, 0, &[0; 16])).await.expect("a session")
+    }
+
+    async fn greet(mut stream: TcpStream, bytes: &[u8]) -> Option<Client> {
+        tokio::io::AsyncWriteExt::write_all(&mut stream, bytes).await.unwrap();
         let payload = read_frame(&mut stream).await?;
         let mut body = Body(&payload);
         assert_eq!(body.int(), 0);

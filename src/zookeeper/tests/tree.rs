@@ -33,6 +33,13 @@ fn a_path_is_checked_as_zookeeper_does() {
     ] {
         assert_eq!(ZnodePath::parse(bad), Err(ErrorCode::BadArguments), "{bad:?}");
     }
+    // A key has 2 KiB at the most.
+    let long = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
+    assert_eq!(ZnodePath::parse(&long(2_039)).unwrap().key().len(), 2_048);
+    assert_eq!(ZnodePath::parse(&long(2_040)), Err(ErrorCode::BadArguments));
+    assert!(split_numbered(&long(2_029)).is_ok());
+    assert!(split_numbered(&long(2_030)).is_err());
+
     assert_eq!(
         split_numbered("/a/").map(|(parent, name)| (parent.as_str().to_owned(), name)),
         Ok(("/a".to_owned(), ""))

@@ -19,6 +19,9 @@ pub(crate) const ALL_FROM: &[u8] = b"zookeeper";
 /// The end of the keys of all nodes: the byte after `/`.
 pub(crate) const ALL_TO: &[u8] = b"zookeeper0";
 
+/// Maximum bytes of a path: with it, the key of its node has 2 KiB, more than which no store takes.
+pub(crate) const PATH_BYTES_MAX: usize = (2 << 10) - ALL_FROM.len();
+
 /// The path of a node, as it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ZnodePath(Arc<str>);
@@ -29,6 +32,9 @@ impl ZnodePath {
         let is_root = text == "/";
         let names = text.strip_prefix('/').ok_or(ErrorCode::BadArguments)?;
         let is_name = |name: &str| !matches!(name, "" | "." | "..");
+        if text.len() > PATH_BYTES_MAX {
+            return Err(ErrorCode::BadArguments);
+        }
         if is_root || (names.split('/').all(is_name) && !text.chars().any(is_forbidden)) {
             Ok(Self(text.into()))
         } else {

@@ -158,6 +158,7 @@ impl WatchHub {
         } else {
             state.sessions.insert(attached.session, id);
         }
+        state.watches.register(id, outbox.address.ip());
         state.connections.insert(id, RegisteredConnection { attached, outbox: Arc::clone(outbox) });
         Ok(id)
     }

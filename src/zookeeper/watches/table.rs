@@ -1,7 +1,11 @@
 //! Who watches what.
+//!
+//! **No client takes all**: the watches of one address may have half of the bytes that those of other addresses leave free, and those of
+//! one connection half of what the others of its address leave of that. So there is room for one more client, always.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -53,6 +57,15 @@ struct WatchSpan {
 
 type Watchers = HashMap<Arc<str>, BTreeMap<WatcherId, WatchSpan>>;
 
+/// The watches of one connection.
+#[derive(Debug)]
+struct ConnectionWatches {
+    origin: IpAddr,
+    /// What they take.
+    bytes: usize,
+    watches: HashSet<(WatchClass, Arc<str>)>,
+}
+
 /// The watches of all connections.
 #[derive(Debug)]
 pub(crate) struct WatchTable {
@@ -66,8 +79,11 @@ pub(crate) struct WatchTable {
     children: Watchers,
     persistent: Watchers,
     recursive: Watchers,
-    /// The watches of each connection that has some.
-    by_connection: HashMap<WatcherId, HashSet<(WatchClass, Arc<str>)>>,
+    by_connection: HashMap<WatcherId, ConnectionWatches>,
+    /// The number of connections that have some.
+    watching: usize,
+    /// The bytes of the watches of each address that has some.
+    by_origin: HashMap<IpAddr, usize>,
 }
 
 impl WatchTable {
@@ -82,7 +98,15 @@ impl WatchTable {
             persistent: HashMap::new(),
             recursive: HashMap::new(),
             by_connection: HashMap::new(),
+            watching: 0,
+            by_origin: HashMap::new(),
         }
+    }
+
+    /// Adds a connection from this address.
+    pub(super) fn register(&mut self, connection: WatcherId, origin: IpAddr) {
+        let own = ConnectionWatches { origin: origin.to_canonical(), bytes: 0, watches: HashSet::new() };
+        self.by_connection.insert(connection, own);
     }
 
     fn watchers(&mut self, class: WatchClass) -> &mut Watchers {
@@ -109,33 +133,66 @@ impl WatchTable {
         path: &ZnodePath,
         since: u64,
     ) -> Result<(), WatchLimitReached> {
-        match class {
-            WatchClass::Persistent => drop(self.remove(connection, WatchClass::Recursive, path.as_str())),
-            WatchClass::Recursive => drop(self.remove(connection, WatchClass::Persistent, path.as_str())),
-            WatchClass::Data | WatchClass::Children => {}
-        }
+        let is_replaced = match class {
+            WatchClass::Persistent => self.remove(connection, WatchClass::Recursive, path.as_str()),
+            WatchClass::Recursive => self.remove(connection, WatchClass::Persistent, path.as_str()),
+            WatchClass::Data | WatchClass::Children => false,
+        };
 
         let bytes = WATCH_BYTES + path.as_str().len();
-        let entry = (class, path.shared());
-        let own = self.by_connection.get(&connection);
-        if own.is_some_and(|own| own.contains(&entry)) {
+        let own = self.by_connection.get(&connection).ok_or(WatchLimitReached)?;
+        if own.watches.contains(&(class, path.shared())) {
             let span = self.watchers(class).get_mut(path.as_str()).and_then(|watchers| watchers.get_mut(&connection));
             if let Some(span) = span {
                 span.last = span.last.max(since);
             }
             return Ok(());
         }
-        if own.map_or(0, HashSet::len) >= self.limits.per_connection || self.bytes + bytes > self.limits.bytes {
+        if !is_replaced && !self.has_room(own, bytes) {
             return Err(WatchLimitReached);
         }
 
-        self.by_connection.entry(connection).or_default().insert(entry);
-        self.bytes += bytes;
-        self.watches += 1;
         self.paths += usize::from(!self.is_watched(path.as_str()));
+        self.count_added(connection, class, path, bytes);
         let span = WatchSpan { first: since, last: since };
         self.watchers(class).entry(path.shared()).or_default().insert(connection, span);
         Ok(())
+    }
+
+    /// Whether a connection may have a further watch that takes this number of bytes.
+    fn has_room(&self, own: &ConnectionWatches, bytes: usize) -> bool {
+        let of_origin = self.by_origin.get(&own.origin).copied().unwrap_or_default();
+        let of_others = self.bytes - of_origin;
+        let share_of_origin = self.limits.bytes.saturating_sub(of_others) / 2;
+        let share = share_of_origin.saturating_sub(of_origin - own.bytes) / 2;
+        own.watches.len() < self.limits.per_connection && own.bytes + bytes <= share
+    }
+
+    fn count_added(&mut self, connection: WatcherId, class: WatchClass, path: &ZnodePath, bytes: usize) {
+        self.bytes += bytes;
+        self.watches += 1;
+        let Some(own) = self.by_connection.get_mut(&connection) else { return };
+        self.watching += usize::from(own.watches.is_empty());
+
+        own.bytes += bytes;
+        own.watches.insert((class, path.shared()));
+        *self.by_origin.entry(own.origin).or_default() += bytes;
+    }
+
+    fn count_removed(&mut self, connection: WatcherId, class: WatchClass, path: &str) {
+        let bytes = WATCH_BYTES + path.len();
+        self.bytes -= bytes;
+        self.watches -= 1;
+        let Some(own) = self.by_connection.get_mut(&connection) else { return };
+        own.bytes -= bytes;
+        own.watches.remove(&(class, Arc::from(path)));
+        self.watching -= usize::from(own.watches.is_empty());
+
+        let of_origin = self.by_origin.entry(own.origin).or_default();
+        *of_origin -= bytes;
+        if *of_origin == 0 {
+            self.by_origin.remove(&own.origin);
+        }
     }
 
     /// Removes a watch. Returns whether it was there.
@@ -149,15 +206,8 @@ impl WatchTable {
             watchers.remove(path);
         }
 
-        self.bytes -= WATCH_BYTES + path.len();
-        self.watches -= 1;
         self.paths -= usize::from(!self.is_watched(path));
-        if let Some(own) = self.by_connection.get_mut(&connection) {
-            own.remove(&(class, Arc::from(path)));
-            if own.is_empty() {
-                self.by_connection.remove(&connection);
-            }
-        }
+        self.count_removed(connection, class, path);
         true
     }
 
@@ -174,7 +224,8 @@ impl WatchTable {
     /// Whether a connection has a watch of this kind.
     pub(crate) fn has(&self, connection: WatcherId, kind: WatcherKind, path: &ZnodePath) -> bool {
         let own = self.by_connection.get(&connection);
-        own.is_some_and(|own| Self::classes(kind).iter().any(|class| own.contains(&(*class, path.shared()))))
+        let has = |class: &WatchClass| own.is_some_and(|own| own.watches.contains(&(*class, path.shared())));
+        Self::classes(kind).iter().any(has)
     }
 
     /// Removes the watches of this kind. Returns whether there were any.
@@ -186,11 +237,14 @@ impl WatchTable {
         has_removed
     }
 
-    /// Removes all watches of a connection.
+    /// Removes a connection with all its watches.
     pub(super) fn forget(&mut self, connection: WatcherId) {
-        for (class, path) in self.by_connection.remove(&connection).unwrap_or_default() {
+        let own = self.by_connection.get_mut(&connection);
+        let watches = own.map(|own| own.watches.iter().cloned().collect::<Vec<_>>()).unwrap_or_default();
+        for (class, path) in watches {
             self.remove(connection, class, &path);
         }
+        self.by_connection.remove(&connection);
 
         // A map keeps the room of the most that it ever had.
         for watchers in [&mut self.data, &mut self.children, &mut self.persistent, &mut self.recursive] {
@@ -234,7 +288,7 @@ impl WatchTable {
 
     /// The number of watches, of watched paths, and of connections that watch. Anybody may ask for them, so nothing is looked through.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        (self.watches, self.paths, self.by_connection.len())
+        (self.watches, self.paths, self.watching)
     }
 }
 
@@ -242,13 +296,17 @@ impl WatchTable {
 mod tests {
     use super::*;
 
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     #[test]
     fn a_connection_with_many_watches_leaves_no_room_behind() {
         let mut table = WatchTable::new(WatchLimits { per_connection: 100_000, bytes: usize::MAX });
         let path = |number: usize| ZnodePath::parse(&format!("/w{number}")).expect("a path");
         let stays = WatcherId(1);
+        table.register(stays, HERE);
         table.add(stays, WatchClass::Data, &path(0), 1).expect("there is room");
         let goes = WatcherId(2);
+        table.register(goes, HERE);
         for number in 0..20_000 {
             table.add(goes, WatchClass::Data, &path(number), 1).expect("there is room");
         }
@@ -266,6 +324,8 @@ mod tests {
         let path = |text: &str| ZnodePath::parse(text).expect("a path");
         let first = WatcherId(1);
         let second = WatcherId(2);
+        table.register(first, HERE);
+        table.register(second, HERE);
 
         table.add(first, WatchClass::Data, &path("/a"), 1).expect("there is room");
         table.add(first, WatchClass::Persistent, &path("/a"), 1).expect("there is room");
@@ -290,6 +350,7 @@ mod tests {
         let mut table = WatchTable::new(WatchLimits { per_connection: 10, bytes: usize::MAX });
         let path = ZnodePath::parse("/a").expect("a path");
         let one = WatcherId(1);
+        table.register(one, HERE);
         let set = |table: &mut WatchTable, since: u64| {
             for class in [WatchClass::Data, WatchClass::Children] {
                 table.add(one, class, &path, since).expect("there is room");
