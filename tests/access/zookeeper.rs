@@ -236,17 +236,21 @@ async fn owners(stage: &Stage) -> Vec<String> {
     listed.sessions.into_iter().map(|session| session.owner).filter(|owner| !owner.is_empty()).collect()
 }
 
-/// Also at the node where it goes on, and though its client has shown itself only after the session was open.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_belongs_to_the_identity_that_its_client_has_proven() {
-    let policy = narrowest_policy(PREFIX) + "\n[limits.shop-1]\nsessions = 1\n";
-    let stage = Stage::with(Some(&policy), |options| options.zookeeper = true).await;
+async fn newest_version(stage: &Stage) {
     until("the newest cluster version", async || {
         let statuses = stage.cluster.statuses().await;
         let newest = Versions::OWN.highest.0;
         (statuses.len() == 3 && statuses.values().all(|status| status.cluster_version == newest)).then_some(())
     })
     .await;
+}
+
+/// Also at the node where it goes on, and though its client has shown itself only after the session was open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_belongs_to_the_identity_that_its_client_has_proven() {
+    let policy = narrowest_policy(PREFIX) + "\n[limits.shop-1]\nsessions = 1\n";
+    let stage = Stage::with(Some(&policy), |options| options.zookeeper = true).await;
+    newest_version(&stage).await;
     let [first, second, third] = stage.cluster.zookeeper_endpoints().try_into().expect("three nodes");
     let mut ops = until("the port serves", async || connect(&first, "ops").await).await;
     made(&mut ops, "/seats", PERSISTENT).await;
@@ -320,4 +324,34 @@ async fn with_tls_a_certificate_or_a_token_proves_who_it_is() {
         let _ = timeout(LONG, plain.read_to_end(&mut answer)).await.expect("it ends");
         assert!(!answer.starts_with(b"imok"), "{answer:?}");
     }
+}
+
+/// A session is no right: who may only read gets one, which belongs to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_may_only_read_has_a_session() {
+    let policy = narrowest_policy(PREFIX)
+        .replace(r#"["shop-2"]"#, r#"["shop-2", "local"]"#)
+        .replace(r#"["ops", "local"]"#, r#"["ops"]"#)
+        + "\n[limits.local]\nsessions = 1\n";
+    let stage = Stage::with(Some(&policy), |options| {
+        options.tls = true;
+        options.zookeeper = true;
+    })
+    .await;
+    newest_version(&stage).await;
+    let (own, none) = with_and_without_certificate(&stage.cluster);
+    let address = &stage.cluster.zookeeper_endpoints()[0];
+    let mut ops = until("the port serves", async || connect_encrypted(address, &none).await).await;
+    assert!(authenticate(&mut ops, "ops").await);
+    made(&mut ops, "/seats", PERSISTENT).await;
+
+    let mut reader = connect_encrypted(address, &own).await.expect("a session");
+    assert!(reader.ask(&get("/seats")).await.is_ok());
+    are_denied(&mut reader, &[set("/seats"), JuteRequest::create("/seats/A5", b"", EPHEMERAL)]).await;
+    assert!(owners(&stage).await.contains(&"local".to_owned()));
+
+    // The limits of its identity hold, and a session too many is gone at once.
+    assert!(connect_encrypted(address, &own).await.is_none(), "a session too many");
+    assert_eq!(reader.ask(&JuteRequest::Close).await, Ok(JuteAnswer::Nothing));
+    until("its own session is over", async || connect_encrypted(address, &own).await).await;
 }

@@ -75,15 +75,20 @@ impl ZookeeperStore for ZookeeperKeyspace {
         let id = names::session_id(session);
         let request = OpenSession { session: Some(id), ttl, label: label(requester) };
 
-        // Who it is may be proven after the session is open, also where those without a proof may read at the most. Its writes ask for
-        // rights of their own.
+        // Who it is may be proven after the session is open, also where those without a proof may read at the most, and a certificate whose
+        // identity may only read needs a session for that. Its writes ask for rights of their own.
         let caller = self.caller(requester);
         let access = self.client.service().access();
         let may_open =
             access.admit(&caller).is_ok() && access.allows(&caller, Right::Acquire, RequestSubject::Anywhere);
-        let caller = if caller.identity.is_none() && !may_open { own(requester) } else { caller };
         let sent = Instant::now();
-        self.call(requester, &caller, request).await?;
+        if may_open {
+            self.call(requester, &caller, request).await?;
+        } else {
+            self.call(requester, &own(requester), request).await?;
+            self.own_opened(requester, session).await?;
+        }
+
         // A client whose session is over may open this one in its place, and must see nothing of the one before. Where many sessions end at
         // once, or one with very many nodes, their entries go over several entries of the log. Those that end later are no concern of it.
         let opened = self.applied_here(requester, |state| state.has_session(id)).await?.now();
@@ -304,6 +309,19 @@ impl ZookeeperKeyspace {
                 Some(_) | None => Err(failed(&error)),
             },
         }
+    }
+
+    /// Gives a session that this node has opened in its own name to the identity of the requester, if it has one.
+    async fn own_opened(&self, requester: &ZnodeRequester, session: u64) -> Result<(), ZookeeperFailure> {
+        if requester.identity.is_none() {
+            return Ok(());
+        }
+        let owned = self.set_owner(requester, session).await;
+        if owned.is_err() {
+            // A session too many: its client is told nothing of it.
+            let _ = self.close(requester, NumberedSession { session, number: 0 }).await;
+        }
+        owned
     }
 
     fn begin(&self, attached: NumberedSession, sent: Instant, ttl: Ttl, state: &CopyState) -> SessionStart {
