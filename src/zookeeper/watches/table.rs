@@ -133,10 +133,10 @@ impl WatchTable {
         path: &ZnodePath,
         since: u64,
     ) -> Result<(), WatchLimitReached> {
-        let is_replaced = match class {
-            WatchClass::Persistent => self.remove(connection, WatchClass::Recursive, path.as_str()),
-            WatchClass::Recursive => self.remove(connection, WatchClass::Persistent, path.as_str()),
-            WatchClass::Data | WatchClass::Children => false,
+        let replaced = match class {
+            WatchClass::Persistent => self.take(connection, WatchClass::Recursive, path.as_str()),
+            WatchClass::Recursive => self.take(connection, WatchClass::Persistent, path.as_str()),
+            WatchClass::Data | WatchClass::Children => None,
         };
 
         let bytes = WATCH_BYTES + path.as_str().len();
@@ -148,13 +148,15 @@ impl WatchTable {
             }
             return Ok(());
         }
-        if !is_replaced && !self.has_room(own, bytes) {
+        if replaced.is_none() && !self.has_room(own, bytes) {
             return Err(WatchLimitReached);
         }
 
         self.paths += usize::from(!self.is_watched(path.as_str()));
         self.count_added(connection, class, path, bytes);
-        let span = WatchSpan { first: since, last: since };
+        // Changes that the one before was to hear of may be untold yet: its client has it until the later one is answered.
+        let first = replaced.map_or(since, |before| before.first);
+        let span = WatchSpan { first, last: since };
         self.watchers(class).entry(path.shared()).or_default().insert(connection, span);
         Ok(())
     }
@@ -197,18 +199,20 @@ impl WatchTable {
 
     /// Removes a watch. Returns whether it was there.
     fn remove(&mut self, connection: WatcherId, class: WatchClass, path: &str) -> bool {
+        self.take(connection, class, path).is_some()
+    }
+
+    fn take(&mut self, connection: WatcherId, class: WatchClass, path: &str) -> Option<WatchSpan> {
         let watchers = self.watchers(class);
-        let Some(connections) = watchers.get_mut(path) else { return false };
-        if connections.remove(&connection).is_none() {
-            return false;
-        }
+        let connections = watchers.get_mut(path)?;
+        let span = connections.remove(&connection)?;
         if connections.is_empty() {
             watchers.remove(path);
         }
 
         self.paths -= usize::from(!self.is_watched(path));
         self.count_removed(connection, class, path);
-        true
+        Some(span)
     }
 
     fn classes(kind: WatcherKind) -> &'static [WatchClass] {
@@ -375,5 +379,19 @@ mod tests {
         set(&mut table, 10);
         set(&mut table, 11);
         assert_eq!([12, 13].map(|revision| fired(&mut table, revision)), [[true; 2], [false; 2]]);
+    }
+
+    #[test]
+    fn a_watch_that_takes_the_place_of_another_one_hears_of_what_that_one_was_to_hear() {
+        let mut table = WatchTable::new(WatchLimits { per_connection: 1, bytes: usize::MAX });
+        let path = ZnodePath::parse("/a").expect("a path");
+        let one = WatcherId(1);
+        table.register(one, HERE);
+
+        // The change of revision 5 is applied, and told after the mode was replaced.
+        table.add(one, WatchClass::Persistent, &path, 1).expect("there is room");
+        table.add(one, WatchClass::Recursive, &path, 5).expect("it needs no room");
+        let mut fired = |revision: u64| table.fire(&[WatchClass::Persistent, WatchClass::Recursive], &path, revision);
+        assert_eq!([1, 5, 6].map(|revision| fired(revision).len()), [0, 1, 1]);
     }
 }
