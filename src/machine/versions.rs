@@ -12,7 +12,7 @@
 //! | 3 | [`Command::Txn`], [`Command::Compact`]; [`Record::Entry`], [`Record::Compacted`], [`Record::EntryEvent`]; the locks that entries claim |
 //! | 4 | [`Record::Closed`]; [`Command::BeginAudit`]; entries with a deadline of their own, in [`Command::Txn`], [`Record::Entry`] and [`Record::EntryEvent`] |
 //! | 5 | [`Command::Attach`], and its number in [`Record::Session`]; children of keys, attachments, fallbacks and more than 256 operations in [`Command::Txn`]; children, and temporary entries without a session, in [`Record::Entry`] and [`Record::EntryEvent`] |
-//! | 6 | [`Command::SetOwner`]; limits and costs that earlier versions did not count: see [`Machine::counts_all`] |
+//! | 6 | [`Command::SetOwner`]; limits and costs that earlier versions did not count: see [`Version::ALL_COUNTED`] |
 //!
 //! To add a command, a record, or a field that changes what a command does: raise [`Versions::OWN`]'s `highest` unless it is higher than in
 //! the last release, add a line here, and name the version in [`Command::since`]. A field counts as a command of its own: `since` is the
@@ -61,7 +61,9 @@ impl Version {
     pub const CHILDREN: Self = Self(5);
     /// The first version whose members know sessions that get their owner later.
     pub const LATE_OWNERS: Self = Self(6);
-    /// The first version whose members count what [`Machine::counts_all`] names.
+    /// The first version whose members count all that a command adds and visits. Before, three things were not counted: the bytes of a
+    /// reply that is remembered, grants that a forced release finds revoked already, and a temporary entry that replaces another one by
+    /// more bytes.
     pub const ALL_COUNTED: Self = Self(6);
 
     /// The version that a command or a record needs for this field.
@@ -173,8 +175,7 @@ impl Machine {
         self.version
     }
 
-    /// Whether all is counted that a command adds and visits. Before version 6, three things were not: the bytes of a reply that is
-    /// remembered, grants that a forced release finds revoked already, and a temporary entry that replaces another one by more bytes.
+    /// See [`Version::ALL_COUNTED`].
     pub(crate) fn counts_all(&self) -> bool {
         self.version >= Version::ALL_COUNTED
     }
