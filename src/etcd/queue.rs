@@ -11,14 +11,7 @@
 //!   holds. If the key had its turn before, it has it still, and keeps it when the later request is cancelled.
 //! * **A change of leader costs nobody the place**: what it interrupts is repeated.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use lockkeeper_machine::{
@@ -109,18 +102,7 @@ impl<S: Store> Etcd<S> {
         let otherwise = vec![TxnOperation::Get(key.clone()), put, oldest];
         let is_absent = is_at(&key, Operand::Created(Revision(0)));
         let txn = Txn::new(vec![is_absent], then, otherwise).map_err(|_| Error::TooLarge)?;
-
-        let began = self.store.facts().revision;
-        let is_repeated = AtomicBool::new(false);
-        let commit = async || {
-            let committed = self.store.commit(&caller, txn.clone()).await.map_err(Error::from);
-            if committed.as_ref().is_err_and(Error::may_have_taken_effect) {
-                is_repeated.store(true, Ordering::Relaxed);
-            }
-            committed
-        };
-        let committed = self.patiently(commit).await?;
-
+        let committed = self.patiently(|| self.store.commit(&caller, txn.clone())).await?;
         let mut created = committed.revision;
         let mut oldest = None;
         for result in &committed.results {
@@ -134,11 +116,7 @@ impl<S: Store> Etcd<S> {
         let is_new = committed.succeeded;
         let is_first = oldest == Some(created);
         let written = committed.revision;
-
-        // A key that is there may be that of an earlier attempt, whose answer was lost. Only one that is older than this request is kept.
-        let is_of_this_request = is_repeated.into_inner() && created > began;
-        let is_kept = is_first && !is_new && !is_of_this_request;
-        let place = QueuePlace { etcd: self, caller, key, created, written, is_kept };
+        let place = QueuePlace { etcd: self, caller, key, created, written, is_kept: is_first && !is_new };
         Ok(Joined { place, is_new, first: is_first.then_some(committed.revision) })
     }
 

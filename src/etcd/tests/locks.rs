@@ -176,27 +176,6 @@ async fn a_repeated_request_takes_its_place_again() {
     ended(third).await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_caller_that_is_gone_keeps_no_place_that_was_put_twice_for_it() {
-    let api = with_leases(&[0x77]).await;
-    api.store.lose_answer();
-    let gone = queue(&api, "jobs", 0x77).await;
-    gone.abort();
-    until(&api, |keys| keys.is_empty()).await;
-
-    // The place of an earlier request stays.
-    lock(&api, "jobs", 0x77).await.unwrap();
-    api.store.lose_answer();
-    let (mut client, request) = (api.lock(), LockRequest { name: "jobs".into(), lease: 0x77 });
-    let gone = tokio::spawn(async move { client.lock(request).await });
-    until_version(&api, "jobs/77", 2).await;
-    gone.abort();
-    until_version(&api, "jobs/77", 3).await;
-    // Time passes when nothing is left to do.
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(keys(&api.kv().range(prefix("jobs/")).await.unwrap().into_inner()), ["jobs/77"]);
-}
-
 #[tokio::test]
 async fn a_repeated_request_whose_key_is_deleted_queues_again() {
     let api = with_leases(&[0x77, 0x11, 0x55]).await;
