@@ -12,7 +12,7 @@ use sha1::{Digest, Sha1};
 use crate::{
     budget::{RunBudget, RunEnded, charge_bytes},
     convert::{error_text, to_lua},
-    raise::{LuaArguments, Raised, at_caller, bad_argument, error_table},
+    raise::{LuaArguments, Raised, at_caller, bad_argument, ensure_few, error_table, native_function},
     random::Lrand48,
 };
 
@@ -52,15 +52,15 @@ pub(crate) fn redis<'scope, 'env>(
     table.raw_set("REDIS_VERSION", VERSION.0)?;
     table.raw_set("REDIS_VERSION_NUM", VERSION.1)?;
 
-    table.raw_set("error_reply", lua.create_function(error_reply)?)?;
-    table.raw_set("status_reply", lua.create_function(status_reply)?)?;
-    table.raw_set("sha1hex", lua.create_function(sha1hex)?)?;
-    table.raw_set("log", lua.create_function(log)?)?;
-    table.raw_set("setresp", lua.create_function(setresp)?)?;
-    table.raw_set("set_repl", lua.create_function(set_repl)?)?;
-    table.raw_set("replicate_commands", lua.create_function(|_, _: MultiValue| Ok(true))?)?;
-    table.raw_set("breakpoint", lua.create_function(|_, _: MultiValue| Ok(false))?)?;
-    table.raw_set("debug", lua.create_function(|_, _: MultiValue| Ok(()))?)?;
+    table.raw_set("error_reply", native_function(lua, error_reply)?)?;
+    table.raw_set("status_reply", native_function(lua, status_reply)?)?;
+    table.raw_set("sha1hex", native_function(lua, sha1hex)?)?;
+    table.raw_set("log", native_function(lua, log)?)?;
+    table.raw_set("setresp", native_function(lua, setresp)?)?;
+    table.raw_set("set_repl", native_function(lua, set_repl)?)?;
+    table.raw_set("replicate_commands", native_function(lua, |_, _: MultiValue| Ok(true))?)?;
+    table.raw_set("breakpoint", native_function(lua, |_, _: MultiValue| Ok(false))?)?;
+    table.raw_set("debug", native_function(lua, |_, _: MultiValue| Ok(()))?)?;
     Ok(table)
 }
 
@@ -78,6 +78,7 @@ fn call_command(
     arguments: &MultiValue,
     raises: bool,
 ) -> mlua::Result<Value> {
+    ensure_few(arguments)?;
     let reply = match command_arguments(budget, format, arguments)? {
         Ok(arguments) => {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
@@ -223,13 +224,13 @@ pub(crate) fn math(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
 
     let numbers = Rc::clone(&generator);
-    table.raw_set("random", lua.create_function(move |lua, arguments| random(lua, &numbers, arguments))?)?;
+    table.raw_set("random", native_function(lua, move |lua, arguments| random(lua, &numbers, arguments))?)?;
     let seed = move |lua: &Lua, arguments| {
         let seed = LuaArguments::new(lua, arguments).integer(1)?;
         generator.set(Lrand48::from_seed(seed));
         Ok(())
     };
-    table.raw_set("randomseed", lua.create_function(seed)?)?;
+    table.raw_set("randomseed", native_function(lua, seed)?)?;
     Ok(table)
 }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
-use crate::raise::{LuaArguments, Raised, at_caller, bad_argument, call_guarded_all, is_text};
+use crate::raise::{LuaArguments, Raised, at_caller, bad_argument, call_guarded_all, is_text, native_function};
 
 /// The text of the library for a metatable that may not be replaced.
 const PROTECTED: &str = "cannot change a protected metatable";
@@ -58,7 +58,7 @@ pub(crate) fn library(lua: &Lua, sealed: &SealedTables) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let add = |name: &'static str, function: fn(&Lua, &Base, &LuaArguments<'_>) -> mlua::Result<MultiValue>| {
         let base = Rc::clone(&base);
-        let function = lua.create_function(move |lua, values| function(lua, &base, &LuaArguments::new(lua, values)))?;
+        let function = native_function(lua, move |lua, values| function(lua, &base, &LuaArguments::new(lua, values)))?;
         table.raw_set(name, function)
     };
 

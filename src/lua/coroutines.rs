@@ -1,21 +1,26 @@
 //! `coroutine.wrap`, which adds the place of the call to the text of an error. The library cannot add it to an error of a Rust function.
 
-use mlua::{Function, Lua, MultiValue, Table, Value};
+use mlua::{Function, Lua, MultiValue, Value};
 
-use crate::raise::{LuaArguments, Raised, at_caller, bad_argument};
+use crate::raise::{LuaArguments, Raised, at_caller, bad_argument, library_function, native_function};
 
 /// Makes a function that resumes a coroutine.
 pub(crate) fn wrap(lua: &Lua, values: MultiValue) -> mlua::Result<Function> {
     let arguments = LuaArguments::new(lua, values);
     let body = match arguments.get(1) {
-        Some(Value::Function(body)) if body.info().what != "C" => body.clone(),
+        Some(Value::Function(body)) => body.clone(),
         _ => return Err(bad_argument(lua, 1, "Lua function expected")),
     };
 
-    let library: Table = lua.globals().raw_get("coroutine")?;
-    let resume: Function = library.raw_get("resume")?;
-    let coroutine: Value = library.raw_get::<Function>("create")?.call(body)?;
-    lua.create_function(move |lua, arguments: MultiValue| resume_wrapped(lua, &resume, &coroutine, arguments))
+    let resume = library_function(lua, "resume")?;
+    let coroutine: Value = library_function(lua, "create")?.call(body).map_err(|error| match error {
+        // The body is a function in C, which none of Lua 5.1's coroutines can run.
+        mlua::Error::RuntimeError(_) | mlua::Error::CallbackError { .. } => {
+            bad_argument(lua, 1, "Lua function expected")
+        }
+        other => other,
+    })?;
+    native_function(lua, move |lua, arguments: MultiValue| resume_wrapped(lua, &resume, &coroutine, arguments))
 }
 
 fn resume_wrapped(

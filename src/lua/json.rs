@@ -12,7 +12,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 
 use crate::{
     budget::{RunBudget, refuse_bytes},
-    raise::{LuaArguments, at_caller, bad_argument},
+    raise::{LuaArguments, at_caller, bad_argument, native_function},
 };
 
 /// The most tables within tables.
@@ -49,7 +49,7 @@ pub(crate) fn library(lua: &Lua, budget: &Rc<RunBudget>) -> mlua::Result<Table> 
         let encoded = encode::encode(lua, &spender, &value).map_err(|failure| raised(lua, failure))?;
         lua.create_string(encoded)
     };
-    table.raw_set("encode", lua.create_function(encode)?)?;
+    table.raw_set("encode", native_function(lua, encode)?)?;
 
     let spender = Rc::clone(budget);
     let decode = move |lua: &Lua, values: MultiValue| {
@@ -58,7 +58,7 @@ pub(crate) fn library(lua: &Lua, budget: &Rc<RunBudget>) -> mlua::Result<Table> 
         charge(&spender, text.as_bytes().len())?;
         decode::decode(lua, &text.as_bytes()).map_err(|failure| raised(lua, failure))
     };
-    table.raw_set("decode", lua.create_function(decode)?)?;
+    table.raw_set("decode", native_function(lua, decode)?)?;
     Ok(table)
 }
 

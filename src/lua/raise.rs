@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use mlua::{Function, Lua, MultiValue, Number, Value};
+use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Number, Table, Value};
 use thiserror::Error;
 
 use crate::{
@@ -40,6 +40,54 @@ impl From<RunEnded> for mlua::Error {
     fn from(ended: RunEnded) -> Self {
         Self::external(ended)
     }
+}
+
+/// The stack of a function in Rust has room for 8000 values, its arguments among them, and the binding panics where it finds none for its
+/// own work. A script may call any function with as many arguments as it likes.
+const ARGUMENTS_MAX: usize = 7900;
+
+/// Makes a function of the library in Rust. With too many arguments it raises an error.
+pub(crate) fn native_function<R: IntoLuaMulti>(
+    lua: &Lua,
+    function: impl Fn(&Lua, MultiValue) -> mlua::Result<R> + 'static,
+) -> mlua::Result<Function> {
+    lua.create_function(move |lua, arguments: MultiValue| {
+        ensure_few(&arguments)?;
+        function(lua, arguments)
+    })
+}
+
+/// Refuses too many arguments.
+pub(crate) fn ensure_few(arguments: &MultiValue) -> mlua::Result<()> {
+    if arguments.len() > ARGUMENTS_MAX {
+        return Err(Raised::Text(b"too many arguments".to_vec()).into());
+    }
+    Ok(())
+}
+
+/// Functions of the interpreter that functions in Rust call, under their names in the registry. `Lua::globals` is for when no script runs:
+/// it panics where the stack has no room, or where a script has taken all memory.
+const CALLED_NATIVELY: [(&str, Option<&str>); 5] = [
+    ("pcall", None),
+    ("tostring", None),
+    ("format", Some("string")),
+    ("create", Some("coroutine")),
+    ("resume", Some("coroutine")),
+];
+
+/// Keeps the functions that [`library_function`] finds.
+pub(crate) fn keep_library_functions(lua: &Lua) -> mlua::Result<()> {
+    let globals = lua.globals();
+    for (name, library) in CALLED_NATIVELY {
+        let library: Table = library.map_or(Ok(globals.clone()), |library| globals.raw_get(library))?;
+        lua.set_named_registry_value(name, library.raw_get::<Function>(name)?)?;
+    }
+    Ok(())
+}
+
+/// A function of the interpreter, while a script runs.
+pub(crate) fn library_function(lua: &Lua, name: &str) -> mlua::Result<Function> {
+    lua.named_registry_value(name)
 }
 
 /// An error at the place of the call: `luaL_error`.
@@ -197,7 +245,7 @@ pub(crate) fn call_guarded(lua: &Lua, function: &Function, arguments: Vec<Value>
 ///
 /// The binding makes a text of an error object that passes Rust. So it is caught in Lua, and raised again as [`Raised::Object`].
 pub(crate) fn call_guarded_all(lua: &Lua, function: &Function, arguments: Vec<Value>) -> mlua::Result<MultiValue> {
-    let pcall: Function = lua.globals().raw_get("pcall")?;
+    let pcall = library_function(lua, "pcall")?;
     let mut values = MultiValue::from_vec(arguments);
     values.push_front(Value::Function(function.clone()));
 

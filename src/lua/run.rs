@@ -15,16 +15,16 @@ use crate::{
     budget::{RunBudget, RunEnded},
     convert::{ResultFailure, ResultReader, line},
     coroutines, json,
-    raise::{PRELUDE, Raised, caught, foreign_text},
+    raise::{PRELUDE, Raised, caught, foreign_text, keep_library_functions, library_function, native_function},
     strings, tables,
 };
 
 /// The name of a script in errors.
 const SCRIPT: &str = "@user_script";
 
-/// Instructions between two looks at the budget. A single one can take a millisecond, such as a comparison of long strings, so the clock is
-/// looked at often. Each call of a function is charged as well.
-const INSTRUCTIONS_PER_HOOK: u32 = 200;
+/// Instructions between two looks at the budget. A single one can take milliseconds, such as a comparison of long strings of zero bytes, so
+/// the clock is looked at often. Each call of a function is charged as well.
+const INSTRUCTIONS_PER_HOOK: u32 = 50;
 
 /// A script and what it is given.
 pub(crate) struct ScriptCall<'a> {
@@ -84,6 +84,7 @@ fn new_interpreter(memory_bytes_max: usize) -> mlua::Result<Lua> {
     let libraries = StdLib::MATH | StdLib::STRING | StdLib::TABLE;
     // The functions that catch errors stay those of Lua: the prelude has its own around them.
     let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(true))?;
+    keep_library_functions(&lua)?;
     lua.set_memory_limit(memory_bytes_max)?;
     Ok(lua)
 }
@@ -233,7 +234,7 @@ fn surround<'scope, 'env>(
     native.raw_set("real_of", &sealed.real)?;
     native.raw_set("shown_metatable_of", &sealed.shown_metatable)?;
     native.raw_set("base", base::library(lua, &sealed)?)?;
-    native.raw_set("wrap", lua.create_function(coroutines::wrap)?)?;
+    native.raw_set("wrap", native_function(lua, coroutines::wrap)?)?;
     native.raw_set("table", tables::library(lua, budget)?)?;
     native.raw_set("keys", strings_of(lua, call.keys)?)?;
     native.raw_set("arguments", strings_of(lua, call.arguments)?)?;
@@ -288,7 +289,7 @@ fn text_of(lua: &Lua, value: &Value) -> mlua::Result<Vec<u8>> {
             Ok(text.map_or_else(|| b"ERR unknown error".to_vec(), |text| text.as_bytes().to_vec()))
         }
         other => {
-            let tostring: Function = lua.globals().raw_get("tostring")?;
+            let tostring = library_function(lua, "tostring")?;
             let text: mlua::LuaString = tostring.call(other)?;
             Ok(with_word(&text.as_bytes()))
         }

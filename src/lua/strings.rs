@@ -8,7 +8,7 @@ use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 use crate::{
     budget::{RunBudget, charge_bytes, refuse_bytes},
     pattern::{Capture, Matcher, is_plain},
-    raise::{LuaArguments, at_caller, bad_argument, call_guarded, match_failed, type_name},
+    raise::{LuaArguments, at_caller, bad_argument, call_guarded, match_failed, native_function, type_name},
 };
 
 /// Makes a table of the functions.
@@ -16,7 +16,7 @@ pub(crate) fn library(lua: &Lua, budget: &Rc<RunBudget>) -> mlua::Result<Table> 
     let table = lua.create_table()?;
     let add = |name: &str, function: fn(&Lua, &Rc<RunBudget>, MultiValue) -> mlua::Result<MultiValue>| {
         let budget = Rc::clone(budget);
-        let function = lua.create_function(move |lua, arguments| function(lua, &budget, arguments))?;
+        let function = native_function(lua, move |lua, arguments| function(lua, &budget, arguments))?;
         table.raw_set(name, function)
     };
 
@@ -133,7 +133,7 @@ fn gmatch(lua: &Lua, budget: &Rc<RunBudget>, values: MultiValue) -> mlua::Result
     let budget = Rc::clone(budget);
     let next_start = Cell::new(0);
     let function =
-        lua.create_function(move |lua, _: MultiValue| next_match(lua, &budget, &text, &pattern, &next_start))?;
+        native_function(lua, move |lua, _: MultiValue| next_match(lua, &budget, &text, &pattern, &next_start))?;
     Ok(one(Value::Function(function)))
 }
 

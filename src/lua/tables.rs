@@ -6,7 +6,7 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 
 use crate::{
     budget::RunBudget,
-    raise::{LuaArguments, at_caller, call_guarded, is_text},
+    raise::{LuaArguments, at_caller, call_guarded, is_text, native_function},
 };
 
 /// The library takes the square of the length to sort some arrays. So it sorts longer ones by a comparison that is a function of Lua, which
@@ -23,13 +23,13 @@ const MOVED_AT_ONCE_MAX: u64 = 1000;
 pub(crate) fn library(lua: &Lua, budget: &Rc<RunBudget>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let mover = Rc::clone(budget);
-    table.raw_set("insert", lua.create_function(move |lua, arguments| insert(lua, &mover, arguments))?)?;
+    table.raw_set("insert", native_function(lua, move |lua, arguments| insert(lua, &mover, arguments))?)?;
 
     let mover = Rc::clone(budget);
-    table.raw_set("remove", lua.create_function(move |lua, arguments| remove(lua, &mover, arguments))?)?;
+    table.raw_set("remove", native_function(lua, move |lua, arguments| remove(lua, &mover, arguments))?)?;
 
     let sort: Function = lua.globals().raw_get::<Table>("table")?.raw_get("sort")?;
-    table.raw_set("sort", lua.create_function(move |lua, arguments| sort_guarded(lua, &sort, arguments))?)?;
+    table.raw_set("sort", native_function(lua, move |lua, arguments| sort_guarded(lua, &sort, arguments))?)?;
     Ok(table)
 }
 

@@ -5,7 +5,11 @@ use std::io::Write as _;
 use mlua::{Function, Lua, LuaString, Table, Value};
 
 use super::{DEPTH_MAX, JsonFailure, charge};
-use crate::{budget::RunBudget, convert::number_of, raise::type_name};
+use crate::{
+    budget::RunBudget,
+    convert::number_of,
+    raise::{library_function, type_name},
+};
 
 /// An array up to this length may have any holes.
 const SPARSE_SAFE: u64 = 10;
@@ -13,7 +17,7 @@ const SPARSE_SAFE: u64 = 10;
 const SPARSE_RATIO: u64 = 2;
 
 pub(super) fn encode(lua: &Lua, budget: &RunBudget, value: &Value) -> Result<Vec<u8>, JsonFailure> {
-    let format: Function = lua.globals().raw_get::<Table>("string")?.raw_get("format")?;
+    let format = library_function(lua, "format")?;
     let mut encoder = JsonEncoder { budget, format, out: Vec::new(), charged: 0 };
     encoder.value(value, 0)?;
     Ok(encoder.out)

@@ -1,6 +1,11 @@
 //! Scripts that want more than their share. Each ends soon, with an error for its caller, and the next run is as if it had not been.
 
-use std::time::{Duration, Instant};
+use std::{
+    panic,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
 
 use lockkeeper_redis::{Interpreter, RedisReply, ScriptFailure, ScriptLimits};
 
@@ -216,6 +221,61 @@ fn results_that_no_stack_takes_are_refused() {
     assert!(raised("return unpack()").contains("bad argument #1 to 'unpack' (table expected, got no value)"));
     assert!(raised("return unpack({}, {})").contains("bad argument #2 to 'unpack' (number expected, got table)"));
     assert!(raised("return unpack({}, 1, 'x')").contains("bad argument #3 to 'unpack' (number expected, got string)"));
+}
+
+/// The binding panics where the stack of a function in Rust has no room, or where no reference to a value can be kept. A panic ends a node.
+#[test]
+fn no_number_of_arguments_panics() {
+    static PANICS: AtomicUsize = AtomicUsize::new(0);
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if thread::current().name() == Some("panics-counted") {
+            PANICS.fetch_add(1, Relaxed);
+        }
+        before(info);
+    }));
+
+    let run = || {
+        // Each level adds 200 arguments.
+        let grown = "local function grow(n, f, ...) if n == 0 then return pcall(f, ...) end return grow(n - 1, f, FIRST ...) end";
+        let functions = "local functions = {} for _, library in pairs({string, table, math, coroutine, cjson, redis, _G}) do for _, value in \
+                         pairs(library) do if type(value) == 'function' then functions[#functions + 1] = value end end end";
+        for first in ["1,", "'x',", "{},", "print_me,"] {
+            let first = first.repeat(200);
+            let source = format!(
+                "local print_me = function() end {} {functions} local wrapped = coroutine.wrap(function() end) functions[#functions + 1] = \
+                 wrapped functions[#functions + 1] = string.gmatch('x', 'x') for _, f in ipairs(functions) do if f ~= coroutine.yield then \
+                 for n = 38, 41 do grow(n, f) grow(n, f, {{}}) grow(n, f, function() end) end end end return 1",
+                grown.replace("FIRST", &first)
+            );
+            let result = attack(&source);
+            assert!(
+                matches!(result, Ok(_) | Err(ScriptFailure::OverLimit(_) | ScriptFailure::Raised(_))),
+                "{result:?}"
+            );
+        }
+
+        // Right below the most that there is room for.
+        let many = "local t = {} for i = 1, 7900 do t[i] = 1 end ";
+        for count in 60..160 {
+            let ones = "1,".repeat(count);
+            for call in
+                ["table.sort({}, nil,", "coroutine.wrap(function() end,", "string.gsub('x', '()', function() end, nil,"]
+            {
+                let result = attack(&format!("{many} {call} {ones} unpack(t))"));
+                assert!(!matches!(result, Err(ScriptFailure::Compile(_))), "{call}: {result:?}");
+            }
+        }
+        // A script that has taken all memory, and as many strings as references are left for.
+        let full = "local s = {} for i = 1, 7900 do s[i] = 'x' .. i end local t = {} pcall(function() local n = 1 while true do t[n] = {} n = \
+                    n + 1 end end) for k = 1, 7800, 100 do pcall(table.sort, {}, nil, unpack(s, 1, k)) end for k = 7700, 7900 do \
+                    pcall(table.sort, {}, nil, unpack(s, 1, k)) pcall(redis.call, 'echo', unpack(s, 1, k)) end return 1";
+        let result = attack(full);
+        assert!(matches!(result, Ok(_) | Err(ScriptFailure::OverLimit(_) | ScriptFailure::Raised(_))), "{result:?}");
+    };
+    let thread = thread::Builder::new().name("panics-counted".to_owned()).spawn(run).expect("a thread");
+    thread.join().expect("no test failed");
+    assert_eq!(PANICS.load(Relaxed), 0);
 }
 
 /// A function of the library in C that is not known here could run for ever, so there is none.

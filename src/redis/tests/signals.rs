@@ -336,6 +336,36 @@ async fn a_message_of_a_transaction_comes_after_its_writes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_messages_of_a_transaction_that_writes_nothing_arrive_once() {
+    let nodes = SeveralNodes::new(2);
+    let mut subscriber = nodes.client(0);
+    subscriber.call("subscribe a b").await;
+    let mut publisher = nodes.client(1);
+    for round in ["1", "2"] {
+        publisher.call("multi").await;
+        for channel in ["none", "a", "b", "a"] {
+            publisher.expect(&[(&format!("publish {channel} {round}"), "+QUEUED|")]).await;
+        }
+        publisher.expect(&[("exec", "*4|:0|:1|:1|:1|")]).await;
+        for channel in ["a", "b", "a"] {
+            let expected = format!("*3|$7|message|$1|{channel}|$1|{round}|");
+            assert_eq!(message(&mut subscriber).await, expected);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_messages_that_nobody_gets_than_somebody_may_get_are_no_error() {
+    let nodes = SeveralNodes::new(1);
+    let mut client = nodes.client(0);
+    client.call("multi").await;
+    for _ in 0..150 {
+        client.call("publish none x").await;
+    }
+    assert!(client.call("exec").await.starts_with("*150|:0|"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_subscriber_that_does_not_read_is_disconnected_and_the_others_get_all() {
     let nodes = SeveralNodes::new(1);
     let mut slow = nodes.client(0);

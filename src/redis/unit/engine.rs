@@ -241,7 +241,8 @@ impl<S: RedisStore> Engine<S> {
 
             let database = view.database;
             // A transaction that read at several moments needs the store to say that nothing has changed between them.
-            let is_read = !has_writes && messages.are_unheard() && (is_of_one_moment || !unit.is_transaction);
+            let is_unheard = !has_writes && messages.are_unheard();
+            let is_read = is_unheard && (is_of_one_moment || !unit.is_transaction);
             let mut revision = 0;
             if !is_read {
                 let txn = view.into_txn(&unit.holder);
@@ -258,7 +259,7 @@ impl<S: RedisStore> Engine<S> {
 
             // Whoever subscribed before all of this was read must get what is published. Nothing has happened yet: the next run counts
             // these subscribers, and commits the message together with what was read.
-            if !has_writes && messages.are_unheard() {
+            if is_unheard {
                 match messages.are_heard_now(&self.store).await {
                     Ok(false) => {}
                     Ok(true) => {

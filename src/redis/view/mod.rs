@@ -32,8 +32,10 @@ pub(crate) use slot::{Life, LockToken};
 const WORK_UNITS_MAX: usize = 2 << 20;
 /// Bytes that are read or copied for one unit of work.
 const WORK_UNIT_BYTES: usize = 32;
-/// Maximum number of messages that a unit publishes.
+/// Maximum number of messages that a unit publishes to somebody.
 const PUBLISHED_MAX: usize = 100;
+/// Maximum number of all its messages. Receivers of those that had none are counted again after the commit.
+const UNHEARD_MAX: usize = 1000;
 /// Maximum number of keys that are counted one by one: the keyspace compares no more in a transaction.
 const COMPARED_KEYS_MAX: usize = 256;
 /// Maximum number of bytes that the commands of a unit write, all together.
@@ -175,9 +177,9 @@ impl UnitView {
         !self.flushed.is_empty() || self.slots.values().any(|slot| slot.change != SlotChange::None)
     }
 
-    /// Whether something is written or published.
+    /// Whether something is written, or published to somebody.
     pub(crate) fn has_effects(&self) -> bool {
-        self.has_writes() || !self.published.is_empty()
+        self.has_writes() || self.published.iter().any(|message| message.has_receivers)
     }
 
     /// Has a message sent after the commit. Returns the number of its receivers now.
@@ -192,11 +194,15 @@ impl UnitView {
         };
 
         self.count_written(channel.len() + message.len())?;
-        if self.published.len() == PUBLISHED_MAX {
-            let text = format!("ERR a transaction publishes at most {PUBLISHED_MAX} messages: make several of it");
+        let has_receivers = receivers > 0;
+        let heard = self.published.iter().filter(|message| message.has_receivers).count();
+        if has_receivers && heard == PUBLISHED_MAX || self.published.len() == UNHEARD_MAX {
+            let text = format!(
+                "ERR a transaction publishes at most {PUBLISHED_MAX} messages that somebody receives, and {UNHEARD_MAX} in all: make several \
+                 of it"
+            );
             return Err(Stop::Over(text));
         }
-        let has_receivers = receivers > 0;
         self.published.push(PublishedMessage { channel: channel.to_vec(), text: message.to_vec(), has_receivers });
         Ok(receivers)
     }
