@@ -33,7 +33,7 @@ pub use bounded_read::read_at_most;
 pub use log_throttle::LogThrottle;
 pub use read_state::ReadState;
 pub use serve::{AcceptLimits, AcceptedConnection, ConnectionSource, serve_connections};
-pub use slots::{NoSlot, OpenCall, Slot, SlotGuard, Slots, TaskOrder};
+pub use slots::{NoSlot, OpenCall, Slot, SlotGuard, Slots, TaskOrder, origin};
 pub use write_deadline::{UNREAD_TIMEOUT, WriteDeadline};
 
 /// Whom the port tells of refused connections.

@@ -304,7 +304,7 @@ fn longest_idle(slots: &BTreeMap<u64, Arc<Slot>>, of: Option<IpAddr>) -> Option<
 }
 
 /// The origin that an address is counted for. All 2^64 addresses of an IPv6 network are one.
-fn origin(address: IpAddr) -> IpAddr {
+pub fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64))

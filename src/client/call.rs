@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::{Response, Status};
 
 use super::{
-    Clock, Error, Refusal,
+    Clock, Error, Refusal, Refused,
     backoff::Backoff,
     contact::ClusterContact,
     error::AttemptFailure,
@@ -106,7 +106,7 @@ impl SharedCaller {
                 Ok(answer) => return Ok(answer),
                 // An earlier attempt may have taken effect: then an answer that does not come from the table does not say that nothing
                 // happened, and another attempt would be answered the same.
-                Err(AttemptFailure::Refused(refused)) if progress.unknown && is_from_outside(&refused.reason) => {
+                Err(AttemptFailure::Refused(refused)) if progress.unknown && is_from_outside(&refused) => {
                     return Err(progress.give_up(format!("{}: {}", node.address, refused.message)));
                 }
                 Err(AttemptFailure::Refused(refused)) => return Err(refused.into()),
@@ -203,10 +203,14 @@ impl SharedCaller {
     }
 }
 
-/// Whether a node may refuse a request for this reason before it looks for an earlier copy of it.
-fn is_from_outside(reason: &Refusal) -> bool {
+/// Whether a node may refuse a request so before it looks for an earlier copy of it.
+fn is_from_outside(refused: &Refused) -> bool {
+    // The table looks first whether it remembers the request, and then for a place for its reply.
+    if refused.is_memory_full() {
+        return false;
+    }
     matches!(
-        reason,
+        refused.reason,
         Refusal::Unauthenticated
             | Refusal::PermissionDenied
             | Refusal::NotOwner

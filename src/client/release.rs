@@ -8,7 +8,7 @@ use super::{Error, Refusal, backoff::Backoff, call::RetryPolicy, core::Core, req
 use lockkeeper_proto::v1::{ReleaseRequest, release_request::Target};
 
 /// Releases the target, retrying for as long as the session lives: a grant must never stay held by accident. A refusal
-/// that leaves the grant held is retried too.
+/// that leaves the grant held is retried too, and so is one after a copy without an answer.
 pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
     let outstanding = core.requests.begin();
     let caller = &core.client.caller;
@@ -19,9 +19,19 @@ pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
         let session_id = core.id.to_string();
         let request = ReleaseRequest { session_id, request: Some(outstanding.message()), target: Some(target) };
         let answer = core.while_alive(caller.call(policy, |node| node.pipeline.release(request.clone()))).await;
-        match answer {
-            Err(Error::Refused(refused)) if !says_that_nothing_is_held(&refused.reason) => {
-                tracing::warn!(session = %core.id, %refused, "a release was refused; it is tried again");
+        let why = if let Err(Error::Refused(refused)) = &answer
+            && !says_that_nothing_is_held(&refused.reason)
+        {
+            Some(refused.to_string())
+        } else if let Err(Error::Unknown { why }) = &answer {
+            // The first copy had no answer, and a node refused the next one: by a policy, for example, that is about to change.
+            Some(why.clone())
+        } else {
+            None
+        };
+        match why {
+            Some(why) => {
+                tracing::warn!(session = %core.id, why, "a release was refused; it is tried again");
                 let pause = sleep(backoff.next(caller.jitter()));
                 let paused = async {
                     pause.await;
@@ -29,7 +39,7 @@ pub(super) async fn release(core: &Core, target: Target) -> Result<(), Error> {
                 };
                 core.while_alive(paused).await?;
             }
-            answer => return answer.map(|_| ()),
+            None => return answer.map(|_| ()),
         }
     }
 }

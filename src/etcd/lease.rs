@@ -304,6 +304,7 @@ impl<S: Store> Keeper<S> {
             }
             sleep(PAUSE).await;
         }
+
         self.leaderless_since.get_or_insert_with(Instant::now);
         let (renewals, to_renew) = mpsc::channel(2 * UNANSWERED_MAX);
         let to_renew = unfold(to_renew, |mut to_renew| async { Some((to_renew.recv().await?, to_renew)) });

@@ -119,6 +119,7 @@ impl<S: Store> Etcd<S> {
             all.extend(entries);
             Ok(())
         });
+
         scanned.await?;
         Ok(all)
     }

@@ -205,6 +205,16 @@ async fn a_release_that_is_refused_is_tried_again_as_the_same_request() {
     assert!(matches!(released, Err(Error::Lost(Loss::Closed))), "{released:?}");
 }
 
+/// One whose first copy had no answer, too: nobody knows then whether the grant is still held.
+#[tokio::test]
+async fn a_release_that_is_refused_after_a_copy_without_an_answer_is_tried_again() {
+    let node = Node::start();
+    let held = open(&[&node]).await.acquire("jobs").await.unwrap();
+    node.answers_releases([Answer::Hang, Answer::Refuse(Code::Unauthenticated, "UNAUTHENTICATED", "no")]);
+    soon(held.release()).await.unwrap();
+    assert_eq!(releases(&node), 3);
+}
+
 #[tokio::test]
 async fn an_explicit_renewal_reports_a_revocation() {
     let node = Node::start();

@@ -142,7 +142,7 @@ impl Drop for Sendings<'_> {
 
 impl Refused {
     /// The session keeps its maximum number of replies.
-    fn is_memory_full(&self) -> bool {
+    pub(crate) fn is_memory_full(&self) -> bool {
         let limit = self.details.get("limit").map(String::as_str);
         self.reason == Refusal::LimitReached && limit == Some("replies_per_session")
     }

@@ -65,6 +65,7 @@ impl<S: Store> Etcd<S> {
         step: &BranchStep<'_>,
     ) -> Result<Response, Error> {
         let header = inner_header(outcome.committed.revision);
+
         Ok(match step {
             BranchStep::Past { place } => {
                 let answer = outcome.past.get(*place).cloned().unwrap_or_default();

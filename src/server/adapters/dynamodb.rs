@@ -197,6 +197,7 @@ where
             None => tracing::debug!("the history was compacted between two pages of a read, which begins again"),
         }
     }
+
     Err(dynamodb::DynamoStoreError::Overloaded(
         "the history of the keyspace was forgotten faster than the items were read: name fewer of them".to_owned(),
     ))

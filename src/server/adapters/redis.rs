@@ -350,6 +350,7 @@ impl RedisStore for RedisKeyspace {
         if self.client.service().replica().leads() {
             return Ok(None);
         }
+
         let unit = unit().into();
         let answer = self.within(requester.deadline, &self.caller(requester), RunUnit { unit }).await;
         match answer {

@@ -145,6 +145,7 @@ fn page_of_own(
     size: usize,
 ) -> (Vec<SessionView>, Option<SessionId>) {
     let mut own = Vec::new();
+
     for (visited, session) in (1..).zip(all) {
         let id = session.session;
         if session.owner.as_ref() == owner {

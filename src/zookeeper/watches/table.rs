@@ -2,6 +2,9 @@
 //!
 //! **No client takes all**: the watches of one address may have half of the bytes that those of other addresses leave free, and those of
 //! one connection half of what the others of its address leave of that. So there is room for one more client, always.
+//!
+//! **What a connection has got stays its own**: a watch of one shot that has fired is set again by the next read, and must find its room,
+//! whoever has come meanwhile. So what counts is the most that a connection has had. It counts less once the client removes watches.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -63,6 +66,8 @@ struct ConnectionWatches {
     origin: IpAddr,
     /// What they take.
     bytes: usize,
+    /// The most that they have taken.
+    granted: usize,
     watches: HashSet<(WatchClass, Arc<str>)>,
 }
 
@@ -70,7 +75,8 @@ struct ConnectionWatches {
 #[derive(Debug)]
 pub(crate) struct WatchTable {
     limits: WatchLimits,
-    bytes: usize,
+    /// What all connections were granted.
+    granted: usize,
     /// The number of watches.
     watches: usize,
     /// The number of paths that are watched.
@@ -82,7 +88,7 @@ pub(crate) struct WatchTable {
     by_connection: HashMap<WatcherId, ConnectionWatches>,
     /// The number of connections that have some.
     watching: usize,
-    /// The bytes of the watches of each address that has some.
+    /// What the connections of each address were granted.
     by_origin: HashMap<IpAddr, usize>,
 }
 
@@ -90,7 +96,7 @@ impl WatchTable {
     pub(super) fn new(limits: WatchLimits) -> Self {
         Self {
             limits,
-            bytes: 0,
+            granted: 0,
             watches: 0,
             paths: 0,
             data: HashMap::new(),
@@ -105,7 +111,12 @@ impl WatchTable {
 
     /// Adds a connection from this address.
     pub(super) fn register(&mut self, connection: WatcherId, origin: IpAddr) {
-        let own = ConnectionWatches { origin: origin.to_canonical(), bytes: 0, watches: HashSet::new() };
+        let own = ConnectionWatches {
+            origin: lockkeeper_accept::origin(origin),
+            bytes: 0,
+            granted: 0,
+            watches: HashSet::new(),
+        };
         self.by_connection.insert(connection, own);
     }
 
@@ -154,7 +165,8 @@ impl WatchTable {
 
         self.paths += usize::from(!self.is_watched(path.as_str()));
         self.count_added(connection, class, path, bytes);
-        // Changes that the one before was to hear of may be untold yet: its client has it until the later one is answered.
+        // Changes that the one before was to hear of may be untold yet: its client has it until the later one is answered. What only the
+        // mode before hears of is missed.
         let first = replaced.map_or(since, |before| before.first);
         let span = WatchSpan { first, last: since };
         self.watchers(class).entry(path.shared()).or_default().insert(connection, span);
@@ -164,34 +176,42 @@ impl WatchTable {
     /// Whether a connection may have a further watch that takes this number of bytes.
     fn has_room(&self, own: &ConnectionWatches, bytes: usize) -> bool {
         let of_origin = self.by_origin.get(&own.origin).copied().unwrap_or_default();
-        let of_others = self.bytes - of_origin;
+        let of_others = self.granted - of_origin;
         let share_of_origin = self.limits.bytes.saturating_sub(of_others) / 2;
-        let share = share_of_origin.saturating_sub(of_origin - own.bytes) / 2;
-        own.watches.len() < self.limits.per_connection && own.bytes + bytes <= share
+        let share = share_of_origin.saturating_sub(of_origin - own.granted) / 2;
+        own.watches.len() < self.limits.per_connection && own.bytes + bytes <= share.max(own.granted)
     }
 
     fn count_added(&mut self, connection: WatcherId, class: WatchClass, path: &ZnodePath, bytes: usize) {
-        self.bytes += bytes;
         self.watches += 1;
         let Some(own) = self.by_connection.get_mut(&connection) else { return };
         self.watching += usize::from(own.watches.is_empty());
 
         own.bytes += bytes;
         own.watches.insert((class, path.shared()));
-        *self.by_origin.entry(own.origin).or_default() += bytes;
+        let more = own.bytes.saturating_sub(own.granted);
+        own.granted += more;
+        self.granted += more;
+        *self.by_origin.entry(own.origin).or_default() += more;
     }
 
     fn count_removed(&mut self, connection: WatcherId, class: WatchClass, path: &str) {
-        let bytes = WATCH_BYTES + path.len();
-        self.bytes -= bytes;
         self.watches -= 1;
         let Some(own) = self.by_connection.get_mut(&connection) else { return };
-        own.bytes -= bytes;
+        own.bytes -= WATCH_BYTES + path.len();
         own.watches.remove(&(class, Arc::from(path)));
         self.watching -= usize::from(own.watches.is_empty());
+    }
+
+    /// Takes back what a connection was granted beyond what its watches take.
+    fn take_back(&mut self, connection: WatcherId) {
+        let Some(own) = self.by_connection.get_mut(&connection) else { return };
+        let unused = own.granted - own.bytes;
+        own.granted = own.bytes;
+        self.granted -= unused;
 
         let of_origin = self.by_origin.entry(own.origin).or_default();
-        *of_origin -= bytes;
+        *of_origin -= unused;
         if *of_origin == 0 {
             self.by_origin.remove(&own.origin);
         }
@@ -238,6 +258,9 @@ impl WatchTable {
         for class in Self::classes(kind) {
             has_removed |= self.remove(connection, *class, path.as_str());
         }
+        if has_removed {
+            self.take_back(connection);
+        }
         has_removed
     }
 
@@ -248,6 +271,7 @@ impl WatchTable {
         for (class, path) in watches {
             self.remove(connection, class, &path);
         }
+        self.take_back(connection);
         self.by_connection.remove(&connection);
 
         // A map keeps the room of the most that it ever had.
@@ -319,7 +343,44 @@ mod tests {
         assert!(table.data.capacity() <= ROOM_KEPT, "{}", table.data.capacity());
         assert_eq!(table.counts(), (1, 1, 1));
         assert_eq!(table.fire(&[WatchClass::Data], &path(0), 2), BTreeSet::from([stays]));
-        assert_eq!(table.bytes, 0);
+        assert_eq!((table.granted, table.by_origin.len()), (WATCH_BYTES + "/w0".len(), 1), "it may be set again");
+        table.forget(stays);
+        assert_eq!((table.granted, table.by_origin.len()), (0, 0));
+    }
+
+    /// Caches on one host: the room of those that came first does not depend on who comes later.
+    #[test]
+    fn a_watch_that_has_fired_finds_its_room_again() {
+        let path = |number: usize| ZnodePath::parse(&format!("/w{number:03}")).expect("a path");
+        let each = WATCH_BYTES + "/w000".len();
+        let mut table = WatchTable::new(WatchLimits { per_connection: 100_000, bytes: 256 * each });
+        let first = WatcherId(1);
+        table.register(first, HERE);
+        for number in 0..60 {
+            table.add(first, WatchClass::Data, &path(number), 1).expect("there is room");
+        }
+
+        // Others take what there is for them, also what is free while the watches of the first have fired.
+        for number in 0..60 {
+            assert_eq!(table.fire(&[WatchClass::Data], &path(number), 2).len(), 1);
+        }
+        for id in 2..20 {
+            let other = WatcherId(id);
+            table.register(other, HERE);
+            while table.add(other, WatchClass::Data, &path(table.counts().0 % 1000), 2).is_ok() {
+                table.add(other, WatchClass::Children, &path(table.counts().0 % 1000), 2).ok();
+                assert!(table.granted <= table.limits.bytes);
+            }
+        }
+        for number in 0..60 {
+            table.add(first, WatchClass::Data, &path(number), 2).expect("it had this room before");
+        }
+        assert!(table.granted <= table.limits.bytes);
+        table.add(first, WatchClass::Data, &path(60), 2).expect_err("it never had more");
+
+        // What it removes is free for others.
+        assert!(table.remove_kind(first, WatcherKind::Any, &path(0)));
+        table.add(first, WatchClass::Data, &path(60), 2).expect_err("it has less now");
     }
 
     #[test]

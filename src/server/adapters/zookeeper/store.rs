@@ -82,7 +82,9 @@ impl ZookeeperStore for ZookeeperKeyspace {
         let may_open =
             access.admit(&caller).is_ok() && access.allows(&caller, Right::Acquire, RequestSubject::Anywhere);
         let sent = Instant::now();
-        if may_open {
+        // An identity with no right at all is refused as any other caller.
+        let is_refused = caller.identity.is_some() && !access.allows(&caller, Right::Read, RequestSubject::Anywhere);
+        if may_open || is_refused {
             self.call(requester, &caller, request).await?;
         } else {
             self.call(requester, &own(requester), request).await?;
@@ -318,8 +320,9 @@ impl ZookeeperKeyspace {
         }
         let owned = self.set_owner(requester, session).await;
         if owned.is_err() {
-            // A session too many: its client is told nothing of it.
-            let _ = self.close(requester, NumberedSession { session, number: 0 }).await;
+            // A session too many: its client is told nothing of it. The time of the client's call may be over.
+            let requester = ZnodeRequester { deadline: Instant::now() + OWN_TIMEOUT, ..requester.clone() };
+            let _ = self.close(&requester, NumberedSession { session, number: 0 }).await;
         }
         owned
     }
