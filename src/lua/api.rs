@@ -12,7 +12,7 @@ use sha1::{Digest, Sha1};
 use crate::{
     budget::{RunBudget, RunEnded, charge_bytes},
     convert::{error_text, to_lua},
-    raise::{LuaArguments, Raised, at_caller, bad_argument, ensure_few, error_table, native_function},
+    raise::{LuaArguments, Raised, at_caller, bad_argument, error_table, native_function, scoped_function},
     random::Lrand48,
 };
 
@@ -40,9 +40,8 @@ pub(crate) fn redis<'scope, 'env>(
     let format: Function = lua.globals().raw_get::<Table>("string")?.raw_get("format")?;
     for (name, raises) in [("call", true), ("pcall", false)] {
         let format = format.clone();
-        let function = scope.create_function(move |lua, arguments: MultiValue| {
-            call_command(lua, budget, host, &format, &arguments, raises)
-        })?;
+        let function =
+            scoped_function(scope, move |lua, arguments| call_command(lua, budget, host, &format, &arguments, raises))?;
         table.raw_set(name, function)?;
     }
 
@@ -78,7 +77,6 @@ fn call_command(
     arguments: &MultiValue,
     raises: bool,
 ) -> mlua::Result<Value> {
-    ensure_few(arguments)?;
     let reply = match command_arguments(budget, format, arguments)? {
         Ok(arguments) => {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();

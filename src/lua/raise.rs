@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Number, Table, Value};
+use mlua::{Function, IntoLuaMulti, Lua, MultiValue, Number, Scope, Table, Value};
 use thiserror::Error;
 
 use crate::{
@@ -57,8 +57,19 @@ pub(crate) fn native_function<R: IntoLuaMulti>(
     })
 }
 
+/// The same for a function that borrows what lives as long as the run.
+pub(crate) fn scoped_function<'scope, R: IntoLuaMulti>(
+    scope: &'scope Scope<'scope, '_>,
+    function: impl Fn(&Lua, MultiValue) -> mlua::Result<R> + 'scope,
+) -> mlua::Result<Function> {
+    scope.create_function(move |lua, arguments: MultiValue| {
+        ensure_few(&arguments)?;
+        function(lua, arguments)
+    })
+}
+
 /// Refuses too many arguments.
-pub(crate) fn ensure_few(arguments: &MultiValue) -> mlua::Result<()> {
+fn ensure_few(arguments: &MultiValue) -> mlua::Result<()> {
     if arguments.len() > ARGUMENTS_MAX {
         return Err(Raised::Text(b"too many arguments".to_vec()).into());
     }

@@ -15,7 +15,10 @@ use crate::{
     budget::{RunBudget, RunEnded},
     convert::{ResultFailure, ResultReader, line},
     coroutines, json,
-    raise::{PRELUDE, Raised, caught, foreign_text, keep_library_functions, library_function, native_function},
+    raise::{
+        PRELUDE, Raised, caught, foreign_text, keep_library_functions, library_function, native_function,
+        scoped_function,
+    },
     strings, tables,
 };
 
@@ -153,7 +156,8 @@ fn run_in<'scope, 'env>(
 
     // Only the script is charged: what surrounds it is the same for all.
     let sha1 = call.sha1.to_owned();
-    let handler = scope.create_function(move |lua, value: Value| {
+    let handler = scoped_function(scope, move |lua, mut arguments| {
+        let value = arguments.pop_front().unwrap_or_default();
         *uncaught.borrow_mut() = Some(describe(lua, &value, &sha1)?);
         Ok(())
     });
@@ -239,7 +243,11 @@ fn surround<'scope, 'env>(
     native.raw_set("keys", strings_of(lua, call.keys)?)?;
     native.raw_set("arguments", strings_of(lua, call.arguments)?)?;
     let catcher = Rc::clone(budget);
-    native.raw_set("caught", lua.create_function(move |lua, value: Value| caught(lua, &catcher, value))?)?;
+    let catch = move |lua: &Lua, mut arguments: MultiValue| {
+        let value = arguments.pop_front().unwrap_or_default();
+        caught(lua, &catcher, value)
+    };
+    native.raw_set("caught", native_function(lua, catch)?)?;
 
     let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE).set_mode(ChunkMode::Text);
     let (environment, xpcall) = prelude.call((lua.globals(), native))?;

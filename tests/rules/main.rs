@@ -3,7 +3,7 @@
 //! * `layers`: what each crate may be built on, and the table of it in `src/README.md`;
 //! * `circles`: files of a crate do not import each other in a circle;
 //! * `links`: links of the pages, and the size of those that operators and newcomers read;
-//! * `style`: the width of comments, and the interface of the Rust client;
+//! * `style`: the width of comments, who makes functions of scripts, and the interface of the Rust client;
 //! * `prose`: how well the code can be read, as numbers that may only get better;
 //! * `features`: development builds have one set of features, so each crate is built once;
 //! * `licences`: licences and sources of dependencies;

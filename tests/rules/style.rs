@@ -1,4 +1,4 @@
-//! Rules that rustfmt does not check: the width of comments, and the interface of the Rust client.
+//! Rules that rustfmt does not check: the width of comments, who makes functions of scripts, and the interface of the Rust client.
 //!
 //! The width of these is not checked: tables in docs; code, such as a long string (rustfmt breaks code); and Markdown files, which have
 //! tables and links on lines of any length.
@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use syn::{
@@ -58,6 +58,34 @@ fn comments_are_at_most_140_columns_wide() {
         }
     }
     assert!(wide.is_empty(), "comments of more than {COLUMNS} columns: {wide:#?}");
+}
+
+/// The file with the constructors of functions that scripts call. They check that the stack has room for the arguments.
+const CONSTRUCTORS: &str = "src/lua/raise.rs";
+
+/// The calls of the binding that make a function of Lua from one of Rust.
+const FUNCTION_MAKERS: [&str; 4] = ["create_function", "create_c_function", "create_async_function", "Function::wrap"];
+
+/// The lines of a file that make such a function.
+fn made_functions(text: &str) -> impl Iterator<Item = usize> {
+    let makes = |line: &str| FUNCTION_MAKERS.iter().any(|maker| line.contains(maker));
+    (1..).zip(text.lines()).filter(move |(_, line)| makes(line)).map(|(number, _)| number)
+}
+
+/// A function that is made elsewhere could panic when a script calls it with very many arguments, and a panic ends the node.
+#[test]
+fn functions_of_scripts_are_made_only_by_the_constructors_that_check_the_stack() {
+    let mut elsewhere = Vec::new();
+    let mut in_constructors = 0;
+    for (path, text) in files(&["src/lua"], "rs") {
+        if path == Path::new(CONSTRUCTORS) {
+            in_constructors = made_functions(&text).count();
+        } else {
+            elsewhere.extend(made_functions(&text).map(|number| format!("{}:{number}", path.display())));
+        }
+    }
+    assert!(elsewhere.is_empty(), "make these functions by `native_function` or `scoped_function`: {elsewhere:#?}");
+    assert!(in_constructors > 1, "{in_constructors} in {CONSTRUCTORS}: the search no longer finds the constructors");
 }
 
 /// The crate of the messages of the API.
