@@ -23,7 +23,16 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-use crate::api::{Deadline, Error};
+use crate::api::{
+    Deadline, Error,
+    requests::{
+        AcquireLocks, AddMember, ApiCall, AttachSession, CheckToken, CloseSession, CommitEach, CompactEntries,
+        DropData, GetEntries, GetLock, LiftDelay, ListEntries, ListLocks, ListSessions, OpenSession, PromoteMember,
+        ReleaseLocks, RemoveMember, RemoveWaiter, RenewSession, ReplaceMember, ResizeSemaphore, RunUnit, SelectEntries,
+        SetSessionOwner, ShowBusiest, TransferLeader, UpdateData,
+    },
+};
+use lockkeeper_machine::{ForceRelease, Txn};
 use lockkeeper_proto::LEADER_KEY;
 
 /// The header in which a gRPC call says how long it may take.
@@ -32,36 +41,44 @@ const TIMEOUT: &str = "grpc-timeout";
 const EARLIER: u32 = 10;
 const EARLIER_MAX: Duration = Duration::from_millis(50);
 
-/// The paths of the calls that change something.
-const CHANGES: [&str; 23] = [
-    "/lockkeeper.v1.Sessions/Open",
-    "/lockkeeper.v1.Sessions/Renew",
-    "/lockkeeper.v1.Sessions/CloseSession",
-    "/lockkeeper.v1.Sessions/Close",
-    "/lockkeeper.v1.Locks/Acquire",
-    "/lockkeeper.v1.Locks/Release",
-    "/lockkeeper.v1.Locks/Update",
-    "/lockkeeper.v1.Locks/ForceRelease",
-    "/lockkeeper.v1.Locks/RemoveWaiter",
-    "/lockkeeper.v1.Locks/LiftDelay",
-    "/lockkeeper.v1.Locks/DropData",
-    "/lockkeeper.v1.Locks/Resize",
-    "/lockkeeper.internal.v1.Keyspace/Commit",
-    "/lockkeeper.internal.v1.Keyspace/CommitEach",
-    "/lockkeeper.internal.v1.Keyspace/Run",
-    "/lockkeeper.internal.v1.Keyspace/Compact",
-    "/lockkeeper.internal.v1.Keyspace/Attach",
-    "/lockkeeper.internal.v1.Keyspace/SetOwner",
-    "/lockkeeper.v1.Cluster/AddMember",
-    "/lockkeeper.v1.Cluster/PromoteMember",
-    "/lockkeeper.v1.Cluster/RemoveMember",
-    "/lockkeeper.v1.Cluster/ReplaceMember",
-    "/lockkeeper.v1.Cluster/TransferLeader",
+/// The paths of the calls of requests, and whether these change something. Any other call changes nothing.
+const CALLS: [(&str, bool); 31] = [
+    ("/lockkeeper.v1.Sessions/Open", OpenSession::CHANGES),
+    ("/lockkeeper.v1.Sessions/Renew", RenewSession::CHANGES),
+    ("/lockkeeper.v1.Sessions/CloseSession", CloseSession::CHANGES),
+    ("/lockkeeper.v1.Sessions/Close", CloseSession::CHANGES),
+    ("/lockkeeper.v1.Sessions/List", ListSessions::CHANGES),
+    ("/lockkeeper.v1.Locks/Acquire", AcquireLocks::CHANGES),
+    ("/lockkeeper.v1.Locks/Release", ReleaseLocks::CHANGES),
+    ("/lockkeeper.v1.Locks/Update", UpdateData::CHANGES),
+    ("/lockkeeper.v1.Locks/Check", CheckToken::CHANGES),
+    ("/lockkeeper.v1.Locks/Get", GetLock::CHANGES),
+    ("/lockkeeper.v1.Locks/List", ListLocks::CHANGES),
+    ("/lockkeeper.v1.Locks/Busiest", ShowBusiest::CHANGES),
+    ("/lockkeeper.v1.Locks/ForceRelease", ForceRelease::CHANGES),
+    ("/lockkeeper.v1.Locks/RemoveWaiter", RemoveWaiter::CHANGES),
+    ("/lockkeeper.v1.Locks/LiftDelay", LiftDelay::CHANGES),
+    ("/lockkeeper.v1.Locks/DropData", DropData::CHANGES),
+    ("/lockkeeper.v1.Locks/Resize", ResizeSemaphore::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/Commit", Txn::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/CommitEach", CommitEach::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/Run", RunUnit::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/Get", GetEntries::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/List", ListEntries::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/Select", SelectEntries::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/Compact", CompactEntries::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/Attach", AttachSession::CHANGES),
+    ("/lockkeeper.internal.v1.Keyspace/SetOwner", SetSessionOwner::CHANGES),
+    ("/lockkeeper.v1.Cluster/AddMember", AddMember::CHANGES),
+    ("/lockkeeper.v1.Cluster/PromoteMember", PromoteMember::CHANGES),
+    ("/lockkeeper.v1.Cluster/RemoveMember", RemoveMember::CHANGES),
+    ("/lockkeeper.v1.Cluster/ReplaceMember", ReplaceMember::CHANGES),
+    ("/lockkeeper.v1.Cluster/TransferLeader", TransferLeader::CHANGES),
 ];
 
 /// Whether a call to this path changes something.
 pub(crate) fn changes_something(path: &str) -> bool {
-    CHANGES.contains(&path)
+    CALLS.iter().any(|(call, changes)| *changes && *call == path)
 }
 
 /// The deadline of a request, if it has one. The layer puts it into the extensions.
@@ -186,37 +203,29 @@ mod tests {
         assert_eq!(timeout(&HeaderMap::new()), None);
     }
 
-    /// A call that were forgotten in the list would be called safe to repeat while its first copy is still under way.
+    /// A call that were forgotten in the table would be called safe to repeat while its first copy is still under way.
     #[test]
-    fn every_call_either_changes_something_or_is_known_not_to() {
+    fn each_call_of_a_request_is_in_the_table() {
         let calls = declared_calls();
+        let is_known = |call: &str| CALLS.iter().any(|(known, _)| *known == call);
         for call in &calls {
-            let is_read = UNCHANGING.contains(&call.as_str());
             assert!(
-                changes_something(call) != is_read,
-                "{call}: put it into CHANGES if it changes something, else into UNCHANGING"
+                is_known(call) != WITHOUT_REQUEST.contains(&call.as_str()),
+                "{call}: put it into CALLS, or into WITHOUT_REQUEST"
             );
         }
-        for call in CHANGES.iter().chain(&UNCHANGING) {
+        for call in CALLS.iter().map(|(call, _)| call).chain(&WITHOUT_REQUEST) {
             assert!(calls.contains(&(*call).to_owned()), "there is no call {call}");
         }
     }
 
-    /// The paths of the calls that change nothing, and of streams whose requests have deadlines of their own.
-    const UNCHANGING: [&str; 14] = [
+    /// The paths of streams, whose requests have deadlines of their own, and of calls that show this node alone.
+    const WITHOUT_REQUEST: [&str; 6] = [
         "/lockkeeper.v1.Sessions/KeepAlive",
-        "/lockkeeper.v1.Sessions/List",
-        "/lockkeeper.v1.Locks/Check",
-        "/lockkeeper.v1.Locks/Get",
-        "/lockkeeper.v1.Locks/List",
-        "/lockkeeper.v1.Locks/Busiest",
         "/lockkeeper.v1.Locks/Watch",
         "/lockkeeper.v1.Locks/Pipeline",
         "/lockkeeper.v1.Cluster/Status",
         "/lockkeeper.v1.Maintenance/SaveSnapshot",
-        "/lockkeeper.internal.v1.Keyspace/Get",
-        "/lockkeeper.internal.v1.Keyspace/List",
-        "/lockkeeper.internal.v1.Keyspace/Select",
         "/lockkeeper.internal.v1.Keyspace/Watch",
     ];
 
